@@ -1,0 +1,3 @@
+//! Analyzers: what a model's replicas carry, against what is asked of them.
+
+pub mod saturation;

@@ -1,0 +1,1 @@
+//! Saturation in per cent: spare KV cache and spare queue.

@@ -1,0 +1,6 @@
+//! Collecting: everything that arrives from outside, turned into [`crate::observe::Inputs`].
+
+pub mod cluster;
+pub mod exposition;
+pub mod scrape;
+pub mod targets;

@@ -1,0 +1,1 @@
+//! The cluster: scale targets, their pods and their HPAs, watched.

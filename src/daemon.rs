@@ -1,0 +1,1 @@
+//! The daemon: builds everything, runs the loop, shuts down.

@@ -1,0 +1,1 @@
+//! Bounds, stabilisation windows and step limits.

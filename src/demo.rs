@@ -1,0 +1,1 @@
+//! The demo: a simulated fleet under load, the real daemon, and a model of the stock HPA.

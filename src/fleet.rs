@@ -1,0 +1,256 @@
+//! The fleet: which models there are, in which variants, and what each variant may be scaled to.
+//!
+//! A *model* is what clients ask for; a *variant* is one scalable workload that serves it on one
+//! accelerator with one engine configuration. A [`Fleet`] holds what is configured and discovered
+//! at one moment. It says nothing about load.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::units::{CostPerHour, Replicas};
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Accepts any text that is not empty.
+            #[must_use]
+            pub fn new(text: &str) -> Option<Self> {
+                (!text.is_empty()).then(|| Self(text.into()))
+            }
+
+            /// The text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    )*};
+}
+
+names! {
+    /// A Kubernetes namespace; without Kubernetes, any name that groups variants.
+    Namespace;
+    /// The model as its engines call it (`model_name` on a vLLM page).
+    ModelName;
+    /// The variant's name, unique in its namespace.
+    VariantName;
+    /// The kind of accelerator that a variant runs on, such as `H100`.
+    Accelerator;
+    /// One replica of a variant: a pod's name, or the address of a static target.
+    ReplicaName;
+    /// What tells one life of a replica from the next under the same name: a pod's uid.
+    Incarnation;
+}
+
+/// A model in a namespace: the unit that is analysed together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelKey {
+    /// Where its variants run.
+    pub namespace: Namespace,
+    /// What its engines call it.
+    pub model: ModelName,
+}
+
+impl fmt::Display for ModelKey {
+    /// `model#namespace`, the form in which overrides name a model.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.model, self.namespace)
+    }
+}
+
+/// A variant in a namespace: the unit that is scaled.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VariantKey {
+    /// Where it runs.
+    pub namespace: Namespace,
+    /// Its name.
+    pub variant: VariantName,
+}
+
+impl fmt::Display for VariantKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.variant)
+    }
+}
+
+/// One replica of one variant, in one of its lives.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaKey {
+    /// The variant that it belongs to.
+    pub variant: VariantKey,
+    /// Its name.
+    pub replica: ReplicaName,
+    /// Which life of that name; `None` where nothing tells lives apart but the engine itself.
+    pub incarnation: Option<Incarnation>,
+}
+
+/// What part of a request a variant serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Prefill and decode.
+    #[default]
+    Both,
+    /// Prefill only, in a disaggregated deployment.
+    Prefill,
+    /// Decode only, in a disaggregated deployment.
+    Decode,
+}
+
+impl Role {
+    /// The role as a label value.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Both => "both",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+/// The replica counts between which a variant may be scaled, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    min: Replicas,
+    max: Option<Replicas>,
+}
+
+impl Bounds {
+    /// Bounds whose minimum is not above their maximum.
+    #[must_use]
+    pub fn new(min: Replicas, max: Option<Replicas>) -> Option<Self> {
+        max.is_none_or(|max| min <= max).then_some(Self { min, max })
+    }
+
+    /// The smallest allowed count.
+    #[must_use]
+    pub const fn min(self) -> Replicas {
+        self.min
+    }
+
+    /// The largest allowed count; `None` when nothing limits it.
+    #[must_use]
+    pub const fn max(self) -> Option<Replicas> {
+        self.max
+    }
+
+    /// The allowed count that is nearest to `count`.
+    #[must_use]
+    pub fn clamp(self, count: Replicas) -> Replicas {
+        let raised = count.max(self.min);
+        self.max.map_or(raised, |max| raised.min(max))
+    }
+
+    /// Whether one replica more than `count` is allowed.
+    #[must_use]
+    pub fn allow_up(self, count: Replicas) -> bool {
+        self.max.is_none_or(|max| count < max)
+    }
+
+    /// Whether one replica less than `count` is allowed.
+    #[must_use]
+    pub fn allow_down(self, count: Replicas) -> bool {
+        count > self.min
+    }
+}
+
+impl Default for Bounds {
+    /// At least one replica, and no upper limit.
+    fn default() -> Self {
+        Self { min: Replicas::ONE, max: None }
+    }
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.max {
+            Some(max) => write!(f, "{}..{max}", self.min),
+            None => write!(f, "{}..", self.min),
+        }
+    }
+}
+
+/// What is known of a variant without looking at its load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VariantSpec {
+    /// Its key in the fleet.
+    pub key: VariantKey,
+    /// The model that it serves.
+    pub model: ModelName,
+    /// What it runs on, if that is known.
+    pub accelerator: Option<Accelerator>,
+    /// What part of a request it serves.
+    pub role: Role,
+    /// What one replica costs.
+    pub cost: CostPerHour,
+    /// What it may be scaled to, as configured; a scale target's own bounds come with the inputs.
+    pub bounds: Bounds,
+}
+
+impl VariantSpec {
+    /// The model that this variant belongs to.
+    #[must_use]
+    pub fn model_key(&self) -> ModelKey {
+        ModelKey { namespace: self.key.namespace.clone(), model: self.model.clone() }
+    }
+}
+
+/// All variants, by key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fleet {
+    variants: BTreeMap<VariantKey, VariantSpec>,
+}
+
+impl Fleet {
+    /// A fleet of these variants; of two with one key, the later stays.
+    pub fn new(variants: impl IntoIterator<Item = VariantSpec>) -> Self {
+        Self { variants: variants.into_iter().map(|spec| (spec.key.clone(), spec)).collect() }
+    }
+
+    /// The variant with this key.
+    #[must_use]
+    pub fn get(&self, key: &VariantKey) -> Option<&VariantSpec> {
+        self.variants.get(key)
+    }
+
+    /// All variants in the order of their keys.
+    pub fn variants(&self) -> impl Iterator<Item = &VariantSpec> {
+        self.variants.values()
+    }
+
+    /// The variants of each model, models and variants in the order of their keys.
+    #[must_use]
+    pub fn by_model(&self) -> BTreeMap<ModelKey, Vec<&VariantSpec>> {
+        let mut models: BTreeMap<ModelKey, Vec<&VariantSpec>> = BTreeMap::new();
+        for spec in self.variants.values() {
+            models.entry(spec.model_key()).or_default().push(spec);
+        }
+        models
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_hold_and_refuse_to_be_inverted() {
+        let three = Replicas::saturating(3);
+        assert_eq!(Bounds::new(three, Some(Replicas::ONE)), None);
+        let bounds = Bounds::new(Replicas::ONE, Some(three)).unwrap();
+        assert_eq!(bounds.clamp(Replicas::ZERO), Replicas::ONE);
+        assert_eq!(bounds.clamp(Replicas::saturating(9)), three);
+        assert!(!bounds.allow_up(three) && !bounds.allow_down(Replicas::ONE));
+    }
+}

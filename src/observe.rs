@@ -1,0 +1,375 @@
+//! What arrives, and what it says about a variant at one instant.
+//!
+//! [`Inputs`] is everything that one tick may look at: the fleet, the replicas that are listed for
+//! each variant, the state of each scale target, and the scrapes since the last tick. The windows
+//! in [`window`] turn the scrapes into an [`Observation`] of each variant. A field that nobody
+//! reported is `None`: an engine that does not say how full its cache is, is not an empty engine.
+
+pub mod engine;
+pub mod histogram;
+pub mod window;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::fleet::{Bounds, Fleet, ModelName, ReplicaKey, VariantKey};
+use crate::observe::histogram::Histogram;
+use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
+
+/// Everything that one tick may look at.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inputs {
+    /// The variants that are configured or discovered.
+    pub fleet: Arc<Fleet>,
+    /// The replicas of each variant. A variant without an entry has not been listed yet.
+    pub listings: BTreeMap<VariantKey, Listing>,
+    /// The scrapes since the last tick, failed ones included, each replica's in order of time.
+    pub scrapes: Vec<Scrape>,
+}
+
+/// The replicas of one variant, as discovery last saw them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listing {
+    /// Replicas that should answer when they are scraped.
+    pub replicas: Vec<ReplicaKey>,
+    /// What the orchestrator says about the scale target.
+    pub scale: Scale,
+    /// When this listing was last known to be true.
+    pub as_of: Timestamp,
+}
+
+/// What an orchestrator says about a scale target.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scale {
+    /// There is no orchestrator: the replicas are the listed targets that answer.
+    Targets,
+    /// The scale target and its pods.
+    Known(ScaleState),
+    /// There is an orchestrator, but it has not said, or the target does not exist.
+    Unknown(WhyUnknown),
+}
+
+/// A scale target and its pods.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScaleState {
+    /// Replicas that the target asks its controller for (`spec.replicas` of the scale subresource).
+    pub wanted: Replicas,
+    /// Replicas that exist, ready or not (`status.replicas` of the scale subresource).
+    pub current: Replicas,
+    /// Pods that are ready.
+    pub ready: Replicas,
+    /// Pods that exist and are not ready yet, and replicas that are asked for and do not exist yet.
+    pub pending: Replicas,
+    /// The bounds that the target's autoscaler imposes, where there is one.
+    pub bounds: Option<Bounds>,
+}
+
+/// Why nothing is known of a scale target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WhyUnknown {
+    /// The cluster's state has not arrived yet.
+    NotListed,
+    /// There is no such object.
+    NoSuchTarget,
+    /// The API server refuses to tell.
+    Forbidden,
+    /// Two autoscalers, or two variants, claim the target; each is named.
+    DuplicateOwners(Vec<String>),
+}
+
+impl WhyUnknown {
+    /// The reason as a label value.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::NotListed => "not_listed",
+            Self::NoSuchTarget => "no_such_target",
+            Self::Forbidden => "forbidden",
+            Self::DuplicateOwners(_) => "duplicate_owners",
+        }
+    }
+}
+
+impl fmt::Display for WhyUnknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotListed => f.write_str("the cluster's state has not arrived yet"),
+            Self::NoSuchTarget => f.write_str("the scale target does not exist"),
+            Self::Forbidden => f.write_str("the API server refuses to show the scale target"),
+            Self::DuplicateOwners(owners) => {
+                write!(f, "the scale target has more than one owner: {}", owners.join(", "))
+            }
+        }
+    }
+}
+
+/// One attempt to read one replica's page.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scrape {
+    /// Whose page it is.
+    pub replica: ReplicaKey,
+    /// When the page was asked for.
+    pub at: Timestamp,
+    /// What the page says, or why there is nothing to read.
+    pub outcome: Result<Reading, ScrapeFailure>,
+}
+
+/// Why a scrape gave nothing. None of these means that a replica is idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ScrapeFailure {
+    /// Nothing listens: the engine is starting, has stopped, or is gone.
+    Refused,
+    /// The answer did not come in time.
+    Timeout,
+    /// The name could not be resolved, the connection broke, or TLS failed.
+    Connection,
+    /// The server answered with something other than success.
+    Status,
+    /// The body was larger than allowed.
+    TooLarge,
+    /// The body ends in the middle of a line or without the format's end mark.
+    Truncated,
+    /// The body is not an exposition page, or is one with broken lines.
+    Malformed,
+    /// The page is sound but no known engine's metrics are on it.
+    UnknownEngine,
+    /// The page is another model's.
+    WrongModel,
+}
+
+impl ScrapeFailure {
+    /// Every failure, in the order in which they are documented.
+    pub const ALL: [Self; 9] = [
+        Self::Refused,
+        Self::Timeout,
+        Self::Connection,
+        Self::Status,
+        Self::TooLarge,
+        Self::Truncated,
+        Self::Malformed,
+        Self::UnknownEngine,
+        Self::WrongModel,
+    ];
+
+    /// The failure as a label value.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Timeout => "timeout",
+            Self::Connection => "connection",
+            Self::Status => "status",
+            Self::TooLarge => "too_large",
+            Self::Truncated => "truncated",
+            Self::Malformed => "malformed",
+            Self::UnknownEngine => "unknown_engine",
+            Self::WrongModel => "wrong_model",
+        }
+    }
+}
+
+impl fmt::Display for ScrapeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refused => "the connection was refused",
+            Self::Timeout => "there was no answer in time",
+            Self::Connection => "the connection failed",
+            Self::Status => "the server answered with an error",
+            Self::TooLarge => "the page is larger than allowed",
+            Self::Truncated => "the page is cut off",
+            Self::Malformed => "the page cannot be read",
+            Self::UnknownEngine => "no known engine's metrics are on the page",
+            Self::WrongModel => "the page is another model's",
+        })
+    }
+}
+
+/// What one page says, in our words. Cumulative values are as the engine reports them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// Which engine wrote the page.
+    pub engine: engine::Engine,
+    /// When the engine's process started, if the page says so.
+    pub started: Option<Timestamp>,
+    /// The model names on the page, sorted.
+    pub models: Vec<ModelName>,
+    /// Requests that the HTTP server has answered since it started.
+    pub http: HttpReading,
+    /// Requests that admission control has turned away since the process started.
+    pub rejected: Option<Requests>,
+    /// One entry for each data-parallel rank, in order of rank; a single engine has rank 0.
+    pub ranks: Vec<RankReading>,
+}
+
+/// Requests that an engine's HTTP server has answered, by class of status.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HttpReading {
+    /// Answers with a 2xx status.
+    pub success: Option<Requests>,
+    /// Answers with a 4xx status.
+    pub client_error: Option<Requests>,
+    /// Answers with a 5xx status.
+    pub server_error: Option<Requests>,
+}
+
+/// What one data-parallel rank reports.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankReading {
+    /// The rank (the `engine` label of vLLM, `dp_rank` of `SGLang`).
+    pub rank: u32,
+    /// Requests in the batch.
+    pub running: Option<Requests>,
+    /// Requests that wait to be scheduled.
+    pub waiting: Option<Requests>,
+    /// Of the waiting, those that wait for room in the batch or the cache.
+    pub waiting_capacity: Option<Requests>,
+    /// Of the waiting, those that wait for something else: an adapter slot, a transfer.
+    pub waiting_deferred: Option<Requests>,
+    /// Share of the KV cache that is in use.
+    pub kv_usage: Option<Fraction>,
+    /// Size of the KV cache.
+    pub kv_capacity: Option<Tokens>,
+    /// Whether the engine sleeps: it answers, but serves nothing.
+    pub asleep: Option<bool>,
+    /// Prompt tokens processed since the process started.
+    pub prompt_tokens: Option<Tokens>,
+    /// Tokens generated since the process started.
+    pub generation_tokens: Option<Tokens>,
+    /// Prompt tokens looked up in the prefix cache since the process started.
+    pub prefix_queries: Option<Tokens>,
+    /// Prompt tokens found in the prefix cache since the process started.
+    pub prefix_hits: Option<Tokens>,
+    /// Preemptions since the process started.
+    pub preemptions: Option<Requests>,
+    /// Requests finished since the process started, by reason.
+    pub finished: FinishedReading,
+    /// Time to first token.
+    pub ttft: Option<Histogram>,
+    /// Time between tokens.
+    pub itl: Option<Histogram>,
+    /// Time from arrival to the last token, of finished requests.
+    pub e2e: Option<Histogram>,
+    /// Time in the waiting queue, of finished requests.
+    pub queue_time: Option<Histogram>,
+    /// Prompt tokens of finished requests.
+    pub prompt_length: Option<Histogram>,
+    /// Generated tokens of finished requests.
+    pub generation_length: Option<Histogram>,
+    /// Tokens computed in each engine step.
+    pub step_tokens: Option<Histogram>,
+}
+
+/// Requests that a rank has finished, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FinishedReading {
+    /// A stop token or stop string.
+    pub stop: Option<Requests>,
+    /// The length limit.
+    pub length: Option<Requests>,
+    /// The client went away. vLLM 0.11 to 0.32 never counts these.
+    pub abort: Option<Requests>,
+    /// An error.
+    pub error: Option<Requests>,
+    /// Any other reason.
+    pub other: Option<Requests>,
+}
+
+/// One variant at one instant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observation {
+    /// Replicas that exist, ready or not; `None` when nobody can say.
+    pub current: Option<Replicas>,
+    /// Replicas that are ready; without an orchestrator, those that answer.
+    pub ready: Option<Replicas>,
+    /// Replicas that exist or are asked for and are not ready yet.
+    pub pending: Replicas,
+    /// The bounds that hold: the autoscaler's where there is one, else the configured ones.
+    pub bounds: Bounds,
+    /// Each listed replica, in the order of their keys.
+    pub replicas: Vec<ReplicaObservation>,
+    /// Why the scale target's state is unknown, if it is.
+    pub scale_unknown: Option<WhyUnknown>,
+    /// When the listing was last known to be true; `None` when there is no listing.
+    pub listed_at: Option<Timestamp>,
+    /// Since when the same replicas have been measured without a gap.
+    pub settled_since: Option<Timestamp>,
+}
+
+/// One replica at one instant, its ranks put together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaObservation {
+    /// Which replica.
+    pub replica: ReplicaKey,
+    /// How old its last page is, or why there is none.
+    pub freshness: Freshness,
+    /// Share of the KV cache in use: the mean of its ranks.
+    pub kv_usage: Option<GaugeSummary<Fraction>>,
+    /// Share of the KV cache in use on its fullest rank.
+    pub kv_hottest: Option<GaugeSummary<Fraction>>,
+    /// Requests waiting, all ranks together.
+    pub waiting: Option<GaugeSummary<Requests>>,
+    /// Requests waiting on its longest queue.
+    pub waiting_hottest: Option<GaugeSummary<Requests>>,
+    /// Requests running, all ranks together.
+    pub running: Option<GaugeSummary<Requests>>,
+    /// Requests that arrived in a unit of time: finished ones and the growth of those in flight.
+    pub arrivals: Option<RequestRate>,
+    /// Requests that finished in a unit of time.
+    pub completions: Option<RequestRate>,
+    /// Prompt tokens processed in a unit of time.
+    pub prompt_rate: Option<TokenRate>,
+    /// Tokens generated in a unit of time.
+    pub generation_rate: Option<TokenRate>,
+    /// Mean time to first token over the window.
+    pub ttft_mean: Option<Seconds>,
+    /// Mean time between tokens over the window.
+    pub itl_mean: Option<Seconds>,
+    /// Whether the engine sleeps.
+    pub asleep: bool,
+}
+
+/// How recent a replica's data is. Unknown, stale and fresh are different things, and none is zero.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Freshness {
+    /// The last page is recent enough to act on.
+    Fresh {
+        /// Its age.
+        age: Seconds,
+    },
+    /// There was a page, but it is too old to act on.
+    Stale {
+        /// Its age.
+        age: Seconds,
+        /// What has happened to the attempts since.
+        why: Option<ScrapeFailure>,
+    },
+    /// There has never been a page.
+    Never {
+        /// What happened to the attempts, if there were any.
+        why: Option<ScrapeFailure>,
+    },
+}
+
+impl Freshness {
+    /// Whether the data is recent enough to act on.
+    #[must_use]
+    pub const fn is_fresh(self) -> bool {
+        matches!(self, Self::Fresh { .. })
+    }
+}
+
+/// A gauge over a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GaugeSummary<Q> {
+    /// The latest value.
+    pub last: Q,
+    /// The mean of the samples in the window.
+    pub mean: Q,
+    /// The largest value in the window.
+    pub peak: Q,
+    /// The age of the latest value.
+    pub age: Seconds,
+}

@@ -1,0 +1,1 @@
+//! Values over time.

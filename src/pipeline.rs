@@ -1,0 +1,1 @@
+//! The pipeline: from inputs to decisions, the same in the daemon, the demo and the simulator.

@@ -1,0 +1,46 @@
+//! Publishing: one value, read by every surface, so that no two of them can disagree.
+
+pub mod external_metrics;
+pub mod gauges;
+pub mod quantity;
+pub mod selector;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::decide::Decision;
+use crate::fleet::{VariantKey, VariantSpec};
+use crate::observe::Observation;
+
+/// What all surfaces show. Replaced as a whole after each tick.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Published {
+    /// Counts the ticks; never goes back.
+    pub generation: u64,
+    /// Every variant of the fleet, decided or not. A variant that is not here does not exist.
+    pub variants: BTreeMap<VariantKey, PublishedVariant>,
+}
+
+/// What all surfaces show of one variant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PublishedVariant {
+    /// What is known of it without looking at its load.
+    pub spec: VariantSpec,
+    /// What was last observed.
+    pub observation: Observation,
+    /// The last decision with its age; `None` while nothing was ever decided.
+    pub decided: Option<Decided>,
+}
+
+/// A decision and when it was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decided {
+    /// The decision.
+    pub decision: Decision,
+    /// When the data that it rests on was current, in wall-clock time: what timestamps say.
+    pub at: Timestamp,
+    /// The same instant on the monotonic clock ([`crate::clock::Clock::elapsed`]): what ages use.
+    pub elapsed: Duration,
+}

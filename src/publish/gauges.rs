@@ -1,0 +1,1 @@
+//! The decisions and observations as Prometheus metrics.

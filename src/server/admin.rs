@@ -1,0 +1,1 @@
+//! The plain HTTP port: metrics, health, logging.

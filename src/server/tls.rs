@@ -1,0 +1,1 @@
+//! TLS: certificates that are read again as they rotate.

@@ -1,0 +1,1 @@
+//! One simulated engine, at the level of its iterations.

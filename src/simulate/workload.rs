@@ -1,0 +1,1 @@
+//! Load: when requests arrive, and how long they are.

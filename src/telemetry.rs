@@ -1,0 +1,1 @@
+//! Logs and the metrics of the daemon itself.

@@ -1,0 +1,224 @@
+//! Quantities: the numbers that cross module boundaries, each with its unit as a type.
+//!
+//! A quantity is finite and not negative by construction, so no comparison in the models can meet
+//! a NaN and no sum can overflow into infinity unnoticed: what arrives from outside passes through
+//! `new`, which returns `None`, and "absent" stays distinguishable from zero. Units inside are SI
+//! base units (seconds, tokens, requests); conversions happen where data enters and leaves.
+
+use std::fmt;
+use std::ops::{Add, AddAssign};
+
+macro_rules! quantities {
+    ($($(#[$doc:meta])* $name:ident, $getter:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+        pub struct $name(f64);
+
+        impl $name {
+            /// Nothing of it.
+            pub const ZERO: Self = Self(0.0);
+
+            /// Accepts a finite number that is not negative.
+            #[must_use]
+            pub fn new(value: f64) -> Option<Self> {
+                // `+ 0.0` turns a negative zero into zero.
+                (value.is_finite() && value >= 0.0).then_some(Self(value + 0.0))
+            }
+
+            /// The number, in the unit that the method is named for.
+            #[must_use]
+            pub const fn $getter(self) -> f64 {
+                self.0
+            }
+
+            /// The larger of the two.
+            #[must_use]
+            pub const fn max(self, other: Self) -> Self {
+                Self(self.0.max(other.0))
+            }
+
+            /// The smaller of the two.
+            #[must_use]
+            pub const fn min(self, other: Self) -> Self {
+                Self(self.0.min(other.0))
+            }
+
+            /// Total order; it exists because the values are finite.
+            #[must_use]
+            pub fn compare(self, other: Self) -> std::cmp::Ordering {
+                self.0.total_cmp(&other.0)
+            }
+        }
+
+        impl Add for $name {
+            type Output = Self;
+
+            /// Saturates at the largest finite number, so that a sum stays a quantity.
+            fn add(self, other: Self) -> Self {
+                Self((self.0 + other.0).min(f64::MAX))
+            }
+        }
+
+        impl AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                *self = *self + other;
+            }
+        }
+
+        impl std::iter::Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(values: I) -> Self {
+                values.fold(Self::ZERO, Add::add)
+            }
+        }
+    )*};
+}
+
+quantities! {
+    /// A length of time in a model's arithmetic; wall-clock instants are `jiff::Timestamp`.
+    Seconds, seconds;
+    /// A number of tokens; fractional, because averages are.
+    Tokens, tokens;
+    /// Tokens processed in a unit of time.
+    TokenRate, tokens_per_second;
+    /// A number of requests; fractional, because averages are.
+    Requests, requests;
+    /// Requests arriving or finishing in a unit of time.
+    RequestRate, requests_per_second;
+    /// A share of a whole. Usually at most 1, but a sum of shares may be more.
+    Fraction, fraction;
+    /// What one replica costs for an hour, in the currency that the configuration uses.
+    CostPerHour, per_hour;
+}
+
+impl Fraction {
+    /// The whole.
+    pub const ONE: Self = Self(1.0);
+}
+
+impl Seconds {
+    /// The length of a span of wall-clock time; `None` when it is negative.
+    #[must_use]
+    pub fn from_span(span: jiff::SignedDuration) -> Option<Self> {
+        Self::new(span.as_secs_f64())
+    }
+}
+
+impl Requests {
+    /// The rate at which these requests arrive in `time`; `None` over no time.
+    #[must_use]
+    pub fn per(self, time: Seconds) -> Option<RequestRate> {
+        (time.0 > 0.0).then(|| RequestRate::new(self.0 / time.0)).flatten()
+    }
+}
+
+impl Tokens {
+    /// The rate at which these tokens are processed in `time`; `None` over no time.
+    #[must_use]
+    pub fn per(self, time: Seconds) -> Option<TokenRate> {
+        (time.0 > 0.0).then(|| TokenRate::new(self.0 / time.0)).flatten()
+    }
+}
+
+/// A number of replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Replicas(u32);
+
+impl Replicas {
+    /// No replica.
+    pub const ZERO: Self = Self(0);
+    /// One replica.
+    pub const ONE: Self = Self(1);
+    /// More replicas than any scale target has. A wish above it is a mistake somewhere, and large
+    /// numbers have made HPA controllers overflow and scale *down*.
+    pub const LIMIT: Self = Self(1_000_000);
+
+    /// Accepts a count up to [`Replicas::LIMIT`].
+    #[must_use]
+    pub const fn new(count: u32) -> Option<Self> {
+        if count <= Self::LIMIT.0 { Some(Self(count)) } else { None }
+    }
+
+    /// The count, or the limit when it is above it.
+    #[must_use]
+    pub const fn saturating(count: u32) -> Self {
+        if count <= Self::LIMIT.0 { Self(count) } else { Self::LIMIT }
+    }
+
+    /// The count.
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        self.0
+    }
+
+    /// One more, up to the limit.
+    #[must_use]
+    pub const fn up(self) -> Self {
+        Self::saturating(self.0 + 1)
+    }
+
+    /// One less, down to zero.
+    #[must_use]
+    pub const fn down(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// How many more there are here than in `other`; zero when there are fewer.
+    #[must_use]
+    pub const fn beyond(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Add for Replicas {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self::saturating(self.0.saturating_add(other.0))
+    }
+}
+
+impl std::iter::Sum for Replicas {
+    fn sum<I: Iterator<Item = Self>>(values: I) -> Self {
+        values.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantity_is_finite_and_not_negative() {
+        for refused in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.001] {
+            assert_eq!(Tokens::new(refused), None, "{refused}");
+        }
+        assert!(Tokens::new(-0.0).unwrap().tokens().is_sign_positive());
+        assert_eq!(
+            Tokens::new(f64::MAX).unwrap() + Tokens::new(f64::MAX).unwrap(),
+            Tokens::new(f64::MAX).unwrap()
+        );
+    }
+
+    #[test]
+    fn a_rate_over_no_time_is_absent() {
+        assert_eq!(Requests::new(3.0).unwrap().per(Seconds::ZERO), None);
+        assert_eq!(
+            Requests::new(3.0).unwrap().per(Seconds::new(2.0).unwrap()),
+            RequestRate::new(1.5)
+        );
+    }
+
+    #[test]
+    fn replica_counts_never_wrap() {
+        assert_eq!(Replicas::ZERO.down(), Replicas::ZERO);
+        assert_eq!(Replicas::LIMIT.up(), Replicas::LIMIT);
+        assert_eq!(Replicas::new(1_000_001), None);
+        assert_eq!(Replicas::saturating(u32::MAX), Replicas::LIMIT);
+    }
+}

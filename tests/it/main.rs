@@ -1,0 +1,2 @@
+//! The integration tests: one binary, a module for each thing that is tested.
+
