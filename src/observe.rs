@@ -7,7 +7,8 @@
 
 pub mod engine;
 pub mod histogram;
-pub mod window;
+pub mod record;
+pub(crate) mod window;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -280,6 +281,8 @@ pub struct FinishedReading {
 /// One variant at one instant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
+    /// Replicas that the scale target asks for; `None` when nobody can say.
+    pub wanted: Option<Replicas>,
     /// Replicas that exist, ready or not; `None` when nobody can say.
     pub current: Option<Replicas>,
     /// Replicas that are ready; without an orchestrator, those that answer.

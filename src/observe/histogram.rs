@@ -11,3 +11,15 @@ pub struct Histogram {
     /// Empty when a relabelling rule drops the buckets.
     pub buckets: Vec<(f64, f64)>,
 }
+
+impl Histogram {
+    /// x
+    #[must_use]
+    pub fn difference(&self, earlier: &Self) -> Option<Self> {
+        Some(Self {
+            sum: self.sum - earlier.sum,
+            count: self.count - earlier.count,
+            buckets: vec![],
+        })
+    }
+}
