@@ -37,6 +37,35 @@ pub struct Decision {
     pub basis: Basis,
 }
 
+/// Why a variant has no decision at all: nothing is in force, and there is nothing to decide on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undecided(pub NoData);
+
+/// What the analysis found of one model's variants of one role.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelReport {
+    /// Mean spare KV cache of the replicas that are not saturated.
+    pub spare_kv: Fraction,
+    /// Mean spare queue of the replicas that are not saturated.
+    pub spare_queue: Requests,
+    /// How much spare KV cache is missing to the trigger.
+    pub required_kv: Fraction,
+    /// How much spare queue is missing to the trigger.
+    pub required_queue: Requests,
+    /// What the model waits for, if it does.
+    pub transition: Option<Transition>,
+}
+
+/// What the analysis found of one variant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VariantReport {
+    /// How near its replicas are to being saturated; 1 is the threshold. The mean over its
+    /// replicas of the larger of KV usage and queue, each as a share of its threshold.
+    pub saturation: Fraction,
+    /// Replicas that are saturated.
+    pub saturated: Replicas,
+}
+
 /// Whether a number was decided on fresh data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {

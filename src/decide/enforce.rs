@@ -85,7 +85,6 @@ pub struct History {
 struct Change {
     at: Timestamp,
     before: Replicas,
-    after: Replicas,
 }
 
 /// Where a published number may move to from where it is.
@@ -145,8 +144,7 @@ impl History {
         }
         self.recommendations.push_back((now, recommended));
         if published.before != published.after {
-            let Published { before, after } = published;
-            self.changes.push_back(Change { at: now, before, after });
+            self.changes.push_back(Change { at: now, before: published.before });
         }
         let longest =
             behavior.scale_up.stabilization_window.max(behavior.scale_down.stabilization_window);

@@ -3,7 +3,7 @@
 //! Each series has a window of its own, and is put together with others only afterwards: a sum of
 //! counters that restart one by one has no meaningful increase, a sum of increases has. Rates
 //! divide by the time that really passed between the first and the last sample, without the
-//! extrapolation to the window's edges that PromQL's `rate` does: it turns whole requests into
+//! extrapolation to the window's edges that `rate` of `PromQL` does: it turns whole requests into
 //! fractions, and a series that has just appeared into a trend.
 //!
 //! Time is wall-clock time and may jump. A sample that is not newer than the last one, or that
