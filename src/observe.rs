@@ -332,6 +332,8 @@ pub struct ReplicaObservation {
     pub itl_mean: Option<Seconds>,
     /// Whether the engine sleeps.
     pub asleep: bool,
+    /// Whether it has refused connections for so long that it has stopped rather than been lost.
+    pub stopped: bool,
 }
 
 /// How recent a replica's data is. Unknown, stale and fresh are different things, and none is zero.

@@ -4,6 +4,7 @@ pub mod external_metrics;
 pub mod gauges;
 pub mod quantity;
 pub mod selector;
+pub mod state;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

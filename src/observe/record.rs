@@ -75,6 +75,12 @@ struct RankRecord {
 // === impl Recorder ===
 
 impl Recorder {
+    /// A record of nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { replicas: BTreeMap::new(), settled: BTreeMap::new() }
+    }
+
     /// Takes in what one tick brings: scrapes are recorded, unlisted replicas are forgotten.
     pub fn take(&mut self, inputs: &Inputs, horizon: Horizon) {
         let listed: BTreeSet<&ReplicaKey> =
@@ -238,11 +244,16 @@ impl Record {
         };
     }
 
-    /// Whether a target counts as a replica where nothing but its answers tells.
+    /// Whether a target counts as a replica where nothing but its answers tells: something is
+    /// there unless the connection is refused, and what has answered is only gone once it has
+    /// refused for long.
     fn exists(&self, now: Timestamp) -> bool {
-        let stopped =
-            self.refused_since.is_some_and(|since| now.duration_since(since) >= STOPPED_AFTER);
-        self.last_page.is_some() && !stopped
+        match (self.refused_since, self.last_page) {
+            (None, None) => self.last_failure.is_some(),
+            (None, Some(_)) => true,
+            (Some(_), None) => false,
+            (Some(since), Some(_)) => now.duration_since(since) < STOPPED_AFTER,
+        }
     }
 
     fn freshness(&self, now: Timestamp, horizon: Horizon) -> Freshness {
@@ -277,6 +288,9 @@ impl Record {
             ttft_mean: self.mean(now, window, |rank| &rank.ttft),
             itl_mean: self.mean(now, window, |rank| &rank.itl),
             asleep: self.asleep,
+            stopped: self
+                .refused_since
+                .is_some_and(|since| now.duration_since(since) >= STOPPED_AFTER),
         }
     }
 
@@ -381,7 +395,13 @@ impl ReplicaObservation {
     /// Whether the replica has answered before and no longer does.
     #[must_use]
     pub const fn is_lost(&self) -> bool {
-        matches!(self.freshness, Freshness::Stale { .. })
+        matches!(self.freshness, Freshness::Stale { .. }) && !self.stopped
+    }
+
+    /// Whether the replica is listed and has not been tried yet.
+    #[must_use]
+    pub const fn is_untried(&self) -> bool {
+        matches!(self.freshness, Freshness::Never { why: None })
     }
 }
 
@@ -406,6 +426,12 @@ impl Observation {
                 Freshness::Stale { .. } | Freshness::Never { .. } => None,
             })
             .max_by(|a, b| a.compare(*b))
+    }
+
+    /// Whether every listed replica has been tried at least once.
+    #[must_use]
+    pub fn all_tried(&self) -> bool {
+        !self.replicas.iter().any(ReplicaObservation::is_untried)
     }
 
     /// The bounds of a variant that nothing is known of.
