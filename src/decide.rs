@@ -13,8 +13,11 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::analyze::saturation::{Outcome, Unmeasured};
 use crate::fleet::{Bounds, ModelKey, VariantKey};
-use crate::units::{Fraction, Replicas, Requests, Seconds};
+use crate::units::{Replicas, Seconds};
+
+pub use crate::analyze::saturation::{SpareEnough, SpareKept, SpareLow, Transition};
 
 /// How many replicas one variant should have, and why.
 #[must_use]
@@ -143,6 +146,8 @@ pub enum Reason {
     SpareEnough(SpareEnough),
     /// Enough would be left without one replica, and another variant shrinks.
     SpareEnoughElsewhere(VariantKey),
+    /// Spare capacity is not low, and one replica less would be too few.
+    SpareKept(SpareKept),
     /// Neither more nor less is needed.
     Steady,
     /// An earlier decision is still being carried out, so the model waits.
@@ -177,58 +182,6 @@ pub enum Reason {
     Refused(check::Violation),
 }
 
-/// Which of the spares is low.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SpareLow {
-    /// Mean spare KV cache and the trigger that it is below, if it is.
-    pub kv: Option<(Fraction, Fraction)>,
-    /// Mean spare queue and the trigger that it is below, if it is.
-    pub queue: Option<(Requests, Requests)>,
-}
-
-impl fmt::Display for SpareLow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kv, queue } = self;
-        match (kv, queue) {
-            (Some((kv, kv_trigger)), Some((queue, queue_trigger))) => write!(
-                f,
-                "both KV spare ({:.3} < {:.3}) and queue spare ({:.1} < {:.1})",
-                kv.fraction(),
-                kv_trigger.fraction(),
-                queue.requests(),
-                queue_trigger.requests()
-            ),
-            (Some((kv, trigger)), None) => {
-                write!(f, "KV spare low ({:.3} < {:.3})", kv.fraction(), trigger.fraction())
-            }
-            (None, Some((queue, trigger))) => {
-                write!(f, "queue spare low ({:.1} < {:.1})", queue.requests(), trigger.requests())
-            }
-            (None, None) => f.write_str("spare low"),
-        }
-    }
-}
-
-/// What would be left after one replica is removed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SpareEnough {
-    /// Mean spare KV cache of those that remain.
-    pub kv: Fraction,
-    /// Mean spare queue of those that remain.
-    pub queue: Requests,
-}
-
-/// What a model waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Transition {
-    /// A variant has replicas that are not ready yet.
-    Pending(VariantKey),
-    /// A variant's replicas are not what was last decided.
-    NotActuated(VariantKey),
-    /// A variant's replicas do not all report.
-    NotReporting(VariantKey),
-}
-
 /// Why there is nothing to decide on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoData {
@@ -240,18 +193,6 @@ pub enum NoData {
     ScaleUnknown(String),
     /// The list of replicas is missing or too old.
     ListingStale,
-}
-
-impl fmt::Display for Transition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pending(variant) => write!(f, "{variant} has replicas that are not ready yet"),
-            Self::NotActuated(variant) => {
-                write!(f, "{variant} does not have the replicas of the last decision yet")
-            }
-            Self::NotReporting(variant) => write!(f, "not all replicas of {variant} report"),
-        }
-    }
 }
 
 impl fmt::Display for NoData {
@@ -275,6 +216,7 @@ impl Reason {
             Self::SpareLowNoRoom(_) => "spare_low_no_room",
             Self::SpareEnough(_) => "spare_enough",
             Self::SpareEnoughElsewhere(_) => "spare_enough_elsewhere",
+            Self::SpareKept(_) => "spare_kept",
             Self::Steady => "steady",
             Self::Transition(_) => "transition",
             Self::NoData(_) => "no_data",
@@ -289,6 +231,22 @@ impl Reason {
     }
 }
 
+impl From<Outcome> for Reason {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::SpareLow(low) => Self::SpareLow(low),
+            Outcome::SpareLowElsewhere(variant) => Self::SpareLowElsewhere(variant),
+            Outcome::SpareLowNoRoom(low) => Self::SpareLowNoRoom(low),
+            Outcome::SpareEnough(enough) => Self::SpareEnough(enough),
+            Outcome::SpareEnoughElsewhere(variant) => Self::SpareEnoughElsewhere(variant),
+            Outcome::SpareKept(kept) => Self::SpareKept(kept),
+            Outcome::Transition(transition) => Self::Transition(transition),
+            Outcome::Unmeasured(Unmeasured::NoFreshReplica) => Self::NoData(NoData::NoFreshReplica),
+            Outcome::Unmeasured(Unmeasured::NoReplicas) => Self::NoData(NoData::NoReplicas),
+        }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -297,15 +255,11 @@ impl fmt::Display for Reason {
                 write!(f, "spare is low and {variant} grows")
             }
             Self::SpareLowNoRoom(low) => write!(f, "{low}, but no variant can grow"),
-            Self::SpareEnough(SpareEnough { kv, queue }) => write!(
-                f,
-                "spare stays enough without one replica (KV {:.3}, queue {:.1})",
-                kv.fraction(),
-                queue.requests()
-            ),
+            Self::SpareEnough(enough) => write!(f, "{enough}"),
             Self::SpareEnoughElsewhere(variant) => {
                 write!(f, "spare is enough and {variant} shrinks")
             }
+            Self::SpareKept(kept) => write!(f, "{kept}"),
             Self::Steady => f.write_str("neither more nor less is needed"),
             Self::Transition(transition) => write!(f, "waiting: {transition}"),
             Self::NoData(no_data) => write!(f, "holding: {no_data}"),
