@@ -41,6 +41,9 @@
 mod explain;
 mod targets;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use crate::fleet::{ReplicaKey, VariantKey};

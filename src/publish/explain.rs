@@ -20,19 +20,20 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::decide::{Basis, Step};
-use crate::observe::{Freshness, ReplicaObservation};
+use crate::decide::{Basis, Decision, Step};
+use crate::fleet::Accelerator;
+use crate::observe::{Freshness, ReplicaObservation, ScrapeFailure};
 use crate::publish::{Published, PublishedVariant};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 #[derive(Serialize)]
 struct Document<'a> {
     generation: u64,
-    variants: Vec<Variant<'a>>,
+    variants: Vec<VariantLine<'a>>,
 }
 
 #[derive(Serialize)]
-struct Variant<'a> {
+struct VariantLine<'a> {
     namespace: &'a str,
     variant: &'a str,
     model: &'a str,
@@ -50,7 +51,7 @@ struct Variant<'a> {
     age_seconds: Option<f64>,
     because: String,
     steps: Vec<StepLine>,
-    replicas: Vec<Replica<'a>>,
+    replicas: Vec<ReplicaLine<'a>>,
 }
 
 #[derive(Serialize)]
@@ -63,7 +64,7 @@ struct StepLine {
 }
 
 #[derive(Serialize)]
-struct Replica<'a> {
+struct ReplicaLine<'a> {
     replica: &'a str,
     freshness: &'static str,
     age_seconds: Option<f64>,
@@ -81,16 +82,16 @@ pub fn document(published: &Published, now: Duration) -> String {
     serde_json::to_string(&document).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
 }
 
-fn variant(published: &PublishedVariant, now: Duration) -> Variant<'_> {
+fn variant(published: &PublishedVariant, now: Duration) -> VariantLine<'_> {
     let PublishedVariant { spec, observation, report: _, decided, undecided } = published;
     let decision = decided.as_ref().map(|decided| &decided.decision);
-    let because = decision.and_then(|decision| decision.because()).map(ToString::to_string);
+    let because = decision.and_then(Decision::because).map(ToString::to_string);
     let missing = undecided.as_ref().map(|undecided| undecided.0.to_string());
-    Variant {
+    VariantLine {
         namespace: spec.key.namespace.as_str(),
         variant: spec.key.variant.as_str(),
         model: spec.model.as_str(),
-        accelerator: spec.accelerator.as_ref().map(|it| it.as_str()),
+        accelerator: spec.accelerator.as_ref().map(Accelerator::as_str),
         role: spec.role.label(),
         desired: decision.map(|decision| decision.desired().count()),
         unconstrained: decision.map(|decision| decision.unconstrained().count()),
@@ -125,17 +126,17 @@ fn step(step: &Step) -> StepLine {
     }
 }
 
-fn replica(replica: &ReplicaObservation) -> Replica<'_> {
+fn replica(replica: &ReplicaObservation) -> ReplicaLine<'_> {
     let (freshness, age, failure) = match replica.freshness {
         Freshness::Fresh { age } => ("fresh", Some(age), None),
         Freshness::Stale { age, why } => ("stale", Some(age), why),
         Freshness::Never { why } => ("never", None, why),
     };
-    Replica {
+    ReplicaLine {
         replica: replica.replica.replica.as_str(),
         freshness,
         age_seconds: age.map(Seconds::seconds),
-        failure: failure.map(|failure| failure.label()),
+        failure: failure.map(ScrapeFailure::label),
         kv_cache_usage: replica.kv_usage.map(|it| Fraction::fraction(it.last)),
         waiting: replica.waiting.map(|it| Requests::requests(it.last)),
         running: replica.running.map(|it| Requests::requests(it.last)),

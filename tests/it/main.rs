@@ -2,3 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod pipeline;
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod vectors;

@@ -40,7 +40,7 @@ impl Outcome {
             Self::SpareLowNoRoom(_) => "spare_low_no_room",
             Self::SpareEnough(_) => "spare_enough",
             Self::SpareEnoughElsewhere(_) => "spare_enough_elsewhere",
-            Self::SpareKept(_) => "steady",
+            Self::SpareKept(_) => "spare_kept",
             Self::Transition(_) => "transition",
             Self::Unmeasured(_) => "unmeasured",
         }

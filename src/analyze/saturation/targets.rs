@@ -161,9 +161,10 @@ fn cheapest<'a>(free: &[Candidate<'a>]) -> Option<Candidate<'a>> {
 /// The dearest variant that can shrink, the alphabetically last of equals.
 ///
 /// A variant above its maximum shrinks whatever the load is. It is then the one that shrinks, lest
-/// the model lose one replica to the bounds and another to the load at once.
+/// the model lose one measured replica to the bounds and another to the load at once.
 fn dearest<'a>(free: &[Candidate<'a>], all: &[Candidate<'a>]) -> Option<&'a VariantKey> {
-    let above_max = |candidate: &&Candidate<'a>| !candidate.within_max();
+    let above_max =
+        |candidate: &&Candidate<'a>| candidate.measured > Replicas::ZERO && !candidate.within_max();
     let shrinking = free.iter().filter(above_max).max_by(|a, b| a.by_cost(b));
     shrinking
         .or_else(|| all.iter().find(above_max))
@@ -228,7 +229,7 @@ impl Candidate<'_> {
         self.state.current > Replicas::ONE && self.state.bounds.allow_down(self.state.current)
     }
 
-    /// Whether the bounds leave what this variant has.
+    /// Whether the maximum leaves what this variant has.
     fn within_max(&self) -> bool {
         self.state.bounds.max().is_none_or(|max| self.state.current <= max)
     }
