@@ -36,6 +36,9 @@ pub struct Inputs {
 pub struct Listing {
     /// Replicas that should answer when they are scraped.
     pub replicas: Vec<ReplicaKey>,
+    /// Those of them that the orchestrator says are not ready. They may answer, but what they
+    /// carry is neither load nor room.
+    pub unready: Vec<ReplicaKey>,
     /// What the orchestrator says about the scale target.
     pub scale: Scale,
     /// When this listing was last known to be true.
@@ -332,6 +335,8 @@ pub struct ReplicaObservation {
     pub itl_mean: Option<Seconds>,
     /// Whether the engine sleeps.
     pub asleep: bool,
+    /// Whether the orchestrator says that it is not ready.
+    pub unready: bool,
     /// Whether it has refused connections for so long that it has stopped rather than been lost.
     pub stopped: bool,
 }

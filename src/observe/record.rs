@@ -114,7 +114,11 @@ impl Recorder {
         let never = Record::default();
         let replicas: Vec<ReplicaObservation> = keys
             .iter()
-            .map(|key| self.replicas.get(key).unwrap_or(&never).observe(now, key, horizon))
+            .map(|key| {
+                let record = self.replicas.get(key).unwrap_or(&never);
+                let unready = listing.is_some_and(|listing| listing.unready.contains(key));
+                ReplicaObservation { unready, ..record.observe(now, key, horizon) }
+            })
             .collect();
         let settled_since = self.settle(now, &spec.key, &replicas);
         let (state, scale_unknown) = match listing.map(|listing| &listing.scale) {
@@ -288,6 +292,7 @@ impl Record {
             ttft_mean: self.mean(now, window, |rank| &rank.ttft),
             itl_mean: self.mean(now, window, |rank| &rank.itl),
             asleep: self.asleep,
+            unready: false,
             stopped: self
                 .refused_since
                 .is_some_and(|since| now.duration_since(since) >= STOPPED_AFTER),
@@ -386,7 +391,7 @@ impl ReplicaObservation {
     /// The peaks that say how loaded the replica is, if both are known and recent and it serves.
     #[must_use]
     pub fn load(&self) -> Option<(Fraction, Requests)> {
-        if !self.freshness.is_fresh() || self.asleep {
+        if !self.freshness.is_fresh() || self.asleep || self.unready {
             return None;
         }
         Some((self.kv_hottest?.peak, self.waiting_hottest?.peak))
@@ -395,13 +400,13 @@ impl ReplicaObservation {
     /// Whether the replica has answered before and no longer does.
     #[must_use]
     pub const fn is_lost(&self) -> bool {
-        matches!(self.freshness, Freshness::Stale { .. }) && !self.stopped
+        matches!(self.freshness, Freshness::Stale { .. }) && !self.stopped && !self.unready
     }
 
     /// Whether the replica is listed and has not been tried yet.
     #[must_use]
     pub const fn is_untried(&self) -> bool {
-        matches!(self.freshness, Freshness::Never { why: None })
+        matches!(self.freshness, Freshness::Never { why: None }) && !self.unready
     }
 }
 

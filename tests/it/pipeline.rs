@@ -161,7 +161,12 @@ impl World {
                 inputs.scrapes.push(Scrape { replica, at: at(self.second), outcome });
             }
             let listing =
-                Listing { replicas, scale: variant.scale.clone(), as_of: at(self.second) };
+                Listing {
+                replicas,
+                unready: Vec::new(),
+                scale: variant.scale.clone(),
+                as_of: at(self.second),
+            };
             inputs.listings.insert(key(name), listing);
         }
         inputs
