@@ -5,3 +5,5 @@ mod pipeline;
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod vectors;
+mod exposition;
+mod pages;
