@@ -1,2 +1,3 @@
 //! The integration tests: one binary, a module for each thing that is tested.
 
+mod simulate;
