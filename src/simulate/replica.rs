@@ -30,67 +30,16 @@
 //! There is no prefix cache, no speculation, no time between steps, and prefill does not get slower
 //! with the length of the prompt.
 
+mod decodes;
+pub mod settings;
 pub mod stats;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::simulate::Micros;
+use crate::simulate::replica::decodes::{Decodes, Phase};
+use crate::simulate::replica::settings::{Admission, Settings, SettingsError};
 use crate::simulate::replica::stats::{Counters, Stats};
-
-/// What makes one engine different from another.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
-    /// How long a step takes.
-    pub step: StepTime,
-    /// Seats in the batch.
-    pub max_num_seqs: u32,
-    /// Tokens that one step may compute, prompts and decodes together.
-    pub max_num_batched_tokens: u32,
-    /// Tokens in a block of the KV cache.
-    pub block_size: u32,
-    /// Blocks that requests can hold.
-    pub kv_blocks: u32,
-    /// What a waiting request needs, and what a preempted one keeps.
-    pub admission: Admission,
-}
-
-/// The coefficients of a step's time, in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepTime {
-    /// For the step itself: reading the weights, launching kernels.
-    pub alpha: f64,
-    /// For each token of a prompt that is computed.
-    pub beta: f64,
-    /// For each request that decodes one token.
-    pub delta: f64,
-    /// For each token in the KV cache that a decode reads.
-    pub gamma: f64,
-}
-
-/// What a waiting request needs to be admitted, and what it keeps when it is preempted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// Its whole prompt must fit into the free blocks, and a preempted request keeps the tokens
-    /// that it has generated: they return as a part of its prompt. This is what vLLM does.
-    WholePrompt,
-    /// Its first chunk must fit, and a preempted request starts from nothing.
-    FirstChunk,
-}
-
-/// Why no engine can have these settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingsError {
-    /// A count that must not be zero is.
-    #[error("seats, block size and KV blocks must not be zero")]
-    Zero,
-    /// The step's budget is smaller than its seats.
-    #[error("max_num_batched_tokens must be at least max_num_seqs")]
-    BudgetBelowSeats,
-    /// A coefficient is negative or not a number.
-    #[error("the coefficients of a step's time must be finite and not negative")]
-    Coefficient,
-}
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,38 +149,6 @@ struct Life {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// This many tokens of the prompt (and of what was kept) are computed.
-    Prefill { computed: u32 },
-    /// One token a step since the prefill ended.
-    Decode {
-        /// The decode clock at that time.
-        joined: u64,
-        /// Tokens in the cache at that time.
-        stored: u32,
-        /// The decode clock at which the answer is complete.
-        ends: u64,
-        /// Tells this stay in the batch from others.
-        ticket: u64,
-    },
-}
-
-/// All decoding requests together.
-#[derive(Clone, Debug)]
-struct Decodes {
-    /// Steps so far; each gives every decoding request one token.
-    clock: u64,
-    tickets: u64,
-    count: u32,
-    /// Tokens in the cache that belong to decoding requests.
-    stored: u64,
-    /// How many fill a block when the clock is at each phase of the block size.
-    fills_at: Vec<u32>,
-    /// Clock, ticket and index of each end; stale where the ticket is no longer the request's.
-    ends: BinaryHeap<Reverse<(u64, u64, usize)>>,
-}
-
 /// The step that is being computed.
 #[derive(Clone, Debug)]
 struct Step {
@@ -241,54 +158,6 @@ struct Step {
     decodes: u32,
     /// Requests whose prefill is complete at its end, in the order of admission.
     prefilled: Vec<usize>,
-}
-
-// === impl Settings ===
-
-impl Settings {
-    fn check(&self) -> Result<(), SettingsError> {
-        let Self { step, max_num_seqs, max_num_batched_tokens, block_size, kv_blocks, .. } = *self;
-        if max_num_seqs == 0 || block_size == 0 || kv_blocks == 0 {
-            return Err(SettingsError::Zero);
-        }
-        if max_num_batched_tokens < max_num_seqs {
-            return Err(SettingsError::BudgetBelowSeats);
-        }
-        let StepTime { alpha, beta, delta, gamma } = step;
-        if [alpha, beta, delta, gamma].iter().any(|&c| !c.is_finite() || c < 0.0) {
-            return Err(SettingsError::Coefficient);
-        }
-        Ok(())
-    }
-
-    const fn blocks(&self, tokens: u32) -> u32 {
-        tokens.div_ceil(self.block_size)
-    }
-
-    /// Whether a request can be finished with the whole cache to itself.
-    #[must_use]
-    pub const fn can_serve(&self, request: &Request) -> bool {
-        let most = request.prompt as u64 + request.output as u64 - 1;
-        request.prompt > 0
-            && request.output > 0
-            && most <= self.kv_blocks as u64 * self.block_size as u64
-    }
-}
-
-impl StepTime {
-    /// How long a step takes.
-    #[must_use]
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "coefficients are not negative, and the cut to whole microseconds is the rule"
-    )]
-    pub fn of(&self, prefill_tokens: u32, decodes: u32, kv_tokens: u64) -> Micros {
-        let Self { alpha, beta, delta, gamma } = *self;
-        let micros = ((alpha + beta * f64::from(prefill_tokens)) + delta * f64::from(decodes))
-            + gamma * kv_tokens as f64;
-        Micros::new((micros as u64).max(1))
-    }
 }
 
 // === impl Replica ===
@@ -553,7 +422,7 @@ impl Replica {
         self.counters.iteration_tokens.observe(u64::from(prefill_tokens) + u64::from(decodes), 1);
 
         self.decodes.tick();
-        while let Some(index) = self.decodes.next_end(&self.lives) {
+        while let Some(index) = self.decodes.next_end(|index| self.lives[index].phase) {
             if let Phase::Decode { joined, stored, .. } = self.lives[index].phase {
                 self.decodes.leave(joined, stored);
                 let held = self.decodes.grown(joined, stored);
@@ -624,78 +493,6 @@ impl Life {
     }
 }
 
-// === impl Decodes ===
-
-impl Decodes {
-    fn new(block_size: u32) -> Self {
-        Self {
-            clock: 0,
-            tickets: 0,
-            count: 0,
-            stored: 0,
-            fills_at: vec![0; block_size as usize],
-            ends: BinaryHeap::new(),
-        }
-    }
-
-    /// Tokens in the cache of a request that had `stored` when the clock was at `joined`.
-    fn grown(&self, joined: u64, stored: u32) -> u32 {
-        stored + u32::try_from(self.clock - joined).unwrap_or(u32::MAX)
-    }
-
-    /// The phase of the clock at which such a request has a full last block.
-    fn phase(&self, joined: u64, stored: u32) -> usize {
-        let size = self.fills_at.len() as u64;
-        let phase = (joined % size + size - u64::from(stored) % size) % size;
-        usize::try_from(phase).unwrap_or(0)
-    }
-
-    /// How many requests need a block for their next token.
-    fn blocks_needed(&self) -> u32 {
-        let phase = self.clock % self.fills_at.len() as u64;
-        usize::try_from(phase).ok().and_then(|phase| self.fills_at.get(phase)).map_or(0, |n| *n)
-    }
-
-    fn join(&mut self, index: usize, stored: u32, missing: u32) -> Phase {
-        let joined = self.clock;
-        let phase = self.phase(joined, stored);
-        self.fills_at[phase] += 1;
-        self.count += 1;
-        self.stored += u64::from(stored);
-        self.tickets += 1;
-        let ticket = self.tickets;
-        let ends = joined + u64::from(missing);
-        self.ends.push(Reverse((ends, ticket, index)));
-        Phase::Decode { joined, stored, ends, ticket }
-    }
-
-    fn leave(&mut self, joined: u64, stored: u32) {
-        let phase = self.phase(joined, stored);
-        self.fills_at[phase] -= 1;
-        self.count -= 1;
-        self.stored -= u64::from(self.grown(joined, stored));
-    }
-
-    fn tick(&mut self) {
-        self.clock += 1;
-        self.stored += u64::from(self.count);
-    }
-
-    /// Takes a request whose answer is complete now.
-    fn next_end(&mut self, lives: &[Life]) -> Option<usize> {
-        while let Some(&Reverse((ends, expected, index))) = self.ends.peek() {
-            if ends > self.clock {
-                return None;
-            }
-            self.ends.pop();
-            if matches!(lives[index].phase, Phase::Decode { ticket, .. } if ticket == expected) {
-                return Some(index);
-            }
-        }
-        None
-    }
-}
-
 // === impl Counters ===
 
 impl Counters {
@@ -703,6 +500,7 @@ impl Counters {
         let Finished { request, queue, ttft, first_ever, e2e, preemptions, .. } = finished;
         self.finished += 1;
         self.e2e.observe(e2e.micros(), 1);
+        self.http.observe(e2e.micros(), 1);
         self.queue.observe(queue.micros(), 1);
         self.prefill.observe(first_ever.since(*queue).micros(), 1);
         self.decode.observe(e2e.since(*ttft).micros(), 1);

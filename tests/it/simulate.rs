@@ -1,14 +1,18 @@
 //! The simulator against reference runs and against its own rules.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::print_stdout, reason = "a replay of foreign vectors says what matched")]
+
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use plimsoll::simulate::Micros;
-use plimsoll::simulate::replica::{
-    Admission, Event, Finished, Replica, Request, Settings, StepTime,
-};
+use plimsoll::simulate::page::{Identity, render};
+use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
+use plimsoll::simulate::replica::stats::Counters;
+use plimsoll::simulate::replica::{Event, Finished, Replica, Request};
 use serde_json::Value;
 
 /// What a reference run says of one request.
@@ -74,6 +78,22 @@ fn expected(directory: &Path, name: &str) -> Vec<Row> {
         .collect()
 }
 
+fn check_totals(counters: &Counters, totals: &Value, stop: Option<u64>) -> Result<(), String> {
+    for (what, ours, theirs) in [
+        ("steps", counters.steps, &totals["steps"]),
+        ("busy_us", counters.busy.micros(), &totals["busy_us"]),
+        ("prefill", counters.prefill_tokens, &totals["prefill_tokens_computed"]),
+        ("preemptions", counters.preemptions, &totals["preemptions"]),
+        ("finished", counters.finished, &totals["finished"]),
+    ] {
+        // A stopped run counts the busy time only up to the stop.
+        if ours != number(theirs) && (what != "busy_us" || stop.is_none()) {
+            return Err(format!("{what} is {ours}, not {theirs}"));
+        }
+    }
+    Ok(())
+}
+
 /// Replays one run and says what differs; `Ok` holds the number of requests that were compared.
 fn replay(directory: &Path, name: &str) -> Result<usize, String> {
     let run: Value =
@@ -123,20 +143,8 @@ fn replay(directory: &Path, name: &str) -> Result<usize, String> {
                 }
             }
         }
-        let totals = &results["replicas"][index];
-        let counters = replica.counters();
-        for (what, ours, theirs) in [
-            ("steps", counters.steps, &totals["steps"]),
-            ("busy_us", counters.busy.micros(), &totals["busy_us"]),
-            ("prefill", counters.prefill_tokens, &totals["prefill_tokens_computed"]),
-            ("preemptions", counters.preemptions, &totals["preemptions"]),
-            ("finished", counters.finished, &totals["finished"]),
-        ] {
-            // A stopped run counts the busy time only up to the stop.
-            if ours != number(theirs) && (what != "busy_us" || stop.is_none()) {
-                return Err(format!("replica {index}: {what} is {ours}, not {theirs}"));
-            }
-        }
+        check_totals(replica.counters(), &results["replicas"][index], stop)
+            .map_err(|difference| format!("replica {index}: {difference}"))?;
     }
     for (index, theirs) in expected.iter().enumerate() {
         let life: Option<Finished> = finished[index];
@@ -197,4 +205,129 @@ fn engine_vectors_are_reproduced_to_the_microsecond() {
     if let Some(vectors) = std::env::var_os("PLIMSOLL_VECTORS") {
         assert!(replay_all(&Path::new(&vectors).join("engine")) > 0, "there are runs to replay");
     }
+}
+
+fn conversation_engine() -> Replica {
+    Replica::new(Settings {
+        step: StepTime { alpha: 7400.0, beta: 15.6, delta: 11.0, gamma: 0.042 },
+        max_num_seqs: 64,
+        max_num_batched_tokens: 2048,
+        block_size: 16,
+        kv_blocks: 2000,
+        admission: Admission::WholePrompt,
+    })
+    .unwrap()
+}
+
+/// A page after ten requests of 1000 and 100 tokens, one every 100 ms.
+fn page_of_ten() -> String {
+    let mut replica = conversation_engine();
+    for id in 0..10 {
+        let request = Request { id, prompt: 1000, output: 100 };
+        replica.submit(Micros::new(id * 100_000), request).unwrap();
+    }
+    replica.advance_to(Micros::from_secs(60), &mut Vec::new());
+    let identity = Identity {
+        model: "meta-llama/Llama-3.1-8B-Instruct".to_owned(),
+        started: "2026-11-21T08:00:00Z".parse().unwrap(),
+        ready: "2026-11-21T08:01:00.25Z".parse().unwrap(),
+    };
+    render(&identity, &replica.snapshot())
+}
+
+#[test]
+fn the_page_has_the_series_of_vllm_in_their_order() {
+    let page = page_of_ten();
+    let ours = page
+        .lines()
+        .filter(|line| !line.starts_with("# HELP"))
+        .map(|line| match line.rsplit_once(' ') {
+            Some((series, _)) if series.starts_with("vllm:cache_config_info") => {
+                // What the cache is like is not part of the format.
+                let names = series.split('"').step_by(2).collect::<Vec<_>>();
+                names.join("\"\"")
+            }
+            Some((series, _)) if !line.starts_with('#') => series.to_owned(),
+            Some(_) | None => line.to_owned(),
+        })
+        .collect::<Vec<_>>();
+    let recorded =
+        read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/engine/vllm-0.33-series.txt"));
+    for (index, (ours, theirs)) in ours.iter().zip(recorded.lines()).enumerate() {
+        assert_eq!(ours, theirs, "series {index}");
+    }
+    assert_eq!(ours.len(), recorded.lines().count());
+    assert!(page.ends_with('\n'), "the last line is whole");
+}
+
+#[test]
+fn the_page_says_what_the_engine_counted() {
+    let page = page_of_ten();
+    let labels = "engine=\"0\",model_name=\"meta-llama/Llama-3.1-8B-Instruct\"";
+    for (series, value) in [
+        (format!("vllm:num_requests_running{{{labels}}}"), "0.0"),
+        (format!("vllm:prompt_tokens_total{{{labels}}}"), "10000.0"),
+        (format!("vllm:generation_tokens_total{{{labels}}}"), "1000.0"),
+        (format!("vllm:time_to_first_token_seconds_count{{{labels}}}"), "10.0"),
+        (format!("vllm:inter_token_latency_seconds_count{{{labels}}}"), "990.0"),
+        (format!("vllm:request_prompt_tokens_sum{{{labels}}}"), "10000.0"),
+        (
+            "vllm:request_success_total{engine=\"0\",finished_reason=\"stop\",\
+             model_name=\"meta-llama/Llama-3.1-8B-Instruct\"}"
+                .to_owned(),
+            "10.0",
+        ),
+        (
+            "http_requests_total{handler=\"/v1/chat/completions\",method=\"POST\",status=\"2xx\"}"
+                .to_owned(),
+            "10.0",
+        ),
+        (format!("vllm:prompt_tokens_created{{{labels}}}"), "1.79524806025e+09"),
+        ("process_start_time_seconds".to_owned(), "1.795248e+09"),
+    ] {
+        assert!(page.lines().any(|line| line == format!("{series} {value}")), "{series} {value}");
+    }
+    assert_eq!(page, page_of_ten(), "one state has one page");
+}
+
+#[test]
+fn a_request_that_can_never_fit_is_refused_and_a_busy_engine_never_holds_more_than_it_has() {
+    let mut replica = conversation_engine();
+    for (prompt, output) in [(0, 1), (1, 0), (32_000, 2), (u32::MAX, u32::MAX)] {
+        assert!(replica.submit(Micros::ZERO, Request { id: 0, prompt, output }).is_err());
+    }
+    for id in 0..400 {
+        replica.submit(Micros::ZERO, Request { id, prompt: 900, output: 700 }).unwrap();
+    }
+    let mut events = Vec::new();
+    let mut preempted_at_most = 0;
+    for second in 1..2_000 {
+        replica.advance_to(Micros::from_secs(second), &mut events);
+        let stats = replica.snapshot();
+        assert!(stats.kv_blocks_used <= stats.kv_blocks, "{stats:?}");
+        assert!(stats.running <= 64, "{stats:?}");
+        preempted_at_most = stats.counters.preemptions;
+    }
+    assert!(preempted_at_most > 0, "the cache was too small for the batch");
+    let finished = events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
+    assert_eq!((finished, replica.outstanding()), (400, 0));
+    assert_eq!(replica.next_change(), None, "an idle engine waits for nothing");
+}
+
+#[test]
+fn stepping_in_small_spans_and_in_one_gives_the_same_events() {
+    let mut whole = conversation_engine();
+    for index in 0..50_u32 {
+        let id = u64::from(index);
+        let request = Request { id, prompt: 1 + (index * 37) % 3000, output: 1 + index };
+        whole.submit(Micros::new(id * 40_000), request).unwrap();
+    }
+    let mut small = whole.clone();
+    let (mut at_once, mut in_spans) = (Vec::new(), Vec::new());
+    whole.advance_to(Micros::from_secs(100), &mut at_once);
+    for span in 0..=100_000 {
+        small.advance_to(Micros::new(span * 1000), &mut in_spans);
+    }
+    assert_eq!(at_once, in_spans);
+    assert_eq!(whole.snapshot(), small.snapshot());
 }

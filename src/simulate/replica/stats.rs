@@ -76,6 +76,13 @@ pub const PREEMPTION_EDGES: &[u64] = &[1, 2, 3, 4, 5, 10, 20];
 /// Bucket edges of the number of answers that a request asks for.
 pub const ANSWER_EDGES: &[u64] = &[1, 2, 5, 10, 20];
 
+/// Bucket edges of the HTTP server's answers, in microseconds.
+pub const HTTP_EDGES: &[u64] = &[
+    10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000, 1_000_000, 1_500_000,
+    2_000_000, 2_500_000, 3_000_000, 3_500_000, 4_000_000, 4_500_000, 5_000_000, 7_500_000,
+    10_000_000, 30_000_000, 60_000_000,
+];
+
 /// Observations of whole numbers in buckets whose upper edges belong to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
@@ -191,6 +198,8 @@ pub struct Counters {
     pub generation_length: Histogram,
     /// Preemptions of each request.
     pub request_preemptions: Histogram,
+    /// How long the HTTP server took for each answer, in microseconds.
+    pub http: Histogram,
     /// Tokens of each step; observed at its end.
     pub iteration_tokens: Histogram,
 }
@@ -216,6 +225,7 @@ impl Default for Counters {
             prompt_length: Histogram::new(TOKEN_EDGES),
             generation_length: Histogram::new(TOKEN_EDGES),
             request_preemptions: Histogram::new(PREEMPTION_EDGES),
+            http: Histogram::new(HTTP_EDGES),
             iteration_tokens: Histogram::new(ITERATION_EDGES),
         }
     }
