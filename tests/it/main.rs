@@ -7,3 +7,4 @@ mod pipeline;
 mod vectors;
 mod exposition;
 mod pages;
+mod simulate;
