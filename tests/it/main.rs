@@ -1,2 +1,1 @@
 //! The integration tests: one binary, a module for each thing that is tested.
-
