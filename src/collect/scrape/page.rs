@@ -81,13 +81,15 @@ fn before_the_answer(error: &reqwest::Error) -> Failure {
     Failure::from_error(class, error)
 }
 
-/// Classifies an error that came after the status: whatever cut the body off, it is truncated.
+/// Classifies an error that came after the status: whatever broke the transfer off has truncated
+/// the page, and what is left are bytes that no compressor wrote.
 fn within_the_body(error: &reqwest::Error, received: usize) -> Failure {
+    let transfer = sources(error).any(<dyn Error>::is::<hyper::Error>);
     let class = match io_kind(error) {
         Some(io::ErrorKind::TimedOut) => ScrapeFailure::Timeout,
-        // The decompressor's word for bytes that no compressor wrote.
-        Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) => ScrapeFailure::Malformed,
-        Some(_) | None => ScrapeFailure::Truncated,
+        Some(io::ErrorKind::UnexpectedEof) => ScrapeFailure::Truncated,
+        Some(_) | None if transfer => ScrapeFailure::Truncated,
+        Some(_) | None => ScrapeFailure::Malformed,
     };
     let failure = Failure::from_error(class, error);
     Failure::new(class, &format!("after {received} bytes: {}", failure.detail))
@@ -95,13 +97,10 @@ fn within_the_body(error: &reqwest::Error, received: usize) -> Failure {
 
 /// The kind of the innermost error of the operating system, or of a stream that stands in for it.
 fn io_kind(error: &dyn Error) -> Option<io::ErrorKind> {
-    let mut kind = None;
-    let mut source = error.source();
-    while let Some(error) = source {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            kind = Some(error.kind());
-        }
-        source = error.source();
-    }
-    kind
+    sources(error).filter_map(|source| source.downcast_ref()).last().map(io::Error::kind)
+}
+
+/// What caused an error, outermost first.
+fn sources<'a>(error: &'a dyn Error) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(error.source(), |&source| source.source())
 }
