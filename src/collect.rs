@@ -2,5 +2,6 @@
 
 pub mod cluster;
 pub mod exposition;
+mod file;
 pub mod scrape;
 pub mod targets;

@@ -8,3 +8,6 @@ mod vectors;
 mod exposition;
 mod pages;
 mod simulate;
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod scrape;
