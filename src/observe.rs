@@ -331,6 +331,8 @@ pub struct ReplicaObservation {
     pub generation_rate: Option<TokenRate>,
     /// Mean time to first token over the window.
     pub ttft_mean: Option<Seconds>,
+    /// Distribution of the time to first token over the window.
+    pub ttft: Option<Histogram>,
     /// Mean time between tokens over the window.
     pub itl_mean: Option<Seconds>,
     /// Whether the engine sleeps.

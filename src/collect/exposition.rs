@@ -67,9 +67,7 @@ pub enum PageError {
     #[error("the body is empty, expected metrics")]
     Empty,
     /// The server says that it is something else.
-    #[error(
-        "the content type is {found:?}, expected text/plain or application/openmetrics-text"
-    )]
+    #[error("the content type is {found:?}, expected text/plain or application/openmetrics-text")]
     ContentType {
         /// The header's value.
         found: String,
@@ -350,8 +348,8 @@ impl<'p> Page<'p> {
             return;
         }
         let mut words = line.split(|&byte| byte == b' ' || byte == b'\t');
-        let is_metadata = words.next() == Some(b"#")
-            && matches!(words.next(), Some(b"HELP" | b"TYPE"));
+        let is_metadata =
+            words.next() == Some(b"#") && matches!(words.next(), Some(b"HELP" | b"TYPE"));
         if let Some(name) = words.next()
             && is_metadata
         {
@@ -413,20 +411,13 @@ impl<'p> Page<'p> {
     }
 
     /// Takes a sample whose name is in quotes. `at` is after the brace.
-    fn quoted_sample(
-        &mut self,
-        number: usize,
-        line: &'p [u8],
-        at: usize,
-    ) -> Result<(), PageError> {
+    fn quoted_sample(&mut self, number: usize, line: &'p [u8], at: usize) -> Result<(), PageError> {
         self.labels.clear();
         let read = line::quoted_name(line, at, &mut self.labels);
         let read = read.and_then(|(name, at)| Ok((name, line::value(line, at, self.format)?)));
         let (name, (value, at)) = read.map_err(|fault| PageError::syntax(number, line, fault))?;
         match self.reader.wants(&name) {
-            Some(series) => {
-                self.take(At { number, line, name: &name, value: at }, series, value)
-            }
+            Some(series) => self.take(At { number, line, name: &name, value: at }, series, value),
             None => Ok(()),
         }
     }

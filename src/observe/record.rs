@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
-use crate::observe::window::{Counter, Distribution, Gauge, Increase, Life};
+use crate::observe::histogram::{Histogram, Life};
+use crate::observe::window::{Counter, Distribution, Gauge, Increase};
 use crate::observe::{
     FinishedReading, Freshness, GaugeSummary, Inputs, Listing, Observation, RankReading, Reading,
     ReplicaObservation, Scale, ScaleState, Scrape, ScrapeFailure,
@@ -193,10 +194,7 @@ impl Recorder {
 
 impl Record {
     fn take(&mut self, at: Timestamp, reading: &Reading, window: SignedDuration) {
-        let life = match (self.started, reading.started) {
-            (Some(before), Some(after)) if before != after => Life::Restarted,
-            _ => Life::Same,
-        };
+        let life = Life::between(self.started, reading.started);
         self.last_page = Some(at);
         self.last_failure = None;
         self.refused_since = None;
@@ -290,6 +288,7 @@ impl Record {
             prompt_rate: self.token_rate(now, window, |rank| &rank.prompt_tokens),
             generation_rate: self.token_rate(now, window, |rank| &rank.generation_tokens),
             ttft_mean: self.mean(now, window, |rank| &rank.ttft),
+            ttft: self.ttft(),
             itl_mean: self.mean(now, window, |rank| &rank.itl),
             asleep: self.asleep,
             unready: false,
@@ -346,6 +345,12 @@ impl Record {
         let grown =
             added(self.ranks.values().filter_map(|rank| counter(rank).increase(now, window)))?;
         Tokens::new(grown.amount)?.per(grown.elapsed)
+    }
+
+    /// The times to first token of all ranks in the window.
+    fn ttft(&self) -> Option<Histogram> {
+        let ranks = self.ranks.values().filter_map(|rank| rank.ttft.difference());
+        ranks.reduce(|a, b| a.plus(&b))
     }
 
     /// The mean over all ranks: sums over counts, so that an idle rank does not weigh.

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::observe::histogram::Histogram;
+use crate::observe::histogram::{Histogram, Life};
 use crate::units::Seconds;
 
 /// Samples that one window keeps at most. At one scrape a second it is eight minutes; a source that
@@ -45,15 +45,6 @@ pub(crate) struct Distribution {
     sum: Counter,
     count: Counter,
     snapshots: VecDeque<(Timestamp, Histogram)>,
-}
-
-/// Whether a page is from the same life of a process as the one before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
-    /// Nothing speaks against it.
-    Same,
-    /// The process has started since, so its counters have started from zero.
-    Restarted,
 }
 
 /// What a counter did during a window.
@@ -119,7 +110,7 @@ impl Counter {
         let total = match (self.samples.back(), life) {
             (None, _) => 0.0,
             (Some((_, total)), Life::Same) if value >= self.raw => total + (value - self.raw),
-            (Some((_, total)), Life::Same | Life::Restarted) => total + value,
+            (Some((_, total)), Life::Same | Life::New) => total + value,
         };
         self.raw = value;
         self.samples.push_back((at, total));
@@ -149,8 +140,8 @@ impl Distribution {
         life: Life,
         window: SignedDuration,
     ) {
-        let life = if value.count < self.count.raw { Life::Restarted } else { life };
-        if life == Life::Restarted
+        let life = if value.count < self.count.raw { Life::New } else { life };
+        if life == Life::New
             || starts_anew(self.snapshots.back().map(|(at, _)| (*at, 0.0)).as_ref(), at, window)
         {
             self.snapshots.clear();
@@ -185,7 +176,7 @@ impl Distribution {
     pub(crate) fn difference(&self) -> Option<Histogram> {
         let (_, first) = self.snapshots.front()?;
         let (_, last) = self.snapshots.back()?;
-        last.difference(first)
+        Some(last.since(first, Life::Same))
     }
 }
 
@@ -273,7 +264,7 @@ mod tests {
     #[test]
     fn a_restart_counts_even_when_the_counter_has_passed_its_old_value() {
         let mut counter = counter(&[(0, 100.0), (10, 110.0)]);
-        counter.push(at(20), 150.0, Life::Restarted, WINDOW);
+        counter.push(at(20), 150.0, Life::New, WINDOW);
         assert_eq!(counter.increase(at(20), WINDOW).unwrap().amount, 160.0);
     }
 

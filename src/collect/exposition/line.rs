@@ -169,11 +169,7 @@ fn label_name(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
 
 /// Adds a label unless its name has been there. Clients sort labels, so that a name is nearly
 /// always behind the last one and needs no search.
-fn add_label<'p>(
-    labels: &mut Vec<Label<'p>>,
-    label: Label<'p>,
-    start: usize,
-) -> Result<(), Fault> {
+fn add_label<'p>(labels: &mut Vec<Label<'p>>, label: Label<'p>, start: usize) -> Result<(), Fault> {
     let is_sorted = labels.last().is_none_or(|last| last.name < label.name);
     if !is_sorted && labels.iter().any(|known| known.name == label.name) {
         return fault(start, "a label name that is not there twice");
