@@ -141,8 +141,10 @@ fn step<'a>(
         }
         return match cheapest(free) {
             None => Step::NoRoom(low),
-            Some(pick) if pick.grown(rule) > pick.state.current => Step::Up(&pick.state.key, low),
-            Some(pick) => Step::Wait(Transition::NotReporting(pick.state.key.clone())),
+            Some(pick) if pick.has_one_coming(rule) => {
+                Step::Wait(Transition::NotReporting(pick.state.key.clone()))
+            }
+            Some(pick) => Step::Up(&pick.state.key, low),
         };
     }
     match analysis.scale_down {
@@ -217,10 +219,9 @@ impl Candidate<'_> {
 
     /// Whether a replica may be added here.
     fn can_grow(&self) -> bool {
-        let silent = self.measured < self.state.current;
         self.state.pending == Replicas::ZERO
             && self.state.bounds.allow_up(self.state.current)
-            && !(silent && self.state.patience == Patience::Exhausted)
+            && !(self.is_partly_silent() && self.state.patience == Patience::Exhausted)
     }
 
     /// Whether a replica may be taken away here. The last one stays: no load is measured as nothing
@@ -234,17 +235,19 @@ impl Candidate<'_> {
         self.state.bounds.max().is_none_or(|max| self.state.current <= max)
     }
 
-    /// The number to which this variant grows.
-    fn grown(&self, rule: TransitionRule) -> Replicas {
-        let Candidate { state: VariantState { current, .. }, measured } = *self;
+    /// Whether growing here means waiting, because replicas that it has do not report yet.
+    fn has_one_coming(&self, rule: TransitionRule) -> bool {
         match rule {
             // The documents count from the replicas that report, so that one that is starting is
             // not added to. Taken literally, that would take away two that do not report.
-            TransitionRule::ModelWide | TransitionRule::PerVariant => {
-                measured.min(*current).up().max(*current)
-            }
-            TransitionRule::PendingOnly => current.up(),
+            TransitionRule::ModelWide | TransitionRule::PerVariant => self.is_partly_silent(),
+            TransitionRule::PendingOnly => false,
         }
+    }
+
+    /// Whether it has replicas that were not measured.
+    fn is_partly_silent(&self) -> bool {
+        self.measured < self.state.current
     }
 
     /// By cost, then by key.

@@ -324,6 +324,14 @@ fn a_saturated_replica_has_neither_spare_nor_load_to_hand_over() {
     assert_eq!(with.variants[&key("v")].queue_max, Requests::new(9.0).unwrap());
 }
 
+/// What follows from leaving saturated replicas out of the means: docs/decisions.md says so.
+#[test]
+fn a_replica_that_becomes_saturated_can_hide_a_deficit() {
+    assert!(analysis(&[(0.79, 1.0), (0.79, 1.0), (0.69, 1.0)]).scale_up.is_some());
+    assert!(analysis(&[(0.80, 1.0), (0.80, 1.0), (0.69, 1.0)]).scale_up.is_none());
+    assert!(is_safe(&analysis(&[FULL, FULL, FULL, IDLE, IDLE])));
+}
+
 #[test]
 fn every_replica_weighs_the_same_in_the_models_spare() {
     let mut all = loads("one", &[(0.2, 0.0)]);

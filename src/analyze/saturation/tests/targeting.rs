@@ -46,6 +46,27 @@ fn a_variant_above_its_maximum_is_the_one_that_shrinks() {
 }
 
 #[test]
+fn a_variant_above_its_maximum_that_keeps_a_wish_is_the_one_that_shrinks() {
+    let wish = VariantState {
+        desired: Some(replicas(4)),
+        bounds: bounds(0, Some(2)),
+        ..state("cheap", 3, 5.0)
+    };
+    let load = fleet(&[("dear", 4), ("cheap", 3)], IDLE);
+    check(&load, &[state("dear", 4, 20.0), wish], PerVariant, &[("cheap", 2), ("dear", 4)]);
+}
+
+#[test]
+fn bounds_may_take_the_last_replica_but_the_load_does_not_ask_for_it() {
+    let none = VariantState { bounds: bounds(0, Some(0)), ..state("cheap", 1, 5.0) };
+    let load = fleet(&[("cheap", 1), ("dear", 2)], IDLE);
+    let targets =
+        targets(&analyze(&load, &thresholds()), &[none, state("dear", 2, 20.0)], PendingOnly);
+    assert_eq!((targets[0].asked, targets[0].after), (Replicas::ONE, Replicas::ZERO));
+    assert_eq!(targets[1].after, replicas(2));
+}
+
+#[test]
 fn bounds_hold_in_a_transition_too() {
     let wish = VariantState {
         desired: Some(replicas(9)),
