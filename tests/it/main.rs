@@ -3,3 +3,4 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod scrape;
+mod targets;
