@@ -11,3 +11,4 @@ mod simulate;
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod scrape;
+mod targets;

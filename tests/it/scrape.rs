@@ -123,12 +123,12 @@ impl Bench {
     fn start(
         targets: Vec<Target>,
         capacity: usize,
-        scraper: impl FnOnce(Metrics, mpsc::Sender<Scrape>) -> Scraper,
+        make: impl FnOnce(Metrics, mpsc::Sender<Scrape>) -> Scraper,
     ) -> Self {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry).unwrap();
         let (outlet, scrapes) = mpsc::channel(capacity);
-        let subject = scraper(metrics, outlet);
+        let subject = make(metrics, outlet);
         let board = subject.board();
         let (targets, receiver) = watch::channel(Arc::new(targets));
         let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());

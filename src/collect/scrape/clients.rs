@@ -14,9 +14,9 @@ use reqwest::header::HeaderValue;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Identity};
 
+use crate::collect::chain;
 use crate::collect::file::{self, FileError};
 use crate::collect::scrape::Client;
-use crate::collect::scrape::health::chain;
 
 const USER_AGENT: &str = concat!("plimsoll/", env!("CARGO_PKG_VERSION"));
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 
+use crate::collect::chain;
 use crate::fleet::ReplicaKey;
 use crate::observe::ScrapeFailure;
 
@@ -33,22 +34,6 @@ impl Failure {
     pub(crate) fn from_error(class: ScrapeFailure, error: &dyn std::error::Error) -> Self {
         Self::new(class, &chain(error))
     }
-}
-
-/// An error and its sources in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let next = error.to_string();
-        // Some libraries repeat the source in the error's own text.
-        if !text.ends_with(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        source = error.source();
-    }
-    text
 }
 
 /// What the scrapes of one target have come to.
