@@ -1,2 +1,5 @@
 //! The integration tests: one binary, a module for each thing that is tested.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod selector;
