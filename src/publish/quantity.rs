@@ -46,7 +46,7 @@ impl Quantity {
         // 2^63 exactly: every float below it fits once it is rounded.
         const LIMIT: f64 = 9_223_372_036_854_775_808.0;
         let milli = (value * 1000.0).round_ties_even();
-        if !milli.is_finite() || milli >= LIMIT || milli < -LIMIT {
+        if !(-LIMIT..LIMIT).contains(&milli) {
             return None;
         }
         #[expect(clippy::cast_possible_truncation, reason = "a whole number inside the range")]
