@@ -12,3 +12,6 @@ mod simulate;
 
 mod scrape;
 mod targets;
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod selector;
