@@ -15,3 +15,4 @@ mod targets;
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod selector;
+mod cluster;
