@@ -1,26 +1,480 @@
 //! Exposition pages: Prometheus text 0.0.4 and 1.0.0, and `OpenMetrics` 1.0.
+//!
+//! A page is walked once, line by line, without being copied. Lines of families that nobody wants
+//! are nearly all of it (an autoscaler uses a third of the samples of a vLLM page), so they are
+//! checked for their shape only:
+//!
+//! - the line starts with `#`, or with a metric name followed by a blank or `{`;
+//! - it ends with a number after a blank, before which is the closing brace, or the name itself.
+//!
+//! What is between the braces of such a line is not looked at. A line of any other shape is read
+//! in full, wanted or not: it is either a rarer form of sample (a time, an exemplar, a quoted
+//! name) or an error. The whole body must be UTF-8. So a body that is half a page and half
+//! something else is refused, and no unwanted line costs more than finding its ends.
+//!
+//! Nothing is allocated for an unwanted line: its name is compared where it stands, and names that
+//! repeat the last line's are not even looked up. Of a wanted line, labels are slices of the body
+//! (copied only when they contain an escape) in one list that all lines share, and the value goes
+//! straight to the [`engine::Reader`], whose memory is that of the reading it makes.
+//!
+//! There is no partial reading. A cut is found by the missing end of the last line, in
+//! `OpenMetrics` by the missing `# EOF`, and by histograms that lack a part. **A text page that is
+//! cut exactly between two lines and two families looks complete**: the format has no end mark.
+//! Then signals are absent, and counters that are summed over labels (HTTP answers, rejections)
+//! can be too small. HTTP does notice, by `Content-Length` or the last chunk, so whoever fetches a
+//! page must treat a body that ends early as a failure and not pass it on.
 
+mod line;
+
+use std::borrow::Cow;
+
+use memchr::memchr;
+
+use crate::collect::exposition::line::Fault;
+use crate::observe::engine::{Label, Reader, SampleError, Series, Unreadable};
 use crate::observe::{Reading, ScrapeFailure};
+
+/// The longest line that is read. The longest on a vLLM page is 1.1 KB (`cache_config_info`), but
+/// a build has put 7 MB of configuration into one label.
+pub const LINE_MAX: usize = 64 * 1024;
+
+/// The number of wanted samples that are read. A vLLM rank has about 170; this is 300 ranks.
+pub const SAMPLES_MAX: usize = 50_000;
+
+/// The `Accept` header of a scrape: the formats that Prometheus 3 offers, but text 0.0.4 first.
+///
+/// `prometheus_client` rewrites `vllm:` to `vllm_` for `OpenMetrics` without `allow-utf-8` (and
+/// goes by the order of the formats rather than by their weights), so every `OpenMetrics` offer of
+/// version 1.0.0 asks for UTF-8 names.
+pub const ACCEPT: &str = "text/plain;version=0.0.4;q=0.6,\
+    text/plain;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+    application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.4,\
+    application/openmetrics-text;version=0.0.1;q=0.3,*/*;q=0.2";
+
+/// The syntax of a page, as far as the formats differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// Prometheus text of any version. vLLM says 1.0.0 and writes 0.0.4.
+    Text,
+    /// `OpenMetrics`, which ends with `# EOF`.
+    OpenMetrics,
+}
 
 /// Why a page gives no reading.
 #[derive(Debug, thiserror::Error)]
-#[error("stub")]
-pub struct PageError;
+pub enum PageError {
+    /// There is no page in the body.
+    #[error("the body is empty, expected metrics")]
+    Empty,
+    /// The server says that it is something else.
+    #[error("the content type is {found:?}, expected text/plain or application/openmetrics-text")]
+    ContentType {
+        /// The header's value.
+        found: String,
+    },
+    /// The page is cut off.
+    #[error("line {line}, column {column}: the page ends here, expected {expected}")]
+    Truncated {
+        /// Line at which it ends, from 1.
+        line: usize,
+        /// Column after its last character, from 1.
+        column: usize,
+        /// What should have come.
+        expected: &'static str,
+    },
+    /// A line is no comment and no sample.
+    #[error("line {line}, column {column}: found {found}, expected {expected}")]
+    Syntax {
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+        /// What is there.
+        found: String,
+        /// What should be there.
+        expected: &'static str,
+    },
+    /// A sample is well formed and means nothing.
+    #[error("line {line}, column {column}: the sample of {name} is unusable")]
+    Sample {
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+        /// The metric.
+        name: String,
+        /// What is wrong with it.
+        source: SampleError,
+    },
+    /// A line is longer than [`LINE_MAX`].
+    #[error("line {line}, column {column}: the line is longer than {limit} bytes")]
+    LineTooLong {
+        /// Line, from 1.
+        line: usize,
+        /// Column at which the limit is reached, from 1.
+        column: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// There are more wanted samples than [`SAMPLES_MAX`].
+    #[error("line {line}, column 1: more than {limit} samples of the metrics that are read")]
+    TooManySamples {
+        /// Line of the first that is too many, from 1.
+        line: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The histogram is incomplete, so lines are missing.
+    #[error("the histogram {family} of rank {rank} has no {missing}: lines are missing")]
+    CutHistogram {
+        /// The family, without the engine's prefix.
+        family: &'static str,
+        /// The rank.
+        rank: u32,
+        /// The suffix or bucket that is missing.
+        missing: &'static str,
+    },
+    /// The page is sound but no known engine's.
+    #[error("no metrics of vLLM (vllm:) or SGLang (sglang:), but {}", Prefixes(prefixes))]
+    UnknownEngine {
+        /// Prefixes of the metrics that are there, in order of appearance.
+        prefixes: Vec<String>,
+    },
+}
+
+/// Shows the prefixes of a page that nobody knows.
+struct Prefixes<'a>(&'a [String]);
+
+impl std::fmt::Display for Prefixes<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("no other metrics either");
+        }
+        write!(f, "metrics that start with {}", self.0.join(", "))
+    }
+}
 
 impl PageError {
     /// The class of failure that the core and the metrics know.
     #[must_use]
-    pub fn failure(&self) -> ScrapeFailure {
-        ScrapeFailure::Malformed
+    pub const fn failure(&self) -> ScrapeFailure {
+        match self {
+            Self::Empty | Self::ContentType { .. } | Self::Syntax { .. } | Self::Sample { .. } => {
+                ScrapeFailure::Malformed
+            }
+            Self::Truncated { .. } | Self::CutHistogram { .. } => ScrapeFailure::Truncated,
+            Self::LineTooLong { .. } | Self::TooManySamples { .. } => ScrapeFailure::TooLarge,
+            Self::UnknownEngine { .. } => ScrapeFailure::UnknownEngine,
+        }
+    }
+
+    fn syntax(number: usize, line: &[u8], Fault { at, expected }: Fault) -> Self {
+        Self::Syntax { line: number, column: column(line, at), found: found(line, at), expected }
+    }
+
+    fn truncated(number: usize, line: &[u8], expected: &'static str) -> Self {
+        Self::Truncated { line: number, column: column(line, line.len()), expected }
     }
 }
 
-/// Reads a page. `content_type` is the header's value, which decides the format.
+impl From<Unreadable> for PageError {
+    fn from(why: Unreadable) -> Self {
+        match why {
+            Unreadable::UnknownEngine { prefixes } => Self::UnknownEngine { prefixes },
+            Unreadable::CutHistogram { family, rank, missing } => {
+                Self::CutHistogram { family, rank, missing }
+            }
+        }
+    }
+}
+
+/// Reads a page. `content_type` is the header's value, which decides the format; without one the
+/// page is read as text.
 ///
 /// # Errors
 ///
 /// The page is truncated, not metrics, has a broken line, or is no known engine's. No partial
 /// reading is ever returned.
-pub fn read(_body: &[u8], _content_type: Option<&str>) -> Result<Reading, PageError> {
-    Err(PageError)
+pub fn read(body: &[u8], content_type: Option<&str>) -> Result<Reading, PageError> {
+    let format = format(content_type)?;
+    if body.trim_ascii().is_empty() {
+        return Err(PageError::Empty);
+    }
+    check_utf8(body)?;
+    let mut page = Page::new(format);
+    let mut rest = body;
+    let mut number = 0;
+    while !rest.is_empty() {
+        number += 1;
+        let end = memchr(b'\n', rest);
+        let line = &rest[..end.unwrap_or(rest.len())];
+        if line.len() > LINE_MAX {
+            let column = column(line, LINE_MAX);
+            return Err(PageError::LineTooLong { line: number, column, limit: LINE_MAX });
+        }
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let Some(end) = end else {
+            page.unfinished(number, line)?;
+            break;
+        };
+        page.line(number, line)?;
+        rest = &rest[end + 1..];
+    }
+    page.finish(number)
+}
+
+/// The format that a content type stands for.
+fn format(content_type: Option<&str>) -> Result<Format, PageError> {
+    let content_type = content_type.unwrap_or_default().trim();
+    let media_type = content_type.split(';').next().unwrap_or_default().trim();
+    if media_type.is_empty() || media_type.eq_ignore_ascii_case("text/plain") {
+        Ok(Format::Text)
+    } else if media_type.eq_ignore_ascii_case("application/openmetrics-text") {
+        Ok(Format::OpenMetrics)
+    } else {
+        Err(PageError::ContentType { found: content_type.chars().take(FOUND_MAX).collect() })
+    }
+}
+
+/// Refuses a body that is not UTF-8. Nearly every page is ASCII, which is quicker to find out.
+fn check_utf8(body: &[u8]) -> Result<(), PageError> {
+    if body.is_ascii() {
+        return Ok(());
+    }
+    let Err(error) = std::str::from_utf8(body) else { return Ok(()) };
+    let (before, rest) = body.split_at(error.valid_up_to());
+    let start = memchr::memrchr(b'\n', before).map_or(0, |newline| newline + 1);
+    Err(PageError::Syntax {
+        line: memchr::memchr_iter(b'\n', before).count() + 1,
+        column: column(&body[start..], before.len() - start),
+        found: format!("the byte 0x{:02x}", rest.first().copied().unwrap_or_default()),
+        expected: "UTF-8",
+    })
+}
+
+/// A page that is being read.
+struct Page<'p> {
+    format: Format,
+    reader: Reader<'p>,
+    /// The name of the last sample with the byte after it, and what it stands for.
+    last: Option<(&'p [u8], Option<Series>)>,
+    /// The labels of the line that is being read.
+    labels: Vec<Label<'p>>,
+    samples: usize,
+    is_ended: bool,
+}
+
+impl<'p> Page<'p> {
+    fn new(format: Format) -> Self {
+        Self {
+            format,
+            reader: Reader::new(),
+            last: None,
+            labels: Vec::new(),
+            samples: 0,
+            is_ended: false,
+        }
+    }
+
+    /// Takes a whole line, without its end.
+    fn line(&mut self, number: usize, line: &'p [u8]) -> Result<(), PageError> {
+        if self.is_ended {
+            return self.after_end(number, line);
+        }
+        // The name of a sample that repeats the last one's ends where that one ended.
+        if let Some((head, series)) = self.last
+            && line.starts_with(head)
+        {
+            return self.sample(number, line, head.len() - 1, series);
+        }
+        let start = line::skip_blanks(line, 0);
+        match line.get(start) {
+            None => Ok(()),
+            Some(b'#') => {
+                self.comment(&line[start..]);
+                Ok(())
+            }
+            Some(b'{') => self.quoted_sample(number, line, start + 1),
+            Some(_) => self.named_sample(number, line, start),
+        }
+    }
+
+    /// Takes the last line, which has no end. Only the end mark may be like that.
+    fn unfinished(&mut self, number: usize, line: &'p [u8]) -> Result<(), PageError> {
+        if self.is_ended {
+            return self.after_end(number, line);
+        }
+        if self.format == Format::OpenMetrics && line == b"# EOF" {
+            self.is_ended = true;
+            return Ok(());
+        }
+        // A single line may be all that there is of an answer that was never metrics; it is more
+        // telling to say so.
+        if number == 1 {
+            match self.line(number, line) {
+                Err(PageError::Syntax { column: at, found, expected, .. })
+                    if at < column(line, line.len()) =>
+                {
+                    return Err(PageError::Syntax { line: number, column: at, found, expected });
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Err(PageError::truncated(number, line, "the end of the line"))
+    }
+
+    fn finish(self, lines: usize) -> Result<Reading, PageError> {
+        if self.format == Format::OpenMetrics && !self.is_ended {
+            return Err(PageError::truncated(lines + 1, b"", "`# EOF`"));
+        }
+        Ok(self.reader.finish()?)
+    }
+
+    fn after_end(&self, number: usize, line: &[u8]) -> Result<(), PageError> {
+        let at = line::skip_blanks(line, 0);
+        if at == line.len() {
+            return Ok(());
+        }
+        Err(PageError::syntax(number, line, Fault { at, expected: "nothing after `# EOF`" }))
+    }
+
+    /// Looks at a comment. Only the end mark matters, and the names in `HELP` and `TYPE` as long
+    /// as the engine is unknown; types do not, for they can lie.
+    fn comment(&mut self, line: &[u8]) {
+        if self.format == Format::OpenMetrics && line == b"# EOF" {
+            self.is_ended = true;
+        }
+        if self.reader.engine().is_some() {
+            return;
+        }
+        let mut words = line.split(|&byte| byte == b' ' || byte == b'\t');
+        let is_metadata =
+            words.next() == Some(b"#") && matches!(words.next(), Some(b"HELP" | b"TYPE"));
+        if let Some(name) = words.next()
+            && is_metadata
+        {
+            let unquoted = name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\""));
+            self.reader.note(unquoted.unwrap_or(name));
+        }
+    }
+
+    /// Takes a line that does not start like the last sample.
+    fn named_sample(
+        &mut self,
+        number: usize,
+        line: &'p [u8],
+        start: usize,
+    ) -> Result<(), PageError> {
+        let end = line::name_end(line, start);
+        if end == start {
+            let expected = "`#`, `{` or a metric name";
+            return Err(PageError::syntax(number, line, Fault { at: start, expected }));
+        }
+        if !matches!(line.get(end), Some(b'{' | b' ' | b'\t')) {
+            let expected = "`{` or a blank after the metric name";
+            return Err(PageError::syntax(number, line, Fault { at: end, expected }));
+        }
+        let series = self.reader.wants(&line[start..end]);
+        if start == 0 {
+            self.last = Some((&line[..=end], series));
+        }
+        self.sample(number, line, end, series)
+    }
+
+    /// Takes a sample whose name ends at `end`.
+    fn sample(
+        &mut self,
+        number: usize,
+        line: &'p [u8],
+        end: usize,
+        series: Option<Series>,
+    ) -> Result<(), PageError> {
+        if series.is_none() && line::is_plain(line, end) {
+            return Ok(());
+        }
+        self.labels.clear();
+        let brace = line::skip_blanks(line, end);
+        let after = if line.get(brace) == Some(&b'{') {
+            line::labels(line, brace + 1, &mut self.labels)
+        } else {
+            Ok(end)
+        };
+        let value = after.and_then(|at| line::value(line, at, self.format));
+        let (value, at) = value.map_err(|fault| PageError::syntax(number, line, fault))?;
+        match series {
+            Some(series) => {
+                let name = &line[line::skip_blanks(line, 0)..end];
+                self.take(At { number, line, name, value: at }, series, value)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a sample whose name is in quotes. `at` is after the brace.
+    fn quoted_sample(&mut self, number: usize, line: &'p [u8], at: usize) -> Result<(), PageError> {
+        self.labels.clear();
+        let read = line::quoted_name(line, at, &mut self.labels);
+        let read = read.and_then(|(name, at)| Ok((name, line::value(line, at, self.format)?)));
+        let (name, (value, at)) = read.map_err(|fault| PageError::syntax(number, line, fault))?;
+        match self.reader.wants(&name) {
+            Some(series) => self.take(At { number, line, name: &name, value: at }, series, value),
+            None => Ok(()),
+        }
+    }
+
+    fn take(&mut self, at: At<'_>, series: Series, value: f64) -> Result<(), PageError> {
+        self.samples += 1;
+        if self.samples > SAMPLES_MAX {
+            return Err(PageError::TooManySamples { line: at.number, limit: SAMPLES_MAX });
+        }
+        self.reader.take(series, &self.labels, value).map_err(|source| at.unusable(source))
+    }
+}
+
+/// Where a sample is, for an error about it.
+struct At<'a> {
+    number: usize,
+    line: &'a [u8],
+    name: &'a [u8],
+    value: usize,
+}
+
+impl At<'_> {
+    #[cold]
+    fn unusable(&self, source: SampleError) -> PageError {
+        let at = match &source {
+            SampleError::NotCumulative { .. } => self.value,
+            SampleError::BadLabel { label, .. } => {
+                memchr::memmem::find(self.line, label.as_bytes()).unwrap_or_default()
+            }
+            SampleError::Duplicate
+            | SampleError::MissingLabel { .. }
+            | SampleError::TooManyRanks
+            | SampleError::TooManyBuckets => line::skip_blanks(self.line, 0),
+        };
+        PageError::Sample {
+            line: self.number,
+            column: column(self.line, at),
+            name: String::from_utf8_lossy(self.name).into_owned(),
+            source,
+        }
+    }
+}
+
+/// Characters of the page that a message repeats.
+const FOUND_MAX: usize = 40;
+
+/// The column of an offset, in characters from 1.
+fn column(line: &[u8], at: usize) -> usize {
+    String::from_utf8_lossy(&line[..at.min(line.len())]).chars().count() + 1
+}
+
+/// What is at an offset: a word or a single character.
+fn found(line: &[u8], at: usize) -> String {
+    let rest: Cow<'_, str> = String::from_utf8_lossy(line.get(at..).unwrap_or_default());
+    let Some(first) = rest.chars().next() else { return "the end of the line".to_owned() };
+    let is_word = |c: &char| c.is_alphanumeric() || "_:+-.".contains(*c);
+    let word: String = rest.chars().take_while(is_word).take(FOUND_MAX).collect();
+    let shown = if word.is_empty() { first.to_string() } else { word };
+    format!("`{}`", shown.escape_debug())
 }

@@ -1,4 +1,50 @@
-//! Engine dialects: the only file that knows engines' metric names.
+//! Engine dialects: the only place that knows engines' metric names.
+//!
+//! A [`Reader`] is shown the names on a page, says which it wants, takes their samples one by one
+//! and gives a [`Reading`]. It knows nothing of the page's syntax. The names and label rules of
+//! each engine are in `vllm` and `sglang`; `draft` puts one rank's samples together.
+//!
+//! These rules keep a page from reading as less load than there is:
+//!
+//! - A *gauge* that is NaN, infinite or negative is absent (`None`), and so is a share of the KV
+//!   cache that is clearly above the whole. The engine had nothing to say; the rest of its page is
+//!   sound. It does not fall back to an older spelling of the gauge either.
+//! - A *cumulative* number (a counter, a bucket, a histogram's count) that is NaN, infinite or
+//!   negative makes the page unreadable: no engine can have counted that, so something else on the
+//!   page may be wrong as well. The *sum* of a histogram can become NaN by one odd observation, so
+//!   it costs only the histogram.
+//! - Of several spellings of one signal the preferred one counts alone; they are never added up.
+//! - Two series that mean the same number are an error: neither adding nor choosing is safe. This
+//!   covers a page on which two models share a rank.
+//! - A histogram without its sum, its count or, if it has buckets, its `+Inf` bucket has been cut.
+
+mod draft;
+mod sglang;
+mod vllm;
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::fleet::ModelName;
+use crate::observe::engine::draft::{Distribution, RankDraft, Value};
+use crate::observe::{HttpReading, Reading};
+use crate::units::Requests;
+
+/// Ranks that a page may have. The largest data-parallel deployments have a few hundred, spread
+/// over many pods; each rank costs a few kilobytes.
+pub const RANKS_MAX: usize = 1024;
+
+/// Buckets that one histogram may have. Engines have about twenty; custom edges may be more.
+pub const BUCKETS_MAX: usize = 1024;
+
+/// Prefixes of foreign metrics that are remembered for the error message.
+const PREFIXES_MAX: usize = 8;
+
+/// Prefixes that any server's runtime adds and that therefore name no engine.
+const RUNTIME_PREFIXES: [&str; 5] = ["python_", "process_", "http_", "go_", "promhttp_"];
 
 /// An inference engine whose page we can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,6 +56,9 @@ pub enum Engine {
 }
 
 impl Engine {
+    /// Every engine.
+    pub const ALL: [Self; 2] = [Self::Vllm, Self::Sglang];
+
     /// The engine as a label value.
     #[must_use]
     pub const fn label(self) -> &'static str {
@@ -18,4 +67,527 @@ impl Engine {
             Self::Sglang => "sglang",
         }
     }
+
+    /// The prefixes of its metrics: as engines write them, and as `prometheus_client` rewrites
+    /// them for a scraper that does not ask for UTF-8 names.
+    const fn prefixes(self) -> [&'static str; 2] {
+        match self {
+            Self::Vllm => vllm::PREFIXES,
+            Self::Sglang => sglang::PREFIXES,
+        }
+    }
+
+    /// The families that a reading is made of, without prefix.
+    const fn families(self) -> &'static [Family] {
+        match self {
+            Self::Vllm => vllm::FAMILIES,
+            Self::Sglang => sglang::FAMILIES,
+        }
+    }
+}
+
+/// One label of a sample; bytes, because only few labels are ever looked at as text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Label<'p> {
+    /// Its name.
+    pub name: Cow<'p, [u8]>,
+    /// Its value, unescaped.
+    pub value: Cow<'p, [u8]>,
+}
+
+/// What a wanted name stands for; only a [`Reader`] makes and reads these.
+#[derive(Clone, Copy, Debug)]
+pub struct Series {
+    family: &'static Family,
+    part: Part,
+}
+
+/// A family that a reading is made of.
+#[derive(Debug)]
+struct Family {
+    /// Its name on the page; of an engine's family, without the prefix.
+    name: &'static str,
+    /// What it says.
+    signal: Signal,
+    /// Its place among the spellings of one signal; the lowest that is on the page counts.
+    spelling: u8,
+}
+
+impl Family {
+    const fn new(name: &'static str, signal: Signal) -> Self {
+        Self { name, signal, spelling: 0 }
+    }
+
+    /// An older name of the same signal.
+    const fn older(name: &'static str, signal: Signal) -> Self {
+        Self { name, signal, spelling: 1 }
+    }
+}
+
+/// What a family says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signal {
+    /// When the process started.
+    Started,
+    /// HTTP answers by handler, method and status.
+    Http,
+    /// Requests that admission control turned away, by reason.
+    Rejected,
+    /// Labels with the size of the KV cache.
+    CacheConfig,
+    /// Sleep states, one of them 1.
+    SleepState,
+    /// Waiting requests by reason.
+    WaitingByReason,
+    /// Finished requests by reason.
+    Finished,
+    /// One number a rank.
+    Value(Value),
+    /// One histogram a rank.
+    Distribution(Distribution),
+}
+
+/// Which sample of a family a name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    Bucket,
+    Sum,
+    Count,
+}
+
+/// Families that no engine owns.
+const COMMON: &[Family] = &[
+    Family::new("process_start_time_seconds", Signal::Started),
+    Family::new("http_requests_total", Signal::Http),
+];
+
+/// Where a sample belongs on its page, by its labels.
+struct Place<'a> {
+    rank: u32,
+    /// Which of the series that add up to one value; 0 where there is only one.
+    class: u8,
+    /// Of series that repeat one value, the lowest shard counts.
+    shard: u64,
+    model: Option<&'a [u8]>,
+    /// The value of the label that the signal is split by.
+    detail: Option<&'a [u8]>,
+}
+
+/// Why a sample of a wanted series cannot be used.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SampleError {
+    /// A second series says the same thing.
+    Duplicate,
+    /// A cumulative number that cannot have been counted.
+    NotCumulative {
+        /// The number.
+        value: f64,
+    },
+    /// A label is missing.
+    MissingLabel {
+        /// Its name.
+        label: &'static str,
+    },
+    /// A label has a value that means nothing.
+    BadLabel {
+        /// Its name.
+        label: &'static str,
+        /// The value.
+        value: String,
+        /// What would have meant something.
+        expected: &'static str,
+    },
+    /// More ranks than [`RANKS_MAX`].
+    TooManyRanks,
+    /// More buckets than [`BUCKETS_MAX`].
+    TooManyBuckets,
+}
+
+impl SampleError {
+    fn bad_label(label: &'static str, value: &[u8], expected: &'static str) -> Self {
+        /// Characters of a label value that a message repeats.
+        const SHOWN: usize = 60;
+        let value = String::from_utf8_lossy(value).chars().take(SHOWN).collect();
+        Self::BadLabel { label, value, expected }
+    }
+}
+
+impl fmt::Display for SampleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Duplicate => {
+                f.write_str("another series on the page already gives the same number")
+            }
+            Self::NotCumulative { value } => {
+                write!(f, "a cumulative number cannot be {value}; it must be finite and at least 0")
+            }
+            Self::MissingLabel { label } => write!(f, "the label {label} is missing"),
+            Self::BadLabel { label, value, expected } => {
+                write!(f, "the label {label} is {value:?}, expected {expected}")
+            }
+            Self::TooManyRanks => write!(f, "the page has more than {RANKS_MAX} ranks"),
+            Self::TooManyBuckets => {
+                write!(f, "the histogram has more than {BUCKETS_MAX} buckets")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SampleError {}
+
+/// Why a page of sound samples gives no reading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// No metric of a known engine is on the page.
+    UnknownEngine {
+        /// Prefixes of the names that are, in order of appearance.
+        prefixes: Vec<String>,
+    },
+    /// A histogram lacks one of its series: the page has been cut between two lines.
+    CutHistogram {
+        /// The family, without the engine's prefix.
+        family: &'static str,
+        /// The rank.
+        rank: u32,
+        /// The suffix or bucket that is missing.
+        missing: &'static str,
+    },
+}
+
+/// Puts a page's samples together to a [`Reading`].
+///
+/// It keeps no text but what ends up in the reading, and borrows the labels of those few families
+/// that are summed over labels of any value; taking a sample allocates nothing but the growth of
+/// the collections that hold the reading itself.
+#[derive(Debug, Default)]
+pub struct Reader<'p> {
+    engine: Option<Engine>,
+    prefixes: Vec<String>,
+    models: Vec<ModelName>,
+    started: Option<Option<Timestamp>>,
+    http: [Option<f64>; 3],
+    rejected: Option<f64>,
+    /// Series that were added to a sum, since adding one twice would count it twice.
+    added: BTreeSet<(&'static str, Vec<Label<'p>>)>,
+    /// In order of rank.
+    ranks: Vec<RankDraft>,
+}
+
+impl<'p> Reader<'p> {
+    /// A reader that has seen nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The engine that wrote the page, once a metric of one has been seen.
+    #[must_use]
+    pub const fn engine(&self) -> Option<Engine> {
+        self.engine
+    }
+
+    /// Looks at the name of a family in a `HELP` or `TYPE` line. Engines that have not served a
+    /// request may print nothing else, and such a page is still known to be theirs.
+    pub fn note(&mut self, family: &[u8]) {
+        if self.engine.is_none() {
+            self.identify(family, |known| {
+                // OpenMetrics names a counter's family without the `_total` of its samples.
+                known.strip_suffix("_total").or_else(|| known.strip_suffix("_info"))
+            });
+        }
+    }
+
+    /// Whether samples of this name are wanted, and what they stand for.
+    pub fn wants(&mut self, name: &[u8]) -> Option<Series> {
+        if let Some(family) = COMMON.iter().find(|family| family.name.as_bytes() == name) {
+            return Some(Series { family, part: Part::Whole });
+        }
+        let engine = match self.engine {
+            Some(engine) => engine,
+            None => self.identify(name, |_| None)?,
+        };
+        series(engine, name)
+    }
+
+    /// Takes one sample of a wanted series.
+    ///
+    /// # Errors
+    ///
+    /// The sample repeats another, or is nothing that the series can mean.
+    pub fn take(
+        &mut self,
+        series: Series,
+        labels: &[Label<'p>],
+        value: f64,
+    ) -> Result<(), SampleError> {
+        match series.family.signal {
+            Signal::Started => self.take_started(value),
+            Signal::Http => self.take_http(series.family, labels, value),
+            Signal::Rejected => self.take_rejected(series.family, labels, value),
+            Signal::CacheConfig
+            | Signal::SleepState
+            | Signal::WaitingByReason
+            | Signal::Finished
+            | Signal::Value(_)
+            | Signal::Distribution(_) => self.take_ranked(series, labels, value),
+        }
+    }
+
+    /// The reading of all samples that were taken.
+    ///
+    /// # Errors
+    ///
+    /// No known engine wrote the page, or a histogram on it is incomplete.
+    pub fn finish(self) -> Result<Reading, Unreadable> {
+        let Self { engine, prefixes, models, started, http, rejected, added: _, ranks } = self;
+        let Some(engine) = engine else {
+            return Err(Unreadable::UnknownEngine { prefixes: telling(prefixes) });
+        };
+        let engines = ranks.len();
+        let ranks = ranks
+            .into_iter()
+            .map(|draft| {
+                let mut reading = draft.reading(engines)?;
+                if engine == Engine::Sglang {
+                    sglang::add_queues(&draft, &mut reading);
+                }
+                Ok(reading)
+            })
+            .collect::<Result<Vec<_>, Unreadable>>()?;
+        let [success, client_error, server_error] = http.map(|n| n.and_then(Requests::new));
+        Ok(Reading {
+            engine,
+            started: started.flatten(),
+            models,
+            http: HttpReading { success, client_error, server_error },
+            rejected: rejected.and_then(Requests::new),
+            ranks,
+        })
+    }
+
+    /// Recognises an engine by the name of one of its families; other names leave their prefix.
+    fn identify(
+        &mut self,
+        name: &[u8],
+        alternative: impl Fn(&'static str) -> Option<&'static str>,
+    ) -> Option<Engine> {
+        for engine in Engine::ALL {
+            let known = bare(engine, name).is_some_and(|bare| {
+                engine.families().iter().any(|family| {
+                    bare == family.name.as_bytes()
+                        || alternative(family.name).is_some_and(|other| bare == other.as_bytes())
+                })
+            });
+            if known || series(engine, name).is_some() {
+                self.engine = Some(engine);
+                return self.engine;
+            }
+        }
+        self.remember_prefix(name);
+        None
+    }
+
+    fn remember_prefix(&mut self, name: &[u8]) {
+        let prefix = prefix(name);
+        let known = self.prefixes.iter().any(|known| known.as_bytes() == prefix);
+        if !known && self.prefixes.len() < PREFIXES_MAX {
+            self.prefixes.push(String::from_utf8_lossy(prefix).into_owned());
+        }
+    }
+
+    fn take_started(&mut self, value: f64) -> Result<(), SampleError> {
+        if self.started.is_some() {
+            return Err(SampleError::Duplicate);
+        }
+        let since_epoch = SignedDuration::try_from_secs_f64(value).ok();
+        let started = since_epoch.filter(|span| span.is_positive());
+        self.started = Some(started.and_then(|span| Timestamp::from_duration(span).ok()));
+        Ok(())
+    }
+
+    /// Adds an HTTP answer count to its class of status. Status is `2xx` or `200` alike.
+    fn take_http(
+        &mut self,
+        family: &'static Family,
+        labels: &[Label<'p>],
+        value: f64,
+    ) -> Result<(), SampleError> {
+        let value = cumulative(value)?;
+        let status = labels.iter().find(|label| *label.name == *b"status");
+        let status = status.ok_or(SampleError::MissingLabel { label: "status" })?;
+        let class = match status.value.first() {
+            Some(b'2') => Some(0),
+            Some(b'4') => Some(1),
+            Some(b'5') => Some(2),
+            _ => None,
+        };
+        self.add_once(family, labels)?;
+        if let Some(total) = class.and_then(|class: usize| self.http.get_mut(class)) {
+            *total = Some(total.unwrap_or(0.0) + value);
+        }
+        Ok(())
+    }
+
+    fn take_rejected(
+        &mut self,
+        family: &'static Family,
+        labels: &[Label<'p>],
+        value: f64,
+    ) -> Result<(), SampleError> {
+        let value = cumulative(value)?;
+        self.add_once(family, labels)?;
+        if let Some(model) = labels.iter().find(|label| *label.name == *b"model_name") {
+            self.note_model(&model.value);
+        }
+        self.rejected = Some(self.rejected.unwrap_or(0.0) + value);
+        Ok(())
+    }
+
+    /// Takes a sample that belongs to one rank.
+    fn take_ranked(
+        &mut self,
+        Series { family, part }: Series,
+        labels: &[Label<'p>],
+        value: f64,
+    ) -> Result<(), SampleError> {
+        let detail = match family.signal {
+            Signal::SleepState => Some("sleep_state"),
+            Signal::WaitingByReason => Some("reason"),
+            Signal::Finished => Some("finished_reason"),
+            Signal::Distribution(_) if part == Part::Bucket => Some("le"),
+            _ => None,
+        };
+        let place = match self.engine {
+            Some(Engine::Sglang) => sglang::place(labels, detail)?,
+            Some(Engine::Vllm) | None => Some(vllm::place(labels, detail)?),
+        };
+        let Some(place) = place else { return Ok(()) };
+        if let Some(label) = detail
+            && place.detail.is_none()
+        {
+            return Err(SampleError::MissingLabel { label });
+        }
+        if let Some(model) = place.model {
+            self.note_model(model);
+        }
+        let value_of = match (family.signal, place.detail) {
+            (Signal::Distribution(_), _) => {
+                return self.rank(place.rank)?.observe(family, part, &place, value);
+            }
+            (Signal::CacheConfig, _) => {
+                return vllm::take_cache_config(self.rank(place.rank)?, labels);
+            }
+            (Signal::Value(value), _) => Some(value),
+            (Signal::WaitingByReason, Some(reason)) => vllm::waiting(reason),
+            (Signal::SleepState, Some(state)) => vllm::sleep_state(state),
+            (Signal::Finished, Some(reason)) => match vllm::finished(reason) {
+                Some(known) => Some(known),
+                None => return self.take_finished_other(family, labels, &place, value),
+            },
+            _ => None,
+        };
+        let draft = self.rank(place.rank)?;
+        value_of.map_or(Ok(()), |of| draft.set(of, family.spelling, &place, value))
+    }
+
+    fn take_finished_other(
+        &mut self,
+        family: &'static Family,
+        labels: &[Label<'p>],
+        place: &Place<'_>,
+        value: f64,
+    ) -> Result<(), SampleError> {
+        let value = cumulative(value)?;
+        self.add_once(family, labels)?;
+        self.rank(place.rank)?.add_finished_other(value);
+        Ok(())
+    }
+
+    /// Refuses a series of a summed family that has been added before, labels in any order.
+    fn add_once(
+        &mut self,
+        family: &'static Family,
+        labels: &[Label<'p>],
+    ) -> Result<(), SampleError> {
+        let mut labels = labels.to_vec();
+        labels.sort_unstable();
+        if self.added.insert((family.name, labels)) { Ok(()) } else { Err(SampleError::Duplicate) }
+    }
+
+    fn note_model(&mut self, name: &[u8]) {
+        if self.models.iter().any(|model| model.as_str().as_bytes() == name) {
+            return;
+        }
+        if let Some(model) = ModelName::new(&String::from_utf8_lossy(name)) {
+            let at = self.models.binary_search(&model).unwrap_or_else(|at| at);
+            self.models.insert(at, model);
+        }
+    }
+
+    fn rank(&mut self, rank: u32) -> Result<&mut RankDraft, SampleError> {
+        let at = match self.ranks.binary_search_by_key(&rank, RankDraft::rank) {
+            Ok(at) => at,
+            Err(_) if self.ranks.len() >= RANKS_MAX => return Err(SampleError::TooManyRanks),
+            Err(at) => {
+                self.ranks.insert(at, RankDraft::new(rank));
+                at
+            }
+        };
+        Ok(&mut self.ranks[at])
+    }
+}
+
+/// The name without the engine's prefix, if it has it.
+fn bare(engine: Engine, name: &[u8]) -> Option<&[u8]> {
+    engine.prefixes().iter().find_map(|prefix| name.strip_prefix(prefix.as_bytes()))
+}
+
+/// What samples of this name stand for on a page of this engine.
+fn series(engine: Engine, name: &[u8]) -> Option<Series> {
+    const PARTS: [(&[u8], Part); 3] =
+        [(b"_bucket", Part::Bucket), (b"_sum", Part::Sum), (b"_count", Part::Count)];
+    let name = bare(engine, name)?;
+    let (base, part) = PARTS
+        .iter()
+        .find_map(|&(suffix, part)| Some((name.strip_suffix(suffix)?, part)))
+        .unwrap_or((name, Part::Whole));
+    let family = engine.families().iter().find(|family| family.name.as_bytes() == base)?;
+    let is_distribution = matches!(family.signal, Signal::Distribution(_));
+    (is_distribution == (part != Part::Whole)).then_some(Series { family, part })
+}
+
+/// The part of a name that tells whose it is: up to the first colon, else the first underscore.
+fn prefix(name: &[u8]) -> &[u8] {
+    let end = name.iter().position(|&byte| byte == b':');
+    let end = end.or_else(|| name.iter().position(|&byte| byte == b'_'));
+    end.and_then(|end| name.get(..=end)).unwrap_or(name)
+}
+
+/// The prefixes without those of language runtimes, unless there is nothing else.
+fn telling(prefixes: Vec<String>) -> Vec<String> {
+    let is_runtime = |prefix: &String| RUNTIME_PREFIXES.contains(&prefix.as_str());
+    if prefixes.iter().all(is_runtime) {
+        return prefixes;
+    }
+    prefixes.into_iter().filter(|prefix| !is_runtime(prefix)).collect()
+}
+
+/// A number that has only ever been added to.
+fn cumulative(value: f64) -> Result<f64, SampleError> {
+    gauge(value).ok_or(SampleError::NotCumulative { value })
+}
+
+/// A gauge's value, if it means anything.
+fn gauge(value: f64) -> Option<f64> {
+    (value.is_finite() && value >= 0.0).then_some(value)
+}
+
+/// A rank label: a number of at most nine digits.
+fn rank_label(label: &'static str, value: &[u8]) -> Result<u32, SampleError> {
+    let digits = !value.is_empty() && value.len() <= 9 && value.iter().all(u8::is_ascii_digit);
+    if !digits {
+        return Err(SampleError::bad_label(label, value, "a rank such as \"0\""));
+    }
+    Ok(value.iter().fold(0, |rank, digit| rank * 10 + u32::from(digit - b'0')))
 }

@@ -1,0 +1,37 @@
+//! How long a page takes to read: the 66 KB of one engine, and the 336 KB of eight ranks.
+//!
+//! Wanted: at most 20 and 100 microseconds, so that a thousand replicas scraped every five seconds
+//! cost less than half a per cent of a core.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Read;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use flate2::read::GzDecoder;
+use plimsoll::collect::exposition::read;
+
+fn page(name: &str) -> Vec<u8> {
+    let path = format!("{}/tests/data/pages/{name}.txt.gz", env!("CARGO_MANIFEST_DIR"));
+    let mut body = Vec::new();
+    let file = File::open(&path).expect("the page is in the repository");
+    GzDecoder::new(file).read_to_end(&mut body).expect("the page is gzip");
+    body
+}
+
+fn pages(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("exposition");
+    for (label, name) in
+        [("one engine", "vllm-0.33.0-dp1-single"), ("eight ranks", "vllm-0.33.0-dp8-multi")]
+    {
+        let body = page(name);
+        group.throughput(Throughput::Bytes(body.len() as u64));
+        group.bench_function(label, |bencher| {
+            bencher.iter(|| read(black_box(&body), None).expect("the page can be read"));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, pages);
+criterion_main!(benches);

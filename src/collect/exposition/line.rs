@@ -1,0 +1,275 @@
+//! The grammar of one sample line.
+//!
+//! ```text
+//! sample   = (name [ "{" labels "}" ] | "{" quoted-name [ "," labels ] "}") value [time] [exemplar]
+//! labels   = [ label { "," label } [ "," ] ]
+//! label    = (name | quoted-name) "=" quoted
+//! exemplar = "#" "{" labels "}" value [time]
+//! ```
+//!
+//! Blanks (spaces and tabs) may stand between any two of these. Quoted text knows the escapes
+//! `\\`, `\"` and `\n`. One grammar serves all formats; they differ in what a time is, and a
+//! page that uses more than its format allows is still read in the only way that it can be meant.
+
+use std::borrow::Cow;
+
+use memchr::memchr2;
+
+use crate::collect::exposition::Format;
+use crate::observe::engine::Label;
+
+/// Where a line stops being a sample, and what should have been there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Offset in the line.
+    pub(super) at: usize,
+    /// What should have been there.
+    pub(super) expected: &'static str,
+}
+
+const fn fault<T>(at: usize, expected: &'static str) -> Result<T, Fault> {
+    Err(Fault { at, expected })
+}
+
+const NAME_FIRST: u8 = 1;
+const NAME_REST: u8 = 2;
+const NUMBER: u8 = 4;
+
+/// For each byte, whether it can start a name, continue one, or be in a number.
+static CLASSES: [u8; 256] = classes();
+
+const fn classes() -> [u8; 256] {
+    const NUMBERS: &[u8] = b"0123456789+-.eEinfINFaA";
+    let mut classes = [0; 256];
+    let mut byte: u8 = 0;
+    while byte < 0x80 {
+        if byte.is_ascii_alphabetic() || byte == b'_' || byte == b':' {
+            classes[byte as usize] = NAME_FIRST | NAME_REST;
+        } else if byte.is_ascii_digit() {
+            classes[byte as usize] = NAME_REST;
+        }
+        byte += 1;
+    }
+    let mut index = 0;
+    while index < NUMBERS.len() {
+        classes[NUMBERS[index] as usize] |= NUMBER;
+        index += 1;
+    }
+    classes
+}
+
+fn is(byte: u8, class: u8) -> bool {
+    CLASSES[usize::from(byte)] & class != 0
+}
+
+const fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+/// The offset of the first byte that is not blank.
+pub(super) fn skip_blanks(line: &[u8], mut at: usize) -> usize {
+    while line.get(at).copied().is_some_and(is_blank) {
+        at += 1;
+    }
+    at
+}
+
+/// The end of the bare name that starts here; `at` itself when there is none.
+pub(super) fn name_end(line: &[u8], at: usize) -> usize {
+    let mut end = at;
+    if line.get(at).is_some_and(|&byte| is(byte, NAME_FIRST)) {
+        while line.get(end).is_some_and(|&byte| is(byte, NAME_REST)) {
+            end += 1;
+        }
+    }
+    end
+}
+
+/// Whether a line whose name ends at `name_end` is shaped like `name number` or
+/// `name{...} number`. What is between the braces is not looked at, which makes this cheap; a line
+/// that fails may still be a sample, with a time or an exemplar, and must be read in full to know.
+pub(super) fn is_plain(line: &[u8], name_end: usize) -> bool {
+    let is_number = |byte: &u8| is(*byte, NUMBER);
+    let number = line.iter().rev().take_while(|byte| is_number(byte)).count();
+    let mut end = line.len() - number;
+    let before = end;
+    while end > name_end && is_blank(line[end - 1]) {
+        end -= 1;
+    }
+    let has_number = number > 0 && end < before;
+    has_number && (end == name_end || line[end - 1] == b'}' && line[name_end] == b'{')
+}
+
+/// Reads a sample whose name is quoted and stands between the braces. `at` is after the brace.
+/// Returns the name and the offset of its value.
+pub(super) fn quoted_name<'p>(
+    line: &'p [u8],
+    at: usize,
+    labels: &mut Vec<Label<'p>>,
+) -> Result<(Cow<'p, [u8]>, usize), Fault> {
+    let at = skip_blanks(line, at);
+    if line.get(at) != Some(&b'"') {
+        return fault(at, "a metric name in quotes");
+    }
+    let (name, end) = quoted(line, at + 1)?;
+    if name.is_empty() {
+        return fault(at, "a metric name that is not empty");
+    }
+    let at = skip_blanks(line, end);
+    match line.get(at) {
+        Some(b',') => Ok((name, self::labels(line, at + 1, labels)?)),
+        Some(b'}') => Ok((name, at + 1)),
+        _ => fault(at, "`,` or `}` after the metric name"),
+    }
+}
+
+/// Reads labels up to the closing brace and returns the offset after it. `at` is after the opening
+/// brace.
+pub(super) fn labels<'p>(
+    line: &'p [u8],
+    mut at: usize,
+    labels: &mut Vec<Label<'p>>,
+) -> Result<usize, Fault> {
+    loop {
+        at = skip_blanks(line, at);
+        if line.get(at) == Some(&b'}') {
+            return Ok(at + 1);
+        }
+        let start = at;
+        let (name, end) = label_name(line, at)?;
+        at = skip_blanks(line, end);
+        if line.get(at) != Some(&b'=') {
+            return fault(at, "`=` after the label name");
+        }
+        at = skip_blanks(line, at + 1);
+        if line.get(at) != Some(&b'"') {
+            return fault(at, "a label value in quotes");
+        }
+        let (value, end) = quoted(line, at + 1)?;
+        add_label(labels, Label { name, value }, start)?;
+        at = skip_blanks(line, end);
+        match line.get(at) {
+            Some(b',') => at += 1,
+            Some(b'}') => return Ok(at + 1),
+            _ => return fault(at, "`,` or `}` after the label value"),
+        }
+    }
+}
+
+fn label_name(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
+    if line.get(at) == Some(&b'"') {
+        return quoted(line, at + 1);
+    }
+    let end = name_end(line, at);
+    if end == at || line[at..end].contains(&b':') {
+        return fault(at, "a label name or `}`");
+    }
+    Ok((Cow::Borrowed(&line[at..end]), end))
+}
+
+/// Adds a label unless its name has been there. Clients sort labels, so that a name is nearly
+/// always behind the last one and needs no search.
+fn add_label<'p>(labels: &mut Vec<Label<'p>>, label: Label<'p>, start: usize) -> Result<(), Fault> {
+    let is_sorted = labels.last().is_none_or(|last| last.name < label.name);
+    if !is_sorted && labels.iter().any(|known| known.name == label.name) {
+        return fault(start, "a label name that is not there twice");
+    }
+    labels.push(label);
+    Ok(())
+}
+
+/// Reads quoted text and returns it with the offset after the closing quote. `at` is after the
+/// opening quote. Only text with an escape is copied.
+fn quoted(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
+    const UNCLOSED: &str = "a closing `\"`";
+    let rest = line.get(at..).unwrap_or_default();
+    let Some(first) = memchr2(b'"', b'\\', rest) else { return fault(line.len(), UNCLOSED) };
+    if rest[first] == b'"' {
+        return Ok((Cow::Borrowed(&rest[..first]), at + first + 1));
+    }
+    let mut text = Vec::with_capacity(rest.len().min(2 * first + 16));
+    let mut from = 0;
+    let mut next = first;
+    loop {
+        text.extend_from_slice(&rest[from..next]);
+        if rest[next] == b'"' {
+            return Ok((Cow::Owned(text), at + next + 1));
+        }
+        text.push(match rest.get(next + 1) {
+            Some(b'n') => b'\n',
+            Some(&escaped @ (b'"' | b'\\')) => escaped,
+            _ => return fault(at + next + 1, "`\\`, `\"` or `n` after a backslash"),
+        });
+        from = next + 2;
+        next = match memchr2(b'"', b'\\', &rest[from..]) {
+            Some(found) => from + found,
+            None => return fault(line.len(), UNCLOSED),
+        };
+    }
+}
+
+/// Reads what follows name and labels: value, time and exemplar. Returns the value and its offset.
+pub(super) fn value(line: &[u8], at: usize, format: Format) -> Result<(f64, usize), Fault> {
+    let start = skip_blanks(line, at);
+    let end = token_end(line, start);
+    let Some(value) = number(&line[start..end]) else { return fault(start, "a number") };
+    let at = skip_blanks(line, end);
+    if at < line.len() {
+        after_value(line, at, format)?;
+    }
+    Ok((value, start))
+}
+
+/// Checks a time and an exemplar. Neither is used: engines write no times, and an exemplar says
+/// nothing that the sample does not.
+fn after_value(line: &[u8], at: usize, format: Format) -> Result<(), Fault> {
+    let at = time(line, at, format)?;
+    if at == line.len() {
+        return Ok(());
+    }
+    if line[at] != b'#' {
+        return fault(at, "the end of the line");
+    }
+    let at = skip_blanks(line, at + 1);
+    if line.get(at) != Some(&b'{') {
+        return fault(at, "`{` of an exemplar");
+    }
+    let at = skip_blanks(line, labels(line, at + 1, &mut Vec::new())?);
+    let end = token_end(line, at);
+    if number(&line[at..end]).is_none() {
+        return fault(at, "an exemplar's value");
+    }
+    let at = time(line, skip_blanks(line, end), Format::OpenMetrics)?;
+    if at == line.len() { Ok(()) } else { fault(at, "the end of the line") }
+}
+
+/// Skips a time, if there is one: whole milliseconds in text, seconds in `OpenMetrics`.
+fn time(line: &[u8], at: usize, format: Format) -> Result<usize, Fault> {
+    if at == line.len() || line[at] == b'#' {
+        return Ok(at);
+    }
+    let end = token_end(line, at);
+    let token = &line[at..end];
+    let (is_time, expected) = match format {
+        Format::Text => {
+            let digits = token.strip_prefix(b"-").unwrap_or(token);
+            let is_whole = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+            (is_whole, "a time in milliseconds, or the end of the line")
+        }
+        Format::OpenMetrics => (
+            number(token).is_some_and(f64::is_finite),
+            "a time in seconds, an exemplar, or the end of the line",
+        ),
+    };
+    if is_time { Ok(skip_blanks(line, end)) } else { fault(at, expected) }
+}
+
+fn token_end(line: &[u8], at: usize) -> usize {
+    let rest = line.get(at..).unwrap_or_default();
+    at + rest.iter().position(|&byte| is_blank(byte)).unwrap_or(rest.len())
+}
+
+/// A number as both formats write it; `NaN` and `Inf` in any case, as Prometheus accepts.
+fn number(token: &[u8]) -> Option<f64> {
+    std::str::from_utf8(token).ok()?.parse().ok()
+}

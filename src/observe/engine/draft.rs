@@ -1,0 +1,368 @@
+//! One rank's samples, put together.
+
+use crate::observe::engine::{
+    BUCKETS_MAX, Family, Part, Place, SampleError, Signal, Unreadable, cumulative, gauge,
+};
+use crate::observe::histogram::Histogram;
+use crate::observe::{FinishedReading, RankReading};
+use crate::units::{Fraction, Requests, Tokens};
+
+/// The largest share of the KV cache that is taken for one. Engines report 0 to 1, and rounding
+/// may add a little; a page that says 37 means per cent, and guessing so would be a guess.
+const KV_USAGE_MAX: f64 = 1.01;
+
+/// One number of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    Running,
+    Waiting,
+    WaitingCapacity,
+    WaitingDeferred,
+    /// Requests of `SGLang` that wait for a grammar to be compiled.
+    QueueGrammar,
+    /// Requests of `SGLang` that a prefill server has not connected to a decode server yet.
+    QueueBootstrap,
+    /// Requests of `SGLang` that a decode server has no room for yet.
+    QueuePrealloc,
+    /// Requests of `SGLang` whose KV cache is on its way to a decode server.
+    QueueTransfer,
+    KvUsage,
+    KvTokens,
+    KvBlocks,
+    KvBlockSize,
+    Awake,
+    Offloaded,
+    Discarded,
+    PromptTokens,
+    GenerationTokens,
+    PrefixQueries,
+    PrefixHits,
+    Preemptions,
+    FinishedStop,
+    FinishedLength,
+    FinishedAbort,
+    FinishedError,
+    /// Finished for a reason that the engine does not tell.
+    FinishedAny,
+}
+
+impl Value {
+    /// Whether the number only ever grows while the process lives.
+    const fn is_cumulative(self) -> bool {
+        match self {
+            Self::PromptTokens
+            | Self::GenerationTokens
+            | Self::PrefixQueries
+            | Self::PrefixHits
+            | Self::Preemptions
+            | Self::FinishedStop
+            | Self::FinishedLength
+            | Self::FinishedAbort
+            | Self::FinishedError
+            | Self::FinishedAny => true,
+            Self::Running
+            | Self::Waiting
+            | Self::WaitingCapacity
+            | Self::WaitingDeferred
+            | Self::QueueGrammar
+            | Self::QueueBootstrap
+            | Self::QueuePrealloc
+            | Self::QueueTransfer
+            | Self::KvUsage
+            | Self::KvTokens
+            | Self::KvBlocks
+            | Self::KvBlockSize
+            | Self::Awake
+            | Self::Offloaded
+            | Self::Discarded => false,
+        }
+    }
+}
+
+/// One histogram of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Distribution {
+    Ttft,
+    Itl,
+    E2e,
+    QueueTime,
+    PromptLength,
+    GenerationLength,
+    StepTokens,
+}
+
+/// What has been read of one rank. A rank has some twenty numbers and seven histograms, so both
+/// are looked up by walking a list.
+#[derive(Debug)]
+pub(super) struct RankDraft {
+    rank: u32,
+    numbers: Vec<Number>,
+    distributions: Vec<DistributionDraft>,
+    finished_other: Option<f64>,
+}
+
+/// One series' number; `None` when the page has it but it means nothing.
+#[derive(Debug)]
+struct Number {
+    of: Value,
+    spelling: u8,
+    class: u8,
+    shard: u64,
+    value: Option<f64>,
+}
+
+/// One series' histogram, as far as it has been read.
+#[derive(Debug)]
+struct DistributionDraft {
+    of: Distribution,
+    family: &'static Family,
+    class: u8,
+    sum: Sum,
+    count: Option<f64>,
+    buckets: Vec<(f64, f64)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Sum {
+    Missing,
+    Unusable,
+    Usable(f64),
+}
+
+impl RankDraft {
+    pub(super) const fn new(rank: u32) -> Self {
+        Self { rank, numbers: Vec::new(), distributions: Vec::new(), finished_other: None }
+    }
+
+    pub(super) const fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Sets one number. Of shards that repeat it, the lowest stays.
+    pub(super) fn set(
+        &mut self,
+        of: Value,
+        spelling: u8,
+        place: &Place<'_>,
+        value: f64,
+    ) -> Result<(), SampleError> {
+        let value = if of.is_cumulative() { Some(cumulative(value)?) } else { gauge(value) };
+        let &Place { class, shard, .. } = place;
+        let known = self
+            .numbers
+            .iter_mut()
+            .find(|number| number.of == of && number.spelling == spelling && number.class == class);
+        match known {
+            None => self.numbers.push(Number { of, spelling, class, shard, value }),
+            Some(known) if known.shard == shard => return Err(SampleError::Duplicate),
+            Some(known) if known.shard > shard => {
+                *known = Number { of, spelling, class, shard, value };
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Sets what a label says, where it is a whole number above zero.
+    pub(super) fn set_from_label(&mut self, of: Value, label: &[u8]) -> Result<(), SampleError> {
+        let number = std::str::from_utf8(label).ok().and_then(|text| text.parse::<u64>().ok());
+        let value = number.filter(|&number| number > 0).map(|number| number as f64);
+        if self.has(of) {
+            return Err(SampleError::Duplicate);
+        }
+        self.numbers.push(Number { of, spelling: 0, class: 0, shard: 0, value });
+        Ok(())
+    }
+
+    pub(super) fn add_finished_other(&mut self, value: f64) {
+        self.finished_other = Some(self.finished_other.unwrap_or(0.0) + value);
+    }
+
+    /// Takes one sample of a histogram.
+    pub(super) fn observe(
+        &mut self,
+        family: &'static Family,
+        part: Part,
+        place: &Place<'_>,
+        value: f64,
+    ) -> Result<(), SampleError> {
+        let Some(draft) = self.distribution_draft(family, place.class) else { return Ok(()) };
+        match (part, place.detail) {
+            (Part::Bucket, Some(le)) => draft.set_bucket(edge(le)?, cumulative(value)?),
+            (Part::Count, _) if draft.count.is_none() => {
+                draft.count = Some(cumulative(value)?);
+                Ok(())
+            }
+            (Part::Sum, _) if matches!(draft.sum, Sum::Missing) => {
+                draft.sum = gauge(value).map_or(Sum::Unusable, Sum::Usable);
+                Ok(())
+            }
+            (Part::Count | Part::Sum, _) => Err(SampleError::Duplicate),
+            (Part::Bucket, None) | (Part::Whole, _) => Ok(()),
+        }
+    }
+
+    fn distribution_draft(
+        &mut self,
+        family: &'static Family,
+        class: u8,
+    ) -> Option<&mut DistributionDraft> {
+        let Signal::Distribution(of) = family.signal else { return None };
+        let known = self.distributions.iter().rposition(|draft| {
+            draft.of == of && draft.family.spelling == family.spelling && draft.class == class
+        });
+        let at = known.unwrap_or_else(|| {
+            self.distributions.push(DistributionDraft::new(of, family, class));
+            self.distributions.len() - 1
+        });
+        self.distributions.get_mut(at)
+    }
+
+    /// Whether the page has the number, usable or not.
+    pub(super) fn has(&self, of: Value) -> bool {
+        self.numbers.iter().any(|number| number.of == of)
+    }
+
+    /// The number in the spelling that counts, its classes added up.
+    pub(super) fn value(&self, of: Value) -> Option<f64> {
+        let numbers = || self.numbers.iter().filter(|number| number.of == of);
+        let spelling = numbers().map(|number| number.spelling).min()?;
+        numbers().filter(|number| number.spelling == spelling).map(|number| number.value).sum()
+    }
+
+    fn requests(&self, of: Value) -> Option<Requests> {
+        self.value(of).and_then(Requests::new)
+    }
+
+    fn tokens(&self, of: Value) -> Option<Tokens> {
+        self.value(of).and_then(Tokens::new)
+    }
+
+    /// The histogram in the spelling that counts, its classes added up.
+    fn distribution(&self, of: Distribution) -> Option<Histogram> {
+        let drafts = || self.distributions.iter().filter(|draft| draft.of == of);
+        let spelling = drafts().map(|draft| draft.family.spelling).min()?;
+        drafts()
+            .filter(|draft| draft.family.spelling == spelling)
+            .map(DistributionDraft::histogram)
+            .reduce(|one, other| Some(one?.plus(&other?)))?
+    }
+
+    /// The size of this rank's KV cache: as the engine says, or else blocks times block size.
+    ///
+    /// vLLM reports the blocks of all engines of the process on each of them. On models that mix
+    /// kinds of layers the block size is only the smallest of several, and the product is wrong;
+    /// such models are left out where the page shows it (`vllm::take_cache_config`).
+    fn kv_capacity(&self, engines: usize) -> Option<Tokens> {
+        let told = self.value(Value::KvTokens).filter(|&tokens| tokens > 0.0);
+        told.or_else(|| {
+            let blocks = self.value(Value::KvBlocks)?;
+            let tokens = blocks * self.value(Value::KvBlockSize)? / engines as f64;
+            (tokens > 0.0).then_some(tokens)
+        })
+        .and_then(Tokens::new)
+    }
+
+    /// Whether the engine sleeps, if it says so: a state that is none of the known ones does not.
+    fn asleep(&self) -> Option<bool> {
+        let is_on = |state| self.value(state).is_some_and(|value| value > 0.0);
+        if is_on(Value::Offloaded) || is_on(Value::Discarded) {
+            Some(true)
+        } else {
+            is_on(Value::Awake).then_some(false)
+        }
+    }
+
+    /// What this rank reports, one of `engines` on its page.
+    pub(super) fn reading(&self, engines: usize) -> Result<RankReading, Unreadable> {
+        for draft in &self.distributions {
+            if let Some(missing) = draft.missing() {
+                let family = draft.family.name;
+                return Err(Unreadable::CutHistogram { family, rank: self.rank, missing });
+            }
+        }
+        let kv_usage = self.value(Value::KvUsage).filter(|&share| share <= KV_USAGE_MAX);
+        let other = [self.value(Value::FinishedAny), self.finished_other];
+        let other = other.into_iter().flatten().reduce(|one, other| one + other);
+        Ok(RankReading {
+            rank: self.rank,
+            running: self.requests(Value::Running),
+            waiting: self.requests(Value::Waiting),
+            waiting_capacity: self.requests(Value::WaitingCapacity),
+            waiting_deferred: self.requests(Value::WaitingDeferred),
+            kv_usage: kv_usage.and_then(Fraction::new),
+            kv_capacity: self.kv_capacity(engines),
+            asleep: self.asleep(),
+            prompt_tokens: self.tokens(Value::PromptTokens),
+            generation_tokens: self.tokens(Value::GenerationTokens),
+            prefix_queries: self.tokens(Value::PrefixQueries),
+            prefix_hits: self.tokens(Value::PrefixHits),
+            preemptions: self.requests(Value::Preemptions),
+            finished: FinishedReading {
+                stop: self.requests(Value::FinishedStop),
+                length: self.requests(Value::FinishedLength),
+                abort: self.requests(Value::FinishedAbort),
+                error: self.requests(Value::FinishedError),
+                other: other.and_then(Requests::new),
+            },
+            ttft: self.distribution(Distribution::Ttft),
+            itl: self.distribution(Distribution::Itl),
+            e2e: self.distribution(Distribution::E2e),
+            queue_time: self.distribution(Distribution::QueueTime),
+            prompt_length: self.distribution(Distribution::PromptLength),
+            generation_length: self.distribution(Distribution::GenerationLength),
+            step_tokens: self.distribution(Distribution::StepTokens),
+        })
+    }
+}
+
+impl DistributionDraft {
+    const fn new(of: Distribution, family: &'static Family, class: u8) -> Self {
+        Self { of, family, class, sum: Sum::Missing, count: None, buckets: Vec::new() }
+    }
+
+    /// Adds a bucket in order of its edge. Pages list edges ascending, so this is nearly always
+    /// at the end.
+    fn set_bucket(&mut self, edge: f64, count: f64) -> Result<(), SampleError> {
+        let at = match self.buckets.last() {
+            Some(&(last, _)) if last >= edge => {
+                match self.buckets.binary_search_by(|(known, _)| known.total_cmp(&edge)) {
+                    Ok(_) => return Err(SampleError::Duplicate),
+                    Err(at) => at,
+                }
+            }
+            _ => self.buckets.len(),
+        };
+        if self.buckets.len() >= BUCKETS_MAX {
+            return Err(SampleError::TooManyBuckets);
+        }
+        self.buckets.insert(at, (edge, count));
+        Ok(())
+    }
+
+    /// What every complete histogram has and this one lacks.
+    fn missing(&self) -> Option<&'static str> {
+        if self.count.is_none() {
+            Some("_count")
+        } else if matches!(self.sum, Sum::Missing) {
+            Some("_sum")
+        } else if self.buckets.last().is_some_and(|&(edge, _)| edge < f64::INFINITY) {
+            Some("bucket le=\"+Inf\"")
+        } else {
+            None
+        }
+    }
+
+    fn histogram(&self) -> Option<Histogram> {
+        let (Sum::Usable(sum), Some(count)) = (self.sum, self.count) else { return None };
+        Some(Histogram { sum, count, buckets: self.buckets.clone() })
+    }
+}
+
+/// A bucket's upper edge. Adding zero makes the two zeros one edge.
+fn edge(le: &[u8]) -> Result<f64, SampleError> {
+    let edge = std::str::from_utf8(le).ok().and_then(|text| text.parse::<f64>().ok());
+    edge.filter(|edge| !edge.is_nan())
+        .map(|edge| edge + 0.0)
+        .ok_or_else(|| SampleError::bad_label("le", le, "a number or \"+Inf\""))
+}
