@@ -157,6 +157,12 @@ impl VariantState {
     pub fn listing(&self, variant: &VariantKey) -> Listing {
         Listing {
             replicas: self.addresses(variant).into_iter().map(|(replica, _)| replica).collect(),
+            unready: self
+                .pods
+                .iter()
+                .filter(|pod| !pod.ready)
+                .map(|pod| pod.key(variant))
+                .collect(),
             scale: self.scale.clone(),
             as_of: self.as_of,
         }
