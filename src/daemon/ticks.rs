@@ -340,6 +340,9 @@ fn restore(pipeline: &mut Pipeline, now: Timestamp, saved: &[state::Saved]) {
     for state::Saved { variant, model: _, desired, at } in saved {
         pipeline.restore(now, variant.clone(), *desired, *at);
     }
+    if saved.is_empty() {
+        return;
+    }
     info!(variants = saved.len(), "The numbers of before the restart are in force");
 }
 
