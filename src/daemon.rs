@@ -1,13 +1,417 @@
-//! The daemon: builds everything, runs the loop, shuts down.
+//! The daemon: builds everything, runs the loop, shuts down; the only place that starts tasks.
+//!
+//! [`Daemon::start`] reads from top to bottom as the data flows: what is scraped and watched, the
+//! decision loop, and the two servers that show what it decides. [`Daemon::shutdown`] undoes it in
+//! the order that costs no request: first the servers say that they are not ready, then they send
+//! their peers away and finish, and only then does the deciding end.
 
-use crate::cli::RunArgs;
+mod directory;
+mod kubernetes;
+mod reload;
+mod ticks;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use prometheus::Registry;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, info, warn};
+
+use crate::cli::{self, RunArgs};
+use crate::clock::Clock;
+use crate::collect::scrape::{self, Scraper, Target};
+use crate::collect::targets;
+use crate::config::{self, Authorization, Config, Files, Loaded};
+use crate::daemon::directory::Surroundings;
+use crate::daemon::kubernetes::Cluster;
+use crate::daemon::reload::Reloader;
+use crate::daemon::ticks::{Parts, Ticks};
+use crate::publish::external_metrics::authorize::{
+    Authorize, Lifetimes, SubjectAccessReviews, TrustFrontProxy,
+};
+use crate::publish::external_metrics::state::Ages;
+use crate::publish::external_metrics::{self, Api};
+use crate::publish::gauges::{Gauges, Wva};
+use crate::publish::{Published, explain};
+use crate::server::admin::{self, Hooks};
+use crate::server::auth::TrustAnchor;
+use crate::server::tls::{self, ServingCertificate};
+use crate::server::{Limits, Phase};
+use crate::telemetry::{self, LogFilter, LogFormat, Telemetry};
+
+/// Scrapes that may wait for a tick. A thousand replicas deliver that many in eight ticks of a
+/// second; when the loop stalls for longer, scraping waits and counts what it misses.
+const SCRAPES_MAX: usize = 8192;
+
+/// What a daemon may be given beside its configuration.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// The file that the configuration came from, to be loaded again when it changes.
+    pub config_file: Option<PathBuf>,
+    /// Whom the external metrics API believes where no cluster says so.
+    pub trust: Option<Arc<TrustAnchor>>,
+    /// The log filter that the admin port may replace.
+    pub log: Option<LogFilter>,
+}
+
+/// A running daemon.
+pub struct Daemon {
+    clock: Clock,
+    published: watch::Receiver<Arc<Published>>,
+    admin: SocketAddr,
+    external_metrics: Option<SocketAddr>,
+    shutdown: config::Shutdown,
+    phase: watch::Sender<Phase>,
+    /// Ends everything that must outlive the draining of the servers.
+    stop: CancellationToken,
+    servers: TaskTracker,
+    tasks: TaskTracker,
+}
 
 /// Runs the daemon until it is told to end.
 ///
 /// # Errors
 ///
-/// The configuration is wrong, or something that is needed does not answer.
+/// The configuration is wrong, an address cannot be listened on, a certificate cannot be loaded, or
+/// the credentials of the cluster cannot be used.
 pub fn run(args: RunArgs) -> anyhow::Result<()> {
-    let RunArgs { config, log, log_format } = args;
-    anyhow::bail!("no daemon to run {} with ({log}, {log_format:?})", config.display())
+    let RunArgs { config: file, log, log_format } = args;
+    let format = match log_format {
+        cli::LogFormat::Text => LogFormat::Text,
+        cli::LogFormat::Json => LogFormat::Json,
+    };
+    let log = telemetry::init_logs(&log, format)?;
+    let Loaded { config, warnings } = config::load(&file, Files::MustExist)?;
+    for warning in warnings {
+        warn!(file = %file.display(), "{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        let mut ends = Signals::listen()?;
+        let options = Options { config_file: Some(file), trust: None, log: Some(log) };
+        let daemon = Daemon::start(config, options).await?;
+        ends.next().await;
+        info!("Shutting down; a second signal ends at once");
+        tokio::select! {
+            () = daemon.shutdown() => {}
+            () = ends.next() => warn!("Ending without waiting for open requests"),
+        }
+        Ok(())
+    })
+}
+
+// === impl Daemon ===
+
+impl Daemon {
+    /// Builds everything and starts to decide.
+    ///
+    /// # Errors
+    ///
+    /// An address cannot be listened on, a certificate cannot be loaded, or the credentials of the
+    /// cluster cannot be used. An API server or a replica that does not answer is no error.
+    pub async fn start(config: Config, options: Options) -> anyhow::Result<Self> {
+        let clock = Clock::start();
+        let (stop, servers, tasks) =
+            (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
+        let registry = Registry::new();
+        let telemetry = Telemetry::register(&registry)?;
+        let (outlet, published) = watch::channel(Arc::new(Published::default()));
+        let wva = if config.wva_metrics { Wva::Published } else { Wva::Off };
+        registry.register(Box::new(Gauges::new(published.clone(), clock, wva)))?;
+        let (phase, phases) = watch::channel(Phase::Serving);
+
+        let cluster = match &config.kubernetes {
+            Some(kubernetes) => {
+                Some(Cluster::connect(kubernetes, &config, clock, &tasks, &stop).await?)
+            }
+            None => None,
+        };
+        let (targets, scrapes) = scrape(&config, clock, &registry, &tasks, &stop)?;
+        let (reloads, inbox) = mpsc::channel(1);
+        let parts = Parts {
+            clock,
+            telemetry: telemetry.clone(),
+            published: outlet,
+            scrapes,
+            targets,
+            cluster: cluster.as_ref().map(Cluster::state),
+            reloads: inbox,
+            surroundings: Surroundings {
+                clock,
+                metrics: targets::Metrics::register(&registry)?,
+                tracker: tasks.clone(),
+                stop: stop.clone(),
+            },
+            tracker: tasks.clone(),
+        };
+        let ticks = Ticks::new(&config, parts);
+        let served = match &config.external_metrics {
+            Some(settings) => {
+                let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
+                let published = published.clone();
+                let server = ApiServer { settings, wva, trust, published, phases: phases.clone() };
+                let started =
+                    server.start(clock, cluster.as_ref(), &registry, &servers, &tasks, &stop);
+                Some(started.await?)
+            }
+            None => None,
+        };
+        if let Some(cluster) = &cluster {
+            cluster.follow_registration(&telemetry, &tasks, &stop);
+        }
+        let reloader = Reloader::new(
+            options.config_file,
+            config.clone(),
+            reloads,
+            cluster.as_ref().map(Cluster::wanted),
+            telemetry,
+            clock,
+        );
+        let hooks = hooks(&registry, &published, clock, &reloader, options.log, &phases);
+        let listener = listen(config.listen, "server.listen").await?;
+        let admin = listener.local_addr()?;
+        tasks.spawn(admin::serve(listener, Arc::new(hooks), stop.clone(), tasks.clone()));
+        tasks.spawn(Arc::clone(&reloader).follow(stop.clone()));
+        tasks.spawn(ticks.run(stop.clone()));
+        info!(
+            version = env!("CARGO_PKG_VERSION"),
+            %admin,
+            external_metrics = served.map(|address| address.to_string()),
+            variants = config.variants.len(),
+            config = config.hash(),
+            "Plimsoll runs"
+        );
+        let shutdown = config.shutdown;
+        let external_metrics = served;
+        Ok(Self {
+            clock,
+            published,
+            admin,
+            external_metrics,
+            shutdown,
+            phase,
+            stop,
+            servers,
+            tasks,
+        })
+    }
+
+    /// What all surfaces show, as it changes.
+    #[must_use]
+    pub fn published(&self) -> watch::Receiver<Arc<Published>> {
+        self.published.clone()
+    }
+
+    /// The clock that ages are measured with.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Where the plain HTTP port listens.
+    #[must_use]
+    pub const fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Where the external metrics API listens, if it is served.
+    #[must_use]
+    pub const fn external_metrics(&self) -> Option<SocketAddr> {
+        self.external_metrics
+    }
+
+    /// Shuts down: unready, then draining, then gone. It takes the configured delay, at most the
+    /// configured drain, and a moment.
+    pub async fn shutdown(self) {
+        let config::Shutdown { delay, drain } = self.shutdown;
+        self.phase.send_replace(Phase::Unready);
+        if self.external_metrics.is_some() {
+            tokio::time::sleep(delay).await;
+        }
+        self.phase.send_replace(Phase::Draining);
+        self.servers.close();
+        // The servers bound their own draining; the margin is for closing connections.
+        let bound = drain + Duration::from_secs(2);
+        if tokio::time::timeout(bound, self.servers.wait()).await.is_err() {
+            warn!("Requests are still open after the drain time");
+        }
+        self.stop.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(Duration::from_secs(6), self.tasks.wait()).await.is_err() {
+            warn!("Some tasks did not end in time");
+        }
+        info!("Plimsoll has ended");
+    }
+}
+
+/// Starts to scrape; the sender takes the targets, the receiver gives what comes of them.
+fn scrape(
+    config: &Config,
+    clock: Clock,
+    registry: &Registry,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> anyhow::Result<(watch::Sender<Arc<Vec<Target>>>, mpsc::Receiver<crate::observe::Scrape>)> {
+    let (targets, wanted) = watch::channel(Arc::default());
+    let (inlet, scrapes) = mpsc::channel(SCRAPES_MAX);
+    let limits =
+        scrape::Limits { in_flight: config.scrape_concurrency, ..scrape::Limits::default() };
+    let running = Scraper::new(clock, limits, scrape::Metrics::register(registry)?, inlet);
+    tasks.spawn(running.run(wanted, tasks.clone(), stop.clone()));
+    Ok((targets, scrapes))
+}
+
+/// Whom the external metrics API believes.
+fn trust(
+    given: Option<&Arc<TrustAnchor>>,
+    cluster: Option<&Cluster>,
+) -> anyhow::Result<watch::Receiver<Option<Arc<TrustAnchor>>>> {
+    match (given, cluster) {
+        (Some(anchor), _) => Ok(watch::channel(Some(Arc::clone(anchor))).1),
+        (None, Some(cluster)) => Ok(cluster.trust()),
+        (None, None) => anyhow::bail!(
+            "external_metrics needs kubernetes.enabled: the cluster says whom the API may believe"
+        ),
+    }
+}
+
+/// What the external metrics API is served with.
+struct ApiServer<'a> {
+    settings: &'a config::ExternalMetrics,
+    wva: Wva,
+    trust: watch::Receiver<Option<Arc<TrustAnchor>>>,
+    published: watch::Receiver<Arc<Published>>,
+    phases: watch::Receiver<Phase>,
+}
+
+impl ApiServer<'_> {
+    async fn start(
+        self,
+        clock: Clock,
+        cluster: Option<&Cluster>,
+        registry: &Registry,
+        servers: &TaskTracker,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<SocketAddr> {
+        let Self { settings, wva, trust, published, phases } = self;
+        let files = tls::Settings {
+            cert_file: settings.cert_file.clone(),
+            key_file: settings.key_file.clone(),
+        };
+        let certificate = ServingCertificate::load(clock.now(), files).await;
+        let certificate = Arc::new(certificate.context("external_metrics.tls")?);
+        let metrics = external_metrics::metrics::Metrics::register(registry)?;
+        metrics.certificate(certificate.not_after());
+        let authorizer: Arc<dyn Authorize> = match (settings.authorization, cluster) {
+            (Authorization::SubjectAccessReview, Some(cluster)) => {
+                Arc::new(SubjectAccessReviews::new(
+                    cluster.client(),
+                    clock,
+                    Lifetimes::default(),
+                    tasks.clone(),
+                ))
+            }
+            (Authorization::SubjectAccessReview, None) | (Authorization::TrustFrontProxy, _) => {
+                Arc::new(TrustFrontProxy)
+            }
+        };
+        let ages = Ages { fresh: settings.fresh, hold: settings.hold };
+        let settings_of_api =
+            external_metrics::Settings { ages, wva_metrics: wva == Wva::Published };
+        let api = Arc::new(Api::new(
+            settings_of_api,
+            published,
+            clock,
+            trust,
+            authorizer,
+            metrics.clone(),
+        ));
+        let listener = listen(settings.listen, "external_metrics.listen").await?;
+        let address = listener.local_addr()?;
+        let server_config = tls::server_config(Arc::clone(&certificate))?;
+        let connections = servers.clone();
+        servers.spawn(async move {
+            let limits = Limits::default();
+            let tls = server_config;
+            external_metrics::serve(listener, api, tls, limits, phases, &connections).await;
+        });
+        let stop = stop.clone();
+        tasks.spawn(async move {
+            let report = |outcome: &_| metrics.reload(outcome, certificate.not_after());
+            certificate.follow(clock, tls::RELOAD_INTERVAL, stop, report).await;
+        });
+        Ok(address)
+    }
+}
+
+async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("{key}: cannot listen on {address}"))
+}
+
+/// What the admin port shows and does.
+fn hooks(
+    registry: &Registry,
+    published: &watch::Receiver<Arc<Published>>,
+    clock: Clock,
+    reloader: &Arc<Reloader>,
+    log: Option<LogFilter>,
+    phases: &watch::Receiver<Phase>,
+) -> Hooks {
+    let (registry, published) = (registry.clone(), published.clone());
+    let (reloader, phases) = (Arc::clone(reloader), phases.clone());
+    Hooks {
+        metrics: Box::new(move || {
+            telemetry::render(&registry).map_err(|problem| {
+                error!(error = %problem, "The page of metrics cannot be written");
+                problem.to_string()
+            })
+        }),
+        ready: Box::new(move || {
+            let serving = *phases.borrow() == Phase::Serving;
+            let shutdown = if serving { Ok(()) } else { Err("shutting down".into()) };
+            vec![("ping", Ok(())), ("shutdown", shutdown)]
+        }),
+        decisions: Box::new(move || explain::document(&published.borrow(), clock.elapsed())),
+        reload: Box::new(move || {
+            let reloader = Arc::clone(&reloader);
+            Box::pin(async move { reloader.reload().await })
+        }),
+        set_log: Box::new(move |filter| match &log {
+            Some(log) => log.set(filter).map_err(|problem| format!("{problem:#}")),
+            None => Err("the log filter of this process cannot be replaced".into()),
+        }),
+    }
+}
+
+/// The signals that end the process.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }

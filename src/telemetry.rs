@@ -5,6 +5,7 @@
 //! [`crate::publish::gauges`].
 
 use std::fs;
+use std::io::IsTerminal;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -86,7 +87,8 @@ pub struct Telemetry {
 pub fn init_logs(filter: &str, format: LogFormat) -> Result<LogFilter, LogError> {
     let (layer, handle) = reload::Layer::new(parse_filter(filter)?);
     let registry = tracing_subscriber::registry().with(layer);
-    let fmt = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let colours = std::io::stderr().is_terminal();
+    let fmt = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
     let set = match format {
         LogFormat::Text => registry.with(fmt.with_target(false)).try_init(),
         LogFormat::Json => registry.with(fmt.json().flatten_event(true)).try_init(),

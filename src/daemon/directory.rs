@@ -82,18 +82,14 @@ impl Directory {
 
     /// What there is to scrape now.
     pub(crate) fn look(&self, now: Timestamp, cluster: Option<&ClusterState>) -> Seen {
-        let mut seen = Seen {
-            fleet: Arc::clone(&self.fleet),
-            listings: BTreeMap::new(),
-            targets: Vec::new(),
-        };
+        let mut seen =
+            Seen { fleet: Arc::clone(&self.fleet), listings: BTreeMap::new(), targets: Vec::new() };
         for (key, Entry { variant, list }) in &self.entries {
             let names = names(variant);
             let (listing, targets) = if let Some(list) = list {
                 let listed = list.listed.borrow().clone();
                 let Some(listed) = listed else { continue };
-                let targets =
-                    listed.targets(key, &variant.endpoint, &names, &variant.scrape);
+                let targets = listed.targets(key, &variant.endpoint, &names, &variant.scrape);
                 let replicas = targets.iter().map(|target| target.replica.clone()).collect();
                 let listing = Listing {
                     replicas,
@@ -115,11 +111,10 @@ impl Directory {
 impl List {
     fn start(source: &Source, surroundings: &Surroundings) -> Self {
         let Surroundings { clock, metrics, tracker, stop } = surroundings;
-        let lister =
-            Lister::new(source.clone(), NameServer::System, *clock, metrics.clone());
-        let (sender, listed) = watch::channel(None);
+        let reading = Lister::new(source.clone(), NameServer::System, *clock, metrics.clone());
+        let (list, listed) = watch::channel(None);
         let stop = stop.child_token();
-        tracker.spawn(lister.run(sender, stop.clone()));
+        tracker.spawn(reading.run(list, stop.clone()));
         Self { source: source.clone(), listed, _stop: stop.drop_guard() }
     }
 }
@@ -138,8 +133,7 @@ fn from_cluster(
     let key = &variant.spec.key;
     let Some(state) = cluster.and_then(|cluster| cluster.variants.get(key)) else {
         let scale = Scale::Unknown(WhyUnknown::NotListed);
-        let listing =
-            Listing { replicas: Vec::new(), unready: Vec::new(), scale, as_of: now };
+        let listing = Listing { replicas: Vec::new(), unready: Vec::new(), scale, as_of: now };
         return (listing, Vec::new());
     };
     let target = |(replica, ip)| {

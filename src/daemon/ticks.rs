@@ -24,6 +24,7 @@ use crate::observe::{Inputs, Observation, Scrape};
 use crate::pipeline::{Decisions, Pipeline};
 use crate::publish::{Decided, Published, PublishedVariant, state};
 use crate::telemetry::Telemetry;
+use crate::units::Replicas;
 
 /// How often the state file is written while nothing changes. A restart then shows an age that is
 /// at most this much too old.
@@ -178,9 +179,8 @@ impl Ticks {
             let key = &spec.key;
             let known = before.variants.get(key).and_then(|variant| variant.decided.as_ref());
             let decided = decisions.remove(key).map(|decision| self.age(now, known, decision));
-            let observation = observations
-                .remove(key)
-                .unwrap_or_else(|| Observation::of_nothing(spec.bounds));
+            let observation =
+                observations.remove(key).unwrap_or_else(|| Observation::of_nothing(spec.bounds));
             let variant = PublishedVariant {
                 spec: spec.clone(),
                 observation,
@@ -231,7 +231,7 @@ impl Ticks {
                 model = %variant.spec.model,
                 before = old.map_or_else(|| "none".into(), |old| old.to_string()),
                 desired = new.count(),
-                current = variant.observation.current.map(|current| current.count()),
+                current = variant.observation.current.map(Replicas::count),
                 because = %because,
                 "Desired replicas changed"
             );
@@ -259,7 +259,7 @@ impl Ticks {
         let Some(cluster) = self.parts.cluster.as_ref().map(|it| it.borrow().clone()) else {
             return;
         };
-        let gauge = &self.parts.telemetry.hpa_ignores;
+        let gauge = self.parts.telemetry.hpa_ignores.clone();
         gauge.reset();
         for (key, state) in &cluster.variants {
             let desired = published
@@ -339,6 +339,9 @@ impl Ticks {
 fn restore(pipeline: &mut Pipeline, now: Timestamp, saved: &[state::Saved]) {
     for state::Saved { variant, model: _, desired, at } in saved {
         pipeline.restore(now, variant.clone(), *desired, *at);
+    }
+    if saved.is_empty() {
+        return;
     }
     info!(variants = saved.len(), "The numbers of before the restart are in force");
 }

@@ -128,11 +128,18 @@ impl Recorder {
             Some(Scale::Targets) => (Some(self.targets(now, &keys, &replicas)), None),
             None => (None, None),
         };
+        // A pod that is ready and was never heard is as new as one that is not ready yet.
+        let unheard = match listing.map(|listing| &listing.scale) {
+            Some(Scale::Known(_)) => count(replicas.iter().filter(|replica| {
+                !replica.unready && matches!(replica.freshness, Freshness::Never { .. })
+            })),
+            Some(Scale::Targets | Scale::Unknown(_)) | None => Replicas::ZERO,
+        };
         Observation {
             wanted: state.map(|state| state.wanted),
             current: state.map(|state| state.current),
             ready: state.map(|state| state.ready),
-            pending: state.map_or(Replicas::ZERO, |state| state.pending),
+            pending: state.map_or(Replicas::ZERO, |state| state.pending + unheard),
             bounds: state.and_then(|state| state.bounds).unwrap_or(spec.bounds),
             replicas,
             scale_unknown,
@@ -148,16 +155,13 @@ impl Recorder {
         keys: &[&ReplicaKey],
         replicas: &[ReplicaObservation],
     ) -> ScaleState {
-        let exist = keys
-            .iter()
-            .filter(|key| self.replicas.get(key).is_some_and(|record| record.exists(now)))
-            .count();
-        let ready = replicas.iter().filter(|replica| replica.freshness.is_fresh()).count();
-        let exist = Replicas::saturating(u32::try_from(exist).unwrap_or(u32::MAX));
+        let exists =
+            |key: &&&ReplicaKey| self.replicas.get(key).is_some_and(|record| record.exists(now));
+        let exist = count(keys.iter().filter(exists));
         ScaleState {
             wanted: exist,
             current: exist,
-            ready: Replicas::saturating(u32::try_from(ready).unwrap_or(u32::MAX)),
+            ready: count(replicas.iter().filter(|replica| replica.freshness.is_fresh())),
             pending: Replicas::ZERO,
             bounds: None,
         }
@@ -421,8 +425,7 @@ impl Observation {
     /// Replicas whose load is known.
     #[must_use]
     pub fn measured(&self) -> Replicas {
-        let count = self.replicas.iter().filter(|replica| replica.load().is_some()).count();
-        Replicas::saturating(u32::try_from(count).unwrap_or(u32::MAX))
+        count(self.replicas.iter().filter(|replica| replica.load().is_some()))
     }
 
     /// The age of the oldest page among the replicas whose load is known.
@@ -462,6 +465,10 @@ impl Observation {
 }
 
 // === helpers ===
+
+fn count(items: impl Iterator) -> Replicas {
+    Replicas::saturating(u32::try_from(items.count()).unwrap_or(u32::MAX))
+}
 
 /// The length of time as a span; lengths that a span cannot hold are longer than any window.
 fn span(time: Seconds) -> SignedDuration {

@@ -101,7 +101,8 @@ fn open_metrics_takes_exemplars_and_times_in_seconds() {
         vllm:time_to_first_token_seconds_created 1795224900.5\n\
         other_total{a=\"b\"} 5 # {trace_id=\"x\"} 1\n\
         # EOF\n";
-    let histogram = Histogram { sum: 1.5, count: 3.0, buckets: vec![(0.5, 2.0), (f64::INFINITY, 3.0)] };
+    let histogram =
+        Histogram { sum: 1.5, count: 3.0, buckets: vec![(0.5, 2.0), (f64::INFINITY, 3.0)] };
     let ranks = read(page.as_bytes(), OPEN).unwrap().ranks;
     assert_eq!(ranks[0].ttft, Some(histogram));
     let without_newline = page.trim_end();
@@ -203,7 +204,8 @@ fn a_counter_that_cannot_have_been_counted_makes_the_page_unreadable() {
         "vllm:time_to_first_token_seconds_bucket{le=\"1\"} -2\n",
         "sglang:prompt_tokens_total NaN\n",
     ] {
-        let page = if line.starts_with("sglang") { line.to_owned() } else { format!("{BASE}{line}") };
+        let page =
+            if line.starts_with("sglang") { line.to_owned() } else { format!("{BASE}{line}") };
         let error = refused(&page);
         assert!(
             matches!(&error, PageError::Sample { source: SampleError::NotCumulative { .. }, .. }),
@@ -211,7 +213,8 @@ fn a_counter_that_cannot_have_been_counted_makes_the_page_unreadable() {
         );
         assert_eq!(error.failure(), ScrapeFailure::Malformed);
     }
-    let (line, column, what) = verdict(&refused(&format!("{BASE}vllm:prompt_tokens_total{{engine=\"0\"}} NaN\n")));
+    let (line, column, what) =
+        verdict(&refused(&format!("{BASE}vllm:prompt_tokens_total{{engine=\"0\"}} NaN\n")));
     assert_eq!((line, column), (2, 38));
     assert_eq!(
         what,
@@ -383,7 +386,12 @@ fn what_is_no_page_is_refused_with_the_place_and_the_reason() {
         ("up{a:b=\"c\"} x\n", 1, 4, "found `a:b`, expected a label name or `}`"),
         ("up{,} x\n", 1, 4, "found `,`, expected a label name or `}`"),
         ("up 1 x\n", 1, 6, "found `x`, expected a time in milliseconds, or the end of the line"),
-        ("up 1 1.5\n", 1, 6, "found `1.5`, expected a time in milliseconds, or the end of the line"),
+        (
+            "up 1 1.5\n",
+            1,
+            6,
+            "found `1.5`, expected a time in milliseconds, or the end of the line",
+        ),
         ("up 1 2 3\n", 1, 8, "found `3`, expected the end of the line"),
         ("up 1 # x\n", 1, 8, "found `x`, expected `{` of an exemplar"),
         ("up 1 # {} x\n", 1, 11, "found `x`, expected an exemplar's value"),

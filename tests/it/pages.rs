@@ -145,18 +145,26 @@ fn a_single_engine_is_rank_zero_and_every_signal_is_found() {
     let reading = reading("vllm-0.33.0-dp1-single.txt.gz");
     assert_eq!(reading.engine, Engine::Vllm);
     assert_eq!(reading.started.unwrap().as_second(), 1_795_225_006);
-    assert_eq!(reading.models.iter().map(|m| m.as_str()).collect::<Vec<_>>(), [
-        "meta-llama/Llama-3.1-8B-Instruct"
-    ]);
-    assert_eq!(reading.http, HttpReading {
-        success: requests(41.0),
-        client_error: requests(1.0),
-        server_error: None,
-    });
+    assert_eq!(
+        reading.models.iter().map(|m| m.as_str()).collect::<Vec<_>>(),
+        ["meta-llama/Llama-3.1-8B-Instruct"]
+    );
+    assert_eq!(
+        reading.http,
+        HttpReading { success: requests(41.0), client_error: requests(1.0), server_error: None }
+    );
     assert_eq!(reading.rejected, requests(0.0));
     let [rank] = reading.ranks.as_slice() else { panic!("one rank") };
-    let RankReading { ttft, itl, e2e, queue_time, prompt_length, generation_length, step_tokens, .. } =
-        rank;
+    let RankReading {
+        ttft,
+        itl,
+        e2e,
+        queue_time,
+        prompt_length,
+        generation_length,
+        step_tokens,
+        ..
+    } = rank;
     assert_eq!(rank.rank, 0);
     assert_eq!(rank.running, requests(14.0));
     assert_eq!(rank.waiting, requests(1.0));
@@ -170,13 +178,16 @@ fn a_single_engine_is_rank_zero_and_every_signal_is_found() {
     assert_eq!(rank.prefix_queries, tokens(680_888.0));
     assert_eq!(rank.prefix_hits, tokens(272_182.0));
     assert_eq!(rank.preemptions, requests(0.0));
-    assert_eq!(rank.finished, FinishedReading {
-        stop: requests(77.0),
-        length: requests(81.0),
-        abort: requests(0.0),
-        error: requests(0.0),
-        other: requests(0.0),
-    });
+    assert_eq!(
+        rank.finished,
+        FinishedReading {
+            stop: requests(77.0),
+            length: requests(81.0),
+            abort: requests(0.0),
+            error: requests(0.0),
+            other: requests(0.0),
+        }
+    );
     assert_eq!(totals(ttft.as_ref()), Some((55.494_722_844_623_82, 443.0)));
     assert_eq!(totals(itl.as_ref()), Some((859.227_890_266_028_7, 61_331.0)));
     assert_eq!(totals(e2e.as_ref()), Some((834.965_266_255_424_7, 158.0)));
@@ -288,11 +299,14 @@ fn the_rust_front_end_is_read_like_the_python_one() {
     let [first, second] = reading.ranks.as_slice() else { panic!("two ranks") };
     assert_eq!((first.running, second.running), (requests(14.0), requests(9.0)));
     assert_eq!(first.kv_capacity, None, "it has no cache_config_info");
-    assert_eq!(first.ttft, Some(Histogram {
-        sum: 55.494_722_844_623_82,
-        count: 443.0,
-        buckets: vec![(0.001, 0.0), (0.1, 214.0), (f64::INFINITY, 443.0)],
-    }));
+    assert_eq!(
+        first.ttft,
+        Some(Histogram {
+            sum: 55.494_722_844_623_82,
+            count: 443.0,
+            buckets: vec![(0.001, 0.0), (0.1, 214.0), (f64::INFINITY, 443.0)],
+        })
+    );
     assert_eq!(totals(second.ttft.as_ref()), Some((40.25, 400.0)));
     assert_eq!(second.preemptions, requests(2.0));
     assert_eq!(second.finished.length, requests(75.0));

@@ -160,8 +160,7 @@ impl World {
                 let replica = replica.clone();
                 inputs.scrapes.push(Scrape { replica, at: at(self.second), outcome });
             }
-            let listing =
-                Listing {
+            let listing = Listing {
                 replicas,
                 unready: Vec::new(),
                 scale: variant.scale.clone(),
