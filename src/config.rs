@@ -198,7 +198,7 @@ pub enum LoadError {
         /// The file.
         origin: String,
         /// What the layering says.
-        source: config::ConfigError,
+        source: Box<config::ConfigError>,
     },
     /// The text is YAML, and not a configuration.
     #[error(
@@ -272,8 +272,8 @@ pub fn parse(text: &str, surroundings: &Surroundings) -> Result<Loaded, LoadErro
     })?;
     let mut checks = Checks::new(surroundings);
     let file = if value.is_object() {
-        let merged = layers::merge(value, &surroundings.environment)
-            .map_err(|source| LoadError::Layers { origin: origin(), source })?;
+        let merged = layers::merge(value, &surroundings.environment, &mut checks.problems)
+            .map_err(|source| LoadError::Layers { origin: origin(), source: Box::new(source) })?;
         layers::read(merged, &mut checks.problems)
     } else {
         checks.problems.error_at("", "the file must be a mapping of keys to values");

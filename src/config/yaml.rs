@@ -195,11 +195,13 @@ mod tests {
     fn nesting_and_repetition_are_bounded() {
         assert!(read(&"[".repeat(100_000)).is_err());
         assert!(read(&"- ".repeat(100_000)).is_err());
-        let mut bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n".to_owned();
-        for level in 1..7 {
-            let below = vec![format!("*a{}", level - 1); 10].join(",");
-            bomb.push_str(&format!("a{level}: &a{level} [{below}]\n"));
-        }
+        let bomb: Vec<String> = (1..6)
+            .map(|level| {
+                let below = vec![format!("*a{}", level - 1); 10].join(",");
+                format!("a{level}: &a{level} [{below}]")
+            })
+            .collect();
+        let bomb = format!("a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n{}", bomb.join("\n"));
         assert!(read(&bomb).unwrap_err().message.contains("values"));
     }
 }

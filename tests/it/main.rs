@@ -10,3 +10,9 @@ mod selector;
 mod simulate;
 mod targets;
 mod vectors;
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod architecture;
+mod cli;
+mod config;
