@@ -2,4 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod external_metrics;
+mod external_metrics_auth;
+mod external_metrics_harness;
+mod external_metrics_transport;
 mod selector;
