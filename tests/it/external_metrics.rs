@@ -138,11 +138,9 @@ async fn malformed_questions_are_bad_requests() {
         let answer = client.ask(&format!("{}?{query}", path("chat"))).await;
         assert!(!answer.error(400, "BadRequest").is_empty(), "{query}");
     }
-    for segments in ["chat/a%2fb", "chat/..", "%2e%2e/m", "chat/%ff"] {
-        // Clients resolve dots, so they are sent in their encoded form.
-        let segments = segments.replace("..", "%252e%252e");
+    for segments in ["chat/a%2fb", "chat/a%252fb", "a%2fb/m", "chat/%ff"] {
         let answer = client.ask(&format!("{BASE}/namespaces/{segments}")).await;
-        assert!(matches!(answer.code, 400 | 404), "{segments}: {answer:?}");
+        assert!(!answer.error(400, "BadRequest").is_empty(), "{segments}");
     }
     let fine = format!("fieldSelector=metadata.name%3D{DESIRED},metadata.namespace%3Dchat");
     let ignored = "timeout=32s&limit=500&continue=x&resourceVersion=0&pretty=true&watch=false";
