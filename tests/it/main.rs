@@ -16,3 +16,8 @@ mod vectors;
 mod architecture;
 mod cli;
 mod config;
+mod external_metrics;
+mod external_metrics_auth;
+mod external_metrics_harness;
+mod external_metrics_transport;
+mod selector;
