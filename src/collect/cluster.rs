@@ -142,30 +142,32 @@ impl VariantState {
     /// address.
     ///
     /// Those that are not ready are among them. An engine answers while it is being warmed up or
-    /// fails its probe under load, and what it then says is worth hearing; whether it counts as
-    /// capacity is what [`observe::ScaleState::ready`] says.
-    ///
-    /// [`observe::ScaleState::ready`]: crate::observe::ScaleState::ready
+    /// fails its probe under load, and what it then says is worth hearing; the listing says which
+    /// they are.
     #[must_use]
     pub fn addresses(&self, variant: &VariantKey) -> Vec<(ReplicaKey, IpAddr)> {
-        let listed = self.pods.iter().filter(|pod| pod.counts() && pod.phase == Phase::Running);
-        listed.filter_map(|pod| Some((pod.key(variant), pod.ip?))).collect()
+        self.answering().filter_map(|pod| Some((pod.key(variant), pod.ip?))).collect()
     }
 
     /// The listing that the pipeline takes.
     #[must_use]
     pub fn listing(&self, variant: &VariantKey) -> Listing {
         Listing {
-            replicas: self.addresses(variant).into_iter().map(|(replica, _)| replica).collect(),
+            replicas: self.answering().map(|pod| pod.key(variant)).collect(),
             unready: self
-                .pods
-                .iter()
+                .answering()
                 .filter(|pod| !pod.ready)
                 .map(|pod| pod.key(variant))
                 .collect(),
             scale: self.scale.clone(),
             as_of: self.as_of,
         }
+    }
+
+    fn answering(&self) -> impl Iterator<Item = &Pod> {
+        self.pods
+            .iter()
+            .filter(|pod| pod.counts() && pod.phase == Phase::Running && pod.ip.is_some())
     }
 }
 

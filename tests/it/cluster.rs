@@ -191,6 +191,7 @@ async fn a_variant_is_known_with_its_scale_its_pods_and_its_bounds() {
     assert_eq!(state.findings, []);
     let listing = state.listing(&llama);
     assert_eq!(listing.replicas[0].incarnation.as_ref().unwrap().as_str(), "uid-llama-a");
+    assert_eq!(listing.unready, listing.replicas[1..]);
     assert_eq!((listing.scale, listing.as_of), (state.scale.clone(), state.as_of));
 }
 

@@ -16,7 +16,7 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use crate::clock::Clock;
 use crate::collect::cluster::follow::{Change, Failure, Pace, Retry, Selection, answer, follow};
-use crate::collect::cluster::hpa::{Finding, Hpa};
+use crate::collect::cluster::hpa::Hpa;
 use crate::collect::cluster::world::{Feed, Health, Now, ScaleAnswer, TargetKey, WatchKey, World};
 use crate::collect::cluster::{ClusterState, Pod, Wanted};
 use crate::observe::Scale;
@@ -267,7 +267,7 @@ fn same_kind(one: &Failure, other: &Failure) -> bool {
     std::mem::discriminant(one) == std::mem::discriminant(other)
 }
 
-/// Says what is new about a variant, once.
+/// Says once when a scale target becomes unknown, and when it is known again.
 fn log_changes(previous: &ClusterState, next: &ClusterState) {
     for (variant, state) in &next.variants {
         let before = previous.variants.get(variant);
@@ -279,18 +279,6 @@ fn log_changes(previous: &ClusterState, next: &ClusterState) {
         let known = |state: &Scale| !matches!(state, Scale::Unknown(_));
         if known(&state.scale) && before.is_some_and(|before| !known(&before.scale)) {
             info!(%variant, "Scale target is known");
-        }
-        for finding in &state.findings {
-            if before.is_none_or(|before| !before.findings.contains(finding)) {
-                match finding {
-                    Finding::NotRead { .. } => {
-                        info!(%variant, finding = finding.label(), "Desired number is not read: {finding}");
-                    }
-                    Finding::WrongTargetType { .. } | Finding::WrongAverageValue { .. } => {
-                        warn!(%variant, finding = finding.label(), "Desired number is misread: {finding}");
-                    }
-                }
-            }
         }
     }
 }
