@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::demo::scenario::Scenario;
+use crate::demo::scenario::{Scenario, Variant};
 use crate::demo::score::Score;
 use crate::simulate::Micros;
 use crate::simulate::page::{self, Identity};
@@ -350,7 +350,7 @@ impl Fleet {
 pub fn static_fleet(
     scenario: &Scenario,
     until: Micros,
-    choose: impl Fn(&crate::demo::scenario::Variant) -> Replicas,
+    choose: impl Fn(&Variant) -> Replicas,
 ) -> Result<Score, SettingsError> {
     let mut scenario = scenario.clone();
     for variant in scenario.models.iter_mut().flat_map(|model| &mut model.variants) {
@@ -419,51 +419,133 @@ fn model_of(id: u64) -> usize {
 mod tests {
     use super::*;
 
+    fn scenario() -> Scenario {
+        Scenario::standard(Micros::from_secs(180), 1).unwrap()
+    }
+
+    fn fleet() -> Fleet {
+        Fleet::new(Arc::new(scenario()), Timestamp::UNIX_EPOCH).unwrap()
+    }
+
+    fn seconds(seconds: u64) -> Micros {
+        Micros::from_secs(seconds)
+    }
+
+    fn n(count: u32) -> Replicas {
+        Replicas::saturating(count)
+    }
+
     #[test]
-    fn tune() {
-        let s = Scenario::standard(Micros::from_secs(180), 1).unwrap();
-        for counts in
-            [[1, 1, 1], [2, 1, 1], [4, 1, 1], [4, 2, 2], [4, 2, 3], [4, 3, 4], [0, 1, 1], [0, 2, 2]]
-        {
-            let i = std::cell::Cell::new(0);
-            let score = static_fleet(&s, Micros::from_secs(180), |_| {
-                let n = counts[i.get()];
-                i.set(i.get() + 1);
-                Replicas::saturating(n)
-            })
-            .unwrap();
-            println!("{counts:?} cost {:.3} att {:?}", score.cost(&s), score.attainment());
-            for m in &score.models {
-                println!(
-                    "   arrived {} fin {} att {:?} stuck {} ttft p50/p95 {:?} {:?} itl p50/95 {:?} {:?}",
-                    m.arrived,
-                    m.finished,
-                    m.attainment(),
-                    m.stuck,
-                    m.ttft_quantile(0.5),
-                    m.ttft_quantile(0.95),
-                    m.itl_quantile(0.5),
-                    m.itl_quantile(0.95)
-                );
+    fn a_replica_starts_serves_and_drains_before_it_goes() {
+        let mut fleet = fleet();
+        fleet.advance_to(seconds(20));
+        fleet.scale(1, n(2)).unwrap();
+        fleet.advance_to(seconds(29));
+        assert_eq!((fleet.view()[1].ready, fleet.view()[1].starting), (1, 1));
+        assert_eq!(fleet.page("llama-h100-1"), None, "it does not serve yet");
+        fleet.advance_to(seconds(30));
+        assert_eq!((fleet.view()[1].ready, fleet.view()[1].starting), (2, 0));
+        assert!(fleet.page("llama-h100-1").is_some());
+
+        fleet.advance_to(seconds(60));
+        fleet.scale(1, n(1)).unwrap();
+        assert_eq!((fleet.view()[1].ready, fleet.view()[1].draining), (1, 1));
+        assert_eq!(fleet.page("llama-h100-1"), None, "it does not serve any more");
+        fleet.advance_to(seconds(180));
+        assert_eq!(fleet.view()[1].draining, 0, "what it had has long been answered");
+    }
+
+    #[test]
+    fn of_too_many_the_youngest_go_first_and_unready_before_ready() {
+        let mut fleet = fleet();
+        fleet.scale(0, n(2)).unwrap();
+        fleet.advance_to(seconds(15));
+        fleet.scale(0, n(4)).unwrap();
+        fleet.scale(0, n(3)).unwrap();
+        let names = |fleet: &Fleet| {
+            let live = fleet.members(0).filter(|(_, state)| *state != State::Draining);
+            live.map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&fleet), ["llama-l40s-0", "llama-l40s-1", "llama-l40s-2"]);
+        fleet.scale(0, n(1)).unwrap();
+        assert_eq!(names(&fleet), ["llama-l40s-0"]);
+        fleet.scale(0, n(2)).unwrap();
+        assert_eq!(names(&fleet), ["llama-l40s-0", "llama-l40s-4"], "no name comes back");
+    }
+
+    #[test]
+    fn no_request_is_lost_whatever_is_scaled() {
+        let mut fleet = fleet();
+        let waves = [3, 1, 4, 2, 0, 0, 3, 1, 2, 4];
+        for (step, count) in waves.into_iter().cycle().take(60).enumerate() {
+            fleet.advance_to(seconds(3 * step as u64));
+            for index in 0..3 {
+                fleet.scale(index, n(count)).unwrap();
             }
         }
-        let fleet = Fleet::new(Arc::new(s), Timestamp::UNIX_EPOCH).unwrap();
-        for mut fleet in [fleet] {
-            for i in 0..3 {
-                fleet.scale(i, Replicas::saturating(2)).unwrap();
-            }
-            for t in 0..36 {
-                fleet.advance_to(Micros::from_secs(t * 5));
-                println!(
-                    "{} {:?}",
-                    t * 5,
-                    fleet
-                        .view()
-                        .iter()
-                        .map(|v| (v.ready, v.running, v.waiting, (v.kv * 100.0) as u32))
-                        .collect::<Vec<_>>()
-                );
-            }
+        let arrived: u64 = fleet.score().models.iter().map(|model| model.arrived).sum();
+        let held: usize = fleet.loads.iter().map(|load| load.held.len()).sum();
+        let inside: usize = fleet
+            .variants
+            .iter()
+            .flat_map(|crew| &crew.members)
+            .map(|member| member.replica.outstanding())
+            .sum();
+        let finished = usize::try_from(fleet.score().finished()).unwrap();
+        assert_eq!(usize::try_from(arrived).unwrap(), finished + inside + held);
+    }
+
+    #[test]
+    fn requests_follow_the_seats_that_replicas_have() {
+        let mut fleet = fleet();
+        let mut running = [0, 0];
+        for second in 20..40 {
+            fleet.advance_to(seconds(second));
+            let views = fleet.view();
+            running = [running[0] + views[0].running, running[1] + views[1].running];
         }
+        let share = f64::from(running[1]) / f64::from(running[0]);
+        // 384 seats against 128; requests that end between two arrivals move it a little.
+        assert!((2.5..=3.5).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_run_in_any_steps() {
+        let (mut once, mut often) = (fleet(), fleet());
+        once.advance_to(seconds(100));
+        for step in 0..=1_000 {
+            often.advance_to(Micros::new(step * 100_000));
+        }
+        assert_eq!(once.view(), often.view());
+        for (once, often) in once.score().models.iter().zip(&often.score().models) {
+            // Requests that end between two arrivals are counted in another order.
+            assert_eq!((once.finished, once.good), (often.finished, often.good));
+            assert_eq!(once.ttft_quantile(0.9), often.ttft_quantile(0.9));
+            assert_eq!(once.itl_quantile(0.9), often.itl_quantile(0.9));
+        }
+    }
+
+    #[test]
+    fn the_wave_needs_more_than_the_smallest_fleet_and_less_than_the_largest() {
+        let scenario = scenario();
+        let run = |choose: fn(&Variant) -> Replicas| {
+            static_fleet(&scenario, seconds(180), choose).unwrap()
+        };
+        let (smallest, largest) = (run(|v| v.min), run(|v| v.max));
+        assert!(smallest.attainment().unwrap() < 0.5, "{:?}", smallest.attainment());
+        assert!(largest.attainment().unwrap() > 0.99, "{:?}", largest.attainment());
+        assert!(largest.cost(&scenario) > 3.0 * smallest.cost(&scenario));
+        let arrived = |score: &Score| score.models.iter().map(|m| m.arrived).collect::<Vec<_>>();
+        assert_eq!(arrived(&smallest), arrived(&largest), "both meet the same requests");
+    }
+
+    #[test]
+    fn an_overdue_request_counts_against_the_service() {
+        let mut fleet = fleet();
+        fleet.scale(2, Replicas::ZERO).unwrap();
+        fleet.advance_to(seconds(30));
+        let service = &fleet.score().models[1];
+        assert!(service.stuck > 0, "nobody serves this model");
+        assert!(service.attainment().unwrap() < 0.5);
     }
 }

@@ -151,10 +151,11 @@ pub fn table_lines(view: &View, width: u16) -> Vec<TextLine<'static>> {
     let width = if width == 0 { WIDTH } else { width };
     let chart = usize::from(width).saturating_sub(CHART_MARGIN).clamp(10, CHART_MAX);
     let mut lines = vec![title(view), TextLine::default()];
+    let most = view.models.iter().flat_map(|model| &model.variants).map(|line| line.max).max();
     for model in &view.models {
         lines.push(model_line(model, view, chart));
         for line in &model.variants {
-            lines.push(variant_line(line));
+            lines.push(variant_line(line, most.unwrap_or(0)));
             lines.push(chart_line("desired", &line.desired_past, line, view, chart, Color::Cyan));
             lines.push(chart_line("ready", &line.ready_past, line, view, chart, Color::Green));
             lines.push(why_line(line));
@@ -178,27 +179,28 @@ fn title(view: &View) -> TextLine<'static> {
         " Plimsoll demo ".bold().reversed(),
         format!("  {}{length}  ", clock(view.elapsed)).into(),
         format!("{word:<11}").fg(color).bold(),
-        "engines, load and HPA are simulated; the daemon and all HTTP are real".dark_gray(),
+        "simulated: engines, load, HPA; real: the daemon, HTTP".dark_gray(),
     ])
 }
 
 fn model_line(model: &ModelView, view: &View, chart: usize) -> TextLine<'static> {
     let load = sparkline(&model.load, model.load_max, view, chart);
     TextLine::from(vec![
-        format!(" {:<24}", model.name).bold(),
-        format!("{:>6.1} req/s  ", model.rate).yellow(),
+        format!(" {:<23}", model.name).bold(),
+        format!("{:>7.1} req/s  ", model.rate).yellow(),
         load.yellow(),
     ])
 }
 
-fn variant_line(line: &Line) -> TextLine<'static> {
+/// `most` is the largest maximum on the screen, to which the columns are aligned.
+fn variant_line(line: &Line, most: u32) -> TextLine<'static> {
     let fleet = &line.fleet;
     let desired = line.desired.map_or_else(|| "–".to_owned(), |desired| desired.to_string());
     let mut spans = vec![
         format!("   {:<12}", line.name).bold().cyan(),
         format!("{:<5}${:.2}/h  ", line.accelerator, line.cost).dark_gray(),
     ];
-    spans.extend(dots(line));
+    spans.extend(dots(line, most));
     spans.push(format!("  want {desired:<2}").cyan().bold());
     spans.push(format!("have {:<2}", fleet.ready).green().bold());
     let starting = if fleet.starting > 0 { format!("+{}", fleet.starting) } else { String::new() };
@@ -221,7 +223,7 @@ fn variant_line(line: &Line) -> TextLine<'static> {
 }
 
 /// One sign for each replica that may exist: ready, starting, on its way out, not there.
-fn dots(line: &Line) -> Vec<Span<'static>> {
+fn dots(line: &Line, most: u32) -> Vec<Span<'static>> {
     let fleet = &line.fleet;
     let all = fleet.ready + fleet.starting + fleet.draining;
     let sign = |sign: &str, count: u32| sign.repeat(count as usize);
@@ -230,6 +232,7 @@ fn dots(line: &Line) -> Vec<Span<'static>> {
         sign("◐", fleet.starting).yellow(),
         sign("◌", fleet.draining).magenta(),
         sign("·", line.max.saturating_sub(all)).dark_gray(),
+        sign(" ", most.saturating_sub(all.max(line.max))).into(),
     ]
 }
 
@@ -242,7 +245,7 @@ fn chart_line(
     color: Color,
 ) -> TextLine<'static> {
     TextLine::from(vec![
-        format!("{label:>37} ").dark_gray(),
+        format!("{label:>38} ").dark_gray(),
         sparkline(values, f64::from(line.max), view, chart).fg(color),
     ])
 }
@@ -271,7 +274,6 @@ fn footer(view: &View) -> Vec<TextLine<'static>> {
             format!("   TTFT p95 {ttft:>7}   mean ITL p95 {itl:>6}").into(),
         ]));
     }
-    let saved = if view.cost_of_max > 0.0 { 1.0 - view.cost / view.cost_of_max } else { 0.0 };
     lines.push(TextLine::from(vec![
         format!(" {:<24}", "all").into(),
         format!("within SLO {:>7}", percent(view.attainment)).bold(),
@@ -281,10 +283,8 @@ fn footer(view: &View) -> Vec<TextLine<'static>> {
         format!(" {:<24}", "cost so far").into(),
         format!("${:.3}", view.cost).bold(),
         format!(
-            "  the largest fleet: ${:.3}, {:.0} % more expensive   decisions: {}   q ends",
-            view.cost_of_max,
-            if saved < 1.0 { saved / (1.0 - saved) * 100.0 } else { 0.0 },
-            view.generation
+            "   the largest fleet all the time: ${:.3}   decisions: {}   q ends",
+            view.cost_of_max, view.generation
         )
         .dark_gray(),
     ]));
@@ -392,4 +392,124 @@ fn json_line(view: &View) -> serde_json::Value {
         "requests_finished": view.finished,
         "cost": view.cost,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::fleet::VariantView;
+
+    fn line(name: &str) -> Line {
+        Line {
+            name: name.to_owned(),
+            accelerator: "L40S".to_owned(),
+            cost: 1.3,
+            max: 4,
+            fleet: VariantView {
+                ready: 2,
+                starting: 1,
+                draining: 0,
+                running: 84,
+                waiting: 2,
+                kv: 0.64,
+                routed: 100,
+            },
+            rate: 10.8,
+            desired: Some(3),
+            held: false,
+            why: "analyze: 2 -> 3, KV spare low (0.050 < 0.100)".to_owned(),
+            trouble: None,
+            desired_past: vec![0.0, 1.0, 2.0, 3.0],
+            ready_past: vec![1.0, 1.0, 1.0, 2.0],
+        }
+    }
+
+    fn view() -> View {
+        View {
+            elapsed: Micros::from_secs(4),
+            length: Some(Micros::from_secs(40)),
+            span: Micros::from_secs(40),
+            phase: Phase::Rising,
+            generation: 4,
+            models: vec![ModelView {
+                name: "Llama-3.1-8B-Instruct".to_owned(),
+                rate: 41.2,
+                load: vec![10.0, 20.0, 30.0, 40.0],
+                load_max: 80.0,
+                ttft: Some(Micros::new(310_000)),
+                itl: Some(Micros::new(43_000)),
+                attainment: Some(0.998),
+                variants: vec![line("llama-l40s")],
+            }],
+            attainment: Some(0.998),
+            finished: 1234,
+            cost: 0.045,
+            cost_of_max: 0.147,
+        }
+    }
+
+    fn text(lines: &[TextLine<'_>]) -> String {
+        lines.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn the_table_shows_what_is_wanted_what_there_is_and_why() {
+        let text = text(&table_lines(&view(), 100));
+        for part in [
+            "0:04 of 0:40",
+            "▲ rising",
+            "41.2 req/s",
+            "●●◐·",
+            "want 3",
+            "have 2",
+            "+1",
+            "run  84 wait   2",
+            "64%",
+            "KV spare low (0.050 < 0.100)",
+            "within SLO  99.8 %",
+            "TTFT p95  0.31 s",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_chart_grows_to_the_right_and_leaves_the_future_empty() {
+        // 40 s in 20 cells: four samples fill two of them, each with the larger of its two.
+        assert_eq!(sparkline(&[10.0, 20.0, 30.0, 40.0], 80.0, &view(), 20), format!("▂▄{:18}", ""));
+        assert_eq!(sparkline(&[0.0; 40], 80.0, &view(), 5), "▁▁▁▁▁", "zero is not the future");
+        let long = [vec![80.0; 100], vec![0.0; 40]].concat();
+        assert_eq!(sparkline(&long, 80.0, &view(), 5), "▁▁▁▁▁", "the span's end is shown");
+        assert_eq!(sparkline(&[1.0, 2.0], 0.0, &view(), 3), "   ");
+    }
+
+    #[test]
+    fn a_bar_is_empty_at_nothing_and_full_at_one() {
+        for (share, want) in [(0.0, "    "), (0.5, "██  "), (1.0, "████"), (7.0, "████")]
+        {
+            assert_eq!(bar(share, 4), want);
+        }
+        assert_eq!(bar(0.28, 4), "█▏  ");
+    }
+
+    #[test]
+    fn lines_say_when_the_hpa_holds() {
+        let mut view = view();
+        view.models[0].variants[0].trouble = Some("HPA holds: the API answered 503".to_owned());
+        assert_eq!(
+            text_line(&view),
+            "0:04 rising  | llama-l40s want 3 have 2+1 10.8/s run 84 wait 2 kv 64% \
+             (HPA holds: the API answered 503)"
+        );
+        let json = json_line(&view);
+        assert_eq!(json["models"][0]["variants"][0]["trouble"], "HPA holds: the API answered 503");
+        assert_eq!(json["models"][0]["variants"][0]["desired"], 3);
+    }
+
+    #[test]
+    fn no_width_makes_the_table_panic() {
+        for width in [0, 1, 20, 39, 40, 41, 80, 1000] {
+            assert!(table_lines(&view(), width).len() > 10);
+        }
+    }
 }
