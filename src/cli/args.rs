@@ -123,17 +123,11 @@ pub struct DemoArgs {
 /// What the demo shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DemoOutput {
-    /// A table where standard output is a terminal, and lines elsewhere.
-    #[value(verbatim_doc_comment)]
+    /// A table that is redrawn in place where standard output is a terminal, and lines elsewhere.
     Auto,
-    /// A table that is redrawn in place.
-    #[value(verbatim_doc_comment)]
-    Table,
-    /// A line for each change.
-    #[value(verbatim_doc_comment)]
+    /// Lines of text.
     Lines,
     /// A JSON object a line for each tick.
-    #[value(verbatim_doc_comment)]
     Json,
 }
 
