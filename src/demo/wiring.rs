@@ -131,7 +131,7 @@ fn configuration(folder: &Path, scenario: &Scenario, pki: &Pki) -> anyhow::Resul
             "- name: {name}\n  namespace: {NAMESPACE}\n  model: {model}\n  \
              accelerator: {accelerator}\n  cost: {cost}\n  \
              replicas: {{min: {min}, max: {max}}}\n  \
-             targets: {{file: {{paths: [{path}], refresh: 200ms}}}}",
+             targets: {{file: {{paths: [{path}], refresh: 1s}}}}",
             model = model.name,
             accelerator = variant.accelerator,
             cost = variant.cost.per_hour(),
