@@ -268,11 +268,11 @@ fn files_that_are_named_must_be_there() {
         assert_eq!(
             paths,
             [
-                "kubernetes.kubeconfig",
                 "external_metrics.tls.cert_file",
                 "external_metrics.tls.key_file",
-                "scrape.tls.ca_file",
+                "kubernetes.kubeconfig",
                 "scrape.bearer_token_file",
+                "scrape.tls.ca_file",
                 "scrape.tls.cert_file",
                 "scrape.tls.key_file",
             ]
