@@ -1,6 +1,6 @@
 //! Configuration: a file as written, resolved into values that are valid by construction.
 //!
-//! Text and environment become a [`file::File`], in which every key is optional, and that becomes a
+//! Text and environment become a `File`, in which every key is optional, and that becomes a
 //! [`Config`], in which nothing is: no value there means "the default", and no combination there is
 //! one that the daemon would have to refuse. All problems are reported at once, each with its path,
 //! because whoever repairs a configuration through a pipeline should not need one run a mistake.
@@ -23,12 +23,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use crate::config::problem::counted;
 pub use crate::config::problem::{Problem, Severity};
 
 use crate::collect::scrape::Settings;
 use crate::collect::targets::{Endpoint, Source};
 use crate::config::check::Checks;
-use crate::config::problem::{List, counted};
+use crate::config::problem::List;
 use crate::config::written::WrittenDuration;
 use crate::fleet::{ModelName, VariantSpec};
 use crate::pipeline::Policy;

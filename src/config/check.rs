@@ -162,6 +162,20 @@ impl<'a> Checks<'a> {
         Some(file)
     }
 
+    /// A file that is written, in a folder that must be there.
+    pub(crate) fn file_to_write(
+        &mut self,
+        path: &str,
+        written: Option<&PathBuf>,
+    ) -> Option<PathBuf> {
+        let file = self.path(path, written)?;
+        let folder = file.parent().is_some_and(Path::is_dir);
+        if self.surroundings.files == Files::MustExist && (!folder || file.is_dir()) {
+            self.problems.error(path, "must be a file in a folder that exists", file.display());
+        }
+        Some(file)
+    }
+
     fn unreadable(&self, file: &Path) -> Option<String> {
         if self.surroundings.files == Files::NotChecked {
             return None;

@@ -103,7 +103,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         checks.problems.error("external_metrics.listen", rule, listen);
     }
     let shutdown = resolve_shutdown(&shutdown.clone().unwrap_or_default(), checks);
-    let state_file = checks.path("state_file", state_file.as_ref());
+    let state_file = checks.file_to_write("state_file", state_file.as_ref());
     let global = scrape::resolve(scrape.as_ref(), checks);
     let variants = variants::resolve(variants.as_deref(), &global, kubernetes.is_some(), checks);
     let policy = Policies { observe, saturation, enforce }.resolve(&global, &variants, checks);

@@ -13,7 +13,8 @@ use yaml_rust2::{ScanError, Yaml, YamlEmitter, YamlLoader};
 /// Deeper nesting is not a configuration, and a recursive reader must not meet it.
 const DEPTH_MAX: usize = 64;
 
-/// More values than any configuration has; YAML's aliases can ask for far more than they show.
+/// More values than any configuration has. YAML's aliases can ask for far more than they show, and
+/// all that is read is copied from layer to layer.
 const VALUES_MAX: usize = 200_000;
 
 /// Why a text is not YAML.

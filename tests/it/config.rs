@@ -249,7 +249,8 @@ fn files_that_are_named_must_be_there() {
     std::fs::write(folder.path().join("there"), "").unwrap();
     let read = |file: &str| {
         let text = format!(
-            "scrape: {{scheme: https, bearer_token_file: {file}, \
+            "state_file: {file}/state\n\
+             scrape: {{scheme: https, bearer_token_file: {file}, \
              tls: {{ca_file: {file}, cert_file: {file}, key_file: {file}}}}}\n\
              kubernetes: {{enabled: true, kubeconfig: {file}}}\n\
              external_metrics: {{tls: {{cert_file: {file}, key_file: {file}}}}}\n{VARIANT}"
@@ -257,17 +258,21 @@ fn files_that_are_named_must_be_there() {
         let base = folder.path().to_owned();
         problems(parse(&text, &Surroundings { base, ..surroundings(Files::MustExist) }))
     };
-    assert_eq!(read("there"), []);
+    let paths = |file| read(file).into_iter().map(|one| one.path).collect::<Vec<String>>();
+    // A file is no folder for the state, and a folder is no file for anything else.
+    assert_eq!(paths("there"), ["state_file"]);
+    assert!(paths("absent").contains(&"state_file".to_owned()));
     for missing in ["absent", "."] {
-        let paths: Vec<String> = read(missing).into_iter().map(|one| one.path).collect();
+        let mut paths = paths(missing);
+        paths.retain(|path| path != "state_file");
         assert_eq!(
             paths,
             [
-                "kubernetes.kubeconfig",
                 "external_metrics.tls.cert_file",
                 "external_metrics.tls.key_file",
-                "scrape.tls.ca_file",
+                "kubernetes.kubeconfig",
                 "scrape.bearer_token_file",
+                "scrape.tls.ca_file",
                 "scrape.tls.cert_file",
                 "scrape.tls.key_file",
             ]
