@@ -20,7 +20,7 @@ use plimsoll::publish::{Decided, Published, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
 use plimsoll::server::{Limits, Phase};
-use plimsoll::units::{CostPerHour, Replicas};
+use plimsoll::units::{CostPerHour, Replicas, Seconds};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
@@ -212,16 +212,9 @@ pub(crate) fn variant(namespace: &str, name: &str) -> Variant {
             cost: CostPerHour::ZERO,
             bounds: Bounds::default(),
         },
-        observation: Observation {
-            current: None,
-            ready: None,
-            pending: Replicas::ZERO,
-            bounds: Bounds::default(),
-            replicas: Vec::new(),
-            scale_unknown: None,
-            listed_at: None,
-            settled_since: None,
-        },
+        observation: Observation::of_nothing(Bounds::default()),
+        report: None,
+        undecided: None,
         decided: None,
     })
 }
@@ -245,7 +238,7 @@ impl Variant {
                 stage: Stage::Analyze,
                 before: after,
                 after,
-                reason: Reason::Steady,
+                reason: Reason::Settling { remaining: Seconds::ZERO },
             }],
             inputs_at: decided_at(),
             basis: Basis::Fresh,
@@ -257,7 +250,7 @@ impl Variant {
 
 pub(crate) fn published(variants: impl IntoIterator<Item = Variant>) -> Arc<Published> {
     let variants = variants.into_iter().map(|Variant(variant)| (variant.spec.key.clone(), variant));
-    Arc::new(Published { generation: 1, variants: variants.collect() })
+    Arc::new(Published { generation: 1, variants: variants.collect(), ..Published::default() })
 }
 
 // === server ===
