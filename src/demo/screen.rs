@@ -10,7 +10,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line as TextLine, Span, Text};
 use serde_json::json;
 
-use crate::demo::view::{Line, ModelView, Phase, View};
+use crate::demo::view::{Change, Line, ModelView, Phase, View};
 use crate::simulate::Micros;
 
 /// The eighths of a character cell, from below.
@@ -167,6 +167,15 @@ pub fn table_lines(view: &View, width: u16) -> Vec<TextLine<'static>> {
         lines.push(TextLine::default());
     }
     lines.extend(footer(view));
+    // The end of the table, because a small terminal cuts it off.
+    lines.push(TextLine::default());
+    lines.extend(view.changes.iter().map(|Change { at, variant, why }| {
+        TextLine::from(vec![
+            format!(" {:>5} ", clock(*at)).dark_gray(),
+            format!("{variant:<12}").cyan(),
+            why.clone().into(),
+        ])
+    }));
     lines
 }
 
@@ -432,6 +441,11 @@ mod tests {
             finished: 1234,
             cost: 0.045,
             cost_of_max: 0.147,
+            changes: vec![Change {
+                at: Micros::from_secs(3),
+                variant: "llama-l40s".to_owned(),
+                why: "analyze: 1 -> 2, KV spare low (0.020 < 0.100)".to_owned(),
+            }],
         }
     }
 
@@ -455,6 +469,7 @@ mod tests {
             "KV spare low (0.050 < 0.100)",
             "within SLO  99.8 %",
             "TTFT p95  0.31 s",
+            "0:03 llama-l40s  analyze: 1 -> 2",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
