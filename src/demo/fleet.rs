@@ -420,7 +420,9 @@ mod tests {
     use super::*;
 
     fn scenario() -> Scenario {
-        Scenario::standard(Micros::from_secs(180), 1).unwrap()
+        let mut scenario = Scenario::standard(seconds(180), 1).unwrap();
+        scenario.startup = seconds(10);
+        scenario
     }
 
     fn fleet() -> Fleet {

@@ -2,8 +2,10 @@
 //!
 //! Engines are described by their step times (fitted to kernel measurements of vLLM on each GPU, with
 //! a millisecond of host time for each step) and by the size of their caches; prices are what an hour
-//! of the GPU cost on demand in 2026. A start takes ten seconds here, where a real one takes a
-//! minute or more: the only figure that was made smaller, because a wave is shorter than a day.
+//! of the GPU cost on demand in 2026. Two figures are not real: a start takes five seconds where an
+//! engine takes a minute or more, because a wave here takes minutes and not hours; and caches are
+//! smaller than the cards could hold, because with more context in a batch, a step would take longer
+//! than the time between tokens that the demo promises.
 
 use crate::fleet::{Accelerator, Bounds, ModelName, Namespace, VariantKey, VariantName};
 use crate::simulate::Micros;
@@ -82,8 +84,6 @@ struct Row {
 }
 
 const LLAMA: [Row; 2] = [
-    // The cache is capped below what the card could hold: with more context in the batch, a step
-    // would take longer than the time between tokens that the demo promises.
     Row {
         name: "llama-l40s",
         accelerator: "L40S",
@@ -125,19 +125,19 @@ impl Scenario {
                 Model {
                     name: ModelName::new("meta-llama/Llama-3.1-8B-Instruct")?,
                     variants: LLAMA.iter().map(Row::variant).collect::<Option<_>>()?,
-                    shape: shape([10.0, 62.0, 16.0], wave)?,
+                    shape: shape([12.0, 54.0, 12.0], wave)?,
                     prompts: lengths(700.0, 0.7, 6_000)?,
                     outputs: lengths(220.0, 0.5, 1_000)?,
                 },
                 Model {
                     name: ModelName::new("Qwen/Qwen2.5-7B-Instruct")?,
                     variants: QWEN.iter().map(Row::variant).collect::<Option<_>>()?,
-                    shape: shape([1.5, 11.0, 4.0], wave)?,
+                    shape: shape([2.0, 9.0, 3.0], wave)?,
                     prompts: lengths(900.0, 0.7, 6_000)?,
                     outputs: lengths(260.0, 0.5, 1_000)?,
                 },
             ],
-            startup: Micros::from_secs(10),
+            startup: Micros::from_secs(5),
             wave,
             slo: Slo { ttft: Micros::from_secs(2), itl: Micros::new(60_000) },
             seed,

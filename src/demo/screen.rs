@@ -10,7 +10,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line as TextLine, Span, Text};
 use serde_json::json;
 
-use crate::demo::view::{Line, ModelView, Phase, View};
+use crate::demo::view::{Change, Line, ModelView, Phase, View};
 use crate::simulate::Micros;
 
 /// The eighths of a character cell, from below.
@@ -150,23 +150,36 @@ impl Drop for Table {
 pub fn table_lines(view: &View, width: u16) -> Vec<TextLine<'static>> {
     let width = if width == 0 { WIDTH } else { width };
     let chart = usize::from(width).saturating_sub(CHART_MARGIN).clamp(10, CHART_MAX);
-    let mut lines = vec![title(view), TextLine::default()];
+    let mut lines = vec![title(view, width), TextLine::default()];
     let most = view.models.iter().flat_map(|model| &model.variants).map(|line| line.max).max();
     for model in &view.models {
         lines.push(model_line(model, view, chart));
         for line in &model.variants {
+            let max = f64::from(line.max);
+            let desired = sparkline(&line.desired_past, max, view, chart).cyan();
+            let ready = sparkline(&line.ready_past, max, view, chart).green();
+            let price = format!("{} ${:.2}/h", line.accelerator, line.cost);
             lines.push(variant_line(line, most.unwrap_or(0)));
-            lines.push(chart_line("desired", &line.desired_past, line, view, chart, Color::Cyan));
-            lines.push(chart_line("ready", &line.ready_past, line, view, chart, Color::Green));
+            lines.push(chart_line(&price, "desired", desired));
+            lines.push(chart_line(&format!("{:.1} req/s", line.rate), "ready", ready));
             lines.push(why_line(line));
         }
         lines.push(TextLine::default());
     }
     lines.extend(footer(view));
+    // The end of the table, because a small terminal cuts it off.
+    lines.push(TextLine::default());
+    lines.extend(view.changes.iter().map(|Change { at, variant, why }| {
+        TextLine::from(vec![
+            format!(" {:>5} ", clock(*at)).dark_gray(),
+            format!("{variant:<12}").cyan(),
+            why.clone().into(),
+        ])
+    }));
     lines
 }
 
-fn title(view: &View) -> TextLine<'static> {
+fn title(view: &View, width: u16) -> TextLine<'static> {
     let (word, color) = match view.phase {
         Phase::Trough => ("▁ trough", Color::Blue),
         Phase::Rising => ("▲ rising", Color::Yellow),
@@ -175,11 +188,13 @@ fn title(view: &View) -> TextLine<'static> {
         Phase::Burst => ("⚡ burst", Color::Red),
     };
     let length = view.length.map_or_else(String::new, |length| format!(" of {}", clock(length)));
+    let note =
+        if width >= WIDTH { "simulated: engines, load, HPA; real: the daemon, HTTP" } else { "" };
     TextLine::from(vec![
         " Plimsoll demo ".bold().reversed(),
         format!("  {}{length}  ", clock(view.elapsed)).into(),
         format!("{word:<11}").fg(color).bold(),
-        "simulated: engines, load, HPA; real: the daemon, HTTP".dark_gray(),
+        note.dark_gray(),
     ])
 }
 
@@ -196,22 +211,13 @@ fn model_line(model: &ModelView, view: &View, chart: usize) -> TextLine<'static>
 fn variant_line(line: &Line, most: u32) -> TextLine<'static> {
     let fleet = &line.fleet;
     let desired = line.desired.map_or_else(|| "–".to_owned(), |desired| desired.to_string());
-    let mut spans = vec![
-        format!("   {:<12}", line.name).bold().cyan(),
-        format!("{:<5}${:.2}/h  ", line.accelerator, line.cost).dark_gray(),
-    ];
+    let mut spans = vec![format!("   {:<12}", line.name).bold().cyan()];
     spans.extend(dots(line, most));
     spans.push(format!("  want {desired:<2}").cyan().bold());
     spans.push(format!("have {:<2}", fleet.ready).green().bold());
     let starting = if fleet.starting > 0 { format!("+{}", fleet.starting) } else { String::new() };
     spans.push(format!("{starting:<3}").yellow());
-    spans.push(
-        format!(
-            " {:>5.1} req/s  run {:>3} wait {:>3}  KV ",
-            line.rate, fleet.running, fleet.waiting
-        )
-        .into(),
-    );
+    spans.push(format!(" run {:>3} wait {:>3}  KV ", fleet.running, fleet.waiting).into());
     let color = match fleet.kv {
         kv if kv >= 0.8 => Color::Red,
         kv if kv >= 0.6 => Color::Yellow,
@@ -236,23 +242,13 @@ fn dots(line: &Line, most: u32) -> Vec<Span<'static>> {
     ]
 }
 
-fn chart_line(
-    label: &str,
-    values: &[f64],
-    line: &Line,
-    view: &View,
-    chart: usize,
-    color: Color,
-) -> TextLine<'static> {
-    TextLine::from(vec![
-        format!("{label:>38} ").dark_gray(),
-        sparkline(values, f64::from(line.max), view, chart).fg(color),
-    ])
+fn chart_line(about: &str, label: &str, chart: Span<'static>) -> TextLine<'static> {
+    TextLine::from(vec![format!("     {about:<20}{label:>13} ").dark_gray(), chart])
 }
 
 fn why_line(line: &Line) -> TextLine<'static> {
     let why = if line.held { line.why.clone().yellow() } else { line.why.clone().into() };
-    let mut spans = vec!["     why  ".dark_gray(), why];
+    let mut spans = vec!["     ".into(), why];
     spans.extend(line.trouble.iter().map(|trouble| format!("  [{trouble}]").red()));
     TextLine::from(spans)
 }
@@ -269,21 +265,21 @@ fn footer(view: &View) -> Vec<TextLine<'static>> {
             .itl
             .map_or_else(|| "–".to_owned(), |itl| format!("{:.0} ms", itl.seconds() * 1e3));
         lines.push(TextLine::from(vec![
-            format!(" {:<24}", model.name).into(),
+            format!(" {:<23}", model.name).into(),
             format!("within SLO {:>7}", percent(model.attainment)).bold(),
-            format!("   TTFT p95 {ttft:>7}   mean ITL p95 {itl:>6}").into(),
+            format!("  TTFT p95 {ttft:>7}  ITL p95 {itl:>6}").into(),
         ]));
     }
     lines.push(TextLine::from(vec![
-        format!(" {:<24}", "all").into(),
+        format!(" {:<23}", "all").into(),
         format!("within SLO {:>7}", percent(view.attainment)).bold(),
-        format!("   {} requests answered", view.finished).into(),
+        format!("  {} requests answered", view.finished).into(),
     ]));
     lines.push(TextLine::from(vec![
-        format!(" {:<24}", "cost so far").into(),
+        format!(" {:<23}", "cost so far").into(),
         format!("${:.3}", view.cost).bold(),
         format!(
-            "   the largest fleet all the time: ${:.3}   decisions: {}   q ends",
+            "   largest fleet ${:.3}   decisions {}   q ends",
             view.cost_of_max, view.generation
         )
         .dark_gray(),
@@ -445,6 +441,11 @@ mod tests {
             finished: 1234,
             cost: 0.045,
             cost_of_max: 0.147,
+            changes: vec![Change {
+                at: Micros::from_secs(3),
+                variant: "llama-l40s".to_owned(),
+                why: "analyze: 1 -> 2, KV spare low (0.020 < 0.100)".to_owned(),
+            }],
         }
     }
 
@@ -468,6 +469,7 @@ mod tests {
             "KV spare low (0.050 < 0.100)",
             "within SLO  99.8 %",
             "TTFT p95  0.31 s",
+            "0:03 llama-l40s  analyze: 1 -> 2",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

@@ -94,7 +94,7 @@ impl Summary {
     fn write_models(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<26}{:>9}{:>9}{:>11}{:>10}{:>10}{:>9}",
+            "{:<23}{:>8}{:>9}{:>11}{:>9}{:>9}{:>9}",
             "model", "arrived", "answered", "within SLO", "TTFT p50", "TTFT p95", "ITL p95"
         )?;
         for (model, service) in self.scenario.models.iter().zip(&self.score.models) {
@@ -106,7 +106,7 @@ impl Summary {
                 itl.map_or_else(|| "-".to_owned(), |itl| format!("{:.0} ms", itl.seconds() * 1e3));
             writeln!(
                 f,
-                "{:<26}{:>9}{:>9}{:>11}{:>10}{:>10}{:>9}",
+                "{:<23}{:>8}{:>9}{:>11}{:>9}{:>9}{:>9}",
                 model.short_name(),
                 service.arrived,
                 service.finished,
@@ -122,7 +122,7 @@ impl Summary {
     fn write_variants(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<26}{:>14}{:>10}{:>8}{:>12}{:>12}",
+            "{:<23}{:>14}{:>9}{:>9}{:>10}{:>12}",
             "variant", "replica-hours", "$/hour", "cost", "scaled up", "scaled down"
         )?;
         for (index, (_, variant)) in self.scenario.variants().enumerate() {
@@ -131,7 +131,7 @@ impl Summary {
             let price = variant.cost.per_hour();
             writeln!(
                 f,
-                "{:<26}{hours:>14.3}{price:>10.2}{:>8}{ups:>12}{downs:>12}",
+                "{:<23}{hours:>14.3}{price:>9.2}{:>9}{ups:>10}{downs:>12}",
                 variant.key.variant.as_str(),
                 format!("${:.3}", hours * price),
             )?;
@@ -140,7 +140,7 @@ impl Summary {
     }
 
     fn write_fleets(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<26}{:>11}{:>10}{:>10}", "fleet", "within SLO", "answered", "cost")?;
+        writeln!(f, "{:<23}{:>14}{:>9}{:>9}", "fleet", "within SLO", "answered", "cost")?;
         for (name, score) in [
             ("autoscaled by Plimsoll", &self.score),
             ("always the largest", &self.largest),
@@ -148,7 +148,7 @@ impl Summary {
         ] {
             writeln!(
                 f,
-                "{name:<26}{:>11}{:>10}{:>10}",
+                "{name:<23}{:>14}{:>9}{:>9}",
                 percent(score.attainment()),
                 score.finished(),
                 format!("${:.3}", score.cost(&self.scenario))
@@ -163,8 +163,9 @@ impl fmt::Display for Summary {
         let slo = self.scenario.slo;
         writeln!(
             f,
-            "Plimsoll demo, {:.0} s of load. Within SLO: first token in {:.0} s and a mean time\n\
-             between tokens of at most {:.0} ms. A request that is still answered in time is not judged.\n",
+            "Plimsoll demo, {:.0} s of load. Within SLO: the first token in {:.0} s and a mean\n\
+             time between tokens of at most {:.0} ms. Requests that are still being answered in\n\
+             time are not judged.\n",
             self.elapsed.seconds(),
             slo.ttft.seconds(),
             slo.itl.seconds() * 1e3
@@ -176,8 +177,9 @@ impl fmt::Display for Summary {
         self.write_fleets(f)?;
         write!(
             f,
-            "\nThe other two fleets are the same simulated engines under the same requests, never\n\
-             scaled. Engines start in {:.0} s here; real ones take a minute or more, and scale less well.",
+            "\nThe other two fleets are the same simulated engines under the same requests,\n\
+             never scaled. A start takes {:.0} s here, and a minute or more in a real cluster,\n\
+             whose load does not rise and fall in minutes either.",
             self.scenario.startup.seconds()
         )
     }
@@ -185,4 +187,36 @@ impl fmt::Display for Summary {
 
 fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::fleet::Fleet;
+    use jiff::Timestamp;
+
+    fn summary() -> Summary {
+        let scenario = Arc::new(Scenario::standard(Micros::from_secs(60), 1).unwrap());
+        let mut fleet = Fleet::new(Arc::clone(&scenario), Timestamp::UNIX_EPOCH).unwrap();
+        let end = Micros::from_secs(60);
+        fleet.advance_to(end);
+        Summary::new(scenario, end, fleet.score(), &[]).unwrap()
+    }
+
+    #[test]
+    fn a_fleet_that_was_never_scaled_equals_the_smallest_static_one() {
+        let json = &summary().json()["summary"];
+        assert_eq!(json["autoscaled"], json["static_smallest"]);
+        assert_ne!(json["autoscaled"], json["static_largest"]);
+        // One replica of each variant for a minute: 1.30 + 2.95 + 1.80 dollars an hour.
+        let cost = json["autoscaled"]["cost"].as_f64().unwrap();
+        assert!((cost - 6.05 / 60.0).abs() < 1e-9, "{cost}");
+    }
+
+    #[test]
+    fn the_text_fits_a_terminal_of_80_columns() {
+        for line in summary().to_string().lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! write it. What the daemon decided comes from what the daemon publishes, what the HPA read from
 //! its answers, and the rest from the fleet itself.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::decide::Basis;
@@ -19,6 +20,8 @@ use crate::simulate::workload::Shape;
 const SAMPLE: Micros = Micros::from_secs(1);
 /// The samples over which a rate of requests is taken.
 const RATE_SAMPLES: usize = 5;
+/// Changes of what the daemon wants that stay visible.
+const CHANGES: usize = 12;
 /// The most samples that are kept: an hour of them.
 const SAMPLES: usize = 3_600;
 
@@ -45,6 +48,19 @@ pub struct View {
     pub cost: f64,
     /// What the largest fleet would have cost in the same time.
     pub cost_of_max: f64,
+    /// The last changes of what the daemon wants, newest first.
+    pub changes: Vec<Change>,
+}
+
+/// A change of what the daemon wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// When it was seen.
+    pub at: Micros,
+    /// Of which variant.
+    pub variant: String,
+    /// The step that explains it.
+    pub why: String,
 }
 
 /// Where the load is in its wave.
@@ -121,10 +137,13 @@ pub struct Observer {
     arrived: Vec<Vec<u64>>,
     load: Vec<Vec<f64>>,
     variants: Vec<Past>,
+    changes: VecDeque<Change>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Past {
+    /// What was wanted when the daemon was last looked at.
+    wanted: Option<u32>,
     routed: Vec<u64>,
     desired: Vec<f64>,
     ready: Vec<f64>,
@@ -172,6 +191,7 @@ impl Observer {
             load: vec![Vec::new(); scenario.models.len()],
             variants: vec![Past::default(); scenario.variants().count()],
             next_sample: Micros::ZERO,
+            changes: VecDeque::new(),
             length,
             scenario,
         }
@@ -185,15 +205,16 @@ impl Observer {
             self.sample(&views, &score, published);
         }
         let scenario = Arc::clone(&self.scenario);
-        let mut lines = scenario
+        let lines = scenario
             .variants()
             .enumerate()
             .map(|(index, (_, variant))| {
                 let line = self.line(index, variant, published, followed.get(index));
                 Line { fleet: views[index], ..line }
             })
-            .collect::<Vec<_>>()
-            .into_iter();
+            .collect::<Vec<_>>();
+        self.remember(elapsed, &lines);
+        let mut lines = lines.into_iter();
         let models = scenario
             .models
             .iter()
@@ -220,6 +241,18 @@ impl Observer {
             finished: score.finished(),
             cost: score.cost(&scenario),
             cost_of_max: largest.sum::<f64>() * hours,
+            changes: self.changes.iter().cloned().collect(),
+        }
+    }
+
+    fn remember(&mut self, at: Micros, lines: &[Line]) {
+        for (past, line) in self.variants.iter_mut().zip(lines) {
+            let before = std::mem::replace(&mut past.wanted, line.desired);
+            if before.is_some() && before != line.desired {
+                let (variant, why) = (line.name.clone(), line.why.clone());
+                self.changes.push_front(Change { at, variant, why });
+                self.changes.truncate(CHANGES);
+            }
         }
     }
 
@@ -309,5 +342,102 @@ fn rate(counts: &[u64]) -> f64 {
             (last - first) as f64 / seconds
         }
         [] | [_] => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::{Decision, Reason, Stage, Step};
+    use crate::fleet::VariantSpec;
+    use crate::observe::Observation;
+    use crate::publish::{Decided, PublishedVariant};
+    use crate::units::Replicas;
+    use jiff::Timestamp;
+
+    fn scenario() -> Arc<Scenario> {
+        Arc::new(Scenario::standard(Micros::from_secs(180), 1).unwrap())
+    }
+
+    /// A daemon that wants this many replicas of the first variant, and says nothing of others.
+    fn published(scenario: &Scenario, generation: u64, desired: u32) -> Published {
+        let (model, variant) = scenario.variants().next().unwrap();
+        let (key, at) = (variant.key.clone(), Timestamp::UNIX_EPOCH);
+        let spec = VariantSpec {
+            key: key.clone(),
+            model: model.name.clone(),
+            accelerator: None,
+            role: crate::fleet::Role::Both,
+            cost: variant.cost,
+            bounds: variant.bounds(),
+        };
+        let after = Replicas::saturating(desired);
+        let step = Step { stage: Stage::Analyze, before: after, after, reason: Reason::Steady };
+        let decision = Decision {
+            variant: key.clone(),
+            model: spec.model_key(),
+            current: None,
+            bounds: variant.bounds(),
+            steps: vec![step],
+            inputs_at: at,
+            basis: Basis::Fresh,
+        };
+        let observation = Observation {
+            current: None,
+            ready: None,
+            pending: Replicas::ZERO,
+            bounds: variant.bounds(),
+            replicas: Vec::new(),
+            scale_unknown: None,
+            listed_at: None,
+            settled_since: None,
+        };
+        let decided = Some(Decided { decision, at, elapsed: std::time::Duration::ZERO });
+        let variants = [(key, PublishedVariant { spec, observation, decided })].into();
+        Published { generation, variants }
+    }
+
+    #[test]
+    fn a_variant_without_a_decision_shows_none_and_not_zero() {
+        let scenario = scenario();
+        let fleet = Fleet::new(Arc::clone(&scenario), Timestamp::UNIX_EPOCH).unwrap();
+        let mut observer = Observer::new(Arc::clone(&scenario), None);
+        let view = observer.look(&fleet, &published(&scenario, 1, 2), &[]);
+        let lines = view.models.iter().flat_map(|model| &model.variants).collect::<Vec<_>>();
+        assert_eq!(
+            lines.iter().map(|line| line.desired).collect::<Vec<_>>(),
+            [Some(2), None, None]
+        );
+        assert_eq!(lines[1].why, "nothing decided yet");
+        assert_eq!(view.attainment, None, "nothing was answered yet");
+    }
+
+    #[test]
+    fn changes_are_remembered_newest_first_and_the_first_number_is_none() {
+        let scenario = scenario();
+        let mut fleet = Fleet::new(Arc::clone(&scenario), Timestamp::UNIX_EPOCH).unwrap();
+        let mut observer = Observer::new(Arc::clone(&scenario), None);
+        for (second, desired) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)] {
+            fleet.advance_to(Micros::from_secs(second));
+            observer.look(&fleet, &published(&scenario, second, desired), &[]);
+        }
+        let view = observer.look(&fleet, &published(&scenario, 6, 3), &[]);
+        let seen = view.changes.iter().map(|change| change.at).collect::<Vec<_>>();
+        assert_eq!(seen, [Micros::from_secs(5), Micros::from_secs(3)]);
+        assert_eq!(view.models[0].variants[0].desired_past, [1.0, 1.0, 2.0, 2.0, 3.0]);
+    }
+
+    #[test]
+    fn a_rate_is_taken_over_the_last_seconds_only() {
+        assert!((rate(&[0, 100, 100, 110, 120, 130, 140]) - 8.0).abs() < 1e-9);
+        assert!(rate(&[7]).abs() < 1e-9 && rate(&[]).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_phases_follow_the_wave() {
+        let shape = scenario().models[0].shape;
+        let phase = |second| Phase::of(&shape, Micros::from_secs(second)).label();
+        let seen = [0, 40, 90, 115, 130, 150, 179].map(phase);
+        assert_eq!(seen, ["trough", "rising", "crest", "falling", "burst", "falling", "trough"]);
     }
 }

@@ -139,7 +139,6 @@ async fn a_replica_is_listed_at_once_refuses_until_it_is_ready_and_again_when_it
     let text = page.text().await.unwrap();
     assert!(text.contains("model_name=\"Qwen/Qwen2.5-7B-Instruct\""), "it is Qwen's page");
 
-    // Too far away to become ready during this test, then near.
     shared.fleet().scale(0, Replicas::saturating(2)).unwrap();
     stage.follow().unwrap();
     let second = targets(directory.path(), "llama-l40s").last().unwrap().clone();
