@@ -352,7 +352,7 @@ mod tests {
     use crate::fleet::VariantSpec;
     use crate::observe::Observation;
     use crate::publish::{Decided, PublishedVariant};
-    use crate::units::Replicas;
+    use crate::units::{Replicas, Seconds};
     use jiff::Timestamp;
 
     fn scenario() -> Arc<Scenario> {
@@ -372,7 +372,8 @@ mod tests {
             bounds: variant.bounds(),
         };
         let after = Replicas::saturating(desired);
-        let step = Step { stage: Stage::Analyze, before: after, after, reason: Reason::Steady };
+        let reason = Reason::Settling { remaining: Seconds::ZERO };
+        let step = Step { stage: Stage::Analyze, before: after, after, reason };
         let decision = Decision {
             variant: key.clone(),
             model: spec.model_key(),
@@ -382,19 +383,11 @@ mod tests {
             inputs_at: at,
             basis: Basis::Fresh,
         };
-        let observation = Observation {
-            current: None,
-            ready: None,
-            pending: Replicas::ZERO,
-            bounds: variant.bounds(),
-            replicas: Vec::new(),
-            scale_unknown: None,
-            listed_at: None,
-            settled_since: None,
-        };
+        let observation = Observation::of_nothing(variant.bounds());
         let decided = Some(Decided { decision, at, elapsed: std::time::Duration::ZERO });
-        let variants = [(key, PublishedVariant { spec, observation, decided })].into();
-        Published { generation, variants }
+        let (report, undecided) = (None, None);
+        let published = PublishedVariant { spec, observation, report, decided, undecided };
+        Published { generation, variants: [(key, published)].into(), ..Published::default() }
     }
 
     #[test]
