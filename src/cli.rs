@@ -92,9 +92,9 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
     } else {
         writeln!(
             output,
-            "{} is valid: {} variants, hash {}",
+            "{} is valid: {}, hash {}",
             file.display(),
-            config.variants.len(),
+            config::counted(config.variants.len(), "variant"),
             config.hash()
         )?;
     }

@@ -1,6 +1,6 @@
 //! Configuration: a file as written, resolved into values that are valid by construction.
 //!
-//! Text and environment become a [`file::File`], in which every key is optional, and that becomes a
+//! Text and environment become a `File`, in which every key is optional, and that becomes a
 //! [`Config`], in which nothing is: no value there means "the default", and no combination there is
 //! one that the daemon would have to refuse. All problems are reported at once, each with its path,
 //! because whoever repairs a configuration through a pipeline should not need one run a mistake.
@@ -23,12 +23,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use crate::config::problem::counted;
 pub use crate::config::problem::{Problem, Severity};
 
 use crate::collect::scrape::Settings;
 use crate::collect::targets::{Endpoint, Source};
 use crate::config::check::Checks;
-use crate::config::problem::{List, counted};
+use crate::config::problem::List;
 use crate::config::written::WrittenDuration;
 use crate::fleet::{ModelName, VariantSpec};
 use crate::pipeline::Policy;
@@ -198,7 +199,7 @@ pub enum LoadError {
         /// The file.
         origin: String,
         /// What the layering says.
-        source: config::ConfigError,
+        source: Box<config::ConfigError>,
     },
     /// The text is YAML, and not a configuration.
     #[error(
@@ -272,8 +273,8 @@ pub fn parse(text: &str, surroundings: &Surroundings) -> Result<Loaded, LoadErro
     })?;
     let mut checks = Checks::new(surroundings);
     let file = if value.is_object() {
-        let merged = layers::merge(value, &surroundings.environment)
-            .map_err(|source| LoadError::Layers { origin: origin(), source })?;
+        let merged = layers::merge(value, &surroundings.environment, &mut checks.problems)
+            .map_err(|source| LoadError::Layers { origin: origin(), source: Box::new(source) })?;
         layers::read(merged, &mut checks.problems)
     } else {
         checks.problems.error_at("", "the file must be a mapping of keys to values");

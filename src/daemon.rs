@@ -30,8 +30,9 @@ use crate::collect::targets;
 use crate::config::{self, Authorization, Config, Files, Loaded};
 use crate::daemon::directory::Surroundings;
 use crate::daemon::kubernetes::Cluster;
-use crate::daemon::reload::Reloader;
+use crate::daemon::reload::{Origin, Reloader};
 use crate::daemon::ticks::{Parts, Ticks};
+use crate::observe::Scrape;
 use crate::publish::external_metrics::authorize::{
     Authorize, Lifetimes, SubjectAccessReviews, TrustFrontProxy,
 };
@@ -62,16 +63,24 @@ pub struct Options {
 
 /// A running daemon.
 pub struct Daemon {
-    clock: Clock,
-    published: watch::Receiver<Arc<Published>>,
+    common: Common,
     admin: SocketAddr,
     external_metrics: Option<SocketAddr>,
     shutdown: config::Shutdown,
     phase: watch::Sender<Phase>,
+}
+
+/// What all parts of a daemon use.
+pub(crate) struct Common {
+    pub(crate) clock: Clock,
+    pub(crate) registry: Registry,
     /// Ends everything that must outlive the draining of the servers.
-    stop: CancellationToken,
-    servers: TaskTracker,
-    tasks: TaskTracker,
+    pub(crate) stop: CancellationToken,
+    pub(crate) servers: TaskTracker,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) phases: watch::Receiver<Phase>,
+    pub(crate) published: watch::Receiver<Arc<Published>>,
+    pub(crate) wva: Wva,
 }
 
 /// Runs the daemon until it is told to end.
@@ -119,102 +128,65 @@ impl Daemon {
     /// An address cannot be listened on, a certificate cannot be loaded, or the credentials of the
     /// cluster cannot be used. An API server or a replica that does not answer is no error.
     pub async fn start(config: Config, options: Options) -> anyhow::Result<Self> {
-        let clock = Clock::start();
-        let (stop, servers, tasks) =
-            (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
-        let registry = Registry::new();
-        let telemetry = Telemetry::register(&registry)?;
-        let (outlet, published) = watch::channel(Arc::new(Published::default()));
-        let wva = if config.wva_metrics { Wva::Published } else { Wva::Off };
-        registry.register(Box::new(Gauges::new(published.clone(), clock, wva)))?;
         let (phase, phases) = watch::channel(Phase::Serving);
-
+        let (outlet, published) = watch::channel(Arc::new(Published::default()));
+        let common = Common::new(&config, published, phases)?;
+        let telemetry = Telemetry::register(&common.registry)?;
         let cluster = match &config.kubernetes {
-            Some(kubernetes) => {
-                Some(Cluster::connect(kubernetes, &config, clock, &tasks, &stop).await?)
-            }
+            Some(kubernetes) => Some(Cluster::connect(kubernetes, &config, &common).await?),
             None => None,
         };
-        let (targets, scrapes) = scrape(&config, clock, &registry, &tasks, &stop)?;
+        let (targets, scrapes) = scrape(&config, &common)?;
         let (reloads, inbox) = mpsc::channel(1);
         let parts = Parts {
-            clock,
+            clock: common.clock,
             telemetry: telemetry.clone(),
             published: outlet,
             scrapes,
             targets,
             cluster: cluster.as_ref().map(Cluster::state),
             reloads: inbox,
-            surroundings: Surroundings {
-                clock,
-                metrics: targets::Metrics::register(&registry)?,
-                tracker: tasks.clone(),
-                stop: stop.clone(),
-            },
-            tracker: tasks.clone(),
+            surroundings: common.surroundings()?,
+            tracker: common.tasks.clone(),
         };
         let ticks = Ticks::new(&config, parts);
-        let served = match &config.external_metrics {
+        let external_metrics = match &config.external_metrics {
             Some(settings) => {
                 let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
-                let published = published.clone();
-                let server = ApiServer { settings, wva, trust, published, phases: phases.clone() };
-                let started =
-                    server.start(clock, cluster.as_ref(), &registry, &servers, &tasks, &stop);
-                Some(started.await?)
+                Some(serve_external_metrics(settings, &common, trust, cluster.as_ref()).await?)
             }
             None => None,
         };
         if let Some(cluster) = &cluster {
-            cluster.follow_registration(&telemetry, &tasks, &stop);
+            cluster.follow_registration(&telemetry, &common);
         }
-        let reloader = Reloader::new(
-            options.config_file,
-            config.clone(),
-            reloads,
-            cluster.as_ref().map(Cluster::wanted),
-            telemetry,
-            clock,
-        );
-        let hooks = hooks(&registry, &published, clock, &reloader, options.log, &phases);
-        let listener = listen(config.listen, "server.listen").await?;
-        let admin = listener.local_addr()?;
-        tasks.spawn(admin::serve(listener, Arc::new(hooks), stop.clone(), tasks.clone()));
-        tasks.spawn(Arc::clone(&reloader).follow(stop.clone()));
-        tasks.spawn(ticks.run(stop.clone()));
+        let wanted = cluster.as_ref().map(Cluster::wanted);
+        let from = Origin { file: options.config_file, config: config.clone() };
+        let reloader = Reloader::new(from, reloads, wanted, telemetry, common.clock);
+        let admin = serve_admin(&config, &common, &reloader, options.log).await?;
+        common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
+        common.tasks.spawn(ticks.run(common.stop.clone()));
         info!(
             version = env!("CARGO_PKG_VERSION"),
             %admin,
-            external_metrics = served.map(|address| address.to_string()),
+            external_metrics = external_metrics.map(|address| address.to_string()),
             variants = config.variants.len(),
             config = config.hash(),
             "Plimsoll runs"
         );
-        let shutdown = config.shutdown;
-        let external_metrics = served;
-        Ok(Self {
-            clock,
-            published,
-            admin,
-            external_metrics,
-            shutdown,
-            phase,
-            stop,
-            servers,
-            tasks,
-        })
+        Ok(Self { common, admin, external_metrics, shutdown: config.shutdown, phase })
     }
 
     /// What all surfaces show, as it changes.
     #[must_use]
     pub fn published(&self) -> watch::Receiver<Arc<Published>> {
-        self.published.clone()
+        self.common.published.clone()
     }
 
     /// The clock that ages are measured with.
     #[must_use]
     pub const fn clock(&self) -> Clock {
-        self.clock
+        self.common.clock
     }
 
     /// Where the plain HTTP port listens.
@@ -233,48 +205,71 @@ impl Daemon {
     /// configured drain, and a moment.
     pub async fn shutdown(self) {
         let config::Shutdown { delay, drain } = self.shutdown;
+        let Common { servers, tasks, stop, .. } = self.common;
         self.phase.send_replace(Phase::Unready);
         if self.external_metrics.is_some() {
             tokio::time::sleep(delay).await;
         }
         self.phase.send_replace(Phase::Draining);
-        self.servers.close();
+        servers.close();
         // The servers bound their own draining; the margin is for closing connections.
         let bound = drain + Duration::from_secs(2);
-        if tokio::time::timeout(bound, self.servers.wait()).await.is_err() {
+        if tokio::time::timeout(bound, servers.wait()).await.is_err() {
             warn!("Requests are still open after the drain time");
         }
-        self.stop.cancel();
-        self.tasks.close();
-        if tokio::time::timeout(Duration::from_secs(6), self.tasks.wait()).await.is_err() {
+        stop.cancel();
+        tasks.close();
+        if tokio::time::timeout(Duration::from_secs(6), tasks.wait()).await.is_err() {
             warn!("Some tasks did not end in time");
         }
         info!("Plimsoll has ended");
     }
 }
 
-/// Starts to scrape; the sender takes the targets, the receiver gives what comes of them.
-fn scrape(
-    config: &Config,
-    clock: Clock,
-    registry: &Registry,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
-) -> anyhow::Result<(watch::Sender<Arc<Vec<Target>>>, mpsc::Receiver<crate::observe::Scrape>)> {
+// === impl Common ===
+
+impl Common {
+    fn new(
+        config: &Config,
+        published: watch::Receiver<Arc<Published>>,
+        phases: watch::Receiver<Phase>,
+    ) -> anyhow::Result<Self> {
+        let (clock, registry) = (Clock::start(), Registry::new());
+        let wva = if config.wva_metrics { Wva::Published } else { Wva::Off };
+        registry.register(Box::new(Gauges::new(published.clone(), clock, wva)))?;
+        let (stop, servers, tasks) =
+            (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
+        Ok(Self { clock, registry, stop, servers, tasks, phases, published, wva })
+    }
+
+    fn surroundings(&self) -> anyhow::Result<Surroundings> {
+        Ok(Surroundings {
+            clock: self.clock,
+            metrics: targets::Metrics::register(&self.registry)?,
+            tracker: self.tasks.clone(),
+            stop: self.stop.clone(),
+        })
+    }
+}
+
+/// Where targets go in and what comes of them comes out.
+type Scraping = (watch::Sender<Arc<Vec<Target>>>, mpsc::Receiver<Scrape>);
+
+fn scrape(config: &Config, common: &Common) -> anyhow::Result<Scraping> {
     let (targets, wanted) = watch::channel(Arc::default());
     let (inlet, scrapes) = mpsc::channel(SCRAPES_MAX);
     let limits =
         scrape::Limits { in_flight: config.scrape_concurrency, ..scrape::Limits::default() };
-    let running = Scraper::new(clock, limits, scrape::Metrics::register(registry)?, inlet);
-    tasks.spawn(running.run(wanted, tasks.clone(), stop.clone()));
+    let metrics = scrape::Metrics::register(&common.registry)?;
+    let running = Scraper::new(common.clock, limits, metrics, inlet);
+    common.tasks.spawn(running.run(wanted, common.tasks.clone(), common.stop.clone()));
     Ok((targets, scrapes))
 }
 
-/// Whom the external metrics API believes.
-fn trust(
-    given: Option<&Arc<TrustAnchor>>,
-    cluster: Option<&Cluster>,
-) -> anyhow::Result<watch::Receiver<Option<Arc<TrustAnchor>>>> {
+/// Whom the external metrics API believes, as it changes.
+type Trust = watch::Receiver<Option<Arc<TrustAnchor>>>;
+
+fn trust(given: Option<&Arc<TrustAnchor>>, cluster: Option<&Cluster>) -> anyhow::Result<Trust> {
     match (given, cluster) {
         (Some(anchor), _) => Ok(watch::channel(Some(Arc::clone(anchor))).1),
         (None, Some(cluster)) => Ok(cluster.trust()),
@@ -284,74 +279,65 @@ fn trust(
     }
 }
 
-/// What the external metrics API is served with.
-struct ApiServer<'a> {
-    settings: &'a config::ExternalMetrics,
-    wva: Wva,
-    trust: watch::Receiver<Option<Arc<TrustAnchor>>>,
-    published: watch::Receiver<Arc<Published>>,
-    phases: watch::Receiver<Phase>,
+async fn serve_external_metrics(
+    settings: &config::ExternalMetrics,
+    common: &Common,
+    trust: Trust,
+    cluster: Option<&Cluster>,
+) -> anyhow::Result<SocketAddr> {
+    let Common { clock, registry, stop, servers, tasks, phases, published, wva } = common;
+    let files = tls::Settings {
+        cert_file: settings.cert_file.clone(),
+        key_file: settings.key_file.clone(),
+    };
+    let certificate = ServingCertificate::load(clock.now(), files).await;
+    let certificate = Arc::new(certificate.context("external_metrics.tls")?);
+    let metrics = external_metrics::metrics::Metrics::register(registry)?;
+    metrics.certificate(certificate.not_after());
+    let authorizer: Arc<dyn Authorize> = match (settings.authorization, cluster) {
+        (Authorization::SubjectAccessReview, Some(cluster)) => {
+            let lifetimes = Lifetimes::default();
+            let (client, tasks) = (cluster.client(), tasks.clone());
+            Arc::new(SubjectAccessReviews::new(client, *clock, lifetimes, tasks))
+        }
+        (Authorization::SubjectAccessReview, None) => anyhow::bail!(
+            "external_metrics.authorization: subject_access_review needs kubernetes.enabled"
+        ),
+        (Authorization::TrustFrontProxy, _) => Arc::new(TrustFrontProxy),
+    };
+    let of_api = external_metrics::Settings {
+        ages: Ages { fresh: settings.fresh, hold: settings.hold },
+        wva_metrics: *wva == Wva::Published,
+    };
+    let api = Api::new(of_api, published.clone(), *clock, trust, authorizer, metrics.clone());
+    let listener = listen(settings.listen, "external_metrics.listen").await?;
+    let address = listener.local_addr()?;
+    let server_config = tls::server_config(Arc::clone(&certificate))?;
+    let (connections, phases) = (servers.clone(), phases.clone());
+    servers.spawn(async move {
+        let (api, limits) = (Arc::new(api), Limits::default());
+        external_metrics::serve(listener, api, server_config, limits, phases, &connections).await;
+    });
+    let (stop, clock) = (stop.clone(), *clock);
+    tasks.spawn(async move {
+        let report = |outcome: &_| metrics.reload(outcome, certificate.not_after());
+        certificate.follow(clock, tls::RELOAD_INTERVAL, stop, report).await;
+    });
+    Ok(address)
 }
 
-impl ApiServer<'_> {
-    async fn start(
-        self,
-        clock: Clock,
-        cluster: Option<&Cluster>,
-        registry: &Registry,
-        servers: &TaskTracker,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-    ) -> anyhow::Result<SocketAddr> {
-        let Self { settings, wva, trust, published, phases } = self;
-        let files = tls::Settings {
-            cert_file: settings.cert_file.clone(),
-            key_file: settings.key_file.clone(),
-        };
-        let certificate = ServingCertificate::load(clock.now(), files).await;
-        let certificate = Arc::new(certificate.context("external_metrics.tls")?);
-        let metrics = external_metrics::metrics::Metrics::register(registry)?;
-        metrics.certificate(certificate.not_after());
-        let authorizer: Arc<dyn Authorize> = match (settings.authorization, cluster) {
-            (Authorization::SubjectAccessReview, Some(cluster)) => {
-                Arc::new(SubjectAccessReviews::new(
-                    cluster.client(),
-                    clock,
-                    Lifetimes::default(),
-                    tasks.clone(),
-                ))
-            }
-            (Authorization::SubjectAccessReview, None) | (Authorization::TrustFrontProxy, _) => {
-                Arc::new(TrustFrontProxy)
-            }
-        };
-        let ages = Ages { fresh: settings.fresh, hold: settings.hold };
-        let settings_of_api =
-            external_metrics::Settings { ages, wva_metrics: wva == Wva::Published };
-        let api = Arc::new(Api::new(
-            settings_of_api,
-            published,
-            clock,
-            trust,
-            authorizer,
-            metrics.clone(),
-        ));
-        let listener = listen(settings.listen, "external_metrics.listen").await?;
-        let address = listener.local_addr()?;
-        let server_config = tls::server_config(Arc::clone(&certificate))?;
-        let connections = servers.clone();
-        servers.spawn(async move {
-            let limits = Limits::default();
-            let tls = server_config;
-            external_metrics::serve(listener, api, tls, limits, phases, &connections).await;
-        });
-        let stop = stop.clone();
-        tasks.spawn(async move {
-            let report = |outcome: &_| metrics.reload(outcome, certificate.not_after());
-            certificate.follow(clock, tls::RELOAD_INTERVAL, stop, report).await;
-        });
-        Ok(address)
-    }
+async fn serve_admin(
+    config: &Config,
+    common: &Common,
+    reloader: &Arc<Reloader>,
+    log: Option<LogFilter>,
+) -> anyhow::Result<SocketAddr> {
+    let hooks = Arc::new(hooks(common, reloader, log));
+    let listener = listen(config.listen, "server.listen").await?;
+    let address = listener.local_addr()?;
+    let Common { tasks, stop, .. } = common;
+    tasks.spawn(admin::serve(listener, hooks, stop.clone(), tasks.clone()));
+    Ok(address)
 }
 
 async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
@@ -359,16 +345,9 @@ async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 }
 
 /// What the admin port shows and does.
-fn hooks(
-    registry: &Registry,
-    published: &watch::Receiver<Arc<Published>>,
-    clock: Clock,
-    reloader: &Arc<Reloader>,
-    log: Option<LogFilter>,
-    phases: &watch::Receiver<Phase>,
-) -> Hooks {
-    let (registry, published) = (registry.clone(), published.clone());
-    let (reloader, phases) = (Arc::clone(reloader), phases.clone());
+fn hooks(common: &Common, reloader: &Arc<Reloader>, log: Option<LogFilter>) -> Hooks {
+    let (registry, published) = (common.registry.clone(), common.published.clone());
+    let (reloader, phases, clock) = (Arc::clone(reloader), common.phases.clone(), common.clock);
     Hooks {
         metrics: Box::new(move || {
             telemetry::render(&registry).map_err(|problem| {

@@ -238,6 +238,12 @@ impl fmt::Display for NoData {
     }
 }
 
+impl From<Outcome> for Reason {
+    fn from(outcome: Outcome) -> Self {
+        Self::Load(outcome)
+    }
+}
+
 impl Reason {
     /// The reason as a label value.
     #[must_use]

@@ -337,7 +337,7 @@ impl Pipeline {
         };
         match (usable, in_force) {
             (Ok(target), in_force) => {
-                let reason = Reason::Load(target.outcome.clone());
+                let reason = Reason::from(target.outcome.clone());
                 let analyzed = Step {
                     stage: Stage::Analyze,
                     before: target.before,

@@ -21,7 +21,7 @@ Exit codes:
 /// have, and publishes that number as Prometheus gauges and through the Kubernetes external metrics
 /// API, so that a stock HPA does the scaling.
 #[derive(Clone, Debug, PartialEq, Parser)]
-#[command(name = "plimsoll", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "plimsoll", version, disable_help_subcommand = true, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -36,20 +36,20 @@ pub enum Command {
     /// It runs until it gets SIGTERM or SIGINT, goes on serving for the configured delay, and then
     /// ends. Every key of the configuration can be set in the environment too, over the file:
     /// `PLIMSOLL__SERVER__LISTEN` sets `server.listen`.
-    #[command(after_help = EXIT_CODES)]
+    #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Run(RunArgs),
     /// Checks a configuration file and lists everything that is wrong with it.
     ///
     /// Warnings are printed to standard error and do not change the exit code.
-    #[command(after_help = EXIT_CODES)]
+    #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Check(CheckArgs),
     /// Prints the JSON Schema of the configuration file.
-    #[command(after_help = EXIT_CODES)]
+    #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Schema,
     /// Shows the daemon at work on simulated engines under load.
     ///
     /// Neither a cluster nor a GPU is needed, and nothing outside this machine is contacted.
-    #[command(after_help = EXIT_CODES)]
+    #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Demo(DemoArgs),
 }
 
@@ -57,13 +57,25 @@ pub enum Command {
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct RunArgs {
     /// Reads the configuration from this file.
-    #[arg(long, value_name = "FILE", env = "PLIMSOLL_CONFIG")]
+    #[arg(verbatim_doc_comment, long, value_name = "FILE", env = "PLIMSOLL_CONFIG")]
     pub config: PathBuf,
     /// Logs what this filter lets through, such as `info` or `warn,plimsoll::collect=debug`.
-    #[arg(long, value_name = "FILTER", env = "PLIMSOLL_LOG", default_value = "info")]
+    #[arg(
+        verbatim_doc_comment,
+        long,
+        value_name = "FILTER",
+        env = "PLIMSOLL_LOG",
+        default_value = "info"
+    )]
     pub log: String,
     /// Writes logs in this format.
-    #[arg(long, value_name = "FORMAT", env = "PLIMSOLL_LOG_FORMAT", default_value = "text")]
+    #[arg(
+        verbatim_doc_comment,
+        long,
+        value_name = "FORMAT",
+        env = "PLIMSOLL_LOG_FORMAT",
+        default_value = "text"
+    )]
     pub log_format: LogFormat,
 }
 
@@ -71,49 +83,49 @@ pub struct RunArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Lines for people.
+    #[value(verbatim_doc_comment)]
     Text,
     /// One JSON object a line.
+    #[value(verbatim_doc_comment)]
     Json,
 }
 
 /// Arguments of `check`.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct CheckArgs {
-    /// The configuration file.
-    #[arg(value_name = "FILE")]
+    /// Checks this configuration file.
+    #[arg(verbatim_doc_comment, value_name = "FILE")]
     pub file: PathBuf,
     /// Prints the effective configuration with every default as YAML.
-    #[arg(long)]
+    #[arg(verbatim_doc_comment, long)]
     pub print: bool,
-    /// Does not look for the files that the configuration names, such as certificates. For
-    /// checking the configuration of another machine.
-    #[arg(long)]
+    /// Does not look for the files that the configuration names, such as certificates:
+    /// for checking the configuration of another machine.
+    #[arg(verbatim_doc_comment, long)]
     pub skip_files: bool,
 }
 
 /// Arguments of `demo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
 pub struct DemoArgs {
-    /// Ends after this time, such as `90s` or `5m`. Without it, the demo runs until it is
-    /// interrupted.
-    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    /// Ends after this time, such as `90s` or `5m`.
+    /// Without it, the demo runs until it is interrupted.
+    #[arg(verbatim_doc_comment, long = "for", value_name = "DURATION", value_parser = duration)]
     pub duration: Option<Duration>,
     /// Shows the demo in this form.
-    #[arg(long, value_name = "FORM", default_value = "auto")]
+    #[arg(verbatim_doc_comment, long, value_name = "FORM", default_value = "auto")]
     pub output: DemoOutput,
     /// Draws the load from this seed: the same seed gives the same load.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
 /// What the demo shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DemoOutput {
-    /// A table where standard output is a terminal, and lines elsewhere.
+    /// A table that is redrawn in place where standard output is a terminal, and lines elsewhere.
     Auto,
-    /// A table that is redrawn in place.
-    Table,
-    /// A line for each change.
+    /// Lines of text.
     Lines,
     /// A JSON object a line for each tick.
     Json,

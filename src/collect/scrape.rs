@@ -191,9 +191,14 @@ impl Scraper {
         stop: CancellationToken,
     ) {
         let mut running = BTreeMap::new();
+        let mut last = Arc::default();
         loop {
             let wanted = Arc::clone(&targets.borrow_and_update());
-            self.reconcile(&wanted, &mut running, &tracker, &stop);
+            // A list that is only confirmed needs no work, and no second warning.
+            if wanted != last {
+                self.reconcile(&wanted, &mut running, &tracker, &stop);
+                last = wanted;
+            }
             match stop.run_until_cancelled(targets.changed()).await {
                 Some(Ok(())) => {}
                 Some(Err(_)) => {

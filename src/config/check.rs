@@ -1,7 +1,7 @@
 //! Checks of single values: a default where nothing is written, a problem where it is not allowed.
 //!
-//! A check always returns a value, so that the checks after it can go on; the configuration is
-//! refused in the end when there is a problem.
+//! A value that is not allowed is reported and then counts as not written, so that the checks after
+//! it can go on without repeating the complaint.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -45,6 +45,7 @@ impl<'a> Checks<'a> {
                 WrittenDuration(*allowed.end())
             );
             self.problems.error(path, rule, written);
+            return None;
         }
         Some(written.0)
     }
@@ -64,8 +65,9 @@ impl<'a> Checks<'a> {
                 WrittenSize(*allowed.end())
             );
             self.problems.error(path, rule, written);
+            return None;
         }
-        Some(usize::try_from(written.0).unwrap_or(usize::MAX))
+        usize::try_from(written.0).ok()
     }
 
     /// A number in a range.
@@ -79,6 +81,7 @@ impl<'a> Checks<'a> {
         if !allowed.contains(&written) {
             let rule = format!("must be from {} to {}", allowed.start(), allowed.end());
             self.problems.error(path, rule, &written);
+            return None;
         }
         Some(written)
     }
@@ -88,6 +91,7 @@ impl<'a> Checks<'a> {
         let written = written?;
         if !(written > 0.0 && written <= limit) {
             self.problems.error(path, format!("must be above 0 and at most {limit}"), written);
+            return None;
         }
         Some(written)
     }
@@ -126,7 +130,13 @@ impl<'a> Checks<'a> {
             self.problems.error(path, "must be a path", "\"\"");
             return None;
         }
-        Some(self.surroundings.base.join(written))
+        let joined = self.surroundings.base.join(written);
+        if joined.to_str().is_none() {
+            // What is printed is YAML, and YAML is Unicode.
+            self.problems.error(path, "must be Unicode with its folder", joined.display());
+            return None;
+        }
+        Some(joined)
     }
 
     /// A file that must be there and be readable.
@@ -148,6 +158,20 @@ impl<'a> Checks<'a> {
                 file.display()
             );
             self.problems.warning(path, rule);
+        }
+        Some(file)
+    }
+
+    /// A file that is written, in a folder that must be there.
+    pub(crate) fn file_to_write(
+        &mut self,
+        path: &str,
+        written: Option<&PathBuf>,
+    ) -> Option<PathBuf> {
+        let file = self.path(path, written)?;
+        let folder = file.parent().is_some_and(Path::is_dir);
+        if self.surroundings.files == Files::MustExist && (!folder || file.is_dir()) {
+            self.problems.error(path, "must be a file in a folder that exists", file.display());
         }
         Some(file)
     }

@@ -27,7 +27,7 @@ macro_rules! sections {
 pub(crate) type Items<T> = Vec<Option<T>>;
 
 sections! {
-    /// Configuration of Plimsoll.
+    /// Every key is optional but the name, the model and the targets of each variant.
     #[expect(clippy::struct_field_names, reason = "the field is the key")]
     File {
         /// Time between two decisions.

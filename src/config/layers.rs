@@ -27,12 +27,16 @@ const FOUND_MAX: usize = 60;
 
 /// Puts the environment over the file.
 pub(crate) fn merge(
-    file: Value,
+    mut file: Value,
     environment: &BTreeMap<String, String>,
+    problems: &mut Problems,
 ) -> Result<Value, ConfigError> {
+    refuse_paths(&mut file, problems);
     let variables = environment.iter().map(|(name, value)| (name.clone(), value.clone()));
-    let environment =
-        Environment::with_prefix(PREFIX).separator(SEPARATOR).source(Some(variables.collect()));
+    let environment = Environment::with_prefix(PREFIX)
+        .separator(SEPARATOR)
+        .ignore_empty(true)
+        .source(Some(variables.collect()));
     Layers::builder()
         .add_source(Tree(
             Layer::deserialize(file).map_err(|error| ConfigError::Message(error.to_string()))?,
@@ -74,12 +78,6 @@ impl Source for Tree {
     fn collect(&self) -> Result<Map<String, Layer>, ConfigError> {
         self.0.clone().into_table()
     }
-
-    /// The keys of a file are keys, not paths: `a.b` is not `b` in `a`.
-    fn collect_to(&self, cache: &mut Layer) -> Result<(), ConfigError> {
-        *cache = self.0.clone();
-        Ok(())
-    }
 }
 
 /// Environment variables whose values are read as YAML, so that numbers and lists can be set.
@@ -99,10 +97,20 @@ impl Source for Variables {
             let value = yaml::read(&text).unwrap_or(Value::String(text));
             let layer = Layer::deserialize(value)
                 .map_err(|error| ConfigError::Message(error.to_string()))?;
-            read.insert(key, layer);
+            read.insert(indexed(&key), layer);
         }
         Ok(read)
     }
+}
+
+/// The key with the brackets that the layers want around the index of a list, and that the name of
+/// a variable cannot have in most shells: `variants.0.cost` is `variants[0].cost`.
+fn indexed(key: &str) -> String {
+    key.split('.').fold(String::new(), |key, part| match part.parse::<u16>() {
+        Ok(index) if !key.is_empty() => format!("{key}[{index}]"),
+        Ok(_) | Err(_) if key.is_empty() => part.to_owned(),
+        Ok(_) | Err(_) => format!("{key}.{part}"),
+    })
 }
 
 /// One part of a path.
@@ -141,6 +149,18 @@ fn take(value: &mut Value, keys: &[Key]) -> Option<Value> {
         // `shift_remove` keeps the order of the others, and with it the order of the problems.
         Key::Name(name) => parent.as_object_mut()?.shift_remove(name),
     }
+}
+
+/// Takes out keys that the layers would take for paths: `a.b` is a key, and not `b` in `a`.
+fn refuse_paths(file: &mut Value, problems: &mut Problems) {
+    let Value::Object(map) = file else { return };
+    map.retain(|key, _| {
+        let path = key.contains(['.', '[']);
+        if path {
+            problems.error_at(join("", key), "is not a known key; keys are nested, not dotted");
+        }
+        !path
+    });
 }
 
 /// Notes elements of lists that are empty, before holes are made that look the same.

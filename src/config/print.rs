@@ -46,6 +46,9 @@ pub(crate) fn schema() -> Value {
     // Without references, a section has the defaults of the place where it is.
     settings.inline_subschemas = true;
     let mut schema = settings.into_generator().into_root_schema_for::<File>().to_value();
+    if let Some(root) = schema.as_object_mut() {
+        root.insert("title".to_owned(), "Configuration of Plimsoll".into());
+    }
     if let Some(defaults) = defaults() {
         add_defaults(&mut schema, &defaults);
     }

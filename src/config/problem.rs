@@ -115,8 +115,9 @@ impl Problems {
             })
     }
 
-    /// Splits into errors and warnings, in the order in which they were found.
-    pub(crate) fn split(self) -> (Vec<Problem>, Vec<Problem>) {
+    /// Splits into errors and warnings, each in the order of their paths.
+    pub(crate) fn split(mut self) -> (Vec<Problem>, Vec<Problem>) {
+        self.0.sort_by(|one, other| natural(&one.path).cmp(&natural(&other.path)));
         self.0.into_iter().partition(|problem| problem.severity == Severity::Error)
     }
 
@@ -150,6 +151,20 @@ pub(crate) fn join(path: &str, key: &str) -> String {
         (false, true) => format!("{path}.{key}"),
         (_, false) => format!("{path}[{key:?}]"),
     }
+}
+
+/// A path in parts whose order is the one that people expect: 2 before 10.
+fn natural(path: &str) -> Vec<Part<'_>> {
+    path.split(['.', '[', ']'])
+        .filter(|part| !part.is_empty())
+        .map(|part| part.parse().map_or(Part::Name(part), Part::Index))
+        .collect()
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Part<'a> {
+    Index(usize),
+    Name(&'a str),
 }
 
 /// How a number of things is said.
@@ -207,6 +222,20 @@ mod tests {
         assert_eq!(join("", "variants"), "variants");
         assert_eq!(join("a.b", "c_d"), "a.b.c_d");
         assert_eq!(join("overrides", "m/l-3.1#ns"), "overrides[\"m/l-3.1#ns\"]");
+    }
+
+    #[test]
+    fn problems_are_in_the_order_of_their_paths() {
+        let mut problems = Problems::default();
+        for path in ["variants[10].a", "variants[2].b", "a.b", "variants[2].a", "", "variants[2]"] {
+            problems.error_at(path, "is wrong");
+        }
+        let (errors, _) = problems.split();
+        let paths: Vec<&str> = errors.iter().map(|error| error.path.as_str()).collect();
+        assert_eq!(
+            paths,
+            ["", "a.b", "variants[2]", "variants[2].a", "variants[2].b", "variants[10].a"]
+        );
     }
 
     #[test]

@@ -103,7 +103,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         checks.problems.error("external_metrics.listen", rule, listen);
     }
     let shutdown = resolve_shutdown(&shutdown.clone().unwrap_or_default(), checks);
-    let state_file = checks.path("state_file", state_file.as_ref());
+    let state_file = checks.file_to_write("state_file", state_file.as_ref());
     let global = scrape::resolve(scrape.as_ref(), checks);
     let variants = variants::resolve(variants.as_deref(), &global, kubernetes.is_some(), checks);
     let policy = Policies { observe, saturation, enforce }.resolve(&global, &variants, checks);
@@ -341,14 +341,15 @@ impl Numbers {
     /// threshold, so it is never more than the threshold.
     fn check_together(self, path: &str, checks: &mut Checks<'_>) {
         let Self { kv_cache, queue_length, kv_spare, queue_spare } = self;
-        if kv_spare >= kv_cache {
+        let sound = |key: &str, checks: &Checks<'_>| !checks.problems.refused(&join(path, key));
+        if kv_spare >= kv_cache && sound("kv_cache_threshold", checks) {
             let rule = format!(
                 "must be below kv_cache_threshold, which is {kv_cache}, or the model would always \
                  grow"
             );
             checks.problems.error(join(path, "kv_spare_trigger"), rule, kv_spare);
         }
-        if queue_spare > queue_length {
+        if queue_spare > queue_length && sound("queue_length_threshold", checks) {
             let rule = format!(
                 "must not be above queue_length_threshold, which is {queue_length}, or the model \
                  would always grow"

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::clock::Clock;
 use crate::collect::cluster::{self, ClusterState, Expected, Pace, Registration, Wanted};
 use crate::config::{Config, Kubernetes};
-use crate::daemon::directory;
+use crate::daemon::{Common, directory};
 use crate::server::auth::TrustAnchor;
 use crate::telemetry::Telemetry;
 
@@ -28,16 +26,15 @@ impl Cluster {
     pub(crate) async fn connect(
         kubernetes: &Kubernetes,
         config: &Config,
-        clock: Clock,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
+        common: &Common,
     ) -> anyhow::Result<Self> {
+        let Common { clock, tasks, stop, .. } = common;
         let Kubernetes { kubeconfig, context } = kubernetes;
         let client = cluster::client(kubeconfig.as_deref(), context.as_deref()).await;
         let client = client.context("kubernetes")?;
         let pace = Pace::default();
         let (wanted, needs) = watch::channel(directory::wanted(config).into());
-        let state = cluster::watch(client.clone(), needs, pace, clock, tasks, stop.clone());
+        let state = cluster::watch(client.clone(), needs, pace, *clock, tasks, stop.clone());
         let authentication = cluster::authentication(client.clone(), pace, tasks, stop.clone());
         let (anchors, trust) = watch::channel(None);
         tasks.spawn(follow_trust(authentication, anchors, stop.clone()));
@@ -61,12 +58,8 @@ impl Cluster {
     }
 
     /// Says who answers for the external metrics, in a metric and, when it changes, in the log.
-    pub(crate) fn follow_registration(
-        &self,
-        telemetry: &Telemetry,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-    ) {
+    pub(crate) fn follow_registration(&self, telemetry: &Telemetry, common: &Common) {
+        let Common { tasks, stop, .. } = common;
         let mut registration = cluster::registration(
             self.client(),
             Expected::default(),

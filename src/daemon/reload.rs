@@ -24,6 +24,12 @@ use crate::telemetry::Telemetry;
 /// link, which file notifications miss, so the content is read.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Where the configuration that is in force came from.
+pub(crate) struct Origin {
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) config: Config,
+}
+
 /// Loads the configuration again.
 pub(crate) struct Reloader {
     file: Option<PathBuf>,
@@ -41,13 +47,13 @@ struct Inner {
 
 impl Reloader {
     pub(crate) fn new(
-        file: Option<PathBuf>,
-        config: Config,
+        origin: Origin,
         reloads: mpsc::Sender<Reload>,
         wanted: Option<Arc<watch::Sender<Arc<[Wanted]>>>>,
         telemetry: Telemetry,
         clock: Clock,
     ) -> Arc<Self> {
+        let Origin { file, config } = origin;
         let bytes = file.as_deref().and_then(read);
         let inner = Mutex::new(Inner { config, bytes, reloads, wanted });
         let reloader = Self { file, inner, telemetry, clock };

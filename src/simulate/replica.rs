@@ -39,7 +39,7 @@ use std::collections::VecDeque;
 use crate::simulate::Micros;
 use crate::simulate::replica::decodes::{Decodes, Phase};
 use crate::simulate::replica::settings::{Admission, Settings, SettingsError};
-use crate::simulate::replica::stats::{Counters, Stats};
+use crate::simulate::replica::stats::{Counters, Gauges, Stats};
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,6 +244,16 @@ impl Replica {
             kv_blocks: self.settings.kv_blocks,
             block_size: self.settings.block_size,
             counters: self.counters.clone(),
+        }
+    }
+
+    /// The gauges alone, without the cost of a whole snapshot.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
+        Gauges {
+            running: count(self.running.len()),
+            waiting: count(self.waiting.len()),
+            kv_usage: f64::from(self.kv_blocks_used) / f64::from(self.settings.kv_blocks),
         }
     }
 

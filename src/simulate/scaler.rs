@@ -204,15 +204,15 @@ impl Scaler {
     )]
     fn propose(&self, status: Replicas, value: MilliValue) -> i64 {
         let Settings { target, ref up, ref down, .. } = self.settings;
-        let (usage, target) = (value.0 as f64, target.0 as f64);
+        // The controller takes a negative sum for one that has overflowed, and as large as can be.
+        let usage = if value.0 < 0 { i64::MAX } else { value.0 };
+        let (usage, target) = (usage as f64, target.0 as f64);
         let ratio = usage / (target * f64::from(status.count()));
-        let proposal = if (1.0 - down.tolerance..=1.0 + up.tolerance).contains(&ratio) {
+        if (1.0 - down.tolerance..=1.0 + up.tolerance).contains(&ratio) {
             i64::from(status.count())
         } else {
             ((usage / target).ceil() as i64).min(i64::from(i32::MAX))
-        };
-        // The controller takes the largest proposal, starting from zero.
-        proposal.max(0)
+        }
     }
 
     fn stabilize(&mut self, now: Micros, current: i64, proposal: i64) -> i64 {

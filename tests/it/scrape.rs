@@ -67,6 +67,12 @@ fn settings() -> Settings {
     }
 }
 
+/// Leaves time for a handshake on a busy machine.
+fn slow_settings() -> Settings {
+    let interval = Duration::from_millis(400);
+    Settings { interval, timeout: interval, ..settings() }
+}
+
 fn replica(name: &str) -> ReplicaKey {
     let variant = VariantKey {
         namespace: Namespace::new("llm").unwrap(),
@@ -144,12 +150,15 @@ impl Bench {
 
     /// Waits for a scrape like this.
     async fn until(&mut self, want: impl Fn(&Scrape) -> bool) -> Scrape {
-        loop {
-            let scrape = self.next().await;
-            if want(&scrape) {
-                return scrape;
+        patiently(async {
+            loop {
+                let scrape = self.scrapes.recv().await.unwrap();
+                if want(&scrape) {
+                    return scrape;
+                }
             }
-        }
+        })
+        .await
     }
 
     async fn until_answered(&mut self) -> Reading {
@@ -275,6 +284,8 @@ fn the_proxy_of_the_environment_is_not_used() {
     // runs again in a process of its own.
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "scrape::a_compressed_page_is_read"])
+        .env_remove("no_proxy")
+        .env_remove("NO_PROXY")
         .env("http_proxy", "http://127.0.0.1:1")
         .env("HTTP_PROXY", "http://127.0.0.1:1")
         .env("ALL_PROXY", "http://127.0.0.1:1")
@@ -595,6 +606,20 @@ async fn a_target_that_changes_is_scraped_as_it_is_now() {
 }
 
 #[tokio::test]
+async fn a_target_that_stays_is_not_started_again() {
+    let server = Server::http(async |_| page("model a\n")).await;
+    // Its second turn is a minute away, so a new start would have nothing to show.
+    let url = server.url();
+    let mut targets = patient_targets(&url, Client::default());
+    let (first, second) = (targets.next().unwrap(), targets.next().unwrap());
+    let mut bench = Bench::new(vec![first.clone()]);
+    let scrape = bench.next().await;
+    bench.targets.send(Arc::new(vec![second, first.clone()])).unwrap();
+    assert_ne!(bench.next().await.replica, first.replica);
+    assert_eq!(bench.board.snapshot()[&first.replica].succeeded, Some(scrape.at));
+}
+
+#[tokio::test]
 async fn of_two_targets_with_one_name_the_first_is_scraped() {
     let server = Server::http(async |_| page("model a\n")).await;
     let first = target("a", &server.url(), settings());
@@ -672,7 +697,7 @@ async fn a_full_channel_holds_the_targets_back_and_loses_nothing() {
         async { page("model a\n") }
     })
     .await;
-    let target = target("a", &server.url(), settings());
+    let target = target("a", &server.url(), slow_settings());
     let mut bench = Bench::with_limits(vec![target], Limits::default(), 1);
     // One scrape in the channel, one that waits to be sent, and turns that go by; they are
     // counted when the target has its next turn.
@@ -682,7 +707,7 @@ async fn a_full_channel_holds_the_targets_back_and_loses_nothing() {
         }
     })
     .await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(asked.load(Ordering::SeqCst), 2);
     let (first, second, third) = (bench.next().await, bench.next().await, bench.next().await);
     assert!(first.at < second.at && second.at < third.at);

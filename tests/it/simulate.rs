@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::print_stdout, reason = "a replay of foreign vectors says what matched")]
 
+mod reference;
+
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,7 @@ use plimsoll::simulate::page::{Identity, render};
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::stats::Counters;
 use plimsoll::simulate::replica::{Event, Finished, Replica, Request};
+use proptest::prelude::*;
 use serde_json::Value;
 
 /// What a reference run says of one request.
@@ -330,4 +333,50 @@ fn stepping_in_small_spans_and_in_one_gives_the_same_events() {
     }
     assert_eq!(at_once, in_spans);
     assert_eq!(whole.snapshot(), small.snapshot());
+}
+
+fn any_settings() -> impl Strategy<Value = Settings> {
+    let admission = prop_oneof![Just(Admission::WholePrompt), Just(Admission::FirstChunk)];
+    // The budget is at least the seats, and the cache at least one request: 40 + 40 - 1 tokens.
+    (1..12_u32, 0..60_u32, 1..9_u32, 0..60_u32, 0..2_u32, admission).prop_map(
+        |(seats, more, block_size, blocks, gamma, admission)| Settings {
+            step: StepTime { alpha: 7_050.0, beta: 19.5, delta: 25.4, gamma: f64::from(gamma) },
+            max_num_seqs: seats,
+            max_num_batched_tokens: seats + more,
+            block_size,
+            kv_blocks: 80_u32.div_ceil(block_size) + blocks,
+            admission,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn the_engine_does_what_the_plain_rules_say(
+        settings in any_settings(),
+        requests in prop::collection::vec((0..40_000_u64, 1..40_u32, 1..40_u32), 1..60),
+    ) {
+        let mut now = 0;
+        let arrivals = requests.into_iter().zip(0..).map(|((gap, prompt, output), id)| {
+            now += gap;
+            (Micros::new(now), Request { id, prompt, output })
+        }).collect::<Vec<_>>();
+        let expected = reference::run(&settings, &arrivals);
+
+        let mut replica = Replica::new(settings).unwrap();
+        for &(at, request) in &arrivals {
+            replica.submit(at, request).unwrap();
+        }
+        let mut events = Vec::new();
+        replica.advance_to(Micros::new(u64::MAX), &mut events);
+        let mut times = vec![reference::Times::default(); arrivals.len()];
+        for event in events {
+            if let Event::Finished(Finished { request, queue, ttft, e2e, preemptions, .. }) = event {
+                times[usize::try_from(request.id).unwrap()] =
+                    reference::Times { queue, ttft, e2e, preemptions };
+            }
+        }
+        prop_assert_eq!(times, expected);
+        prop_assert_eq!(replica.snapshot().kv_blocks_used, 0);
+    }
 }

@@ -181,10 +181,7 @@ impl One<'_> {
         let max_path = join(&self.at("replicas"), "max");
         let min = checks.number(&min_path, min, &(0..=limit)).unwrap_or(REPLICAS_MIN);
         let max = checks.number(&max_path, max, &(1..=limit));
-        if let Some(max) = max.filter(|max| min > *max)
-            && !checks.problems.refused(&max_path)
-            && !checks.problems.refused(&min_path)
-        {
+        if let Some(max) = max.filter(|max| min > *max) {
             let rule = format!("must not be below {min_path}, which is {min}");
             checks.problems.error(max_path, rule, max);
         }

@@ -83,6 +83,13 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    fn remembered(answer: Answer) -> Self {
+        match answer {
+            Answer::Allowed => Self::Allowed(Source::Cached),
+            Answer::Denied(reason) => Self::Denied(reason),
+        }
+    }
+
     /// The verdict as a label value.
     #[must_use]
     pub const fn label(&self) -> &'static str {
@@ -149,10 +156,8 @@ impl SubjectAccessReviews {
     async fn verdict(&self, deadline: Duration, identity: &Identity, scope: Scope) -> Verdict {
         let now = self.clock.elapsed();
         let known = lock(&self.memory).cache.get(now, identity, &scope);
-        match known.fresh {
-            Some(Answer::Allowed) => return Verdict::Allowed(Source::Cached),
-            Some(Answer::Denied(reason)) => return Verdict::Denied(reason),
-            None => {}
+        if let Some(answer) = known.fresh {
+            return Verdict::remembered(answer);
         }
         let outcome = if known.failing {
             Err("the last review failed a moment ago".to_owned())
@@ -168,6 +173,13 @@ impl SubjectAccessReviews {
             Err(_) if known.lately_allowed => Verdict::Allowed(Source::Stale),
             Err(error) => Verdict::Unavailable(error),
         }
+    }
+
+    /// What can be said without asking.
+    fn recall(&self, identity: &Identity, scope: &Scope) -> Option<Verdict> {
+        let known = lock(&self.memory).cache.get(self.clock.elapsed(), identity, scope);
+        let stale = known.lately_allowed.then_some(Verdict::Allowed(Source::Stale));
+        known.fresh.map(Verdict::remembered).or(stale)
     }
 
     /// The review of this key: the one that is under way, or else a new one.
@@ -212,10 +224,13 @@ impl Authorize for SubjectAccessReviews {
             }
             let deadline = self.clock.elapsed() + WAIT_MAX;
             let coarse = self.verdict(deadline, identity, Scope::Everything).await;
-            if matches!(coarse, Verdict::Allowed(_)) {
-                return coarse;
+            let exact = Scope::Metric(access.clone());
+            match coarse {
+                Verdict::Allowed(_) => coarse,
+                Verdict::Denied(_) => self.verdict(deadline, identity, exact).await,
+                // Another question would fail as well, but the answer may be known.
+                Verdict::Unavailable(_) => self.recall(identity, &exact).unwrap_or(coarse),
             }
-            self.verdict(deadline, identity, Scope::Metric(access.clone())).await
         }
         .boxed()
     }

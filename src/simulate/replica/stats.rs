@@ -133,6 +133,17 @@ impl Histogram {
     }
 }
 
+/// How loaded a replica is at one instant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gauges {
+    /// Requests in the batch.
+    pub running: u32,
+    /// Requests in the waiting queue.
+    pub waiting: u32,
+    /// The share of the KV cache that is held.
+    pub kv_usage: f64,
+}
+
 /// Everything that a replica reports at one instant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stats {

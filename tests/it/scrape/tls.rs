@@ -13,7 +13,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
 use crate::scrape::server::{Body, Server, page};
-use crate::scrape::{Bench, failure, model, outcome, patient_target, reading, settings, target};
+use crate::scrape::{
+    Bench, failure, model, outcome, patient_target, reading, slow_settings, target,
+};
 
 /// A certificate authority.
 struct Authority {
@@ -151,7 +153,7 @@ async fn certificates_follow_their_files() {
         identity: Some(identity(folder.path(), &stranger.sign(&["plimsoll"]))),
         ..Client::default()
     };
-    let settings = Settings { client, ..settings() };
+    let settings = Settings { client, ..slow_settings() };
     let mut bench = Bench::new(vec![target("a", &server.tls_url(), settings)]);
     bench.until_failed(ScrapeFailure::Connection).await;
     authority.write(folder.path(), "ca.pem");
