@@ -36,8 +36,9 @@ impl Daemon {
         let (config, log) = (folder.join("plimsoll.yaml"), folder.join("plimsoll.log"));
         fs::write(&config, configuration(stage, namespace)).unwrap();
         let output = File::options().append(true).create(true).open(&log).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-            .args(["run", "--config"])
+        // A test that is ended by force must not leave its daemon behind.
+        let mut child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_plimsoll"), "run", "--config"])
             .arg(&config)
             .stdout(output.try_clone().unwrap())
             .stderr(output)

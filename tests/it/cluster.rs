@@ -426,7 +426,9 @@ async fn an_api_server_that_refuses_everybody_while_it_starts_takes_nothing_back
     fake.go_down().await;
     let scale = format!("{DEPLOYMENTS}/llama/scale");
     let refusing = [DEPLOYMENTS, PODS, HPAS, scale.as_str()];
-    refusing.iter().for_each(|path| fake.refuse_next(path, 3));
+    for path in refusing {
+        fake.refuse_next(path, 3);
+    }
     deploy(&fake, DEPLOYMENTS, "llama", 2, 2);
     fake.come_up().await;
     while refusing.iter().any(|path| fake.to_refuse(path) > 0) {
