@@ -352,6 +352,7 @@ async fn the_files_are_followed_until_they_are_not() {
     while outcomes.recv().await.unwrap() != Some(Reload::Replaced) {}
     write_leaf(directory.path(), &Leaf { chain_pem: String::new(), ..leaf() });
     while outcomes.recv().await.unwrap().is_some() {}
+    assert_eq!(certificate.not_after(), "2090-01-01T00:00:00Z".parse().unwrap());
     cancel.cancel();
     while outcomes.recv().await.is_some() {}
     tracker.close();
@@ -384,9 +385,9 @@ impl Generic {
         let handled = Arc::new(AtomicU64::new(0));
         let phase = watch::Sender::new(Phase::Serving);
         let (tracker, ended) = (TaskTracker::new(), CancellationToken::new());
-        let tls = server_config(certificate).unwrap();
+        let server_tls = server_config(certificate).unwrap();
         let (waiting, counted) = (Arc::clone(&permits), Arc::clone(&handled));
-        let handler = move |_, _| {
+        let respond = move |_, _| {
             let waiting = Arc::clone(&waiting);
             counted.fetch_add(1, Ordering::Relaxed);
             async move {
@@ -396,7 +397,7 @@ impl Generic {
         };
         let (seen, tasks, end) = (phase.subscribe(), tracker.clone(), ended.clone());
         tracker.spawn(async move {
-            serve(listener, tls, limits, seen, &tasks, handler).await;
+            serve(listener, server_tls, limits, seen, &tasks, respond).await;
             end.cancel();
         });
         Self { address, config, permits, handled, phase, tracker, ended }
