@@ -170,7 +170,7 @@ fn value(
         return Err(format!("no decision yet for {key}: waiting for data, {missing}"));
     };
     let desired = decided.decision.desired();
-    if let Some(replicas) = state.serves(desired, variant.observation.current) {
+    if let Some(replicas) = state.serves(desired) {
         return Ok(Value { replicas, at: decided.at });
     }
     let age = short(state.age().unwrap_or_default());
