@@ -104,23 +104,15 @@ impl Stage {
         let variant = VARIANT.replace("NAMESPACE", namespace);
         self.apply(&variant.replace("REPLICAS", &replicas.to_string()));
         self.apply(&HPA.replace("namespace: shop", &format!("namespace: {namespace}")));
-        let ready = || (self.ready(namespace) == Some(replicas)).then_some(());
+        let ready = || (self.engines.ready(namespace) == replicas).then_some(());
         until(&format!("{replicas} ready pods in {namespace}"), ready);
     }
 
     /// The replicas that the Deployment is asked for; `None` while the API server is away.
     pub(crate) fn replicas(&self, namespace: &str) -> Option<u32> {
-        self.deployment(namespace)?.spec?.replicas?.try_into().ok()
-    }
-
-    /// The replicas that are ready.
-    pub(crate) fn ready(&self, namespace: &str) -> Option<u32> {
-        self.deployment(namespace)?.status?.ready_replicas.unwrap_or(0).try_into().ok()
-    }
-
-    fn deployment(&self, namespace: &str) -> Option<Deployment> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
-        self.runtime.block_on(api.get("llama")).ok()
+        let deployment = self.runtime.block_on(api.get("llama")).ok()?;
+        deployment.spec?.replicas?.try_into().ok()
     }
 
     /// The page at a URL; `None` while nothing answers there.
