@@ -26,7 +26,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
@@ -43,6 +43,9 @@ use crate::server::auth::Peer;
 
 /// How long accepting pauses after it failed, which is when the process is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Header lines of an HTTP/1.1 request. Each group of a user is one, and some have hundreds.
+const HEADERS_MAX: usize = 2048;
 
 /// How far a server is on its way out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -207,8 +210,15 @@ where
         let requests = AtomicU64::new(0);
         let service = service_fn(|request| {
             requests.fetch_add(1, Ordering::Relaxed);
-            let response = (self.handler)(request, Arc::clone(&peer));
-            async move { Ok::<_, Infallible>(response.await) }
+            // The limit of an HTTP/1.1 buffer is only looked at while a head is incomplete.
+            let response = (head_bytes(&request) <= self.limits.header_bytes_max as usize)
+                .then(|| (self.handler)(request, Arc::clone(&peer)));
+            async move {
+                Ok::<_, Infallible>(match response {
+                    Some(response) => response.await,
+                    None => too_large(),
+                })
+            }
         });
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut draining = pin!(drained(self.phase.clone()));
@@ -245,6 +255,7 @@ where
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(header_max)
+            .max_headers(HEADERS_MAX)
             .max_buf_size(header_bytes_max as usize);
         builder
             .http2()
@@ -255,6 +266,19 @@ where
             .keep_alive_timeout(ping_max);
         if is_h2 { builder.http2_only() } else { builder.http1_only() }
     }
+}
+
+/// The size of a request's line and headers, without the few bytes between them.
+fn head_bytes(request: &Request<Incoming>) -> usize {
+    let line = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let headers = request.headers().iter();
+    line + headers.map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>()
+}
+
+fn too_large() -> Response<Full<Bytes>> {
+    let mut response = Response::default();
+    *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    response
 }
 
 /// Runs the streams of HTTP/2 connections on the tracker.

@@ -124,7 +124,7 @@ impl Api {
         let mut response = match answer.await.unwrap_or_else(|_| Err(late())) {
             Ok(response) => response,
             Err(failure) => {
-                debug!(kind = ?failure.kind, message = failure.message, "Answered with an error");
+                debug!(kind = ?failure.kind, reason = failure.message, "Answered with an error");
                 failure.response()
             }
         };
@@ -168,7 +168,12 @@ impl Api {
     fn page(&self, asked: &Asked<'_>, page: Page) -> Result<Response<Full<Bytes>>, Failure> {
         let offered: &[Form] = match page {
             Page::Groups => &[Form::Json, Form::DiscoveryV2],
-            _ => &[Form::Json],
+            Page::Version
+            | Page::Group
+            | Page::Resources
+            | Page::OpenApiV2
+            | Page::OpenApiV3Index
+            | Page::OpenApiV3 => &[Form::Json],
         };
         let form = asked.form(offered)?;
         let documents = &self.documents;

@@ -84,6 +84,24 @@ impl Selector {
             operator.accepts(labels.get(key.as_str()).map(String::as_str))
         })
     }
+
+    /// The only value that labels which match can have under a key, if there is only one.
+    #[must_use]
+    pub fn only_value(&self, key: &str) -> Option<&str> {
+        self.requirements.iter().filter(|requirement| requirement.key == key).find_map(
+            |Requirement { key: _, operator }| match operator {
+                Operator::Equals(value) => Some(value.as_str()),
+                Operator::In(values) if values.len() == 1 => values.first().map(String::as_str),
+                Operator::In(_)
+                | Operator::NotIn(_)
+                | Operator::NotEquals(_)
+                | Operator::Exists
+                | Operator::Absent
+                | Operator::Above(_)
+                | Operator::Below(_) => None,
+            },
+        )
+    }
 }
 
 impl Operator {

@@ -26,8 +26,8 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{self, CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// How long a connection's certificate counts as verified. Verifying costs more than answering; a
-/// certificate that expires is noticed this late.
+/// How long the verdict on a connection's certificate counts. Verifying costs more than answering;
+/// a certificate that expires is noticed this late.
 const VERIFIED_MAX: SignedDuration = SignedDuration::from_secs(10);
 
 /// The group that everybody who is somebody belongs to.
@@ -222,6 +222,7 @@ pub struct Peer {
 struct Verified {
     anchor: Arc<TrustAnchor>,
     at: Timestamp,
+    verdict: Result<(), Refusal>,
 }
 
 impl Peer {
@@ -235,16 +236,16 @@ impl Peer {
     fn check(&self, now: Timestamp, anchor: &Arc<TrustAnchor>) -> Result<(), Refusal> {
         // A poisoned lock holds a whole verdict: it is only ever replaced.
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Verified { anchor: trusted, at }) = &*verified
+        if let Some(Verified { anchor: trusted, at, verdict }) = &*verified
             && Arc::ptr_eq(trusted, anchor)
             && (SignedDuration::ZERO..VERIFIED_MAX).contains(&now.duration_since(*at))
         {
-            return Ok(());
+            return verdict.clone();
         }
-        *verified = None;
-        verify(now, &self.certificates, anchor)?;
-        *verified = Some(Verified { anchor: Arc::clone(anchor), at: now });
-        Ok(())
+        let verdict = verify(now, &self.certificates, anchor);
+        let anchor = Arc::clone(anchor);
+        *verified = Some(Verified { anchor, at: now, verdict: verdict.clone() });
+        verdict
     }
 }
 

@@ -377,7 +377,7 @@ mod tests {
             (8, 7_001, 8),
             (5, 5_000, 5),
             (3, 0, 1),
-            (3, -5_000, 1),
+            (3, -5_000, 1000),
             (3, 1_000_000_000_000_000, 1000),
         ] {
             let outcome = Scaler::new(open(0.0)).sync(at(0), steady(from), Ok(MilliValue(milli)));

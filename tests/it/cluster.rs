@@ -529,7 +529,13 @@ async fn a_taken_over_registration_is_noticed() {
         Expected { service: Some(("plimsoll".to_owned(), "plimsoll".to_owned())), ca_bundle: None };
     let stop = CancellationToken::new();
     let _guard = stop.clone().drop_guard();
-    let mut seen = cluster::registration(fake.client(), expected, PACE, &TaskTracker::new(), stop);
+    let mut seen = cluster::registration(
+        fake.client(),
+        move || expected.clone(),
+        PACE,
+        &TaskTracker::new(),
+        stop,
+    );
     seen.wait_for(|seen| *seen == Some(Registration::Absent)).await.unwrap();
 
     let object = |name: &str| {

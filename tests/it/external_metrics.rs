@@ -7,9 +7,11 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use plimsoll::publish::external_metrics::Settings;
 use plimsoll::publish::external_metrics::authorize::{Access, Authorize, Verdict};
+use plimsoll::publish::external_metrics::metrics::Metrics;
 use plimsoll::publish::external_metrics::state::Ages;
 use plimsoll::server::Phase;
 use plimsoll::server::auth::Identity;
+use plimsoll::server::tls::{CertificateError, Reload};
 use serde_json::json;
 
 use crate::external_metrics_harness::{BASE, Fixture, HPA, Http, Options, answer, variant};
@@ -119,6 +121,22 @@ async fn selectors_are_decoded_as_forms_and_understood_whole() {
 }
 
 #[tokio::test]
+async fn names_that_no_selector_can_have_are_selected_by_their_labels() {
+    let fixture = fixture().await;
+    let long = "x".repeat(100);
+    let names = [long.as_str(), "10.0.0.1:8000", "plain"];
+    fixture.publish(names.map(|name| variant("chat", name).desired(3, fixture.clock.elapsed())));
+    let client = fixture.proxy(Http::Two);
+    let labels = client.ask(&path("chat")).await.values();
+    assert_eq!(labels.len(), 3);
+    for (label, _) in labels {
+        let selected =
+            client.ask(&format!("{}?labelSelector=variant%3D{label}", path("chat"))).await;
+        assert_eq!(selected.values(), [(label, "3".to_owned())]);
+    }
+}
+
+#[tokio::test]
 async fn malformed_questions_are_bad_requests() {
     let fixture = fixture().await;
     let client = fixture.proxy(Http::Two);
@@ -200,7 +218,7 @@ async fn a_variant_without_a_decision_is_unavailable_and_never_zero() {
 }
 
 #[tokio::test]
-async fn a_held_decision_keeps_its_timestamp_and_is_never_below_what_is_running() {
+async fn a_held_decision_keeps_its_number_and_its_timestamp() {
     let fixture = with_ages(held()).await;
     let now = fixture.clock.elapsed();
     fixture.publish([
@@ -209,7 +227,7 @@ async fn a_held_decision_keeps_its_timestamp_and_is_never_below_what_is_running(
     ]);
     let answer = fixture.proxy(Http::Two).ask(&path("chat")).await;
     let values = answer.values().into_iter().map(|(_, value)| value).collect::<Vec<_>>();
-    assert_eq!(values, ["5", "5"]);
+    assert_eq!(values, ["2", "5"]);
     assert_eq!(answer.json()["items"][0]["timestamp"], "2026-11-21T01:37:04Z");
 }
 
@@ -502,4 +520,27 @@ async fn requests_are_counted_by_route_and_code() {
     let trusted = [("outcome", "allowed_trusted")];
     let count = fixture.counter("plimsoll_external_metrics_authorization_total", &trusted);
     assert!((count - 2.0).abs() < f64::EPSILON, "{count}");
+}
+
+#[tokio::test]
+async fn served_ages_and_certificates_are_measured() {
+    let fixture = fixture().await;
+    fixture.proxy(Http::Two).ask(&path("chat")).await;
+    let registry = prometheus::Registry::new();
+    let metrics = Metrics::register(&registry).unwrap();
+    let not_after = "2090-01-01T00:00:00Z".parse().unwrap();
+    metrics.reload(&Ok(Reload::Replaced), not_after);
+    metrics.reload(&Err(CertificateError::Malformed), not_after);
+    let text = |registry: &prometheus::Registry| {
+        prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
+    };
+    for line in [
+        "plimsoll_tls_reload_failures_total 1",
+        "plimsoll_tls_certificate_not_after_timestamp_seconds 3786912000",
+    ] {
+        assert!(text(&registry).lines().any(|found| found == line), "{line}");
+    }
+    let served = text(&fixture.registry);
+    let ages = "plimsoll_external_metrics_metric_age_seconds_count 2";
+    assert!(served.lines().any(|found| found == ages), "{served}");
 }

@@ -153,6 +153,21 @@ fn the_canonical_text_is_what_an_hpa_writes() {
     assert_eq!(selector.to_string(), "e1,!e2,env notin (x),variant=a,zone in (z1,z2)");
 }
 
+#[test]
+fn the_only_value_is_known_when_there_is_one() {
+    for (text, wanted) in [
+        ("variant=a", Some("a")),
+        ("zone,variant in (a)", Some("a")),
+        ("variant in (a,b)", None),
+        ("variant!=a", None),
+        ("zone=a", None),
+        ("", None),
+    ] {
+        let selector: Selector = text.parse().unwrap();
+        assert_eq!(selector.only_value("variant"), wanted, "{text}");
+    }
+}
+
 fn requirement() -> impl Strategy<Value = String> {
     let key = "(in|notin|[a-c]|x\\.y/[a-c])";
     let value = "(in|notin|[a-c0-9]{0,2})";
@@ -186,6 +201,18 @@ proptest! {
             .iter()
             .all(|part| part.parse::<Selector>().unwrap().matches(&subject));
         prop_assert_eq!(all.matches(&subject), each);
+    }
+
+    #[test]
+    fn what_matches_has_the_only_value(
+        requirements in proptest::collection::vec(requirement(), 1..3),
+        value in "[a-c0-9]{0,1}",
+    ) {
+        let selector: Selector = requirements.join(",").parse().unwrap();
+        let subject = labels(&[("a", &value), ("in", "c")]);
+        if selector.matches(&subject) && let Some(only) = selector.only_value("a") {
+            prop_assert_eq!(only, value);
+        }
     }
 
     #[test]

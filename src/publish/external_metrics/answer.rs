@@ -43,18 +43,28 @@ impl Metric {
         }
     }
 
+    /// The label that a variant's name is under.
+    const fn variant_label(self) -> &'static str {
+        match self {
+            Self::Desired => "variant",
+            Self::Wva => "variant_name",
+        }
+    }
+
     /// The labels by which a variant's value is selected. What is not known has no label.
     fn labels(self, spec: &VariantSpec) -> BTreeMap<&'static str, String> {
         let variant = unique_label_value(spec.key.variant.as_str());
         let accelerator = spec.accelerator.as_ref().map(|name| label_value(name.as_str()));
         let namespace = || label_value(spec.key.namespace.as_str());
         match self {
-            Self::Desired => [("variant", variant), ("model", label_value(spec.model.as_str()))]
-                .into_iter()
-                .chain([("role", spec.role.label().to_owned())])
-                .chain(accelerator.map(|name| ("accelerator", name)))
-                .collect(),
-            Self::Wva => [("variant_name", variant), ("namespace", namespace())]
+            Self::Desired => {
+                [(self.variant_label(), variant), ("model", label_value(spec.model.as_str()))]
+                    .into_iter()
+                    .chain([("role", spec.role.label().to_owned())])
+                    .chain(accelerator.map(|name| ("accelerator", name)))
+                    .collect()
+            }
+            Self::Wva => [(self.variant_label(), variant), ("namespace", namespace())]
                 .into_iter()
                 .chain([("exported_namespace", namespace())])
                 .chain(accelerator.map(|name| ("accelerator_type", name)))
@@ -109,7 +119,14 @@ pub fn readings(
     let Question { namespace, metrics, selector } = question;
     let mut readings = Vec::new();
     for metric in metrics {
+        // HPAs name their variant, and making the labels of all others would take most of the time.
+        let wanted = selector.only_value(metric.variant_label());
+        let is_other = |name: &str| wanted.is_some_and(|wanted| name != wanted);
         for (key, variant) in variants(published, namespace) {
+            let name = key.variant.as_str();
+            if is_other(name) && is_label_value(name) {
+                continue;
+            }
             let labels = metric.labels(&variant.spec);
             if selector.matches(&labels) {
                 let decided = variant.decided.as_ref().map(|decided| decided.elapsed);
@@ -153,7 +170,7 @@ fn value(
         return Err(format!("no decision yet for {key}: waiting for data, {missing}"));
     };
     let desired = decided.decision.desired();
-    if let Some(replicas) = state.serves(desired, variant.observation.current) {
+    if let Some(replicas) = state.serves(desired) {
         return Ok(Value { replicas, at: decided.at });
     }
     let age = short(state.age().unwrap_or_default());

@@ -3,9 +3,8 @@
 //! An HPA controller never looks at a value's timestamp: it acts on a value from six years ago. So
 //! the age must be judged here. A decision is served as it is while it is [`State::Fresh`]; for
 //! some time after that it is held, so that restarts and gaps in the data make no noise and a
-//! scale-up that has begun completes; then it is an error, on which the controller keeps what is
-//! running. A value that is held is never below what is running: a scale-down must not complete
-//! while nobody is looking.
+//! change that has begun completes; then it is an error, on which the controller keeps what is
+//! running.
 
 use std::time::Duration;
 
@@ -38,7 +37,7 @@ pub enum State {
         /// Its age.
         age: Duration,
     },
-    /// Served, but never below what is running.
+    /// Served as it was, with the timestamp of its data.
     Hold {
         /// Its age.
         age: Duration,
@@ -66,12 +65,12 @@ impl State {
         }
     }
 
-    /// The number to serve; `None` when there is none.
+    /// The number to serve; `None` when there is none. It is the number that the gauge shows: two
+    /// surfaces that disagree would be worse than either.
     #[must_use]
-    pub fn serves(self, desired: Replicas, current: Option<Replicas>) -> Option<Replicas> {
+    pub const fn serves(self, desired: Replicas) -> Option<Replicas> {
         match self {
-            Self::Fresh { .. } => Some(desired),
-            Self::Hold { .. } => Some(current.map_or(desired, |current| desired.max(current))),
+            Self::Fresh { .. } | Self::Hold { .. } => Some(desired),
             Self::Cold | Self::Expired { .. } => None,
         }
     }
@@ -123,18 +122,16 @@ mod tests {
     }
 
     #[test]
-    fn a_held_decision_never_goes_below_what_is_running() {
-        let [two, five] = [2, 5].map(Replicas::saturating);
+    fn a_held_decision_is_served_as_it_was_and_an_expired_one_not_at_all() {
+        let two = Replicas::saturating(2);
         let age = Duration::ZERO;
-        for (state, desired, current, served) in [
-            (State::Fresh { age }, two, Some(five), Some(two)),
-            (State::Hold { age }, two, Some(five), Some(five)),
-            (State::Hold { age }, five, Some(two), Some(five)),
-            (State::Hold { age }, two, None, Some(two)),
-            (State::Expired { age }, two, Some(five), None),
-            (State::Cold, two, Some(five), None),
+        for (state, served) in [
+            (State::Fresh { age }, Some(two)),
+            (State::Hold { age }, Some(two)),
+            (State::Expired { age }, None),
+            (State::Cold, None),
         ] {
-            assert_eq!(state.serves(desired, current), served, "{state:?}");
+            assert_eq!(state.serves(two), served, "{state:?}");
         }
     }
 
