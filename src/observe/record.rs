@@ -112,16 +112,14 @@ impl Recorder {
         let mut keys: Vec<&ReplicaKey> =
             listing.map(|listing| listing.replicas.iter().collect()).unwrap_or_default();
         keys.sort();
-        let never = Record::default();
-        let replicas: Vec<ReplicaObservation> = keys
-            .iter()
-            .map(|key| {
-                let record = self.replicas.get(key).unwrap_or(&never);
-                let unready = listing.is_some_and(|listing| listing.unready.contains(key));
-                ReplicaObservation { unready, ..record.observe(now, key, horizon) }
-            })
-            .collect();
+        let mut replicas = self.look(now, &keys, listing, horizon, horizon.window);
         let settled_since = self.settle(now, &spec.key, &replicas);
+        // Peaks of before the replicas were these say what another number of them carried: those
+        // that a new replica has relieved would ask for one more.
+        let settled = settled_since.and_then(|since| Seconds::from_span(now.duration_since(since)));
+        if let Some(settled) = settled.filter(|settled| *settled < horizon.window) {
+            replicas = self.look(now, &keys, listing, horizon, settled);
+        }
         let (state, scale_unknown) = match listing.map(|listing| &listing.scale) {
             Some(Scale::Known(state)) => (Some(*state), None),
             Some(Scale::Unknown(why)) => (None, Some(why.clone())),
@@ -146,6 +144,24 @@ impl Recorder {
             listed_at: listing.map(|listing| listing.as_of),
             settled_since,
         }
+    }
+
+    /// Each listed replica, with its gauges over the last `gauges` of the window.
+    fn look(
+        &self,
+        now: Timestamp,
+        keys: &[&ReplicaKey],
+        listing: Option<&Listing>,
+        horizon: Horizon,
+        gauges: Seconds,
+    ) -> Vec<ReplicaObservation> {
+        let never = Record::default();
+        let look = |key: &&ReplicaKey| {
+            let record = self.replicas.get(key).unwrap_or(&never);
+            let unready = listing.is_some_and(|listing| listing.unready.contains(key));
+            ReplicaObservation { unready, ..record.observe(now, key, horizon, gauges) }
+        };
+        keys.iter().map(look).collect()
     }
 
     /// What the targets themselves say about scale: those that have answered and have not stopped.
@@ -276,17 +292,24 @@ impl Record {
         }
     }
 
-    fn observe(&self, now: Timestamp, key: &ReplicaKey, horizon: Horizon) -> ReplicaObservation {
+    fn observe(
+        &self,
+        now: Timestamp,
+        key: &ReplicaKey,
+        horizon: Horizon,
+        gauges: Seconds,
+    ) -> ReplicaObservation {
         let window = span(horizon.window);
+        let seen = Horizon { window: gauges, ..horizon };
         let completions = self.finished(now, window);
         ReplicaObservation {
             replica: key.clone(),
             freshness: self.freshness(now, horizon),
-            kv_usage: summary(&self.kv_mean, now, horizon, Fraction::new),
-            kv_hottest: summary(&self.kv_hottest, now, horizon, Fraction::new),
-            waiting: summary(&self.waiting, now, horizon, Requests::new),
-            waiting_hottest: summary(&self.waiting_hottest, now, horizon, Requests::new),
-            running: summary(&self.running, now, horizon, Requests::new),
+            kv_usage: summary(&self.kv_mean, now, seen, Fraction::new),
+            kv_hottest: summary(&self.kv_hottest, now, seen, Fraction::new),
+            waiting: summary(&self.waiting, now, seen, Requests::new),
+            waiting_hottest: summary(&self.waiting_hottest, now, seen, Requests::new),
+            running: summary(&self.running, now, seen, Requests::new),
             arrivals: self.arrivals(now, window, completions),
             completions: completions.and_then(request_rate),
             prompt_rate: self.token_rate(now, window, |rank| &rank.prompt_tokens),
