@@ -5,6 +5,7 @@ mod cluster;
 mod exposition;
 mod pages;
 mod pipeline;
+mod recordings;
 mod scrape;
 mod selector;
 mod simulate;
