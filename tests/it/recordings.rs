@@ -101,7 +101,7 @@ fn every_recorded_number_is_read_exactly_and_what_is_not_on_a_page_is_absent() {
 }
 
 /// How many numbers of the row are on the page, and how many are on neither.
-fn compare(place: &str, row: &Row<'_>, reading: &Reading, rank: &RankReading) -> (usize, usize) {
+fn compare(place: &str, row: &Row, reading: &Reading, rank: &RankReading) -> (usize, usize) {
     let known = |name: &&str| {
         OTHER_COLUMNS.contains(name) || COLUMNS.iter().any(|(column, _)| column == name)
     };

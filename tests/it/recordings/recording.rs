@@ -32,7 +32,7 @@ pub(crate) struct Server {
     /// One scrape each, in the order of time.
     pub(crate) pages: Vec<Page>,
     /// What another parser read from the pages.
-    pub(crate) rows: Vec<Row<'static>>,
+    pub(crate) rows: Vec<Row>,
 }
 
 /// One scrape.
@@ -50,8 +50,8 @@ pub(crate) struct Page {
 }
 
 /// A line of a table.
-pub(crate) struct Row<'a> {
-    header: &'a [String],
+pub(crate) struct Row {
+    header: &'static [String],
     fields: Vec<String>,
 }
 
@@ -160,7 +160,7 @@ impl Recording {
 }
 
 impl Request {
-    fn read(row: &Row<'_>) -> Self {
+    fn read(row: &Row) -> Self {
         let number = |name| row.number(name);
         let sent = number("t_send").unwrap();
         let end = match (row.text("error"), row.text("status")) {
@@ -168,22 +168,29 @@ impl Request {
             (error, "") if error.starts_with("Client") => End::Lost,
             _ => End::Complete,
         };
+        let completions = number("n").unwrap();
+        let tokens = number("usage_completion").or(number("chunks")).unwrap_or(0.0);
+        // Several tokens may reach the client as one chunk; of a whole answer the gaps are known.
+        let gaps = match (number("itl_n"), end) {
+            (Some(_), End::Complete) => (tokens - completions).max(0.0),
+            (seen, _) => seen.unwrap_or(0.0),
+        };
         Self {
             target: row.text("target").to_owned(),
             sound: row.text("kind") == "ok",
-            completions: number("n").unwrap(),
+            completions,
             sent,
             first: number("ttft").map(|ttft| sent + ttft),
             ended: sent + number("e2e").unwrap_or(0.0),
             end,
             prompt_tokens: number("prompt_tokens").unwrap(),
-            tokens: number("usage_completion").or(number("chunks")).unwrap_or(0.0),
-            gaps: (number("itl_n").unwrap_or(0.0), number("itl_sum").unwrap_or(0.0)),
+            tokens,
+            gaps: (gaps, number("itl_sum").unwrap_or(0.0)),
         }
     }
 }
 
-impl Row<'_> {
+impl Row {
     /// The names of the columns.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.header.iter().map(String::as_str)
@@ -214,7 +221,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn phases(events: &[Row<'_>]) -> Vec<Phase> {
+fn phases(events: &[Row]) -> Vec<Phase> {
     let bounds = ["phase", "drained", "sigterm", "end"];
     let bounds: Vec<_> = events.iter().filter(|row| bounds.contains(&row.text("event"))).collect();
     let pairs = bounds.windows(2).filter(|pair| pair[0].text("event") == "phase");
@@ -260,7 +267,7 @@ fn pages(path: &Path) -> Vec<Page> {
 }
 
 /// The lines of a table after its header.
-fn table(path: &Path) -> Vec<Row<'static>> {
+fn table(path: &Path) -> Vec<Row> {
     let mut text = String::new();
     let file = File::open(path).unwrap();
     if path.extension().is_some_and(|extension| extension == "gz") {
