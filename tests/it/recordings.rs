@@ -14,9 +14,11 @@ mod recording;
 mod replay;
 mod serving;
 
+use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use plimsoll::observe::{RankReading, Reading};
+use plimsoll::units::{Fraction, Requests, Tokens};
 
 use crate::recordings::recording::{Row, recordings};
 
@@ -25,21 +27,21 @@ type Column = (&'static str, fn(&Reading, &RankReading) -> Option<f64>);
 
 /// Every column that a page decides.
 const COLUMNS: &[Column] = &[
-    ("running", |_, rank| rank.running.map(|it| it.requests())),
-    ("waiting", |_, rank| rank.waiting.map(|it| it.requests())),
-    ("waiting_capacity", |_, rank| rank.waiting_capacity.map(|it| it.requests())),
-    ("waiting_deferred", |_, rank| rank.waiting_deferred.map(|it| it.requests())),
-    ("kv_usage", |_, rank| rank.kv_usage.map(|it| it.fraction())),
-    ("preemptions", |_, rank| rank.preemptions.map(|it| it.requests())),
-    ("prompt_tokens", |_, rank| rank.prompt_tokens.map(|it| it.tokens())),
-    ("generation_tokens", |_, rank| rank.generation_tokens.map(|it| it.tokens())),
-    ("prefix_queries", |_, rank| rank.prefix_queries.map(|it| it.tokens())),
-    ("prefix_hits", |_, rank| rank.prefix_hits.map(|it| it.tokens())),
-    ("finished_stop", |_, rank| rank.finished.stop.map(|it| it.requests())),
-    ("finished_length", |_, rank| rank.finished.length.map(|it| it.requests())),
-    ("finished_abort", |_, rank| rank.finished.abort.map(|it| it.requests())),
-    ("finished_error", |_, rank| rank.finished.error.map(|it| it.requests())),
-    ("rejected", |page, _| page.rejected.map(|it| it.requests())),
+    ("running", |_, rank| rank.running.map(Requests::requests)),
+    ("waiting", |_, rank| rank.waiting.map(Requests::requests)),
+    ("waiting_capacity", |_, rank| rank.waiting_capacity.map(Requests::requests)),
+    ("waiting_deferred", |_, rank| rank.waiting_deferred.map(Requests::requests)),
+    ("kv_usage", |_, rank| rank.kv_usage.map(Fraction::fraction)),
+    ("preemptions", |_, rank| rank.preemptions.map(Requests::requests)),
+    ("prompt_tokens", |_, rank| rank.prompt_tokens.map(Tokens::tokens)),
+    ("generation_tokens", |_, rank| rank.generation_tokens.map(Tokens::tokens)),
+    ("prefix_queries", |_, rank| rank.prefix_queries.map(Tokens::tokens)),
+    ("prefix_hits", |_, rank| rank.prefix_hits.map(Tokens::tokens)),
+    ("finished_stop", |_, rank| rank.finished.stop.map(Requests::requests)),
+    ("finished_length", |_, rank| rank.finished.length.map(Requests::requests)),
+    ("finished_abort", |_, rank| rank.finished.abort.map(Requests::requests)),
+    ("finished_error", |_, rank| rank.finished.error.map(Requests::requests)),
+    ("rejected", |page, _| page.rejected.map(Requests::requests)),
     ("ttft_count", |_, rank| rank.ttft.as_ref().map(|it| it.count)),
     ("ttft_sum", |_, rank| rank.ttft.as_ref().map(|it| it.sum)),
     ("itl_count", |_, rank| rank.itl.as_ref().map(|it| it.count)),
@@ -52,9 +54,9 @@ const COLUMNS: &[Column] = &[
     ("req_prompt_sum", |_, rank| rank.prompt_length.as_ref().map(|it| it.sum)),
     ("req_gen_count", |_, rank| rank.generation_length.as_ref().map(|it| it.count)),
     ("req_gen_sum", |_, rank| rank.generation_length.as_ref().map(|it| it.sum)),
-    ("http_2xx", |page, _| page.http.success.map(|it| it.requests())),
-    ("http_4xx", |page, _| page.http.client_error.map(|it| it.requests())),
-    ("http_5xx", |page, _| page.http.server_error.map(|it| it.requests())),
+    ("http_2xx", |page, _| page.http.success.map(Requests::requests)),
+    ("http_4xx", |page, _| page.http.client_error.map(Requests::requests)),
+    ("http_5xx", |page, _| page.http.server_error.map(Requests::requests)),
 ];
 
 /// Columns about the scrape and not about the page, and the one that is compared as an instant.
@@ -89,12 +91,14 @@ fn every_recorded_number_is_read_exactly_and_what_is_not_on_a_page_is_absent() {
                 }
             }
             assert!(rows.next().is_none(), "{}: a row has no page", recording.name);
-            report += &format!(
-                "{:4} {:10} {:5} {refused:8} {numbers:8} {absent:7}\n",
+            writeln!(
+                report,
+                "{:4} {:10} {:5} {refused:8} {numbers:8} {absent:7}",
                 recording.name,
                 server.name,
                 server.pages.len()
-            );
+            )
+            .unwrap();
         }
     }
     show(&report);

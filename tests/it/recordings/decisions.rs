@@ -1,12 +1,14 @@
 //! What is decided along the recordings: more when the load asks for it, and never less because a
 //! server has gone.
 
+use std::fmt::Write as _;
+
 use plimsoll::decide::{Basis, Decision, NoData};
 use plimsoll::observe::{Freshness, RankReading, ScrapeFailure};
 use plimsoll::units::Requests;
 
 use crate::recordings::clients::{Clients, Span};
-use crate::recordings::recording::{Recording, Server, recordings};
+use crate::recordings::recording::{Recording, Server, looked_at, recordings};
 use crate::recordings::replay::{Answer, Crash, QUEUE_LENGTH, Replay, STALE_AFTER, Tick};
 use crate::recordings::show;
 
@@ -49,7 +51,7 @@ fn timeline(recording: &Recording, ticks: &[Tick]) -> String {
             None => "nothing is decided".to_owned(),
         };
         let (run, since) = (&recording.name, tick.now - start);
-        lines += &format!("{run:4} {name:>13} + {since:5.1} s, {} exist: {why}\n", state.0);
+        writeln!(lines, "{run:4} {name:>13} + {since:5.1} s, {} exist: {why}", state.0).unwrap();
     }
     lines
 }
@@ -78,7 +80,7 @@ fn a_saturated_model_grows_as_soon_as_its_queues_show_it() {
         seen += 1;
     }
     show(&report);
-    assert!(seen > 0, "no recording has a phase of saturation");
+    looked_at(seen, "a phase of saturation");
 }
 
 #[test]
@@ -92,7 +94,7 @@ fn a_model_with_room_on_every_server_does_not_grow() {
             roomy += 1;
         }
     }
-    assert!(roomy > 0, "no recording has a time of little load");
+    looked_at(roomy, "a time of little load");
 }
 
 /// Whether no page that the window can hold shows less room than the triggers ask for.
@@ -132,7 +134,7 @@ fn nothing_is_decided_before_a_server_has_answered() {
         let first = ticks.iter().find(|tick| !silent(tick)).unwrap();
         assert!(first.desired() >= Some(first.current()), "{}", recording.name);
     }
-    assert!(started > 0, "no recording begins before its servers");
+    looked_at(started, "servers that start");
 }
 
 #[test]
@@ -143,7 +145,7 @@ fn a_server_that_refuses_is_lost_then_stopped_and_never_idle() {
             refusals += assert_lost(recording, server, &play(recording));
         }
     }
-    assert!(refusals > 0, "no recording has a server that goes");
+    looked_at(refusals, "a server that goes");
 }
 
 /// Follows a server from its last page on; gives the number of ticks in which it was gone.
@@ -221,7 +223,7 @@ fn a_crash_of_every_server_under_load_keeps_the_number_for_good() {
             crashes += 1;
         }
     }
-    assert!(crashes > 0, "no recording has a phase of saturation");
+    looked_at(crashes, "a phase of saturation");
 }
 
 #[test]
@@ -238,7 +240,7 @@ fn a_crash_of_one_server_keeps_the_number_when_the_load_has_gone() {
             idle += usize::from(left.is_some_and(|(_, queue)| queue == Requests::ZERO));
         }
     }
-    assert!(idle > 0, "no recording has two servers, of which the first becomes idle");
+    looked_at(idle, "two servers, of which one becomes idle");
 }
 
 #[test]
@@ -266,7 +268,7 @@ fn after_a_restart_rates_are_those_of_the_clients() {
         }
     }
     show(&report);
-    assert!(restarts > 0, "no recording has a restart");
+    looked_at(restarts, "a restart");
 }
 
 /// Holds the rates of a tick against the clients'. They may be off by a tenth, because the old life
@@ -291,7 +293,7 @@ fn judge_rates(recording: &Recording, server: &Server, tick: &Tick, span: Span) 
         let ours = ours * span.length();
         assert!(ours <= most * 1.1 + slack, "{place} {ours} is more than {most}");
         assert!(ours >= least * 0.9 - slack, "{place} {ours} is less than {least}");
-        said += &format!(" {ours:.1} : {least:.1}..{most:.1}");
+        write!(said, " {ours:.1} : {least:.1}..{most:.1}").unwrap();
     }
     said + "\n"
 }
@@ -331,5 +333,5 @@ fn requests_that_wait_for_an_adapter_are_waiting_requests() {
             }
         }
     }
-    assert!(deferred > 0, "no recording has requests that only wait for an adapter");
+    looked_at(deferred, "requests that only wait for an adapter");
 }

@@ -10,8 +10,11 @@ use bytes::Bytes;
 use flate2::read::GzDecoder;
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::collect::exposition::read;
+use plimsoll::fleet::ModelName;
 use plimsoll::observe::{Reading, ScrapeFailure};
 use ruzstd::decoding::StreamingDecoder;
+
+use crate::recordings::show;
 
 /// One run: some servers of one model, and their clients.
 pub(crate) struct Recording {
@@ -101,12 +104,15 @@ pub(crate) struct Phase {
     pub(crate) end: f64,
 }
 
+/// A variable that names the folder of other recordings than those of this repository.
+const FOLDER: &str = "PLIMSOLL_RECORDINGS";
+
 /// Every recording of the folder that is asked for, read once for all tests.
 pub(crate) fn recordings() -> &'static [Recording] {
     static RECORDINGS: OnceLock<Vec<Recording>> = OnceLock::new();
     RECORDINGS.get_or_init(|| {
         let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/recordings");
-        let root = env::var_os("PLIMSOLL_RECORDINGS").map_or(own, PathBuf::from);
+        let root = env::var_os(FOLDER).map_or(own, PathBuf::from);
         let mut folders = vec![root.clone()];
         folders.extend(fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()));
         folders.retain(|folder| folder.join("events.csv").is_file());
@@ -114,6 +120,15 @@ pub(crate) fn recordings() -> &'static [Recording] {
         assert!(!folders.is_empty(), "there is no recording in {}", root.display());
         folders.iter().map(|folder| Recording::load(folder)).collect()
     })
+}
+
+/// Says that a test has looked at so many cases. The recordings of this repository have some for
+/// every test; others need not, and then it is said which rule they could not be held to.
+pub(crate) fn looked_at(cases: usize, what: &str) {
+    if cases == 0 && env::var_os(FOLDER).is_some() {
+        return show(&format!("\nnot run: no recording has {what}\n"));
+    }
+    assert!(cases > 0, "no recording has {what}");
 }
 
 impl Recording {
@@ -149,6 +164,13 @@ impl Recording {
     /// The phase of this name.
     pub(crate) fn phase(&self, name: &str) -> Option<&Phase> {
         self.phases.iter().find(|phase| phase.name == name)
+    }
+
+    /// The model that the first page names.
+    pub(crate) fn model(&self) -> ModelName {
+        let pages = self.servers.iter().flat_map(|server| &server.pages);
+        let mut models = pages.filter_map(|page| page.outcome.as_ref().ok()?.models.first());
+        models.next().expect("a page names its model").clone()
     }
 
     /// The requests that were sent to this server.

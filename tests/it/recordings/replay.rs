@@ -7,8 +7,7 @@ use plimsoll::analyze::saturation::{Thresholds, TransitionRule};
 use plimsoll::decide::Decision;
 use plimsoll::decide::enforce::{Behavior, Rules, Select};
 use plimsoll::fleet::{
-    Bounds, Fleet, ModelName, Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName,
-    VariantSpec,
+    Bounds, Fleet, Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName, VariantSpec,
 };
 use plimsoll::observe::{Inputs, Listing, Observation, ReplicaObservation, Scale, Scrape};
 use plimsoll::observe::{Reading, ScrapeFailure};
@@ -61,8 +60,6 @@ pub(crate) struct Tick {
 pub(crate) struct Answer {
     /// When it was asked for, in seconds of Unix time.
     pub(crate) asked: f64,
-    /// When it was there, in seconds of Unix time.
-    pub(crate) answered: f64,
     /// Requests that waited on its fullest rank; `None` when it refused.
     pub(crate) waiting: Option<f64>,
 }
@@ -82,7 +79,7 @@ impl Replay<'_> {
             for (index, server) in servers.iter().enumerate() {
                 if self.crash.is_some_and(|crash| now >= crash.at && index >= crash.server) {
                     let outcome = Err(ScrapeFailure::Refused);
-                    answers.insert(index, answer(now, now, &outcome));
+                    answers.insert(index, answer(now, &outcome));
                     scrapes.push(Scrape { replica: replica(server), at: instant(now), outcome });
                     continue;
                 }
@@ -90,7 +87,7 @@ impl Replay<'_> {
                     && page.answered <= now
                 {
                     let outcome = page.outcome.clone();
-                    answers.insert(index, answer(page.asked, page.answered, &outcome));
+                    answers.insert(index, answer(page.asked, &outcome));
                     let at = instant(page.asked);
                     scrapes.push(Scrape { replica: replica(server), at, outcome });
                     next[index] += 1;
@@ -112,7 +109,7 @@ impl Replay<'_> {
         };
         let spec = VariantSpec {
             key: variant(),
-            model: ModelName::new("dummy/tiny-llama").unwrap(),
+            model: self.recording.model(),
             accelerator: None,
             role: Role::Both,
             cost: CostPerHour::new(1.0).unwrap(),
@@ -192,10 +189,10 @@ fn replica(server: &Server) -> ReplicaKey {
     ReplicaKey { variant: variant(), replica, incarnation: None }
 }
 
-fn answer(asked: f64, answered: f64, outcome: &Result<Reading, ScrapeFailure>) -> Answer {
+fn answer(asked: f64, outcome: &Result<Reading, ScrapeFailure>) -> Answer {
     let waiting = outcome.as_ref().ok().map(|page| {
         let waiting = page.ranks.iter().filter_map(|rank| rank.waiting);
         waiting.map(Requests::requests).fold(0.0, f64::max)
     });
-    Answer { asked, answered, waiting }
+    Answer { asked, waiting }
 }

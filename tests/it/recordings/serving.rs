@@ -11,11 +11,12 @@ use bytes::Bytes;
 use hyper::{Response, header};
 use plimsoll::config::{self, Files, Surroundings};
 use plimsoll::daemon::{Daemon, Options};
+use plimsoll::fleet::ModelName;
 use plimsoll::observe::Reading;
 use plimsoll::publish::Published;
 use plimsoll::units::Requests;
 
-use crate::recordings::recording::{Recording, recordings};
+use crate::recordings::recording::{Recording, looked_at, recordings};
 use crate::recordings::replay::QUEUE_LENGTH;
 use crate::scrape::server::{Server, full};
 
@@ -28,7 +29,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// The content type that vLLM sends, whatever is asked for.
 const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
-fn config(address: &str) -> config::Config {
+fn config(address: &str, model: &ModelName) -> config::Config {
     let text = format!(
         "{{
             tick_interval: 200ms,
@@ -38,7 +39,7 @@ fn config(address: &str) -> config::Config {
             observe: {{window: 2s}},
             scrape: {{interval: 300ms, timeout: 290ms}},
             variants: [{{
-                name: cpu, namespace: recordings, model: dummy/tiny-llama,
+                name: cpu, namespace: recordings, model: '{model}',
                 targets: {{static: ['{address}']}},
             }}],
         }}"
@@ -68,17 +69,17 @@ fn stretch(recording: &Recording) -> Option<Vec<(Bytes, Reading)>> {
 }
 
 /// The value of a metric of our only variant.
-fn value(page: &str, name: &str) -> f64 {
-    let line = page.lines().find(|line| {
-        line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '))
-    });
-    let line = line.unwrap_or_else(|| panic!("no {name} on\n{page}"));
-    line.rsplit(' ').next().unwrap().parse().unwrap()
+fn value(page: &str, name: &str) -> Option<f64> {
+    let sample = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('{'))?;
+    sample.rsplit(' ').next()?.parse().ok()
 }
 
 #[tokio::test]
 async fn a_daemon_that_scrapes_recorded_pages_shows_what_they_say() {
-    let pages = recordings().iter().find_map(stretch).expect("a run of one server has a queue");
+    let found = recordings().iter().find_map(stretch);
+    looked_at(found.iter().len(), "one server whose queue grows");
+    let Some(pages) = found else { return };
+    let (_, last) = pages.last().unwrap();
     let bodies: Arc<[Bytes]> = pages.iter().map(|(body, _)| body.clone()).collect();
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
@@ -91,9 +92,10 @@ async fn a_daemon_that_scrapes_recorded_pages_shows_what_they_say() {
     })
     .await;
     let daemon =
-        Daemon::start(config(&server.address.to_string()), Options::default()).await.unwrap();
+        Daemon::start(config(&server.address.to_string(), &last.models[0]), Options::default())
+            .await
+            .unwrap();
 
-    let (_, last) = pages.last().unwrap();
     let rank = &last.ranks[0];
     let mut published = daemon.published();
     let settled = published.wait_for(|published| shows_only(published, last));
@@ -102,13 +104,14 @@ async fn a_daemon_that_scrapes_recorded_pages_shows_what_they_say() {
     let url = format!("http://{}/metrics", daemon.admin());
     let page = reqwest::get(url).await.unwrap().text().await.unwrap();
     let shown = |name| value(&page, name);
-    assert_eq!(shown("plimsoll_waiting_requests"), rank.waiting.unwrap().requests());
-    assert_eq!(shown("plimsoll_running_requests"), rank.running.unwrap().requests());
+    assert_eq!(shown("plimsoll_waiting_requests"), rank.waiting.map(Requests::requests));
+    assert_eq!(shown("plimsoll_running_requests"), rank.running.map(Requests::requests));
     let kv = rank.kv_usage.unwrap().fraction();
-    assert!((shown("plimsoll_kv_cache_usage_ratio") - kv).abs() < 1e-9, "a mean of equal values");
-    assert_eq!(shown("plimsoll_current_replicas"), 1.0);
-    assert_eq!(shown("plimsoll_desired_replicas"), 2.0, "the queue is above the threshold");
-    assert_eq!(shown("plimsoll_decision_held"), 0.0);
+    let shown_kv = shown("plimsoll_kv_cache_usage_ratio").unwrap();
+    assert!((shown_kv - kv).abs() < 1e-9, "a mean of equal values: {shown_kv} for {kv}");
+    assert_eq!(shown("plimsoll_current_replicas"), Some(1.0));
+    assert_eq!(shown("plimsoll_desired_replicas"), Some(2.0), "the queue is above the threshold");
+    assert_eq!(shown("plimsoll_decision_held"), Some(0.0));
     assert!(asked.load(Ordering::SeqCst) > PAGES, "every page was asked for");
     daemon.shutdown().await;
 }
