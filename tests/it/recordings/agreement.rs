@@ -33,7 +33,7 @@ type Sample = [Option<f64>; QUANTITIES.len()];
 ///   streamed and hung up had been processed.
 /// - Tokens generated: the clients' side assumes that a request's tokens come evenly.
 /// - Time to first token: the clients measure the way there and back as well, some 10 ms on an
-///   idle machine and 30 ms on a busy one; and they know it of streamed requests only, 70 % of all.
+///   idle machine and 40 ms on a busy one; and they know it of streamed requests only, 70 % of all.
 /// - Time between tokens: as with tokens generated, and some gaps that the server saw reach the
 ///   client as one.
 /// - In flight: a request that the server has not taken in yet, or whose last bytes are on their
