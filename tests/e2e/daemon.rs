@@ -62,12 +62,17 @@ impl Daemon {
     /// The value of the series of one of its gauges whose labels contain these; `None` while there
     /// is none.
     pub(crate) fn gauge(&self, stage: &Stage, name: &str, labels: &[&str]) -> Option<u32> {
+        self.gauge_text(stage, name, labels)?.parse().ok()
+    }
+
+    /// The same, as it is written.
+    pub(crate) fn gauge_text(&self, stage: &Stage, name: &str, labels: &[&str]) -> Option<String> {
         let page = stage.page(&format!("{}/metrics", self.url))?;
         let of = |line: &&str| {
             line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
                 && labels.iter().all(|label| line.contains(label))
         };
-        page.lines().find(of)?.rsplit(' ').next()?.parse().ok()
+        Some(page.lines().find(of)?.rsplit(' ').next()?.to_owned())
     }
 
     /// The number that it publishes.

@@ -101,11 +101,16 @@ impl Stage {
 
     /// Makes a namespace with the variant `llama`, of so many replicas, and the HPA that scales it.
     pub(crate) fn open(&self, namespace: &str, replicas: u32) {
+        self.open_within(namespace, replicas, PATIENCE);
+    }
+
+    /// The same, with another patience.
+    pub(crate) fn open_within(&self, namespace: &str, replicas: u32, patience: Duration) {
         let variant = VARIANT.replace("NAMESPACE", namespace);
         self.apply(&variant.replace("REPLICAS", &replicas.to_string()));
         self.apply(&HPA.replace("namespace: shop", &format!("namespace: {namespace}")));
         let ready = || (self.engines.ready(namespace) == replicas).then_some(());
-        until(&format!("{replicas} ready pods in {namespace}"), ready);
+        within(patience, &format!("{replicas} ready pods in {namespace}"), ready);
     }
 
     /// The replicas that the Deployment is asked for; `None` while the API server is away.
@@ -113,6 +118,14 @@ impl Stage {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
         let deployment = self.runtime.block_on(api.get("llama")).ok()?;
         deployment.spec?.replicas?.try_into().ok()
+    }
+
+    /// Runs something beside the scenario.
+    pub(crate) fn spawn(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> tokio::task::JoinHandle<()> {
+        self.runtime.spawn(task)
     }
 
     /// The page at a URL; `None` while nothing answers there.
@@ -158,8 +171,13 @@ fn control_plane(command: &str, folder: &Path, arguments: &[&str]) {
 }
 
 /// Waits for something.
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..PATIENCE.as_millis() / GLANCE.as_millis() {
+pub(crate) fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    within(PATIENCE, what, look)
+}
+
+/// Waits for something, for so long.
+pub(crate) fn within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..patience.as_millis() / GLANCE.as_millis() {
         if let Some(seen) = look() {
             return seen;
         }
