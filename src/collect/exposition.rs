@@ -30,7 +30,7 @@ use std::borrow::Cow;
 
 use memchr::memchr;
 
-use crate::collect::exposition::line::Fault;
+use crate::collect::exposition::line::{Bucket, Fault};
 use crate::observe::engine::{Label, Reader, SampleError, Series, Unreadable};
 use crate::observe::{Reading, ScrapeFailure};
 
@@ -50,6 +50,9 @@ pub const ACCEPT: &str = "text/plain;version=0.0.4;q=0.6,\
     text/plain;version=1.0.0;escaping=allow-utf-8;q=0.5,\
     application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.4,\
     application/openmetrics-text;version=0.0.1;q=0.3,*/*;q=0.2";
+
+/// The last line of an `OpenMetrics` page.
+const END_MARK: &[u8] = b"# EOF";
 
 /// The syntax of a page, as far as the formats differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,6 +263,8 @@ struct Page<'p> {
     reader: Reader<'p>,
     /// The name of the last sample with the byte after it, and what it stands for.
     last: Option<(&'p [u8], Option<Series>)>,
+    /// The last sample taken, if it was a bucket.
+    bucket: Option<Bucket<'p>>,
     /// The labels of the line that is being read.
     labels: Vec<Label<'p>>,
     samples: usize,
@@ -272,26 +277,46 @@ impl<'p> Page<'p> {
             format,
             reader: Reader::new(),
             last: None,
+            bucket: None,
             labels: Vec::new(),
             samples: 0,
             is_ended: false,
         }
     }
 
-    /// Takes a whole line, without its end.
+    /// Takes a whole line, without its end. Nearly all lines are like the one before; these are
+    /// looked at here, and the rest in [`Page::other_line`].
+    #[inline]
     fn line(&mut self, number: usize, line: &'p [u8]) -> Result<(), PageError> {
-        if self.is_ended {
-            return self.after_end(number, line);
+        if line.first() == Some(&b'#') && self.reader.engine().is_some() && line != END_MARK {
+            return Ok(());
+        }
+        if let Some(bucket) = self.bucket
+            && let Some((le, at)) = bucket.next(line)
+        {
+            return self.next_bucket(number, line, le, at);
         }
         // The name of a sample that repeats the last one's ends where that one ended.
         if let Some((head, series)) = self.last
             && line.starts_with(head)
         {
-            return self.sample(number, line, head.len() - 1, series);
+            let end = head.len() - 1;
+            return match series {
+                None if line::is_plain(line, end) => Ok(()),
+                _ => self.sample(number, line, end, series),
+            };
         }
+        self.other_line(number, line)
+    }
+
+    fn other_line(&mut self, number: usize, line: &'p [u8]) -> Result<(), PageError> {
         let start = line::skip_blanks(line, 0);
         match line.get(start) {
             None => Ok(()),
+            Some(_) if self.is_ended => {
+                let expected = "nothing after `# EOF`";
+                Err(PageError::syntax(number, line, Fault { at: start, expected }))
+            }
             Some(b'#') => {
                 self.comment(&line[start..]);
                 Ok(())
@@ -303,17 +328,13 @@ impl<'p> Page<'p> {
 
     /// Takes the last line, which has no end. Only the end mark may be like that.
     fn unfinished(&mut self, number: usize, line: &'p [u8]) -> Result<(), PageError> {
-        if self.is_ended {
-            return self.after_end(number, line);
-        }
-        if self.format == Format::OpenMetrics && line == b"# EOF" {
-            self.is_ended = true;
-            return Ok(());
+        if self.is_ended || self.format == Format::OpenMetrics && line == END_MARK {
+            return self.other_line(number, line);
         }
         // A single line may be all that there is of an answer that was never metrics; it is more
         // telling to say so.
         if number == 1 {
-            match self.line(number, line) {
+            match self.other_line(number, line) {
                 Err(PageError::Syntax { column: at, found, expected, .. })
                     if at < column(line, line.len()) =>
                 {
@@ -332,19 +353,13 @@ impl<'p> Page<'p> {
         Ok(self.reader.finish()?)
     }
 
-    fn after_end(&self, number: usize, line: &[u8]) -> Result<(), PageError> {
-        let at = line::skip_blanks(line, 0);
-        if at == line.len() {
-            return Ok(());
-        }
-        Err(PageError::syntax(number, line, Fault { at, expected: "nothing after `# EOF`" }))
-    }
-
     /// Looks at a comment. Only the end mark matters, and the names in `HELP` and `TYPE` as long
     /// as the engine is unknown; types do not, for they can lie.
     fn comment(&mut self, line: &[u8]) {
-        if self.format == Format::OpenMetrics && line == b"# EOF" {
+        if self.format == Format::OpenMetrics && line == END_MARK {
             self.is_ended = true;
+            self.last = None;
+            self.bucket = None;
         }
         if self.reader.engine().is_some() {
             return;
@@ -380,10 +395,13 @@ impl<'p> Page<'p> {
         if start == 0 {
             self.last = Some((&line[..=end], series));
         }
+        if series.is_none() && line::is_plain(line, end) {
+            return Ok(());
+        }
         self.sample(number, line, end, series)
     }
 
-    /// Takes a sample whose name ends at `end`.
+    /// Reads a sample in full, wanted or not. Its name ends at `end`.
     fn sample(
         &mut self,
         number: usize,
@@ -391,9 +409,6 @@ impl<'p> Page<'p> {
         end: usize,
         series: Option<Series>,
     ) -> Result<(), PageError> {
-        if series.is_none() && line::is_plain(line, end) {
-            return Ok(());
-        }
         self.labels.clear();
         let brace = line::skip_blanks(line, end);
         let after = if line.get(brace) == Some(&b'{') {
@@ -401,15 +416,34 @@ impl<'p> Page<'p> {
         } else {
             Ok(end)
         };
-        let value = after.and_then(|at| line::value(line, at, self.format));
-        let (value, at) = value.map_err(|fault| PageError::syntax(number, line, fault))?;
-        match series {
-            Some(series) => {
-                let name = &line[line::skip_blanks(line, 0)..end];
-                self.take(At { number, line, name, value: at }, series, value)
-            }
-            None => Ok(()),
+        let read = after.and_then(|at| Ok((at, line::value(line, at, self.format)?)));
+        let (after, (value, at)) =
+            read.map_err(|fault| PageError::syntax(number, line, fault))?;
+        let Some(series) = series else { return Ok(()) };
+        let name = &line[line::skip_blanks(line, 0)..end];
+        self.take(At { number, line, name, value: at }, series, value)?;
+        if series.is_bucket() {
+            self.bucket = Bucket::of(line, after, &self.labels);
         }
+        Ok(())
+    }
+
+    /// Takes another bucket of the same histogram. Its labels end at `end`.
+    fn next_bucket(
+        &mut self,
+        number: usize,
+        line: &'p [u8],
+        le: &[u8],
+        end: usize,
+    ) -> Result<(), PageError> {
+        let (value, at) = line::value(line, end, self.format)
+            .map_err(|fault| PageError::syntax(number, line, fault))?;
+        self.count(number)?;
+        self.reader.take_next_bucket(le, value).map_err(|source| {
+            let start = line::skip_blanks(line, 0);
+            let name = &line[start..line::name_end(line, start)];
+            At { number, line, name, value: at }.unusable(source)
+        })
     }
 
     /// Takes a sample whose name is in quotes. `at` is after the brace.
@@ -431,11 +465,17 @@ impl<'p> Page<'p> {
         }
     }
 
-    fn take(&mut self, at: At<'_>, series: Series, value: f64) -> Result<(), PageError> {
+    fn count(&mut self, line: usize) -> Result<(), PageError> {
         self.samples += 1;
         if self.samples > SAMPLES_MAX {
-            return Err(PageError::TooManySamples { line: at.number, limit: SAMPLES_MAX });
+            return Err(PageError::TooManySamples { line, limit: SAMPLES_MAX });
         }
+        Ok(())
+    }
+
+    fn take(&mut self, at: At<'_>, series: Series, value: f64) -> Result<(), PageError> {
+        self.count(at.number)?;
+        self.bucket = None;
         self.reader.take(series, &self.labels, value).map_err(|source| at.unusable(source))
     }
 }

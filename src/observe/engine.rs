@@ -26,7 +26,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, Unit};
 
 use crate::fleet::ModelName;
 use crate::observe::engine::draft::{Distribution, RankDraft, Value};
@@ -100,6 +100,14 @@ pub struct Label<'p> {
 pub struct Series {
     family: &'static Family,
     part: Part,
+}
+
+impl Series {
+    /// Whether samples are buckets of a histogram.
+    #[must_use]
+    pub fn is_bucket(self) -> bool {
+        self.part == Part::Bucket
+    }
 }
 
 /// A family that a reading is made of.
@@ -272,6 +280,9 @@ pub struct Reader<'p> {
     added: BTreeSet<(&'static str, Vec<Label<'p>>)>,
     /// In order of rank.
     ranks: Vec<RankDraft>,
+    /// Where the last sample went, if it was a bucket that was used: the place in `ranks`, and in
+    /// that the histogram.
+    bucket: Option<(usize, usize)>,
 }
 
 impl<'p> Reader<'p> {
@@ -321,6 +332,7 @@ impl<'p> Reader<'p> {
         labels: &[Label<'p>],
         value: f64,
     ) -> Result<(), SampleError> {
+        self.bucket = None;
         match series.family.signal {
             Signal::Started => self.take_started(value),
             Signal::Http => self.take_http(series.family, labels, value),
@@ -334,20 +346,30 @@ impl<'p> Reader<'p> {
         }
     }
 
+    /// Takes a sample that differs from the last one, a bucket, only in its `le` and its value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Reader::take`].
+    pub fn take_next_bucket(&mut self, le: &[u8], value: f64) -> Result<(), SampleError> {
+        let Some((rank, distribution)) = self.bucket else { return Ok(()) };
+        self.ranks[rank].observe_next(distribution, le, value)
+    }
+
     /// The reading of all samples that were taken.
     ///
     /// # Errors
     ///
     /// No known engine wrote the page, or a histogram on it is incomplete.
     pub fn finish(self) -> Result<Reading, Unreadable> {
-        let Self { engine, prefixes, models, started, http, rejected, added: _, ranks } = self;
+        let Self { engine, prefixes, models, started, http, rejected, ranks, .. } = self;
         let Some(engine) = engine else {
             return Err(Unreadable::UnknownEngine { prefixes: telling(prefixes) });
         };
         let engines = ranks.len();
         let ranks = ranks
             .into_iter()
-            .map(|draft| {
+            .map(|mut draft| {
                 let mut reading = draft.reading(engines)?;
                 if engine == Engine::Sglang {
                     sglang::add_queues(&draft, &mut reading);
@@ -400,9 +422,7 @@ impl<'p> Reader<'p> {
         if self.started.is_some() {
             return Err(SampleError::Duplicate);
         }
-        let since_epoch = SignedDuration::try_from_secs_f64(value).ok();
-        let started = since_epoch.filter(|span| span.is_positive());
-        self.started = Some(started.and_then(|span| Timestamp::from_duration(span).ok()));
+        self.started = Some(timestamp(value));
         Ok(())
     }
 
@@ -472,11 +492,15 @@ impl<'p> Reader<'p> {
             self.note_model(model);
         }
         let value_of = match (family.signal, place.detail) {
-            (Signal::Distribution(_), _) => {
-                return self.rank(place.rank)?.observe(family, part, &place, value);
+            (Signal::Distribution(of), _) => {
+                let rank = self.rank(place.rank)?;
+                let at = self.ranks[rank].observe(of, family, part, &place, value)?;
+                self.bucket = (part == Part::Bucket).then_some((rank, at));
+                return Ok(());
             }
             (Signal::CacheConfig, _) => {
-                return vllm::take_cache_config(self.rank(place.rank)?, labels);
+                let rank = self.rank(place.rank)?;
+                return vllm::take_cache_config(&mut self.ranks[rank], labels);
             }
             (Signal::Value(value), _) => Some(value),
             (Signal::WaitingByReason, Some(reason)) => vllm::waiting(reason),
@@ -487,8 +511,9 @@ impl<'p> Reader<'p> {
             },
             _ => None,
         };
-        let draft = self.rank(place.rank)?;
-        value_of.map_or(Ok(()), |of| draft.set(of, family.spelling, &place, value))
+        let rank = self.rank(place.rank)?;
+        value_of
+            .map_or(Ok(()), |of| self.ranks[rank].set(of, family.spelling, &place, value))
     }
 
     fn take_finished_other(
@@ -500,7 +525,8 @@ impl<'p> Reader<'p> {
     ) -> Result<(), SampleError> {
         let value = cumulative(value)?;
         self.add_once(family, labels)?;
-        self.rank(place.rank)?.add_finished_other(value);
+        let rank = self.rank(place.rank)?;
+        self.ranks[rank].add_finished_other(value);
         Ok(())
     }
 
@@ -525,16 +551,16 @@ impl<'p> Reader<'p> {
         }
     }
 
-    fn rank(&mut self, rank: u32) -> Result<&mut RankDraft, SampleError> {
-        let at = match self.ranks.binary_search_by_key(&rank, RankDraft::rank) {
-            Ok(at) => at,
-            Err(_) if self.ranks.len() >= RANKS_MAX => return Err(SampleError::TooManyRanks),
+    /// The place of a rank in `ranks`, made if need be.
+    fn rank(&mut self, rank: u32) -> Result<usize, SampleError> {
+        match self.ranks.binary_search_by_key(&rank, RankDraft::rank) {
+            Ok(at) => Ok(at),
+            Err(_) if self.ranks.len() >= RANKS_MAX => Err(SampleError::TooManyRanks),
             Err(at) => {
                 self.ranks.insert(at, RankDraft::new(rank));
-                at
+                Ok(at)
             }
-        };
-        Ok(&mut self.ranks[at])
+        }
     }
 }
 
@@ -548,6 +574,10 @@ fn series(engine: Engine, name: &[u8]) -> Option<Series> {
     const PARTS: [(&[u8], Part); 3] =
         [(b"_bucket", Part::Bucket), (b"_sum", Part::Sum), (b"_count", Part::Count)];
     let name = bare(engine, name)?;
+    // Times of creation, which a third of the names on a page are, are never wanted.
+    if name.ends_with(b"_created") {
+        return None;
+    }
     let (base, part) = PARTS
         .iter()
         .find_map(|&(suffix, part)| Some((name.strip_suffix(suffix)?, part)))
@@ -571,6 +601,47 @@ fn telling(prefixes: Vec<String>) -> Vec<String> {
         return prefixes;
     }
     prefixes.into_iter().filter(|prefix| !is_runtime(prefix)).collect()
+}
+
+/// A Unix time; of today's times, digits beyond the microsecond are noise of the `f64`.
+fn timestamp(seconds: f64) -> Option<Timestamp> {
+    let since_epoch = SignedDuration::try_from_secs_f64(seconds).ok()?;
+    let timestamp = Timestamp::from_duration(since_epoch).ok()?;
+    timestamp.round(Unit::Microsecond).ok().filter(|timestamp| *timestamp > Timestamp::UNIX_EPOCH)
+}
+
+/// A number as pages write it, in a value or in a label; `NaN` and `Inf` in any case.
+#[must_use]
+pub fn number(text: &[u8]) -> Option<f64> {
+    decimal(text).or_else(|| std::str::from_utf8(text).ok()?.parse().ok())
+}
+
+/// A short number without sign and exponent, such as `443.0`, which nearly all are: quicker to
+/// read than numbers in general, and as exact. Digits and power of ten are both whole numbers that
+/// an `f64` holds exactly, and IEEE division rounds their quotient correctly.
+#[must_use]
+pub fn decimal(text: &[u8]) -> Option<f64> {
+    /// Digits that always stay below 2^53.
+    const DIGITS_MAX: usize = 15;
+    const POWERS: [f64; DIGITS_MAX + 1] =
+        [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+    if text.is_empty() || text.len() > DIGITS_MAX {
+        return None;
+    }
+    let mut number: u64 = 0;
+    let mut places = None;
+    for byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit <= 9 {
+            number = number * 10 + u64::from(digit);
+            places = places.map(|places| places + 1);
+        } else if *byte == b'.' && places.is_none() && text.len() > 1 {
+            places = Some(0);
+        } else {
+            return None;
+        }
+    }
+    Some(places.map_or(number as f64, |places: usize| number as f64 / POWERS[places]))
 }
 
 /// A number that has only ever been added to.
