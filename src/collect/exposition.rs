@@ -5,7 +5,8 @@
 //! checked for their shape only:
 //!
 //! - the line starts with `#`, or with a metric name followed by a blank or `{`;
-//! - it ends with a number after a blank, before which is the closing brace, or the name itself.
+//! - after the last blank is a word that starts like a number and ends with a digit;
+//! - before that blank is the closing brace, or the name itself.
 //!
 //! What is between the braces of such a line is not looked at. A line of any other shape is read
 //! in full, wanted or not: it is either a rarer form of sample (a time, an exemplar, a quoted
@@ -14,8 +15,9 @@
 //!
 //! Nothing is allocated for an unwanted line: its name is compared where it stands, and names that
 //! repeat the last line's are not even looked up. Of a wanted line, labels are slices of the body
-//! (copied only when they contain an escape) in one list that all lines share, and the value goes
-//! straight to the [`engine::Reader`], whose memory is that of the reading it makes.
+//! (copied only when they contain an escape) in a list that all lines share, and the value goes
+//! straight to the [`Reader`], whose memory is that of the reading it makes. Labels are taken apart
+//! once for all buckets of a histogram, and once for all samples in a row that have the same ones.
 //!
 //! There is no partial reading. A cut is found by the missing end of the last line, in
 //! `OpenMetrics` by the missing `# EOF`, and by histograms that lack a part. **A text page that is
@@ -70,9 +72,7 @@ pub enum PageError {
     #[error("the body is empty, expected metrics")]
     Empty,
     /// The server says that it is something else.
-    #[error(
-        "the content type is {found:?}, expected text/plain or application/openmetrics-text"
-    )]
+    #[error("the content type is {found:?}, expected text/plain or application/openmetrics-text")]
     ContentType {
         /// The header's value.
         found: String,
@@ -265,8 +265,9 @@ struct Page<'p> {
     last: Option<(&'p [u8], Option<Series>)>,
     /// The last sample taken, if it was a bucket.
     bucket: Option<Bucket<'p>>,
-    /// The labels of the line that is being read.
-    labels: Vec<Label<'p>>,
+    /// The labels that were last read, of buckets and of other samples.
+    bucket_labels: Labels<'p>,
+    labels: Labels<'p>,
     samples: usize,
     is_ended: bool,
 }
@@ -278,7 +279,8 @@ impl<'p> Page<'p> {
             reader: Reader::new(),
             last: None,
             bucket: None,
-            labels: Vec::new(),
+            bucket_labels: Labels::default(),
+            labels: Labels::default(),
             samples: 0,
             is_ended: false,
         }
@@ -288,9 +290,6 @@ impl<'p> Page<'p> {
     /// looked at here, and the rest in [`Page::other_line`].
     #[inline]
     fn line(&mut self, number: usize, line: &'p [u8]) -> Result<(), PageError> {
-        if line.first() == Some(&b'#') && self.reader.engine().is_some() && line != END_MARK {
-            return Ok(());
-        }
         if let Some(bucket) = self.bucket
             && let Some((le, at)) = bucket.next(line)
         {
@@ -365,8 +364,8 @@ impl<'p> Page<'p> {
             return;
         }
         let mut words = line.split(|&byte| byte == b' ' || byte == b'\t');
-        let is_metadata = words.next() == Some(b"#")
-            && matches!(words.next(), Some(b"HELP" | b"TYPE"));
+        let is_metadata =
+            words.next() == Some(b"#") && matches!(words.next(), Some(b"HELP" | b"TYPE"));
         if let Some(name) = words.next()
             && is_metadata
         {
@@ -409,23 +408,20 @@ impl<'p> Page<'p> {
         end: usize,
         series: Option<Series>,
     ) -> Result<(), PageError> {
-        self.labels.clear();
-        let brace = line::skip_blanks(line, end);
-        let after = if line.get(brace) == Some(&b'{') {
-            line::labels(line, brace + 1, &mut self.labels)
-        } else {
-            Ok(end)
-        };
-        let read = after.and_then(|at| Ok((at, line::value(line, at, self.format)?)));
-        let (after, (value, at)) =
-            read.map_err(|fault| PageError::syntax(number, line, fault))?;
+        let is_bucket = series.is_some_and(Series::is_bucket);
+        let labels = if is_bucket { &mut self.bucket_labels } else { &mut self.labels };
+        let read = labels.read(line, end);
+        let read = read.and_then(|after| Ok((after, line::value(line, after, self.format)?)));
+        let (after, (value, at)) = read.map_err(|fault| PageError::syntax(number, line, fault))?;
         let Some(series) = series else { return Ok(()) };
-        let name = &line[line::skip_blanks(line, 0)..end];
-        self.take(At { number, line, name, value: at }, series, value)?;
-        if series.is_bucket() {
-            self.bucket = Bucket::of(line, after, &self.labels);
-        }
-        Ok(())
+        self.samples += 1;
+        let taken = self.reader.take(series, &labels.list, value);
+        taken.map_err(|source| {
+            let name = &line[line::skip_blanks(line, 0)..end];
+            At { number, line, name, value: at }.unusable(source)
+        })?;
+        self.bucket = if is_bucket { Bucket::of(line, after, &labels.list) } else { None };
+        self.check_samples(number)
     }
 
     /// Takes another bucket of the same histogram. Its labels end at `end`.
@@ -438,45 +434,67 @@ impl<'p> Page<'p> {
     ) -> Result<(), PageError> {
         let (value, at) = line::value(line, end, self.format)
             .map_err(|fault| PageError::syntax(number, line, fault))?;
-        self.count(number)?;
+        self.samples += 1;
         self.reader.take_next_bucket(le, value).map_err(|source| {
             let start = line::skip_blanks(line, 0);
             let name = &line[start..line::name_end(line, start)];
             At { number, line, name, value: at }.unusable(source)
-        })
+        })?;
+        self.check_samples(number)
     }
 
     /// Takes a sample whose name is in quotes. `at` is after the brace.
-    fn quoted_sample(
-        &mut self,
-        number: usize,
-        line: &'p [u8],
-        at: usize,
-    ) -> Result<(), PageError> {
-        self.labels.clear();
-        let read = line::quoted_name(line, at, &mut self.labels);
+    fn quoted_sample(&mut self, number: usize, line: &'p [u8], at: usize) -> Result<(), PageError> {
+        let labels = self.labels.cleared();
+        let read = line::quoted_name(line, at, labels);
         let read = read.and_then(|(name, at)| Ok((name, line::value(line, at, self.format)?)));
         let (name, (value, at)) = read.map_err(|fault| PageError::syntax(number, line, fault))?;
-        match self.reader.wants(&name) {
-            Some(series) => {
-                self.take(At { number, line, name: &name, value: at }, series, value)
-            }
-            None => Ok(()),
-        }
+        let Some(series) = self.reader.wants(&name) else { return Ok(()) };
+        let taken = self.reader.take(series, labels, value);
+        taken.map_err(|source| At { number, line, name: &name, value: at }.unusable(source))?;
+        self.bucket = None;
+        self.samples += 1;
+        self.check_samples(number)
     }
 
-    fn count(&mut self, line: usize) -> Result<(), PageError> {
-        self.samples += 1;
+    fn check_samples(&self, line: usize) -> Result<(), PageError> {
         if self.samples > SAMPLES_MAX {
             return Err(PageError::TooManySamples { line, limit: SAMPLES_MAX });
         }
         Ok(())
     }
+}
 
-    fn take(&mut self, at: At<'_>, series: Series, value: f64) -> Result<(), PageError> {
-        self.count(at.number)?;
-        self.bucket = None;
-        self.reader.take(series, &self.labels, value).map_err(|source| at.unusable(source))
+/// Labels of a sample, kept because the next sample often has the same ones.
+#[derive(Default)]
+struct Labels<'p> {
+    list: Vec<Label<'p>>,
+    /// The bytes that they were read from, braces included. Empty when there were none.
+    text: &'p [u8],
+}
+
+impl<'p> Labels<'p> {
+    /// Reads the labels after a name, if there are any, and returns the offset after them.
+    fn read(&mut self, line: &'p [u8], name_end: usize) -> Result<usize, Fault> {
+        let start = line::skip_blanks(line, name_end);
+        let text = line.get(start..).unwrap_or_default();
+        if !self.text.is_empty() && text.starts_with(self.text) {
+            return Ok(start + self.text.len());
+        }
+        let list = self.cleared();
+        if !text.starts_with(b"{") {
+            return Ok(name_end);
+        }
+        let end = line::labels(line, start + 1, list)?;
+        self.text = &line[start..end];
+        Ok(end)
+    }
+
+    /// The empty list, to be filled otherwise.
+    fn cleared(&mut self) -> &mut Vec<Label<'p>> {
+        self.text = b"";
+        self.list.clear();
+        &mut self.list
     }
 }
 

@@ -263,6 +263,15 @@ pub enum Unreadable {
     },
 }
 
+/// What a page says of its process' start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Started {
+    #[default]
+    Missing,
+    Unusable,
+    At(Timestamp),
+}
+
 /// Puts a page's samples together to a [`Reading`].
 ///
 /// It keeps no text but what ends up in the reading, and borrows the labels of those few families
@@ -273,7 +282,7 @@ pub struct Reader<'p> {
     engine: Option<Engine>,
     prefixes: Vec<String>,
     models: Vec<ModelName>,
-    started: Option<Option<Timestamp>>,
+    started: Started,
     http: [Option<f64>; 3],
     rejected: Option<f64>,
     /// Series that were added to a sum, since adding one twice would count it twice.
@@ -380,7 +389,10 @@ impl<'p> Reader<'p> {
         let [success, client_error, server_error] = http.map(|n| n.and_then(Requests::new));
         Ok(Reading {
             engine,
-            started: started.flatten(),
+            started: match started {
+                Started::At(timestamp) => Some(timestamp),
+                Started::Missing | Started::Unusable => None,
+            },
             models,
             http: HttpReading { success, client_error, server_error },
             rejected: rejected.and_then(Requests::new),
@@ -419,10 +431,10 @@ impl<'p> Reader<'p> {
     }
 
     fn take_started(&mut self, value: f64) -> Result<(), SampleError> {
-        if self.started.is_some() {
+        if self.started != Started::Missing {
             return Err(SampleError::Duplicate);
         }
-        self.started = Some(timestamp(value));
+        self.started = timestamp(value).map_or(Started::Unusable, Started::At);
         Ok(())
     }
 
@@ -512,8 +524,7 @@ impl<'p> Reader<'p> {
             _ => None,
         };
         let rank = self.rank(place.rank)?;
-        value_of
-            .map_or(Ok(()), |of| self.ranks[rank].set(of, family.spelling, &place, value))
+        value_of.map_or(Ok(()), |of| self.ranks[rank].set(of, family.spelling, &place, value))
     }
 
     fn take_finished_other(

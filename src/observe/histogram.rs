@@ -68,11 +68,7 @@ impl Histogram {
         } else {
             Vec::new()
         };
-        Self {
-            sum: (self.sum - earlier.sum).max(0.0),
-            count: self.count - earlier.count,
-            buckets,
-        }
+        Self { sum: (self.sum - earlier.sum).max(0.0), count: self.count - earlier.count, buckets }
     }
 
     /// The observations of both, such as those of two ranks: sums and counts add up, and so do

@@ -13,7 +13,7 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
+use memchr::{memchr2, memrchr};
 
 use crate::collect::exposition::Format;
 use crate::observe::engine::{Label, decimal, number};
@@ -32,27 +32,17 @@ const fn fault<T>(at: usize, expected: &'static str) -> Result<T, Fault> {
 }
 
 /// Bytes that can be in a label's name; the digits cannot start one.
-static LABEL: [bool; 256] = bytes(b"_", Alphabet::LettersAndDigits);
+static LABEL: [bool; 256] = alphanumerics_and(b"_");
 
 /// Bytes that can be in a metric's name; the digits cannot start one.
-static NAME: [bool; 256] = bytes(b"_:", Alphabet::LettersAndDigits);
+static NAME: [bool; 256] = alphanumerics_and(b"_:");
 
-/// Bytes that can be in a number, also one of those that are no digits.
-static NUMBER: [bool; 256] = bytes(b"0123456789+-.eEinfINFaA", Alphabet::None);
-
-enum Alphabet {
-    None,
-    LettersAndDigits,
-}
-
-const fn bytes(some: &[u8], and: Alphabet) -> [bool; 256] {
+/// ASCII letters and digits, and some more.
+const fn alphanumerics_and(some: &[u8]) -> [bool; 256] {
     let mut set = [false; 256];
     let mut byte: u8 = 0;
     while byte < 0x80 {
-        set[byte as usize] = match and {
-            Alphabet::None => false,
-            Alphabet::LettersAndDigits => byte.is_ascii_alphanumeric(),
-        };
+        set[byte as usize] = byte.is_ascii_alphanumeric();
         byte += 1;
     }
     let mut index = 0;
@@ -61,10 +51,6 @@ const fn bytes(some: &[u8], and: Alphabet) -> [bool; 256] {
         index += 1;
     }
     set
-}
-
-fn is_number(byte: u8) -> bool {
-    NUMBER[usize::from(byte)]
 }
 
 const fn is_blank(byte: u8) -> bool {
@@ -93,23 +79,16 @@ fn run_end(line: &[u8], at: usize, of: &[bool; 256]) -> usize {
 }
 
 /// Whether a line whose name ends at `name_end` is shaped like `name number` or
-/// `name{...} number`. What is between the braces is not looked at, which makes this cheap; a line
-/// that fails may still be a sample, with a time or an exemplar, and must be read in full to know.
+/// `name{...} number`: the last word starts like a number and ends with a digit, and before it is
+/// the closing brace or the name. What is between the braces is not looked at, which makes this
+/// cheap; a line that fails may still be a sample and must be read in full to know.
 pub(super) fn is_plain(line: &[u8], name_end: usize) -> bool {
-    let Some((name, rest)) = line.split_at_checked(name_end) else { return false };
-    let before = trim_end(rest, is_number);
-    let labels = trim_end(before, is_blank);
-    let has_number = before.len() < rest.len() && labels.len() < before.len();
-    has_number && !name.is_empty() && (labels.is_empty() || matches!(labels, [b'{', .., b'}']))
-}
-
-fn trim_end(mut text: &[u8], is_trimmed: impl Fn(u8) -> bool) -> &[u8] {
-    while let [rest @ .., last] = text
-        && is_trimmed(*last)
-    {
-        text = rest;
-    }
-    text
+    let rest = line.get(name_end..).unwrap_or_default();
+    let Some(blank) = memrchr(b' ', rest) else { return false };
+    let (labels, number) = (&rest[..blank], &rest[blank + 1..]);
+    let is_number = matches!(number.first(), Some(b'0'..=b'9' | b'+' | b'-' | b'.'))
+        && number.last().is_some_and(u8::is_ascii_digit);
+    is_number && (labels.is_empty() || matches!(labels, [b'{', .., b'}']))
 }
 
 /// Reads a sample whose name is quoted and stands between the braces. `at` is after the brace.
@@ -181,11 +160,7 @@ fn label_name(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
 
 /// Adds a label unless its name has been there. Clients sort labels, so that a name is nearly
 /// always behind the last one and needs no search.
-fn add_label<'p>(
-    labels: &mut Vec<Label<'p>>,
-    label: Label<'p>,
-    start: usize,
-) -> Result<(), Fault> {
+fn add_label<'p>(labels: &mut Vec<Label<'p>>, label: Label<'p>, start: usize) -> Result<(), Fault> {
     let is_sorted = labels.last().is_none_or(|last| {
         let (last, name) = (last.name.first(), label.name.first());
         last < name || last == name && labels[labels.len() - 1].name < label.name

@@ -148,9 +148,10 @@ impl RankDraft {
     ) -> Result<(), SampleError> {
         let value = if of.is_cumulative() { Some(cumulative(value)?) } else { gauge(value) };
         let &Place { class, shard, .. } = place;
-        let known = self.numbers.iter_mut().find(|number| {
-            number.of == of && number.spelling == spelling && number.class == class
-        });
+        let known = self
+            .numbers
+            .iter_mut()
+            .find(|number| number.of == of && number.spelling == spelling && number.class == class);
         match known {
             None => self.numbers.push(Number { of, spelling, class, shard, value }),
             Some(known) if known.shard == shard => return Err(SampleError::Duplicate),

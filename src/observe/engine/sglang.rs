@@ -89,12 +89,8 @@ fn streaming(value: &[u8]) -> Result<u8, SampleError> {
 /// Adds up the queues. `SGLang` has a queue for each thing that a request can wait for; what vLLM
 /// calls waiting is all of them, and the main one is the one that more capacity shortens.
 pub(super) fn add_queues(draft: &RankDraft, reading: &mut RankReading) {
-    let queues = [
-        Value::QueueGrammar,
-        Value::QueueBootstrap,
-        Value::QueuePrealloc,
-        Value::QueueTransfer,
-    ];
+    let queues =
+        [Value::QueueGrammar, Value::QueueBootstrap, Value::QueuePrealloc, Value::QueueTransfer];
     let mut present = queues.into_iter().filter(|&queue| draft.has(queue)).peekable();
     if present.peek().is_none() {
         reading.waiting = reading.waiting_capacity;
