@@ -45,9 +45,9 @@ pub const SAMPLES_MAX: usize = 50_000;
 
 /// The `Accept` header of a scrape: the formats that Prometheus 3 offers, but text 0.0.4 first.
 ///
-/// `prometheus_client` rewrites `vllm:` to `vllm_` for `OpenMetrics` without `allow-utf-8` (and
-/// goes by the order of the formats rather than by their weights), so every `OpenMetrics` offer of
-/// version 1.0.0 asks for UTF-8 names.
+/// `prometheus_client` takes the first offer of a version 1.0.0, whatever its weight, and rewrites
+/// `vllm:` to `vllm_` unless that offer has `allow-utf-8`. So every such offer has it, and the text
+/// format stands before `OpenMetrics`.
 pub const ACCEPT: &str = "text/plain;version=0.0.4;q=0.6,\
     text/plain;version=1.0.0;escaping=allow-utf-8;q=0.5,\
     application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.4,\

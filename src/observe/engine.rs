@@ -2,7 +2,8 @@
 //!
 //! A [`Reader`] is shown the names on a page, says which it wants, takes their samples one by one
 //! and gives a [`Reading`]. It knows nothing of the page's syntax. The names and label rules of
-//! each engine are in `vllm` and `sglang`; `draft` puts one rank's samples together.
+//! each engine are in `vllm` and `sglang`, what names can stand for is in `family`, and `draft` puts
+//! one rank's samples together.
 //!
 //! These rules keep a page from reading as less load than there is:
 //!
@@ -19,6 +20,8 @@
 //! - A histogram without its sum, its count or, if it has buckets, its `+Inf` bucket has been cut.
 
 mod draft;
+mod family;
+mod number;
 mod sglang;
 mod vllm;
 
@@ -26,12 +29,17 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use jiff::{SignedDuration, Timestamp, Unit};
+use jiff::Timestamp;
 
 use crate::fleet::ModelName;
-use crate::observe::engine::draft::{Distribution, RankDraft, Value};
+use crate::observe::engine::draft::RankDraft;
+use crate::observe::engine::family::{COMMON, Family, Part, Place, Signal, bare, prefix, series};
+use crate::observe::engine::number::{cumulative, timestamp};
 use crate::observe::{HttpReading, Reading};
 use crate::units::Requests;
+
+pub use crate::observe::engine::family::Series;
+pub use crate::observe::engine::number::{decimal, number};
 
 /// Ranks that a page may have. The largest data-parallel deployments have a few hundred, spread
 /// over many pods; each rank costs a few kilobytes.
@@ -93,93 +101,6 @@ pub struct Label<'p> {
     pub name: Cow<'p, [u8]>,
     /// Its value, unescaped.
     pub value: Cow<'p, [u8]>,
-}
-
-/// What a wanted name stands for; only a [`Reader`] makes and reads these.
-#[derive(Clone, Copy, Debug)]
-pub struct Series {
-    family: &'static Family,
-    part: Part,
-}
-
-impl Series {
-    /// Whether samples are buckets of a histogram.
-    #[must_use]
-    pub fn is_bucket(self) -> bool {
-        self.part == Part::Bucket
-    }
-}
-
-/// A family that a reading is made of.
-#[derive(Debug)]
-struct Family {
-    /// Its name on the page; of an engine's family, without the prefix.
-    name: &'static str,
-    /// What it says.
-    signal: Signal,
-    /// Its place among the spellings of one signal; the lowest that is on the page counts.
-    spelling: u8,
-}
-
-impl Family {
-    const fn new(name: &'static str, signal: Signal) -> Self {
-        Self { name, signal, spelling: 0 }
-    }
-
-    /// An older name of the same signal.
-    const fn older(name: &'static str, signal: Signal) -> Self {
-        Self { name, signal, spelling: 1 }
-    }
-}
-
-/// What a family says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Signal {
-    /// When the process started.
-    Started,
-    /// HTTP answers by handler, method and status.
-    Http,
-    /// Requests that admission control turned away, by reason.
-    Rejected,
-    /// Labels with the size of the KV cache.
-    CacheConfig,
-    /// Sleep states, one of them 1.
-    SleepState,
-    /// Waiting requests by reason.
-    WaitingByReason,
-    /// Finished requests by reason.
-    Finished,
-    /// One number a rank.
-    Value(Value),
-    /// One histogram a rank.
-    Distribution(Distribution),
-}
-
-/// Which sample of a family a name is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    Whole,
-    Bucket,
-    Sum,
-    Count,
-}
-
-/// Families that no engine owns.
-const COMMON: &[Family] = &[
-    Family::new("process_start_time_seconds", Signal::Started),
-    Family::new("http_requests_total", Signal::Http),
-];
-
-/// Where a sample belongs on its page, by its labels.
-struct Place<'a> {
-    rank: u32,
-    /// Which of the series that add up to one value; 0 where there is only one.
-    class: u8,
-    /// Of series that repeat one value, the lowest shard counts.
-    shard: u64,
-    model: Option<&'a [u8]>,
-    /// The value of the label that the signal is split by.
-    detail: Option<&'a [u8]>,
 }
 
 /// Why a sample of a wanted series cannot be used.
@@ -553,11 +474,10 @@ impl<'p> Reader<'p> {
     }
 
     fn note_model(&mut self, name: &[u8]) {
-        if self.models.iter().any(|model| model.as_str().as_bytes() == name) {
-            return;
-        }
-        if let Some(model) = ModelName::new(&String::from_utf8_lossy(name)) {
-            let at = self.models.binary_search(&model).unwrap_or_else(|at| at);
+        let known = self.models.binary_search_by(|model| model.as_str().as_bytes().cmp(name));
+        if let Err(at) = known
+            && let Some(model) = ModelName::new(&String::from_utf8_lossy(name))
+        {
             self.models.insert(at, model);
         }
     }
@@ -575,36 +495,6 @@ impl<'p> Reader<'p> {
     }
 }
 
-/// The name without the engine's prefix, if it has it.
-fn bare(engine: Engine, name: &[u8]) -> Option<&[u8]> {
-    engine.prefixes().iter().find_map(|prefix| name.strip_prefix(prefix.as_bytes()))
-}
-
-/// What samples of this name stand for on a page of this engine.
-fn series(engine: Engine, name: &[u8]) -> Option<Series> {
-    const PARTS: [(&[u8], Part); 3] =
-        [(b"_bucket", Part::Bucket), (b"_sum", Part::Sum), (b"_count", Part::Count)];
-    let name = bare(engine, name)?;
-    // Times of creation, which a third of the names on a page are, are never wanted.
-    if name.ends_with(b"_created") {
-        return None;
-    }
-    let (base, part) = PARTS
-        .iter()
-        .find_map(|&(suffix, part)| Some((name.strip_suffix(suffix)?, part)))
-        .unwrap_or((name, Part::Whole));
-    let family = engine.families().iter().find(|family| family.name.as_bytes() == base)?;
-    let is_distribution = matches!(family.signal, Signal::Distribution(_));
-    (is_distribution == (part != Part::Whole)).then_some(Series { family, part })
-}
-
-/// The part of a name that tells whose it is: up to the first colon, else the first underscore.
-fn prefix(name: &[u8]) -> &[u8] {
-    let end = name.iter().position(|&byte| byte == b':');
-    let end = end.or_else(|| name.iter().position(|&byte| byte == b'_'));
-    end.and_then(|end| name.get(..=end)).unwrap_or(name)
-}
-
 /// The prefixes without those of language runtimes, unless there is nothing else.
 fn telling(prefixes: Vec<String>) -> Vec<String> {
     let is_runtime = |prefix: &String| RUNTIME_PREFIXES.contains(&prefix.as_str());
@@ -612,64 +502,4 @@ fn telling(prefixes: Vec<String>) -> Vec<String> {
         return prefixes;
     }
     prefixes.into_iter().filter(|prefix| !is_runtime(prefix)).collect()
-}
-
-/// A Unix time; of today's times, digits beyond the microsecond are noise of the `f64`.
-fn timestamp(seconds: f64) -> Option<Timestamp> {
-    let since_epoch = SignedDuration::try_from_secs_f64(seconds).ok()?;
-    let timestamp = Timestamp::from_duration(since_epoch).ok()?;
-    timestamp.round(Unit::Microsecond).ok().filter(|timestamp| *timestamp > Timestamp::UNIX_EPOCH)
-}
-
-/// A number as pages write it, in a value or in a label; `NaN` and `Inf` in any case.
-#[must_use]
-pub fn number(text: &[u8]) -> Option<f64> {
-    decimal(text).or_else(|| std::str::from_utf8(text).ok()?.parse().ok())
-}
-
-/// A short number without sign and exponent, such as `443.0`, which nearly all are: quicker to
-/// read than numbers in general, and as exact. Digits and power of ten are both whole numbers that
-/// an `f64` holds exactly, and IEEE division rounds their quotient correctly.
-#[must_use]
-pub fn decimal(text: &[u8]) -> Option<f64> {
-    /// Digits that always stay below 2^53.
-    const DIGITS_MAX: usize = 15;
-    const POWERS: [f64; DIGITS_MAX + 1] =
-        [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
-    if text.is_empty() || text.len() > DIGITS_MAX {
-        return None;
-    }
-    let mut number: u64 = 0;
-    let mut places = None;
-    for byte in text {
-        let digit = byte.wrapping_sub(b'0');
-        if digit <= 9 {
-            number = number * 10 + u64::from(digit);
-            places = places.map(|places| places + 1);
-        } else if *byte == b'.' && places.is_none() && text.len() > 1 {
-            places = Some(0);
-        } else {
-            return None;
-        }
-    }
-    Some(places.map_or(number as f64, |places: usize| number as f64 / POWERS[places]))
-}
-
-/// A number that has only ever been added to.
-fn cumulative(value: f64) -> Result<f64, SampleError> {
-    gauge(value).ok_or(SampleError::NotCumulative { value })
-}
-
-/// A gauge's value, if it means anything.
-fn gauge(value: f64) -> Option<f64> {
-    (value.is_finite() && value >= 0.0).then_some(value)
-}
-
-/// A rank label: a number of at most nine digits.
-fn rank_label(label: &'static str, value: &[u8]) -> Result<u32, SampleError> {
-    let digits = !value.is_empty() && value.len() <= 9 && value.iter().all(u8::is_ascii_digit);
-    if !digits {
-        return Err(SampleError::bad_label(label, value, "a rank such as \"0\""));
-    }
-    Ok(value.iter().fold(0, |rank, digit| rank * 10 + u32::from(digit - b'0')))
 }

@@ -1,8 +1,8 @@
 //! One rank's samples, put together.
 
-use crate::observe::engine::{
-    BUCKETS_MAX, Family, Part, Place, SampleError, Unreadable, cumulative, gauge, number,
-};
+use crate::observe::engine::family::{Family, Part, Place};
+use crate::observe::engine::number::{cumulative, gauge, number};
+use crate::observe::engine::{BUCKETS_MAX, SampleError, Unreadable};
 use crate::observe::histogram::Histogram;
 use crate::observe::{FinishedReading, RankReading};
 use crate::units::{Fraction, Requests, Tokens};
