@@ -636,9 +636,27 @@ fn is_part_of(part: &RankReading, whole: &RankReading) -> bool {
     }
     same!(part, whole;
         running waiting waiting_capacity waiting_deferred kv_usage kv_capacity asleep prompt_tokens
-        generation_tokens prefix_queries prefix_hits preemptions ttft itl e2e queue_time
-        prompt_length generation_length step_tokens
+        generation_tokens prefix_queries prefix_hits preemptions
     ) && same!(part.finished, whole.finished; stop length abort error other)
+        && [
+            (&part.ttft, &whole.ttft),
+            (&part.itl, &whole.itl),
+            (&part.e2e, &whole.e2e),
+            (&part.queue_time, &whole.queue_time),
+            (&part.prompt_length, &whole.prompt_length),
+            (&part.generation_length, &whole.generation_length),
+            (&part.step_tokens, &whole.step_tokens),
+        ]
+        .into_iter()
+        .all(|(part, whole)| match (part, whole) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            // A page that lists edges from the top can lose the lower ones.
+            (Some(part), Some(whole)) => {
+                (part.sum, part.count) == (whole.sum, whole.count)
+                    && part.buckets.iter().all(|bucket| whole.buckets.contains(bucket))
+            }
+        })
 }
 
 #[test]
