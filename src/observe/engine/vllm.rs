@@ -5,7 +5,9 @@
 //! rank; V0 has none and is rank 0. `model_name` is the first served name, on every series.
 
 use crate::observe::engine::draft::{Distribution, RankDraft, Value};
-use crate::observe::engine::{Family, Label, Place, SampleError, Signal, rank_label};
+use crate::observe::engine::family::{Family, Place, Signal};
+use crate::observe::engine::number::rank_label;
+use crate::observe::engine::{Label, SampleError};
 
 pub(super) const PREFIXES: [&str; 2] = ["vllm:", "vllm_"];
 
