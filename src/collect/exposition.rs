@@ -33,7 +33,7 @@ use std::borrow::Cow;
 use memchr::memchr;
 
 use crate::collect::exposition::line::{Bucket, Fault};
-use crate::observe::engine::{Label, Reader, SampleError, Series, Unreadable};
+use crate::observe::engine::{KNOWN, Label, Reader, SampleError, Series, Unreadable};
 use crate::observe::{Reading, ScrapeFailure};
 
 /// The longest line that is read. The longest on a vLLM page is 1.1 KB (`cache_config_info`), but
@@ -140,7 +140,7 @@ pub enum PageError {
         missing: &'static str,
     },
     /// The page is sound but no known engine's.
-    #[error("no metrics of vLLM (vllm:) or SGLang (sglang:), but {}", Prefixes(prefixes))]
+    #[error("no metrics of {KNOWN}, but {}", Prefixes(prefixes))]
     UnknownEngine {
         /// Prefixes of the metrics that are there, in order of appearance.
         prefixes: Vec<String>,

@@ -54,6 +54,9 @@ const PREFIXES_MAX: usize = 8;
 /// Prefixes that any server's runtime adds and that therefore name no engine.
 const RUNTIME_PREFIXES: [&str; 5] = ["python_", "process_", "http_", "go_", "promhttp_"];
 
+/// The engines whose pages can be read, as messages name them.
+pub const KNOWN: &str = "vLLM (vllm:) or SGLang (sglang:)";
+
 /// An inference engine whose page we can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Engine {
@@ -376,6 +379,10 @@ impl<'p> Reader<'p> {
             _ => None,
         };
         self.add_once(family, labels)?;
+        // Generation is asked for by POST; what polls a list of models is no demand.
+        let method = labels.iter().find(|label| *label.name == *b"method");
+        let asks = method.is_none_or(|method| *method.value == *b"POST");
+        let class = class.filter(|_| asks);
         if let Some(total) = class.and_then(|class: usize| self.http.get_mut(class)) {
             *total = Some(total.unwrap_or(0.0) + value);
         }

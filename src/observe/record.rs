@@ -69,6 +69,7 @@ struct RankRecord {
     prompt_tokens: Counter,
     generation_tokens: Counter,
     finished: [Counter; 5],
+    asked: Counter,
     ttft: Distribution,
     itl: Distribution,
 }
@@ -340,9 +341,10 @@ impl Record {
     /// `arrivals = (left + in flight at the end - in flight at the start) / elapsed`
     ///
     /// A client that hangs up is not among the finished requests of any vLLM up to 0.33, but the
-    /// HTTP server counts its answer; and a request for two completions finishes twice but is
-    /// answered once. So `left` is the larger of the two counts. Requests that admission control
-    /// turns away have arrived as well.
+    /// HTTP server counts its answer. So `left` is what finished, and in addition what was answered
+    /// without finishing: the answers beyond the finished requests, which the histogram of `n`
+    /// counts once where a request for two completions finishes twice. Requests that admission
+    /// control turns away have arrived as well.
     ///
     /// # Source
     ///
@@ -358,7 +360,11 @@ impl Record {
         let (first, last) = self.in_flight.ends(now, window)?;
         let answered = self.http_success.increase(now, window).map_or(0.0, |grown| grown.amount);
         let rejected = self.rejected.increase(now, window).map_or(0.0, |grown| grown.amount);
-        let left = finished.amount.max(answered);
+        let asked = self.ranks.values().filter_map(|rank| rank.asked.increase(now, window));
+        let left = match added(asked) {
+            Some(asked) => finished.amount + (answered - asked.amount).max(0.0),
+            None => finished.amount.max(answered),
+        };
         let amount = (left + last - first).max(0.0) + rejected;
         request_rate(Increase { amount, ..finished })
     }
@@ -407,6 +413,9 @@ impl RankRecord {
         let FinishedReading { stop, length, abort, error, other } = rank.finished;
         for (counter, value) in self.finished.iter_mut().zip([stop, length, abort, error, other]) {
             push(counter, at, value, life, window);
+        }
+        if let Some(asked) = &rank.completions_asked {
+            self.asked.push(at, asked.count, life, window);
         }
         if let Some(ttft) = &rank.ttft {
             self.ttft.push(at, ttft, life, window);

@@ -299,8 +299,9 @@ fn answers_and_rejections_are_summed_over_their_labels() {
     let reading = sound(&format!(
         "{BASE}\
          http_requests_total{{handler=\"/a\",method=\"POST\",status=\"2xx\"}} 5\n\
-         http_requests_total{{handler=\"/b\",method=\"GET\",status=\"2xx\"}} 2\n\
-         http_requests_total{{handler=\"/b\",method=\"GET\",status=\"200\"}} 1\n\
+         http_requests_total{{handler=\"/b\",method=\"POST\",status=\"2xx\"}} 2\n\
+         http_requests_total{{handler=\"/b\",method=\"POST\",status=\"200\"}} 1\n\
+         http_requests_total{{handler=\"/v1/models\",method=\"GET\",status=\"2xx\"}} 99\n\
          http_requests_total{{handler=\"/a\",method=\"POST\",status=\"4xx\"}} 3\n\
          http_requests_total{{handler=\"/a\",method=\"POST\",status=\"5xx\"}} 4\n\
          http_requests_total{{handler=\"/a\",method=\"POST\",status=\"3xx\"}} 9\n\

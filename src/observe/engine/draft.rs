@@ -88,6 +88,7 @@ pub(super) enum Distribution {
     QueueTime,
     PromptLength,
     GenerationLength,
+    CompletionsAsked,
     StepTokens,
 }
 
@@ -311,6 +312,7 @@ impl RankDraft {
             queue_time: self.distribution(Distribution::QueueTime),
             prompt_length: self.distribution(Distribution::PromptLength),
             generation_length: self.distribution(Distribution::GenerationLength),
+            completions_asked: self.distribution(Distribution::CompletionsAsked),
             step_tokens: self.distribution(Distribution::StepTokens),
         })
     }

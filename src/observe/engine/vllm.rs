@@ -39,6 +39,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::new("request_queue_time_seconds", Signal::Distribution(Distribution::QueueTime)),
     Family::new("request_prompt_tokens", Signal::Distribution(Distribution::PromptLength)),
     Family::new("request_generation_tokens", Signal::Distribution(Distribution::GenerationLength)),
+    Family::new("request_params_n", Signal::Distribution(Distribution::CompletionsAsked)),
     // A histogram in spite of its name.
     Family::new("iteration_tokens_total", Signal::Distribution(Distribution::StepTokens)),
 ];
