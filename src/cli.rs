@@ -1,1 +1,112 @@
-//! The command line.
+//! The command line: arguments, exit codes, and what goes where.
+//!
+//! Results go to standard output and everything else to standard error, so that the output of
+//! `check --print` or `schema` can be piped. An error is printed once, here, with its causes.
+
+pub mod args;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use clap::error::ErrorKind;
+
+pub use crate::cli::args::{Args, CheckArgs, Command, DemoArgs, DemoOutput, LogFormat, RunArgs};
+
+use crate::config::{self, Files, LoadError, Loaded};
+
+/// Everything went well.
+pub const EXIT_OK: u8 = 0;
+/// The command line or the configuration is wrong (`EX_USAGE`).
+pub const EXIT_USAGE: u8 = 64;
+/// Something outside that is needed does not answer (`EX_UNAVAILABLE`).
+pub const EXIT_UNAVAILABLE: u8 = 69;
+/// There is a mistake in the program (`EX_SOFTWARE`).
+pub const EXIT_BUG: u8 = 70;
+
+/// Reads the command line of the process, does what it says, and reports how that went.
+#[must_use]
+pub fn main() -> ExitCode {
+    let code = match Args::try_parse() {
+        Ok(args) => finish(run(args.command)),
+        Err(error) => {
+            let help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            // Nothing is left to tell anyone when printing fails.
+            let _ = error.print();
+            if help { EXIT_OK } else { EXIT_USAGE }
+        }
+    };
+    ExitCode::from(code)
+}
+
+/// The exit code that an error deserves.
+#[must_use]
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    for cause in error.chain() {
+        if cause.is::<LoadError>() {
+            return EXIT_USAGE;
+        }
+        if cause.is::<io::Error>() || cause.is::<kube::Error>() {
+            return EXIT_UNAVAILABLE;
+        }
+    }
+    EXIT_BUG
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Run(args) => crate::daemon::run(args),
+        Command::Check(args) => check(&args),
+        Command::Schema => schema(),
+        Command::Demo(args) => crate::demo::run(args),
+    }
+}
+
+fn finish(result: anyhow::Result<()>) -> u8 {
+    let Err(error) = result else { return EXIT_OK };
+    if is_closed_pipe(&error) {
+        return EXIT_OK;
+    }
+    // Nothing is left to tell anyone when standard error is closed.
+    let _ = writeln!(io::stderr(), "plimsoll: {error:#}");
+    exit_code(&error)
+}
+
+/// Whether whoever read our output has had enough of it, which is not an error.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn check(args: &CheckArgs) -> anyhow::Result<()> {
+    let CheckArgs { file, print, skip_files } = args;
+    let files = if *skip_files { Files::NotChecked } else { Files::MustExist };
+    let Loaded { config, warnings } = config::load(file, files)?;
+    let mut errors = io::stderr().lock();
+    for warning in &warnings {
+        writeln!(errors, "{}: {warning}", file.display())?;
+    }
+    let mut output = io::stdout().lock();
+    if *print {
+        output.write_all(config.print().as_bytes())?;
+    } else {
+        writeln!(
+            output,
+            "{} is valid: {}, hash {}",
+            file.display(),
+            config::counted(config.variants.len(), "variant"),
+            config.hash()
+        )?;
+    }
+    output.flush()?;
+    Ok(())
+}
+
+fn schema() -> anyhow::Result<()> {
+    let text =
+        serde_json::to_string_pretty(&config::schema()).context("cannot write the schema")?;
+    let mut output = io::stdout().lock();
+    writeln!(output, "{text}")?;
+    output.flush()?;
+    Ok(())
+}

@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
+/// What [`Clock::elapsed`] shows at the start, so that instants before it can be written down: a
+/// decision that is restored after a restart was made before the clock was started.
+const HEAD_START: Duration = Duration::from_hours(365 * 24);
+
 /// Reads the machine's clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -30,9 +34,9 @@ impl Clock {
         Timestamp::now()
     }
 
-    /// The monotonic time since this clock was started.
+    /// The monotonic time since an origin a year before this clock was started.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        self.origin.elapsed()
+        HEAD_START + self.origin.elapsed()
     }
 }

@@ -1,3 +1,348 @@
 //! Configuration: a file as written, resolved into values that are valid by construction.
+//!
+//! Text and environment become a `File`, in which every key is optional, and that becomes a
+//! [`Config`], in which nothing is: no value there means "the default", and no combination there is
+//! one that the daemon would have to refuse. All problems are reported at once, each with its path,
+//! because whoever repairs a configuration through a pipeline should not need one run a mistake.
 
-pub mod file;
+mod check;
+mod file;
+mod layers;
+mod names;
+mod print;
+mod problem;
+mod resolve;
+mod written;
+mod yaml;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use crate::config::problem::counted;
+pub use crate::config::problem::{Problem, Severity};
+
+use crate::collect::scrape::Settings;
+use crate::collect::targets::{Endpoint, Source};
+use crate::config::check::Checks;
+use crate::config::problem::List;
+use crate::config::written::WrittenDuration;
+use crate::fleet::{ModelName, VariantSpec};
+use crate::pipeline::Policy;
+
+/// The largest configuration file: more than a thousand variants, and far less than a log file
+/// that somebody names by mistake.
+const FILE_MAX: u64 = 4 << 20;
+
+/// A configuration that can be run as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Time between two decisions.
+    pub tick_interval: Duration,
+    /// Where the plain HTTP server listens.
+    pub listen: SocketAddr,
+    /// The external metrics API; `None` where it is not served.
+    pub external_metrics: Option<ExternalMetrics>,
+    /// How the process ends.
+    pub shutdown: Shutdown,
+    /// The cluster; `None` where there is none.
+    pub kubernetes: Option<Kubernetes>,
+    /// Whether the gauges of the workload variant autoscaler are published too.
+    pub wva_metrics: bool,
+    /// File in which the last decisions survive a restart.
+    pub state_file: Option<PathBuf>,
+    /// Everything that decisions depend on beside what is observed.
+    pub policy: Policy,
+    /// Scrapes at the same time, all variants together.
+    pub scrape_concurrency: usize,
+    /// The variants in the order of the file; never empty.
+    pub variants: Vec<Variant>,
+    /// How replicas are scraped where the variant does not say otherwise.
+    pub scrape: Scrape,
+}
+
+/// How the external metrics API is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalMetrics {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// PEM certificate chain.
+    pub cert_file: PathBuf,
+    /// PEM key.
+    pub key_file: PathBuf,
+    /// PEM bundle of the authorities that signed the certificate, where it is known.
+    pub ca_file: Option<PathBuf>,
+    /// Who may ask.
+    pub authorization: Authorization,
+    /// Age up to which a decision is served as it is.
+    pub fresh: Duration,
+    /// Age up to which a decision is served while there is nothing newer.
+    pub hold: Duration,
+}
+
+/// Who may ask for external metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Authorization {
+    /// Whom the cluster's API server allows, asked by a `SubjectAccessReview`.
+    SubjectAccessReview,
+    /// Everyone whom the cluster's front proxy has let through.
+    TrustFrontProxy,
+}
+
+/// How the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shutdown {
+    /// Time to go on serving after the signal.
+    pub delay: Duration,
+    /// Time that open requests have to finish.
+    pub drain: Duration,
+}
+
+/// The connection to a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kubernetes {
+    /// The kubeconfig; `None` for the pod's service account, or else the default kubeconfig.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context; `None` for the kubeconfig's current one.
+    pub context: Option<String>,
+}
+
+/// One variant: what it is, where its replicas are, and how they are scraped.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Variant {
+    /// What is known of it without looking at its load.
+    pub spec: VariantSpec,
+    /// Other names under which its engines' pages may know the model.
+    pub aliases: Vec<ModelName>,
+    /// Where its replicas are listed.
+    pub targets: Targets,
+    /// How an address becomes the URL of a page.
+    pub endpoint: Endpoint,
+    /// How its replicas are scraped.
+    pub scrape: Arc<Settings>,
+}
+
+/// Where a variant's replicas are listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Targets {
+    /// Outside Kubernetes. Addresses in [`Source::Static`] all have a port.
+    Listed(Source),
+    /// The pods of an object with a scale subresource, in the variant's namespace.
+    ScaleTarget(ScaleTarget),
+    /// The pods that a label selector matches, in the variant's namespace.
+    Selector(String),
+}
+
+/// An object with a scale subresource.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ScaleTarget {
+    /// Group and version, such as `apps/v1`.
+    pub api_version: String,
+    /// Kind, such as `Deployment`.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+}
+
+/// How replicas are scraped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scrape {
+    /// How an address becomes the URL of a page.
+    pub endpoint: Endpoint,
+    /// How often, how long, how much, and with which credentials.
+    pub settings: Arc<Settings>,
+}
+
+/// A configuration, and what is probably wrong with it all the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// Problems that do not keep it from being used.
+    pub warnings: Vec<Problem>,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The file is too large to be a configuration.
+    #[error("the configuration file {} is larger than {FILE_MAX} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The text is not YAML.
+    #[error("{origin}{} is not YAML: {message}", Place(*line, *column))]
+    Syntax {
+        /// The file.
+        origin: String,
+        /// Line from 1, if the mistake has a place.
+        line: Option<usize>,
+        /// Column from 1, if the mistake has a place.
+        column: Option<usize>,
+        /// What is wrong.
+        message: String,
+    },
+    /// File and environment cannot be put together.
+    #[error("cannot put {origin} and the environment together")]
+    Layers {
+        /// The file.
+        origin: String,
+        /// What the layering says.
+        source: Box<config::ConfigError>,
+    },
+    /// The text is YAML, and not a configuration.
+    #[error(
+        "{origin} has {}:\n{}",
+        counted(problems.iter().filter(|one| one.severity == Severity::Error).count(), "error"),
+        List(problems)
+    )]
+    Invalid {
+        /// The file.
+        origin: String,
+        /// Everything that is wrong, errors first.
+        problems: Vec<Problem>,
+    },
+}
+
+/// What a configuration is read in.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// What messages call the text.
+    pub origin: String,
+    /// The folder that relative paths start from.
+    pub base: PathBuf,
+    /// The environment; names that do not start with `PLIMSOLL__` mean nothing.
+    pub environment: BTreeMap<String, String>,
+    /// Whether files that are named must be there.
+    pub files: Files,
+}
+
+/// Whether files that a configuration names must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// They are looked for, and problems are reported.
+    MustExist,
+    /// They are not looked for: the configuration is for another machine.
+    NotChecked,
+}
+
+/// Reads the configuration file, and over it the environment.
+///
+/// # Errors
+///
+/// The file cannot be read, is not YAML, or has problems; then all of them are listed.
+pub fn load(path: &Path, files: Files) -> Result<Loaded, LoadError> {
+    let failed = |source| LoadError::Read { path: path.to_owned(), source };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut text = String::new();
+    let length = file.take(FILE_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    if length as u64 > FILE_MAX {
+        return Err(LoadError::TooLarge { path: path.to_owned() });
+    }
+    let absolute = std::path::absolute(path).map_err(failed)?;
+    let surroundings = Surroundings {
+        origin: path.display().to_string(),
+        base: absolute.parent().map(Path::to_owned).unwrap_or_default(),
+        environment: environment(),
+        files,
+    };
+    parse(&text, &surroundings)
+}
+
+/// Reads a configuration from text.
+///
+/// # Errors
+///
+/// The text is not YAML, or has problems; then all of them are listed.
+pub fn parse(text: &str, surroundings: &Surroundings) -> Result<Loaded, LoadError> {
+    let origin = || surroundings.origin.clone();
+    let value = yaml::read(text).map_err(|error| {
+        let yaml::SyntaxError { line, column, message } = error;
+        LoadError::Syntax { origin: origin(), line, column, message }
+    })?;
+    let mut checks = Checks::new(surroundings);
+    let file = if value.is_object() {
+        let merged = layers::merge(value, &surroundings.environment, &mut checks.problems)
+            .map_err(|source| LoadError::Layers { origin: origin(), source: Box::new(source) })?;
+        layers::read(merged, &mut checks.problems)
+    } else {
+        checks.problems.error_at("", "the file must be a mapping of keys to values");
+        file::File::default()
+    };
+    let config = resolve::resolve(&file, &mut checks);
+    match (config, checks.problems.split()) {
+        (Some(config), (errors, warnings)) if errors.is_empty() => Ok(Loaded { config, warnings }),
+        (_, (mut problems, warnings)) => {
+            problems.extend(warnings);
+            Err(LoadError::Invalid { origin: origin(), problems })
+        }
+    }
+}
+
+/// The JSON Schema of the configuration file, with the defaults.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    print::schema()
+}
+
+/// The variables of the environment that mean something here. Those that are not text cannot.
+fn environment() -> BTreeMap<String, String> {
+    let prefix = format!("{}{}", layers::PREFIX, layers::SEPARATOR);
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| name.starts_with(&prefix))
+        .collect()
+}
+
+// === impl Config ===
+
+impl Config {
+    /// The effective configuration as YAML, with every default. Reading it gives this value again.
+    #[must_use]
+    pub fn print(&self) -> String {
+        print::print(self)
+    }
+
+    /// A short text that is the same for the same effective configuration, on any machine and in
+    /// any run, and almost surely another for another.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        // FNV-1a with 64 bits, by its published constants: it need not withstand an attacker.
+        let hash = self.print().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("{hash:016x}")
+    }
+}
+
+/// Reads a duration as the configuration file writes it, such as `30s` or `1h30m`.
+#[must_use]
+pub fn duration(text: &str) -> Option<Duration> {
+    WrittenDuration::parse(text).map(|written| written.0)
+}
+
+/// A place in a file as messages say it: `:3:14`, or nothing.
+struct Place(Option<usize>, Option<usize>);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(line, column) = self;
+        for number in [line, column].into_iter().flatten() {
+            write!(f, ":{number}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,1 +1,425 @@
-//! The daemon: builds everything, runs the loop, shuts down.
+//! The daemon: builds everything, runs the loop, shuts down; the only place that starts tasks.
+//!
+//! [`Daemon::start`] reads from top to bottom as the data flows: what is scraped and watched, the
+//! decision loop, and the two servers that show what it decides. [`Daemon::shutdown`] undoes it in
+//! the order that costs no request: first the servers say that they are not ready, then they send
+//! their peers away and finish, and only then does the deciding end.
+
+mod directory;
+mod kubernetes;
+mod reload;
+mod ticks;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use prometheus::Registry;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, info, warn};
+
+use crate::cli::{self, RunArgs};
+use crate::clock::Clock;
+use crate::collect::cluster::Expected;
+use crate::collect::scrape::{self, Scraper, Target};
+use crate::collect::targets;
+use crate::config::{self, Authorization, Config, Files, Loaded};
+use crate::daemon::directory::Surroundings;
+use crate::daemon::kubernetes::Cluster;
+use crate::daemon::reload::{Origin, Reloader};
+use crate::daemon::ticks::{Parts, Ticks};
+use crate::observe::Scrape;
+use crate::publish::external_metrics::authorize::{
+    Authorize, Lifetimes, SubjectAccessReviews, TrustFrontProxy,
+};
+use crate::publish::external_metrics::state::Ages;
+use crate::publish::external_metrics::{self, Api};
+use crate::publish::gauges::{Gauges, Wva};
+use crate::publish::{Published, explain};
+use crate::server::admin::{self, Hooks};
+use crate::server::auth::TrustAnchor;
+use crate::server::tls::{self, ServingCertificate};
+use crate::server::{Limits, Phase};
+use crate::telemetry::{self, LogFilter, LogFormat, Telemetry};
+
+/// Scrapes that may wait for a tick. A thousand replicas deliver that many in eight ticks of a
+/// second; when the loop stalls for longer, scraping waits and counts what it misses.
+const SCRAPES_MAX: usize = 8192;
+
+/// What a daemon may be given beside its configuration.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// The file that the configuration came from, to be loaded again when it changes.
+    pub config_file: Option<PathBuf>,
+    /// Whom the external metrics API believes where no cluster says so.
+    pub trust: Option<Arc<TrustAnchor>>,
+    /// The log filter that the admin port may replace.
+    pub log: Option<LogFilter>,
+}
+
+/// A running daemon.
+pub struct Daemon {
+    common: Common,
+    admin: SocketAddr,
+    external_metrics: Option<SocketAddr>,
+    shutdown: config::Shutdown,
+    phase: watch::Sender<Phase>,
+}
+
+/// What all parts of a daemon use.
+pub(crate) struct Common {
+    pub(crate) clock: Clock,
+    pub(crate) registry: Registry,
+    /// Ends everything that must outlive the draining of the servers.
+    pub(crate) stop: CancellationToken,
+    pub(crate) servers: TaskTracker,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) phases: watch::Receiver<Phase>,
+    pub(crate) published: watch::Receiver<Arc<Published>>,
+    pub(crate) wva: Wva,
+}
+
+/// Runs the daemon until it is told to end.
+///
+/// # Errors
+///
+/// The configuration is wrong, an address cannot be listened on, a certificate cannot be loaded, or
+/// the credentials of the cluster cannot be used.
+pub fn run(args: RunArgs) -> anyhow::Result<()> {
+    let RunArgs { config: file, log, log_format } = args;
+    let format = match log_format {
+        cli::LogFormat::Text => LogFormat::Text,
+        cli::LogFormat::Json => LogFormat::Json,
+    };
+    let log = telemetry::init_logs(&log, format)?;
+    let Loaded { config, warnings } = config::load(&file, Files::MustExist)?;
+    for warning in warnings {
+        warn!(file = %file.display(), "{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        let mut ends = Signals::listen()?;
+        let options = Options { config_file: Some(file), trust: None, log: Some(log) };
+        let daemon = Daemon::start(config, options).await?;
+        ends.next().await;
+        info!("Shutting down; a second signal ends at once");
+        tokio::select! {
+            () = daemon.shutdown() => {}
+            () = ends.next() => warn!("Ending without waiting for open requests"),
+        }
+        Ok(())
+    })
+}
+
+// === impl Daemon ===
+
+impl Daemon {
+    /// Builds everything and starts to decide.
+    ///
+    /// # Errors
+    ///
+    /// An address cannot be listened on, a certificate cannot be loaded, or the credentials of the
+    /// cluster cannot be used. An API server or a replica that does not answer is no error.
+    pub async fn start(config: Config, options: Options) -> anyhow::Result<Self> {
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let (outlet, published) = watch::channel(Arc::new(Published::default()));
+        let common = Common::new(&config, published, phases)?;
+        let telemetry = Telemetry::register(&common.registry)?;
+        let cluster = match &config.kubernetes {
+            Some(kubernetes) => Some(Cluster::connect(kubernetes, &config, &common).await?),
+            None => None,
+        };
+        let (targets, scrapes) = scrape(&config, &common)?;
+        let (reloads, inbox) = mpsc::channel(1);
+        let parts = Parts {
+            clock: common.clock,
+            telemetry: telemetry.clone(),
+            published: outlet,
+            scrapes,
+            targets,
+            cluster: cluster.as_ref().map(Cluster::state),
+            reloads: inbox,
+            surroundings: common.surroundings()?,
+            tracker: common.tasks.clone(),
+        };
+        let ticks = Ticks::new(&config, parts);
+        let external_metrics = match &config.external_metrics {
+            Some(settings) => {
+                let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
+                let served =
+                    serve_external_metrics(settings, &common, trust, cluster.as_ref()).await?;
+                if let Some(cluster) = &cluster {
+                    let expected = expected(settings, served.certificate);
+                    cluster.follow_registration(expected, &telemetry, &common);
+                }
+                Some(served.address)
+            }
+            None => None,
+        };
+        let wanted = cluster.as_ref().map(Cluster::wanted);
+        let from = Origin { file: options.config_file, config: config.clone() };
+        let reloader = Reloader::new(from, reloads, wanted, telemetry, common.clock);
+        let admin = serve_admin(&config, &common, &reloader, options.log).await?;
+        common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
+        common.tasks.spawn(ticks.run(common.stop.clone()));
+        info!(
+            version = env!("CARGO_PKG_VERSION"),
+            %admin,
+            external_metrics = external_metrics.map(|address| address.to_string()),
+            variants = config.variants.len(),
+            config = config.hash(),
+            "Plimsoll runs"
+        );
+        Ok(Self { common, admin, external_metrics, shutdown: config.shutdown, phase })
+    }
+
+    /// What all surfaces show, as it changes.
+    #[must_use]
+    pub fn published(&self) -> watch::Receiver<Arc<Published>> {
+        self.common.published.clone()
+    }
+
+    /// The clock that ages are measured with.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.common.clock
+    }
+
+    /// Where the plain HTTP port listens.
+    #[must_use]
+    pub const fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Where the external metrics API listens, if it is served.
+    #[must_use]
+    pub const fn external_metrics(&self) -> Option<SocketAddr> {
+        self.external_metrics
+    }
+
+    /// Shuts down: unready, then draining, then gone. It takes the configured delay, at most the
+    /// configured drain, and a moment.
+    pub async fn shutdown(self) {
+        let config::Shutdown { delay, drain } = self.shutdown;
+        let Common { servers, tasks, stop, .. } = self.common;
+        self.phase.send_replace(Phase::Unready);
+        if self.external_metrics.is_some() {
+            tokio::time::sleep(delay).await;
+        }
+        self.phase.send_replace(Phase::Draining);
+        servers.close();
+        // The servers bound their own draining; the margin is for closing connections.
+        let bound = drain + Duration::from_secs(2);
+        if tokio::time::timeout(bound, servers.wait()).await.is_err() {
+            warn!("Requests are still open after the drain time");
+        }
+        stop.cancel();
+        tasks.close();
+        if tokio::time::timeout(Duration::from_secs(6), tasks.wait()).await.is_err() {
+            warn!("Some tasks did not end in time");
+        }
+        info!("Plimsoll has ended");
+    }
+}
+
+// === impl Common ===
+
+impl Common {
+    fn new(
+        config: &Config,
+        published: watch::Receiver<Arc<Published>>,
+        phases: watch::Receiver<Phase>,
+    ) -> anyhow::Result<Self> {
+        let (clock, registry) = (Clock::start(), Registry::new());
+        let wva = if config.wva_metrics { Wva::Published } else { Wva::Off };
+        registry.register(Box::new(Gauges::new(published.clone(), clock, wva)))?;
+        let (stop, servers, tasks) =
+            (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
+        Ok(Self { clock, registry, stop, servers, tasks, phases, published, wva })
+    }
+
+    fn surroundings(&self) -> anyhow::Result<Surroundings> {
+        Ok(Surroundings {
+            clock: self.clock,
+            metrics: targets::Metrics::register(&self.registry)?,
+            tracker: self.tasks.clone(),
+            stop: self.stop.clone(),
+        })
+    }
+}
+
+/// Where targets go in and what comes of them comes out.
+type Scraping = (watch::Sender<Arc<Vec<Target>>>, mpsc::Receiver<Scrape>);
+
+fn scrape(config: &Config, common: &Common) -> anyhow::Result<Scraping> {
+    let (targets, wanted) = watch::channel(Arc::default());
+    let (inlet, scrapes) = mpsc::channel(SCRAPES_MAX);
+    let limits =
+        scrape::Limits { in_flight: config.scrape_concurrency, ..scrape::Limits::default() };
+    let metrics = scrape::Metrics::register(&common.registry)?;
+    let running = Scraper::new(common.clock, limits, metrics, inlet);
+    common.tasks.spawn(running.run(wanted, common.tasks.clone(), common.stop.clone()));
+    Ok((targets, scrapes))
+}
+
+/// Whom the external metrics API believes, as it changes.
+type Trust = watch::Receiver<Option<Arc<TrustAnchor>>>;
+
+fn trust(given: Option<&Arc<TrustAnchor>>, cluster: Option<&Cluster>) -> anyhow::Result<Trust> {
+    match (given, cluster) {
+        (Some(anchor), _) => Ok(watch::channel(Some(Arc::clone(anchor))).1),
+        (None, Some(cluster)) => Ok(cluster.trust()),
+        (None, None) => anyhow::bail!(
+            "external_metrics needs kubernetes.enabled: the cluster says whom the API may believe"
+        ),
+    }
+}
+
+/// The external metrics API where it is served.
+struct Served {
+    address: SocketAddr,
+    certificate: Arc<ServingCertificate>,
+}
+
+/// What the `APIService` should say: the Service that the certificate is for, and the authority
+/// that signed it, where that is configured.
+fn expected(
+    settings: &config::ExternalMetrics,
+    certificate: Arc<ServingCertificate>,
+) -> impl Fn() -> Expected + Send + 'static {
+    let ca_file = settings.ca_file.clone();
+    move || {
+        let names = certificate.dns_names();
+        // An API server calls SERVICE.NAMESPACE.svc, so that name is among them.
+        let service = names.iter().find_map(|name| {
+            let (service, namespace) = name.strip_suffix(".svc")?.split_once('.')?;
+            Some((namespace.to_owned(), service.to_owned()))
+        });
+        let ca_bundle = ca_file.as_ref().and_then(|file| std::fs::read(file).ok());
+        Expected { service, ca_bundle }
+    }
+}
+
+async fn serve_external_metrics(
+    settings: &config::ExternalMetrics,
+    common: &Common,
+    trust: Trust,
+    cluster: Option<&Cluster>,
+) -> anyhow::Result<Served> {
+    let Common { clock, registry, stop, servers, tasks, phases, published, wva } = common;
+    let files = tls::Settings {
+        cert_file: settings.cert_file.clone(),
+        key_file: settings.key_file.clone(),
+    };
+    let certificate = ServingCertificate::load(clock.now(), files).await;
+    let certificate = Arc::new(certificate.context("external_metrics.tls")?);
+    let metrics = external_metrics::metrics::Metrics::register(registry)?;
+    metrics.certificate(certificate.not_after());
+    let authorizer: Arc<dyn Authorize> = match (settings.authorization, cluster) {
+        (Authorization::SubjectAccessReview, Some(cluster)) => {
+            let lifetimes = Lifetimes::default();
+            let (client, tasks) = (cluster.client(), tasks.clone());
+            Arc::new(SubjectAccessReviews::new(client, *clock, lifetimes, tasks))
+        }
+        (Authorization::SubjectAccessReview, None) => anyhow::bail!(
+            "external_metrics.authorization: subject_access_review needs kubernetes.enabled"
+        ),
+        (Authorization::TrustFrontProxy, _) => Arc::new(TrustFrontProxy),
+    };
+    let of_api = external_metrics::Settings {
+        ages: Ages { fresh: settings.fresh, hold: settings.hold },
+        wva_metrics: *wva == Wva::Published,
+    };
+    let api = Api::new(of_api, published.clone(), *clock, trust, authorizer, metrics.clone());
+    let listener = listen(settings.listen, "external_metrics.listen").await?;
+    let address = listener.local_addr()?;
+    let server_config = tls::server_config(Arc::clone(&certificate))?;
+    let (connections, phases) = (servers.clone(), phases.clone());
+    servers.spawn(async move {
+        let (api, limits) = (Arc::new(api), Limits::default());
+        external_metrics::serve(listener, api, server_config, limits, phases, &connections).await;
+    });
+    let (stop, clock, followed) = (stop.clone(), *clock, Arc::clone(&certificate));
+    tasks.spawn(async move {
+        let report = |outcome: &_| metrics.reload(outcome, followed.not_after());
+        followed.follow(clock, tls::RELOAD_INTERVAL, stop, report).await;
+    });
+    Ok(Served { address, certificate })
+}
+
+async fn serve_admin(
+    config: &Config,
+    common: &Common,
+    reloader: &Arc<Reloader>,
+    log: Option<LogFilter>,
+) -> anyhow::Result<SocketAddr> {
+    let hooks = Arc::new(hooks(common, reloader, log));
+    let listener = listen(config.listen, "server.listen").await?;
+    let address = listener.local_addr()?;
+    let Common { tasks, stop, .. } = common;
+    tasks.spawn(admin::serve(listener, hooks, stop.clone(), tasks.clone()));
+    Ok(address)
+}
+
+async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("{key}: cannot listen on {address}"))
+}
+
+/// What the admin port shows and does.
+fn hooks(common: &Common, reloader: &Arc<Reloader>, log: Option<LogFilter>) -> Hooks {
+    let (registry, published) = (common.registry.clone(), common.published.clone());
+    let (reloader, phases, clock) = (Arc::clone(reloader), common.phases.clone(), common.clock);
+    Hooks {
+        metrics: Box::new(move || {
+            telemetry::render(&registry).map_err(|problem| {
+                error!(error = %problem, "The page of metrics cannot be written");
+                problem.to_string()
+            })
+        }),
+        ready: Box::new(move || {
+            let serving = *phases.borrow() == Phase::Serving;
+            let shutdown = if serving { Ok(()) } else { Err("shutting down".into()) };
+            vec![("ping", Ok(())), ("shutdown", shutdown)]
+        }),
+        decisions: Box::new(move || explain::document(&published.borrow(), clock.elapsed())),
+        reload: Box::new(move || {
+            let reloader = Arc::clone(&reloader);
+            Box::pin(async move { reloader.reload().await })
+        }),
+        set_log: Box::new(move |filter| match &log {
+            Some(log) => log.set(filter).map_err(|problem| format!("{problem:#}")),
+            None => Err("the log filter of this process cannot be replaced".into()),
+        }),
+    }
+}
+
+/// The signals that end the process.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -13,6 +13,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::analyze::saturation::{Outcome, Transition};
 use crate::fleet::{Bounds, ModelKey, VariantKey};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -35,6 +36,35 @@ pub struct Decision {
     pub inputs_at: Timestamp,
     /// Whether the number was decided on fresh data or kept from before.
     pub basis: Basis,
+}
+
+/// Why a variant has no decision at all: nothing is in force, and there is nothing to decide on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undecided(pub NoData);
+
+/// What the analysis found of one model's variants of one role.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelReport {
+    /// Mean spare KV cache of the replicas that are not saturated.
+    pub spare_kv: Fraction,
+    /// Mean spare queue of the replicas that are not saturated.
+    pub spare_queue: Requests,
+    /// How much spare KV cache is missing to the trigger.
+    pub required_kv: Fraction,
+    /// How much spare queue is missing to the trigger.
+    pub required_queue: Requests,
+    /// What the model waits for, if it does.
+    pub transition: Option<Transition>,
+}
+
+/// What the analysis found of one variant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VariantReport {
+    /// How near its replicas are to being saturated; 1 is the threshold. The mean over its
+    /// replicas of the larger of KV usage and queue, each as a share of its threshold.
+    pub saturation: Fraction,
+    /// Replicas that are saturated.
+    pub saturated: Replicas,
 }
 
 /// Whether a number was decided on fresh data.
@@ -60,6 +90,17 @@ impl Decision {
             .iter()
             .rev()
             .find(|step| matches!(step.stage, Stage::Analyze | Stage::Hold))
+            .map_or_else(|| self.desired(), |step| step.after)
+    }
+
+    /// The number that the stabilisation windows remember: what the analysis asks for, after the
+    /// guard.
+    #[must_use]
+    pub fn recommended(&self) -> Replicas {
+        self.steps
+            .iter()
+            .rev()
+            .find(|step| step.stage <= Stage::Guard)
             .map_or_else(|| self.desired(), |step| step.after)
     }
 
@@ -104,12 +145,12 @@ pub enum Stage {
     Hold,
     /// Refusing to go down on incomplete data.
     Guard,
-    /// Minimum and maximum.
-    Bounds,
     /// Stabilisation windows.
     Stabilize,
     /// Limits on how far the number may move in a period.
     StepLimit,
+    /// Minimum and maximum.
+    Bounds,
     /// The final check of the invariants.
     Check,
 }
@@ -133,26 +174,19 @@ impl Stage {
 /// Why a stage did what it did.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
-    /// Too little spare capacity: one replica more, on the cheapest variant that can grow.
-    SpareLow(SpareLow),
-    /// Too little spare capacity, and another variant grows.
-    SpareLowElsewhere(VariantKey),
-    /// Too little spare capacity, and no variant can grow.
-    SpareLowNoRoom(SpareLow),
-    /// Enough would be left without one replica: one less, on the dearest variant that can shrink.
-    SpareEnough(SpareEnough),
-    /// Enough would be left without one replica, and another variant shrinks.
-    SpareEnoughElsewhere(VariantKey),
-    /// Neither more nor less is needed.
-    Steady,
-    /// An earlier decision is still being carried out, so the model waits.
-    Transition(Transition),
+    /// What the load asks for.
+    Load(Outcome),
     /// There is no fresh data, so the last number stays.
     NoData(NoData),
     /// The number is not lowered, because some replicas have not been heard.
     Incomplete {
         /// Ready replicas without fresh data.
         missing: Replicas,
+    },
+    /// The number is not lowered, because the list of replicas is old.
+    Outdated {
+        /// Age of the list.
+        age: Seconds,
     },
     /// The number is not lowered, because the same replicas have not been measured long enough.
     Settling {
@@ -177,91 +211,36 @@ pub enum Reason {
     Refused(check::Violation),
 }
 
-/// Which of the spares is low.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SpareLow {
-    /// Mean spare KV cache and the trigger that it is below, if it is.
-    pub kv: Option<(Fraction, Fraction)>,
-    /// Mean spare queue and the trigger that it is below, if it is.
-    pub queue: Option<(Requests, Requests)>,
-}
-
-impl fmt::Display for SpareLow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kv, queue } = self;
-        match (kv, queue) {
-            (Some((kv, kv_trigger)), Some((queue, queue_trigger))) => write!(
-                f,
-                "both KV spare ({:.3} < {:.3}) and queue spare ({:.1} < {:.1})",
-                kv.fraction(),
-                kv_trigger.fraction(),
-                queue.requests(),
-                queue_trigger.requests()
-            ),
-            (Some((kv, trigger)), None) => {
-                write!(f, "KV spare low ({:.3} < {:.3})", kv.fraction(), trigger.fraction())
-            }
-            (None, Some((queue, trigger))) => {
-                write!(f, "queue spare low ({:.1} < {:.1})", queue.requests(), trigger.requests())
-            }
-            (None, None) => f.write_str("spare low"),
-        }
-    }
-}
-
-/// What would be left after one replica is removed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SpareEnough {
-    /// Mean spare KV cache of those that remain.
-    pub kv: Fraction,
-    /// Mean spare queue of those that remain.
-    pub queue: Requests,
-}
-
-/// What a model waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Transition {
-    /// A variant has replicas that are not ready yet.
-    Pending(VariantKey),
-    /// A variant's replicas are not what was last decided.
-    NotActuated(VariantKey),
-    /// A variant's replicas do not all report.
-    NotReporting(VariantKey),
-}
-
 /// Why there is nothing to decide on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoData {
     /// No replica of the variant has fresh data.
     NoFreshReplica,
-    /// The variant has no replicas, so there is nothing to measure.
-    NoReplicas,
     /// The scale target is unknown; says why.
     ScaleUnknown(String),
-    /// The list of replicas is missing or too old.
-    ListingStale,
-}
-
-impl fmt::Display for Transition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pending(variant) => write!(f, "{variant} has replicas that are not ready yet"),
-            Self::NotActuated(variant) => {
-                write!(f, "{variant} does not have the replicas of the last decision yet")
-            }
-            Self::NotReporting(variant) => write!(f, "not all replicas of {variant} report"),
-        }
-    }
+    /// The replicas have not been listed yet.
+    NotListed,
+    /// Some of the listed targets have not been tried yet.
+    NotTried,
+    /// The daemon has restarted, and has no data yet.
+    Restored,
 }
 
 impl fmt::Display for NoData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoFreshReplica => f.write_str("no replica has fresh data"),
-            Self::NoReplicas => f.write_str("there are no replicas to measure"),
             Self::ScaleUnknown(why) => f.write_str(why),
-            Self::ListingStale => f.write_str("the list of replicas is missing or too old"),
+            Self::NotListed => f.write_str("the replicas have not been listed yet"),
+            Self::NotTried => f.write_str("not every listed target has been tried yet"),
+            Self::Restored => f.write_str("restored after a restart, without data yet"),
         }
+    }
+}
+
+impl From<Outcome> for Reason {
+    fn from(outcome: Outcome) -> Self {
+        Self::Load(outcome)
     }
 }
 
@@ -270,15 +249,10 @@ impl Reason {
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self {
-            Self::SpareLow(_) => "spare_low",
-            Self::SpareLowElsewhere(_) => "spare_low_elsewhere",
-            Self::SpareLowNoRoom(_) => "spare_low_no_room",
-            Self::SpareEnough(_) => "spare_enough",
-            Self::SpareEnoughElsewhere(_) => "spare_enough_elsewhere",
-            Self::Steady => "steady",
-            Self::Transition(_) => "transition",
+            Self::Load(outcome) => outcome.label(),
             Self::NoData(_) => "no_data",
             Self::Incomplete { .. } => "incomplete_data",
+            Self::Outdated { .. } => "outdated_listing",
             Self::Settling { .. } => "settling",
             Self::BelowMin(_) => "below_min",
             Self::AboveMax(_) => "above_max",
@@ -292,25 +266,13 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SpareLow(low) => write!(f, "{low}"),
-            Self::SpareLowElsewhere(variant) => {
-                write!(f, "spare is low and {variant} grows")
-            }
-            Self::SpareLowNoRoom(low) => write!(f, "{low}, but no variant can grow"),
-            Self::SpareEnough(SpareEnough { kv, queue }) => write!(
-                f,
-                "spare stays enough without one replica (KV {:.3}, queue {:.1})",
-                kv.fraction(),
-                queue.requests()
-            ),
-            Self::SpareEnoughElsewhere(variant) => {
-                write!(f, "spare is enough and {variant} shrinks")
-            }
-            Self::Steady => f.write_str("neither more nor less is needed"),
-            Self::Transition(transition) => write!(f, "waiting: {transition}"),
+            Self::Load(outcome) => write!(f, "{outcome}"),
             Self::NoData(no_data) => write!(f, "holding: {no_data}"),
             Self::Incomplete { missing } => {
                 write!(f, "not lowered: {missing} ready replicas have no fresh data")
+            }
+            Self::Outdated { age } => {
+                write!(f, "not lowered: the list of replicas is {:.0} s old", age.seconds())
             }
             Self::Settling { remaining } => write!(
                 f,

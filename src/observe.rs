@@ -7,7 +7,8 @@
 
 pub mod engine;
 pub mod histogram;
-pub mod window;
+pub mod record;
+pub(crate) mod window;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,6 +36,9 @@ pub struct Inputs {
 pub struct Listing {
     /// Replicas that should answer when they are scraped.
     pub replicas: Vec<ReplicaKey>,
+    /// Those of them that the orchestrator says are not ready. They may answer, but what they
+    /// carry is neither load nor room.
+    pub unready: Vec<ReplicaKey>,
     /// What the orchestrator says about the scale target.
     pub scale: Scale,
     /// When this listing was last known to be true.
@@ -280,6 +284,8 @@ pub struct FinishedReading {
 /// One variant at one instant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
+    /// Replicas that the scale target asks for; `None` when nobody can say.
+    pub wanted: Option<Replicas>,
     /// Replicas that exist, ready or not; `None` when nobody can say.
     pub current: Option<Replicas>,
     /// Replicas that are ready; without an orchestrator, those that answer.
@@ -325,10 +331,16 @@ pub struct ReplicaObservation {
     pub generation_rate: Option<TokenRate>,
     /// Mean time to first token over the window.
     pub ttft_mean: Option<Seconds>,
+    /// Distribution of the time to first token over the window.
+    pub ttft: Option<Histogram>,
     /// Mean time between tokens over the window.
     pub itl_mean: Option<Seconds>,
     /// Whether the engine sleeps.
     pub asleep: bool,
+    /// Whether the orchestrator says that it is not ready.
+    pub unready: bool,
+    /// Whether it has refused connections for so long that it has stopped rather than been lost.
+    pub stopped: bool,
 }
 
 /// How recent a replica's data is. Unknown, stale and fresh are different things, and none is zero.

@@ -1,11 +1,31 @@
 //! The pipeline: from inputs to decisions, the same in the daemon, the demo and the simulator.
+//!
+//! [`Pipeline::tick`] reads as the algorithm: observe every variant, analyse each model, decide for
+//! each variant, keep what must not be lowered on incomplete data, enforce windows, steps and
+//! bounds, and check the whole. It owns all state that outlives a tick, reads no clock, and gives
+//! the same decisions for the same state, instant and inputs.
 
 use std::collections::BTreeMap;
 
-use crate::analyze::saturation::{Thresholds, TransitionRule};
-use crate::decide::enforce::Behavior;
-use crate::fleet::ModelKey;
-use crate::units::Seconds;
+use jiff::Timestamp;
+
+use crate::analyze::saturation::{
+    self, Analysis, Outcome, Patience, ReplicaLoad, Target, Thresholds, TransitionRule,
+    VariantState,
+};
+use crate::decide::check::{self, Violation};
+use crate::decide::enforce::{self, Behavior, History, Published};
+use crate::decide::{
+    Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
+};
+use crate::fleet::{Fleet, ModelKey, Role, VariantKey, VariantSpec};
+use crate::observe::record::{Horizon, Recorder};
+use crate::observe::{Inputs, Observation};
+use crate::units::{Fraction, Replicas, Requests, Seconds};
+
+/// Age from which a list of replicas is too old to shrink on. Discovery refreshes within seconds,
+/// and a watch that breaks is back within one; a minute means that something is wrong.
+const LISTING_STALE: f64 = 60.0;
 
 /// Everything that the pipeline's decisions depend on beside its inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,4 +44,466 @@ pub struct Policy {
     pub transition_patience: Seconds,
     /// How fast published numbers may move.
     pub behavior: Behavior,
+}
+
+/// What one tick found and decided.
+#[must_use]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decisions {
+    /// One decision a variant, in the order of their keys; a variant for which nothing can be said
+    /// has none.
+    pub decisions: Vec<Decision>,
+    /// Why a variant has no decision.
+    pub undecided: BTreeMap<VariantKey, Undecided>,
+    /// What was seen of each variant.
+    pub observations: BTreeMap<VariantKey, Observation>,
+    /// What the analysis found of each model and role with fresh data.
+    pub models: BTreeMap<(ModelKey, Role), ModelReport>,
+    /// What the analysis found of each variant with fresh data.
+    pub variants: BTreeMap<VariantKey, VariantReport>,
+    /// The invariant that the set broke, in which case the decisions are those in force before.
+    pub violation: Option<Violation>,
+}
+
+/// The state that outlives a tick.
+#[derive(Clone, Debug)]
+pub struct Pipeline {
+    policy: Policy,
+    recorder: Recorder,
+    in_force: BTreeMap<VariantKey, InForce>,
+    unsettled_since: BTreeMap<VariantKey, Timestamp>,
+}
+
+/// The number that was last published for a variant.
+#[derive(Clone, Debug)]
+struct InForce {
+    desired: Replicas,
+    inputs_at: Timestamp,
+    basis: Basis,
+    restored: bool,
+    history: History,
+}
+
+/// The variants of one model and role in one tick.
+struct Group<'a> {
+    model: ModelKey,
+    role: Role,
+    members: Vec<Member<'a>>,
+}
+
+struct Member<'a> {
+    spec: &'a VariantSpec,
+    observation: &'a Observation,
+}
+
+/// What a stage needs to know of the tick that it belongs to.
+struct Moment<'a> {
+    inputs_at: Timestamp,
+    guard: Option<&'a Reason>,
+}
+
+// === impl Pipeline ===
+
+impl Pipeline {
+    /// A pipeline that has seen nothing.
+    #[must_use]
+    pub const fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            recorder: Recorder::new(),
+            in_force: BTreeMap::new(),
+            unsettled_since: BTreeMap::new(),
+        }
+    }
+
+    /// Replaces the policy and keeps the state.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// Takes over a number that was in force before a restart, with the instant of the data that
+    /// it rests on. It stays in force until there is data to decide on.
+    pub fn restore(
+        &mut self,
+        now: Timestamp,
+        variant: VariantKey,
+        desired: Replicas,
+        inputs_at: Timestamp,
+    ) {
+        let history = History::starting(now, desired);
+        let basis = Basis::Held;
+        let in_force = InForce { desired, inputs_at, basis, restored: true, history };
+        self.in_force.insert(variant, in_force);
+    }
+
+    /// Decides how many replicas each variant should have.
+    pub fn tick(&mut self, now: Timestamp, inputs: &Inputs) -> Decisions {
+        let fleet: &Fleet = &inputs.fleet;
+        let observations = self.observe(now, inputs);
+        self.forget(fleet);
+        let mut found = Decisions::default();
+        for group in groups(fleet, &observations) {
+            self.wait_for(now, &group);
+            let analysis = self.analyze(&group, &mut found);
+            let targets = self.targets(now, &analysis, &group);
+            self.report(&group, &analysis, &targets, &mut found);
+            let guard = self.guard(now, &group);
+            let inputs_at = group.inputs_at(now);
+            let moment = Moment { inputs_at, guard: guard.as_ref() };
+            for member in &group.members {
+                let target = targets.iter().find(|target| target.variant == member.spec.key);
+                match self.decide(&moment, member, &group.model, target) {
+                    Ok(decision) => found.decisions.push(self.enforce(now, decision)),
+                    Err(why) => {
+                        found.undecided.insert(member.spec.key.clone(), Undecided(why));
+                    }
+                }
+            }
+        }
+        found.decisions.sort_by(|a, b| a.variant.cmp(&b.variant));
+        self.check(fleet, &mut found);
+        self.remember(now, &found.decisions);
+        found.observations = observations;
+        found
+    }
+
+    fn observe(&mut self, now: Timestamp, inputs: &Inputs) -> BTreeMap<VariantKey, Observation> {
+        let horizon = self.horizon();
+        self.recorder.take(inputs, horizon);
+        let fleet = &inputs.fleet;
+        let observe = |spec: &VariantSpec| {
+            let listing = inputs.listings.get(&spec.key);
+            (spec.key.clone(), self.recorder.observe(now, spec, listing, horizon))
+        };
+        fleet.variants().map(observe).collect()
+    }
+
+    fn horizon(&self) -> Horizon {
+        Horizon { window: self.policy.window, stale_after: self.policy.stale_after }
+    }
+
+    fn forget(&mut self, fleet: &Fleet) {
+        self.in_force.retain(|key, _| fleet.get(key).is_some());
+        self.unsettled_since.retain(|key, _| fleet.get(key).is_some());
+    }
+
+    /// Notes since when each variant of the group has not been what it should be.
+    fn wait_for(&mut self, now: Timestamp, group: &Group<'_>) {
+        for Member { spec, observation } in &group.members {
+            let wish = self.in_force.get(&spec.key).map(|in_force| in_force.desired);
+            let settled = observation.pending == Replicas::ZERO
+                && observation.wanted == Some(observation.measured())
+                && wish.is_none_or(|wish| Some(wish) == observation.wanted);
+            if settled {
+                self.unsettled_since.remove(&spec.key);
+            } else {
+                let since = self.unsettled_since.entry(spec.key.clone()).or_insert(now);
+                *since = (*since).min(now);
+            }
+        }
+    }
+
+    fn thresholds(&self, model: &ModelKey) -> &Thresholds {
+        self.policy.overrides.get(model).unwrap_or(&self.policy.thresholds)
+    }
+
+    fn analyze(&self, group: &Group<'_>, found: &mut Decisions) -> Analysis {
+        let thresholds = self.thresholds(&group.model);
+        let mut loads = Vec::new();
+        for Member { spec, observation } in &group.members {
+            let start = loads.len();
+            loads.extend(observation.replicas.iter().filter_map(|replica| {
+                let (kv, queue) = replica.load()?;
+                Some(ReplicaLoad { replica: replica.replica.clone(), kv, queue })
+            }));
+            if let Some(saturation) = saturation_of(&loads[start..], thresholds) {
+                let report = VariantReport { saturation, saturated: Replicas::ZERO };
+                found.variants.insert(spec.key.clone(), report);
+            }
+        }
+        saturation::analyze(&loads, thresholds)
+    }
+
+    fn targets(&self, now: Timestamp, analysis: &Analysis, group: &Group<'_>) -> Vec<Target> {
+        let states: Vec<VariantState> =
+            group.members.iter().filter_map(|member| self.state(now, member)).collect();
+        saturation::targets(analysis, &states, self.policy.transition)
+    }
+
+    /// What the analyzer should know of a variant; `None` when its replicas cannot be counted.
+    fn state(&self, now: Timestamp, member: &Member<'_>) -> Option<VariantState> {
+        let Member { spec, observation } = member;
+        let waited = self.unsettled_since.get(&spec.key).map(|since| now.duration_since(*since));
+        let exhausted = waited.is_some_and(|waited| {
+            waited.as_secs_f64() >= self.policy.transition_patience.seconds()
+        });
+        let desired = match self.policy.transition {
+            // This rule needs no memory; see its documentation.
+            TransitionRule::PendingOnly => None,
+            TransitionRule::ModelWide | TransitionRule::PerVariant => {
+                self.in_force.get(&spec.key).map(|in_force| in_force.desired)
+            }
+        };
+        Some(VariantState {
+            key: spec.key.clone(),
+            current: observation.wanted?,
+            pending: observation.pending,
+            desired,
+            patience: if exhausted { Patience::Exhausted } else { Patience::Left },
+            cost: spec.cost,
+            bounds: observation.bounds,
+        })
+    }
+
+    fn report(
+        &self,
+        group: &Group<'_>,
+        analysis: &Analysis,
+        targets: &[Target],
+        found: &mut Decisions,
+    ) {
+        for (variant, report) in &analysis.variants {
+            if let Some(known) = found.variants.get_mut(variant) {
+                let saturated = u32::try_from(report.saturated.len()).unwrap_or(u32::MAX);
+                known.saturated = Replicas::saturating(saturated);
+            }
+        }
+        if analysis.measured == Replicas::ZERO {
+            return;
+        }
+        let thresholds = self.thresholds(&group.model);
+        let missing_kv = thresholds.kv_spare.fraction() - analysis.spare.kv.fraction();
+        let missing_queue = thresholds.queue_spare.requests() - analysis.spare.queue.requests();
+        let transition = targets.iter().find_map(|target| match &target.outcome {
+            Outcome::Transition(transition) => Some(transition.clone()),
+            _ => None,
+        });
+        let report = ModelReport {
+            spare_kv: analysis.spare.kv,
+            spare_queue: analysis.spare.queue,
+            required_kv: Fraction::new(missing_kv).unwrap_or_default(),
+            required_queue: Requests::new(missing_queue).unwrap_or_default(),
+            transition,
+        };
+        found.models.insert((group.model.clone(), group.role), report);
+    }
+
+    /// Why no number of the group may be lowered, if there is a reason.
+    fn guard(&self, now: Timestamp, group: &Group<'_>) -> Option<Reason> {
+        let with_replicas = || {
+            group.members.iter().filter(|member| member.observation.wanted != Some(Replicas::ZERO))
+        };
+        let age = with_replicas()
+            .filter_map(|member| member.observation.listed_at)
+            .filter_map(|at| Seconds::from_span(now.duration_since(at)))
+            .fold(Seconds::ZERO, Seconds::max);
+        if age.seconds() > LISTING_STALE {
+            return Some(Reason::Outdated { age });
+        }
+        let missing: Replicas = with_replicas().map(Member::missing).sum();
+        if missing > Replicas::ZERO {
+            return Some(Reason::Incomplete { missing });
+        }
+        with_replicas()
+            .filter_map(|member| member.observation.settled_since)
+            .filter_map(|since| enforce::remaining(now, since, self.policy.window))
+            .reduce(Seconds::max)
+            .map(|remaining| Reason::Settling { remaining })
+    }
+
+    /// The number that the load asks for, or the one in force where nothing can be said.
+    fn decide(
+        &self,
+        moment: &Moment<'_>,
+        member: &Member<'_>,
+        model: &ModelKey,
+        target: Option<&Target>,
+    ) -> Result<Decision, NoData> {
+        let Member { spec, observation } = member;
+        let in_force = self.in_force.get(&spec.key);
+        let usable = match member.blind() {
+            Some(why) => Err(why),
+            None if in_force.is_none() && !observation.all_tried() => Err(NoData::NotTried),
+            None => target.ok_or(NoData::NoFreshReplica),
+        };
+        let decision = |steps, inputs_at, basis| Decision {
+            variant: spec.key.clone(),
+            model: model.clone(),
+            current: observation.current,
+            bounds: observation.bounds,
+            steps,
+            inputs_at,
+            basis,
+        };
+        match (usable, in_force) {
+            (Ok(target), in_force) => {
+                let reason = Reason::from(target.outcome.clone());
+                let analyzed = Step {
+                    stage: Stage::Analyze,
+                    before: target.before,
+                    after: target.asked,
+                    reason,
+                };
+                let floor = in_force.map_or(target.before, |in_force| in_force.desired);
+                let mut steps = vec![analyzed];
+                if let Some(reason) = moment.guard
+                    && target.asked < floor
+                {
+                    let (before, reason) = (target.asked, reason.clone());
+                    steps.push(Step { stage: Stage::Guard, before, after: floor, reason });
+                }
+                Ok(decision(steps, moment.inputs_at, Basis::Fresh))
+            }
+            (Err(why), Some(in_force)) => {
+                let why = if in_force.restored { NoData::Restored } else { why };
+                let (before, after) = (in_force.desired, in_force.desired);
+                let held = Step { stage: Stage::Hold, before, after, reason: Reason::NoData(why) };
+                Ok(decision(vec![held], in_force.inputs_at, Basis::Held))
+            }
+            (Err(why), None) => Err(why),
+        }
+    }
+
+    /// Stabilisation windows, step limits and bounds, in this order, so that the bounds hold last.
+    fn enforce(&self, now: Timestamp, decision: Decision) -> Decision {
+        let behavior = &self.policy.behavior;
+        let decision = match (decision.basis, self.in_force.get(&decision.variant)) {
+            (Basis::Fresh, Some(InForce { desired, history, .. })) => {
+                let stable = enforce::stabilize(decision, now, *desired, history, behavior);
+                enforce::limit_step(stable, now, *desired, history, behavior)
+            }
+            (Basis::Fresh, None) => {
+                let present = decision.steps.first().map_or(Replicas::ZERO, |step| step.before);
+                let history = History::starting(now, present);
+                let stable = enforce::stabilize(decision, now, present, &history, behavior);
+                enforce::limit_step(stable, now, present, &history, behavior)
+            }
+            (Basis::Held, _) => decision,
+        };
+        enforce::bound(decision)
+    }
+
+    /// Replaces a set that breaks an invariant by the numbers in force.
+    fn check(&self, fleet: &Fleet, found: &mut Decisions) {
+        let in_force =
+            self.in_force.iter().map(|(key, in_force)| (key.clone(), in_force.desired)).collect();
+        let Err(violation) = check::check(&found.decisions, fleet, &in_force) else { return };
+        found.decisions.retain_mut(|decision| {
+            let Some(in_force) = self.in_force.get(&decision.variant) else { return false };
+            let (before, after) = (in_force.desired, in_force.desired);
+            let reason = Reason::Refused(violation.clone());
+            decision.steps = vec![Step { stage: Stage::Check, before, after, reason }];
+            decision.inputs_at = in_force.inputs_at;
+            decision.basis = Basis::Held;
+            true
+        });
+        found.violation = Some(violation);
+    }
+
+    fn remember(&mut self, now: Timestamp, decisions: &[Decision]) {
+        for decision in decisions {
+            let after = decision.desired();
+            let known = self.in_force.entry(decision.variant.clone()).or_insert_with(|| {
+                let present = decision.steps.first().map_or(after, |step| step.before);
+                InForce {
+                    desired: present,
+                    inputs_at: decision.inputs_at,
+                    basis: decision.basis,
+                    restored: false,
+                    history: History::starting(now, present),
+                }
+            });
+            let before = known.desired;
+            match decision.basis {
+                Basis::Held => {}
+                Basis::Fresh => {
+                    if known.basis == Basis::Held {
+                        // What was recommended before the gap says nothing about the time after.
+                        known.history = History::starting(now, before);
+                    }
+                    let published = Published { before, after };
+                    let recommended = decision.recommended();
+                    known.history.record(now, recommended, published, &self.policy.behavior);
+                    known.restored = false;
+                }
+            }
+            known.desired = after;
+            known.inputs_at = decision.inputs_at;
+            known.basis = decision.basis;
+        }
+    }
+}
+
+// === impl Group, Member ===
+
+fn groups<'a>(
+    fleet: &'a Fleet,
+    observations: &'a BTreeMap<VariantKey, Observation>,
+) -> Vec<Group<'a>> {
+    let mut groups: BTreeMap<(ModelKey, Role), Vec<Member<'a>>> = BTreeMap::new();
+    for spec in fleet.variants() {
+        if let Some(observation) = observations.get(&spec.key) {
+            let members = groups.entry((spec.model_key(), spec.role)).or_default();
+            members.push(Member { spec, observation });
+        }
+    }
+    groups.into_iter().map(|((model, role), members)| Group { model, role, members }).collect()
+}
+
+impl Group<'_> {
+    /// The instant of the oldest data that the analysis rests on.
+    fn inputs_at(&self, now: Timestamp) -> Timestamp {
+        let age = self
+            .members
+            .iter()
+            .filter_map(|member| member.observation.oldest_measured())
+            .fold(Seconds::ZERO, Seconds::max);
+        let age = jiff::SignedDuration::try_from_secs_f64(age.seconds()).unwrap_or_default();
+        now.saturating_sub(age).unwrap_or(now)
+    }
+}
+
+impl Member<'_> {
+    /// Replicas that should report and do not: ready ones without fresh data, and those that have
+    /// reported before.
+    fn missing(&self) -> Replicas {
+        let observation = self.observation;
+        let unheard = observation.ready.unwrap_or_default().beyond(observation.measured());
+        let silent = observation
+            .replicas
+            .iter()
+            .filter(|replica| replica.is_lost() || replica.is_untried())
+            .count();
+        unheard.max(Replicas::saturating(u32::try_from(silent).unwrap_or(u32::MAX)))
+    }
+
+    /// Why nothing can be said about this variant, if so.
+    fn blind(&self) -> Option<NoData> {
+        let observation = self.observation;
+        if let Some(why) = &observation.scale_unknown {
+            return Some(NoData::ScaleUnknown(why.to_string()));
+        }
+        match observation.wanted {
+            None => Some(NoData::NotListed),
+            Some(Replicas::ZERO) if observation.replicas.is_empty() => None,
+            Some(_) if observation.measured() == Replicas::ZERO => Some(NoData::NoFreshReplica),
+            Some(_) => None,
+        }
+    }
+}
+
+/// How near replicas are to being saturated: the mean of the larger of both shares.
+///
+/// `saturation = mean(max(kv / kv threshold, queue / queue threshold))`, a ratio without unit; 1 is
+/// the threshold. `None` without replicas. A threshold of zero saturates every replica.
+fn saturation_of(loads: &[ReplicaLoad], thresholds: &Thresholds) -> Option<Fraction> {
+    let share = |load: f64, threshold: f64| if threshold > 0.0 { load / threshold } else { 1.0 };
+    let total: f64 = loads
+        .iter()
+        .map(|load| {
+            let kv = share(load.kv.fraction(), thresholds.kv_cache.fraction());
+            kv.max(share(load.queue.requests(), thresholds.queue_length.requests()))
+        })
+        .sum();
+    if loads.is_empty() { None } else { Fraction::new(total / loads.len() as f64) }
 }

@@ -1,17 +1,19 @@
 //! Publishing: one value, read by every surface, so that no two of them can disagree.
 
+pub mod explain;
 pub mod external_metrics;
 pub mod gauges;
 pub mod quantity;
 pub mod selector;
+pub mod state;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::decide::Decision;
-use crate::fleet::{VariantKey, VariantSpec};
+use crate::decide::{Decision, ModelReport, Undecided, VariantReport};
+use crate::fleet::{ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::Observation;
 
 /// What all surfaces show. Replaced as a whole after each tick.
@@ -21,6 +23,8 @@ pub struct Published {
     pub generation: u64,
     /// Every variant of the fleet, decided or not. A variant that is not here does not exist.
     pub variants: BTreeMap<VariantKey, PublishedVariant>,
+    /// What the analysis found of each model and role with fresh data.
+    pub models: BTreeMap<(ModelKey, Role), ModelReport>,
 }
 
 /// What all surfaces show of one variant.
@@ -30,8 +34,12 @@ pub struct PublishedVariant {
     pub spec: VariantSpec,
     /// What was last observed.
     pub observation: Observation,
+    /// What the analysis found; `None` without fresh data.
+    pub report: Option<VariantReport>,
     /// The last decision with its age; `None` while nothing was ever decided.
     pub decided: Option<Decided>,
+    /// Why this tick has no decision, where it has none.
+    pub undecided: Option<Undecided>,
 }
 
 /// A decision and when it was made.

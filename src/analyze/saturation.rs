@@ -1,6 +1,62 @@
 //! Saturation in per cent: spare KV cache and spare queue.
+//!
+//! [`analyze`] turns the peaks of a model's replicas into an [`Analysis`]: how much of the KV cache
+//! and of the queue is spare, whether that is too little, and whether it would still be enough
+//! with one replica less. [`targets`] turns the analysis and the state of each variant into one
+//! [`Target`] a variant. Both are pure, and neither depends on the order of its input.
+//!
+//! One call looks at the variants of one model that have one [`Role`](crate::fleet::Role). A model
+//! with separate prefill and decode is analysed once for each role (`both`, then `decode`, then
+//! `prefill`), because an idle decoder is no spare capacity for prompts.
+//!
+//! # Model
+//!
+//! A replica is saturated when its KV cache usage or its queue has reached its threshold. The spare
+//! of a replica that is not saturated is what is left up to the thresholds; a saturated replica has
+//! none and does not enter the means. The model needs a replica more when either mean spare is
+//! below its trigger.
+//!
+//! One replica less is safe when, with `N` the number of replicas that are not saturated,
+//!
+//! ```text
+//! N >= 2
+//! load   = (threshold - mean spare) * N / (N - 1)
+//! threshold - load >= trigger            for the KV cache and for the queue
+//! ```
+//!
+//! so the load of the one that goes is spread evenly over those that stay. A saturated replica is
+//! left out here as well: it is load that none of the others can take over, and room that does not
+//! exist.
+//!
+//! # Units
+//!
+//! The KV cache is a share of the whole, the queue is requests. Both are peaks over the window, so
+//! the peaks of two replicas need not have been at one time, and the model errs towards more.
+//!
+//! # Source
+//!
+//! The saturation analyzer of llm-d's Workload Variant Autoscaler. Where this module answers
+//! otherwise on purpose, `docs/decisions.md` says why.
 
-use crate::units::{Fraction, Requests};
+mod explain;
+mod targets;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use crate::fleet::{ReplicaKey, VariantKey};
+use crate::units::{Fraction, Replicas, Requests};
+
+pub use crate::analyze::saturation::explain::{
+    Outcome, ScaleDown, SpareEnough, SpareKept, SpareLow, SpareTight, Tight, Transition, Unmeasured,
+};
+pub use crate::analyze::saturation::targets::{Patience, Target, VariantState, targets};
+
+/// Replicas with spare capacity that there must be before one may go: the load of the last one
+/// could be spread over nobody.
+pub const SCALE_DOWN_MIN: Replicas = Replicas::ONE.up();
 
 /// When a replica counts as saturated, and how much spare capacity a model must keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +80,200 @@ pub enum TransitionRule {
     /// A variant whose replicas are not what was decided keeps that decision; the others go on.
     PerVariant,
     /// The model waits while any of its variants has replicas that are not ready yet.
+    ///
+    /// A wish that is not carried out blocks as well, if the caller states one. The pipeline states
+    /// none under this rule, because the rule needs no memory: a target is the present number, one
+    /// more or one less, so asking twice asks for the same.
     #[default]
     PendingOnly,
+}
+
+/// What one replica carries at its peak.
+///
+/// A replica that does not report both numbers has no load that could be stated here. Leaving it
+/// out says that it is unknown; a zero in its place would say that it is idle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaLoad {
+    /// Which replica.
+    pub replica: ReplicaKey,
+    /// The largest share of its KV cache that was in use.
+    pub kv: Fraction,
+    /// The largest number of requests that waited.
+    pub queue: Requests,
+}
+
+/// Spare capacity: what is left up to the thresholds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spare {
+    /// Of the KV cache.
+    pub kv: Fraction,
+    /// Of the queue.
+    pub queue: Requests,
+}
+
+/// What the replicas of one variant say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VariantAnalysis {
+    /// Replicas that were measured.
+    pub measured: Replicas,
+    /// Those of them that are saturated, in the order of their keys.
+    pub saturated: Vec<ReplicaKey>,
+    /// Those of them that are not.
+    pub non_saturated: Replicas,
+    /// Mean spare of the replicas that are not saturated; nothing when there are none.
+    pub spare: Spare,
+    /// Largest KV cache usage of any replica.
+    pub kv_max: Fraction,
+    /// Mean KV cache usage of all replicas.
+    pub kv_mean: Fraction,
+    /// Longest queue of any replica.
+    pub queue_max: Requests,
+}
+
+/// What the replicas of a model say.
+#[must_use]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Analysis {
+    /// Each variant of which at least one replica was measured.
+    pub variants: BTreeMap<VariantKey, VariantAnalysis>,
+    /// Replicas that were measured.
+    pub measured: Replicas,
+    /// Those of them that are not saturated.
+    pub non_saturated: Replicas,
+    /// Mean spare of the replicas that are not saturated; nothing when there are none.
+    pub spare: Spare,
+    /// Which spare is low; `None` when neither is, or when nothing was measured.
+    pub scale_up: Option<SpareLow>,
+    /// Whether enough would be left without one replica. It is answered even when spare is low,
+    /// where low spare comes first.
+    pub scale_down: ScaleDown,
+}
+
+/// Analyses the replicas of one model and role.
+pub fn analyze(replicas: &[ReplicaLoad], thresholds: &Thresholds) -> Analysis {
+    let mut by_variant: BTreeMap<VariantKey, Vec<&ReplicaLoad>> = BTreeMap::new();
+    for load in replicas {
+        by_variant.entry(load.replica.variant.clone()).or_default().push(load);
+    }
+    let variants: BTreeMap<_, _> = by_variant
+        .into_iter()
+        .map(|(variant, loads)| (variant, analyze_variant(loads, thresholds)))
+        .collect();
+
+    let measured = variants.values().map(|variant| variant.measured).sum();
+    let non_saturated = variants.values().map(|variant| variant.non_saturated).sum();
+    let spare = mean_spare(&variants, non_saturated);
+    let scale_up = if measured == Replicas::ZERO { None } else { spare_low(spare, thresholds) };
+    let scale_down = without_one(spare, non_saturated, thresholds);
+    Analysis { variants, measured, non_saturated, spare, scale_up, scale_down }
+}
+
+/// Analyses the replicas of one variant, of which there is at least one.
+fn analyze_variant(mut loads: Vec<&ReplicaLoad>, thresholds: &Thresholds) -> VariantAnalysis {
+    // The last digits of a sum depend on the order of its terms, and a comparison with a trigger
+    // may depend on the last digit.
+    loads.sort_by(|a, b| {
+        (a.replica.cmp(&b.replica)).then(a.kv.compare(b.kv)).then(a.queue.compare(b.queue))
+    });
+    let (saturated, rest): (Vec<&ReplicaLoad>, Vec<&ReplicaLoad>) =
+        loads.iter().partition(|load| is_saturated(load, thresholds));
+    let spare_kv: Fraction =
+        rest.iter().map(|load| fraction(thresholds.kv_cache.fraction() - load.kv.fraction())).sum();
+    let spare_queue: Requests = rest
+        .iter()
+        .map(|load| requests(thresholds.queue_length.requests() - load.queue.requests()))
+        .sum();
+    let kv_sum: Fraction = loads.iter().map(|load| load.kv).sum();
+
+    VariantAnalysis {
+        measured: count(loads.len()),
+        saturated: saturated.iter().map(|load| load.replica.clone()).collect(),
+        non_saturated: count(rest.len()),
+        spare: Spare {
+            kv: fraction(mean(spare_kv.fraction(), count(rest.len()))),
+            queue: requests(mean(spare_queue.requests(), count(rest.len()))),
+        },
+        kv_max: loads.iter().map(|load| load.kv).fold(Fraction::ZERO, Fraction::max),
+        kv_mean: fraction(mean(kv_sum.fraction(), count(loads.len()))),
+        queue_max: loads.iter().map(|load| load.queue).fold(Requests::ZERO, Requests::max),
+    }
+}
+
+/// Whether a replica has reached one of the thresholds, both included.
+fn is_saturated(load: &ReplicaLoad, thresholds: &Thresholds) -> bool {
+    load.kv >= thresholds.kv_cache || load.queue >= thresholds.queue_length
+}
+
+/// The mean spare over all replicas that are not saturated, each weighing the same.
+fn mean_spare(variants: &BTreeMap<VariantKey, VariantAnalysis>, non_saturated: Replicas) -> Spare {
+    let weight = |variant: &VariantAnalysis| f64::from(variant.non_saturated.count());
+    let kv: Fraction = variants
+        .values()
+        .map(|variant| fraction(variant.spare.kv.fraction() * weight(variant)))
+        .sum();
+    let queue: Requests = variants
+        .values()
+        .map(|variant| requests(variant.spare.queue.requests() * weight(variant)))
+        .sum();
+    Spare {
+        kv: fraction(mean(kv.fraction(), non_saturated)),
+        queue: requests(mean(queue.requests(), non_saturated)),
+    }
+}
+
+/// Which mean spare is below its trigger; a spare that equals its trigger is enough.
+fn spare_low(spare: Spare, thresholds: &Thresholds) -> Option<SpareLow> {
+    let kv = (spare.kv < thresholds.kv_spare).then_some((spare.kv, thresholds.kv_spare));
+    let queue =
+        (spare.queue < thresholds.queue_spare).then_some((spare.queue, thresholds.queue_spare));
+    (kv.is_some() || queue.is_some()).then_some(SpareLow { kv, queue })
+}
+
+/// Whether enough would be left without one replica; a spare that equals its trigger is enough.
+fn without_one(spare: Spare, non_saturated: Replicas, thresholds: &Thresholds) -> ScaleDown {
+    if non_saturated < SCALE_DOWN_MIN {
+        return ScaleDown::TooFew { non_saturated };
+    }
+    let staying = f64::from(non_saturated.down().count());
+    let growth = f64::from(non_saturated.count()) / staying;
+    let kv_load = (thresholds.kv_cache.fraction() - spare.kv.fraction()) * growth;
+    let queue_load = (thresholds.queue_length.requests() - spare.queue.requests()) * growth;
+    let kv_left = thresholds.kv_cache.fraction() - kv_load;
+    let queue_left = thresholds.queue_length.requests() - queue_load;
+
+    let kv = (kv_left < thresholds.kv_spare.fraction()).then(|| Tight {
+        load: fraction(kv_load),
+        threshold: thresholds.kv_cache,
+        trigger: thresholds.kv_spare,
+    });
+    let queue = (queue_left < thresholds.queue_spare.requests()).then(|| Tight {
+        load: requests(queue_load),
+        threshold: thresholds.queue_length,
+        trigger: thresholds.queue_spare,
+    });
+    if kv.is_some() || queue.is_some() {
+        ScaleDown::Unsafe(SpareTight { kv, queue })
+    } else {
+        ScaleDown::Safe(SpareEnough { kv: fraction(kv_left), queue: requests(queue_left) })
+    }
+}
+
+/// The mean of `number` terms with this sum; zero when there are none.
+fn mean(sum: f64, number: Replicas) -> f64 {
+    if number == Replicas::ZERO { 0.0 } else { sum / f64::from(number.count()) }
+}
+
+/// The share nearest to this value: rounding may end just below zero, a product above all numbers.
+fn fraction(value: f64) -> Fraction {
+    Fraction::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
+}
+
+/// The number of requests nearest to this value, as for [`fraction`].
+fn requests(value: f64) -> Requests {
+    Requests::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
+}
+
+/// A number of replicas in memory.
+fn count(length: usize) -> Replicas {
+    Replicas::saturating(u32::try_from(length).unwrap_or(u32::MAX))
 }

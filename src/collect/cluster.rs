@@ -1,1 +1,202 @@
 //! The cluster: scale targets, their pods and their HPAs, watched.
+//!
+//! What is watched follows from the variants: the kinds of their scale targets and the HPAs in
+//! their namespaces, and the pods behind each target. Nothing is watched in a namespace without a
+//! variant, and a namespace that refuses leaves the others alone. The scale subresource, which
+//! cannot be watched, is read when its object has changed.
+//!
+//! A listing carries `as_of`, the last instant at which every watch that it rests on was connected
+//! and had told all it knew. While the watches are sound it advances with the heartbeat; when one
+//! breaks, or is silent for longer than a sound one can be, it stands still and the last state is
+//! kept. So an API server that is away looks like a listing that grows old, never like an empty
+//! cluster. A connection that dies without a word is noticed after [`Pace::window`] and
+//! [`Pace::grace`], and `as_of` is too young by up to that much until then.
+
+mod client;
+mod follow;
+mod hpa;
+mod registration;
+mod run;
+mod world;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+
+pub use crate::collect::cluster::client::{ClientError, client};
+pub use crate::collect::cluster::follow::Pace;
+pub use crate::collect::cluster::hpa::{Direction, Finding, Follower, Ignored, Tolerances};
+pub use crate::collect::cluster::registration::{
+    Expected, Registration, authentication, registration,
+};
+pub use crate::collect::cluster::run::watch;
+use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, VariantKey};
+use crate::observe::{Listing, Scale, WhyUnknown};
+use crate::units::Replicas;
+
+/// A variant whose scale target is to be watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The variant; its namespace is where the target is.
+    pub variant: VariantKey,
+    /// Its scale target.
+    pub target: WantedTarget,
+}
+
+/// What is scaled when a variant is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WantedTarget {
+    /// An object with a scale subresource, of whatever kind.
+    Scale {
+        /// Its API version, such as `apps/v1`.
+        api_version: String,
+        /// Its kind, such as `Deployment`.
+        kind: String,
+        /// Its name.
+        name: String,
+    },
+    /// The pods that this label selector matches, where nothing has a scale subresource.
+    Selector(String),
+}
+
+/// What is known of every wanted variant.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClusterState {
+    /// Each wanted variant, known or not.
+    pub variants: BTreeMap<VariantKey, VariantState>,
+}
+
+/// What is known of one variant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VariantState {
+    /// The pods behind its target in the order of their names: all of them, whatever their state.
+    pub pods: Vec<Pod>,
+    /// Its scale target.
+    pub scale: Scale,
+    /// When all of this was last known to be true; when the watching began, if it never was.
+    pub as_of: Timestamp,
+    /// The HPA that reads its desired number, if there is exactly one and it reads it as it should.
+    pub follower: Option<Follower>,
+    /// What keeps its HPA from following its desired number.
+    pub findings: Vec<Finding>,
+    current: Option<Replicas>,
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its name.
+    pub name: ReplicaName,
+    /// Its uid, which tells it from another pod of that name.
+    pub uid: Incarnation,
+    /// Its address, once it has one.
+    pub ip: Option<IpAddr>,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Whether it is ready to serve.
+    pub ready: bool,
+    /// Whether it has been told to stop.
+    pub terminating: bool,
+    /// The node that it runs on, once it has one.
+    pub node: Option<String>,
+}
+
+/// Where a pod is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Not all containers have started.
+    Pending,
+    /// A container runs.
+    Running,
+    /// All containers have ended well.
+    Succeeded,
+    /// All containers have ended, at least one badly.
+    Failed,
+    /// The node does not say.
+    Unknown,
+}
+
+// === impl VariantState ===
+
+impl VariantState {
+    fn unknown(why: WhyUnknown, as_of: Timestamp) -> Self {
+        Self {
+            pods: Vec::new(),
+            scale: Scale::Unknown(why),
+            as_of,
+            follower: None,
+            findings: Vec::new(),
+            current: None,
+        }
+    }
+
+    /// Whether the variant's HPA leaves the replicas as they are though `desired` is another
+    /// number; says with what tolerance, and what to do.
+    #[must_use]
+    pub fn ignored(&self, desired: Replicas) -> Option<Ignored> {
+        self.follower.as_ref()?.ignored(self.current?, desired)
+    }
+
+    /// The pods that should answer when they are scraped: running, not terminating, with an
+    /// address.
+    ///
+    /// Those that are not ready are among them. An engine answers while it is being warmed up or
+    /// fails its probe under load, and what it then says is worth hearing; the listing says which
+    /// they are.
+    #[must_use]
+    pub fn addresses(&self, variant: &VariantKey) -> Vec<(ReplicaKey, IpAddr)> {
+        self.answering().filter_map(|pod| Some((pod.key(variant), pod.ip?))).collect()
+    }
+
+    /// The listing that the pipeline takes.
+    #[must_use]
+    pub fn listing(&self, variant: &VariantKey) -> Listing {
+        Listing {
+            replicas: self.answering().map(|pod| pod.key(variant)).collect(),
+            unready: self
+                .answering()
+                .filter(|pod| !pod.ready)
+                .map(|pod| pod.key(variant))
+                .collect(),
+            scale: self.scale.clone(),
+            as_of: self.as_of,
+        }
+    }
+
+    fn answering(&self) -> impl Iterator<Item = &Pod> {
+        self.pods
+            .iter()
+            .filter(|pod| pod.counts() && pod.phase == Phase::Running && pod.ip.is_some())
+    }
+}
+
+// === impl ClusterState ===
+
+impl ClusterState {
+    /// The listings of all variants.
+    #[must_use]
+    pub fn listings(&self) -> BTreeMap<VariantKey, Listing> {
+        self.variants.iter().map(|(key, state)| (key.clone(), state.listing(key))).collect()
+    }
+
+    /// The addresses to scrape, of all variants, in the order of their keys.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<(ReplicaKey, IpAddr)> {
+        self.variants.iter().flat_map(|(key, state)| state.addresses(key)).collect()
+    }
+}
+
+// === impl Pod ===
+
+impl Pod {
+    /// The replica that this pod is of a variant.
+    #[must_use]
+    pub fn key(&self, variant: &VariantKey) -> ReplicaKey {
+        ReplicaKey {
+            variant: variant.clone(),
+            replica: self.name.clone(),
+            incarnation: Some(self.uid.clone()),
+        }
+    }
+}

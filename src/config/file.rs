@@ -1,1 +1,400 @@
 //! The configuration file as written.
+//!
+//! Every key is optional here, so that a file with mistakes can still be read for all of them. The
+//! doc comments are the descriptions in the JSON Schema. Elements of lists are optional for the
+//! same reason: an element that cannot be read leaves a hole, and the others keep their index.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::written::{WrittenDuration, WrittenSize};
+
+macro_rules! sections {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $ty:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name {
+            $($(#[$field_meta])* pub(crate) $field: Option<$ty>,)*
+        }
+    )*};
+}
+
+/// A list whose unreadable elements are holes.
+pub(crate) type Items<T> = Vec<Option<T>>;
+
+sections! {
+    /// Every key is optional but the name, the model and the targets of each variant.
+    #[expect(clippy::struct_field_names, reason = "the field is the key")]
+    File {
+        /// Time between two decisions.
+        tick_interval: WrittenDuration,
+        /// The plain HTTP server: `/metrics`, `/livez`, `/readyz`.
+        server: Server,
+        /// The Kubernetes external metrics API, served over TLS. Not served without this section.
+        external_metrics: ExternalMetrics,
+        /// How the process ends.
+        shutdown: Shutdown,
+        /// The connection to a cluster.
+        kubernetes: Kubernetes,
+        /// Names that other programs know.
+        compatibility: Compatibility,
+        /// File in which the last decisions survive a restart. Without it they do not.
+        state_file: PathBuf,
+        /// How values over time are seen.
+        observe: Observe,
+        /// When a replica is saturated, and how much spare capacity a model keeps.
+        saturation: Saturation,
+        /// How fast published numbers may move.
+        enforce: Enforce,
+        /// How replicas are scraped.
+        scrape: Scrape,
+        /// The variants: scalable workloads, each serving one model.
+        #[schemars(with = "Option<Vec<Variant>>")]
+        variants: Items<Variant>,
+    }
+
+    /// The plain HTTP server.
+    Server {
+        /// Address and port to listen on.
+        listen: String,
+    }
+
+    /// The Kubernetes external metrics API.
+    ExternalMetrics {
+        /// Whether it is served.
+        enabled: bool,
+        /// Address and port to listen on.
+        listen: String,
+        /// The certificate that the server presents. Required.
+        tls: ServerTls,
+        /// Who may ask.
+        authorization: Authorization,
+        /// Age up to which a decision is served as it is.
+        fresh: WrittenDuration,
+        /// Age up to which a decision is still served while nothing newer exists; beyond it the
+        /// metric is absent and the HPA keeps its replicas.
+        hold: WrittenDuration,
+    }
+
+    /// A server's certificate.
+    ServerTls {
+        /// PEM certificate chain, read again as it rotates.
+        cert_file: PathBuf,
+        /// PEM key, read again as it rotates.
+        key_file: PathBuf,
+        /// PEM bundle of the authorities that signed the certificate. With it, a foreign `caBundle`
+        /// in the `APIService` is noticed.
+        ca_file: PathBuf,
+    }
+
+    /// How the process ends.
+    Shutdown {
+        /// Time to go on serving after the signal, until load balancers have noticed.
+        delay: WrittenDuration,
+        /// Time that open requests have to finish.
+        drain: WrittenDuration,
+    }
+
+    /// The connection to a cluster.
+    Kubernetes {
+        /// Whether there is a cluster.
+        enabled: bool,
+        /// The kubeconfig file; without it, the pod's service account or the default kubeconfig.
+        kubeconfig: PathBuf,
+        /// The context in the kubeconfig; without it, its current context.
+        context: String,
+    }
+
+    /// Names that other programs know.
+    Compatibility {
+        /// Whether the gauges of the workload variant autoscaler are published too.
+        wva_metrics: bool,
+    }
+
+    /// How values over time are seen.
+    Observe {
+        /// Length of the window over which peaks, means and rates are taken.
+        window: WrittenDuration,
+        /// Age from which a replica's data is too old to act on.
+        stale_after: WrittenDuration,
+    }
+
+    /// When a replica is saturated, and how much spare capacity a model keeps.
+    Saturation {
+        /// KV cache usage from which a replica is saturated, as a share of the cache.
+        kv_cache_threshold: f64,
+        /// Waiting requests from which a replica is saturated.
+        queue_length_threshold: f64,
+        /// Mean spare KV cache below which the model grows, as a share of the cache.
+        kv_spare_trigger: f64,
+        /// Mean spare queue below which the model grows, in requests.
+        queue_spare_trigger: f64,
+        /// What blocks new decisions while an earlier one is being carried out.
+        transition: Transition,
+        /// How long an earlier decision that nobody carries out keeps blocking.
+        transition_patience: WrittenDuration,
+        /// Thresholds of single models, by `MODEL#NAMESPACE`; what is absent there comes from here.
+        overrides: BTreeMap<String, Option<Thresholds>>,
+    }
+
+    /// Thresholds of one model.
+    Thresholds {
+        /// KV cache usage from which a replica is saturated, as a share of the cache.
+        kv_cache_threshold: f64,
+        /// Waiting requests from which a replica is saturated.
+        queue_length_threshold: f64,
+        /// Mean spare KV cache below which the model grows, as a share of the cache.
+        kv_spare_trigger: f64,
+        /// Mean spare queue below which the model grows, in requests.
+        queue_spare_trigger: f64,
+    }
+
+    /// How fast published numbers may move, in the vocabulary of an HPA's `behavior`.
+    Enforce {
+        /// Rules for more replicas.
+        scale_up: Rules,
+        /// Rules for fewer replicas.
+        scale_down: Rules,
+    }
+
+    /// Rules for one direction.
+    Rules {
+        /// Length of the window whose most cautious recommendation counts.
+        stabilization_window: WrittenDuration,
+        /// Which of the policies counts.
+        select_policy: SelectPolicy,
+        /// What may change in a period. An empty list limits nothing.
+        #[schemars(with = "Option<Vec<StepPolicy>>")]
+        policies: Items<StepPolicy>,
+    }
+
+    /// How much may change in a period.
+    StepPolicy {
+        /// What `value` counts.
+        r#type: StepType,
+        /// The amount of change.
+        value: u32,
+        /// Length of the period.
+        period: WrittenDuration,
+    }
+
+    /// How replicas are scraped.
+    Scrape {
+        /// Time between two scrapes of one replica.
+        interval: WrittenDuration,
+        /// Time after which a scrape is given up.
+        timeout: WrittenDuration,
+        /// Scrapes at the same time, all variants together.
+        concurrency: u32,
+        /// Largest page that is read, after decompression.
+        body_limit: WrittenSize,
+        /// The scheme of a page's URL.
+        scheme: Scheme,
+        /// The port of replicas whose address has none.
+        port: u16,
+        /// The path of a page's URL.
+        path: String,
+        /// TLS of scrapes; needs `scheme: https`.
+        tls: ClientTls,
+        /// File with a bearer token, read again as it rotates.
+        bearer_token_file: PathBuf,
+    }
+
+    /// How the replicas of one variant are scraped; what is absent comes from `scrape`.
+    VariantScrape {
+        /// Time between two scrapes of one replica.
+        interval: WrittenDuration,
+        /// Time after which a scrape is given up.
+        timeout: WrittenDuration,
+        /// Largest page that is read, after decompression.
+        body_limit: WrittenSize,
+        /// The scheme of a page's URL.
+        scheme: Scheme,
+        /// The port of replicas whose address has none.
+        port: u16,
+        /// The path of a page's URL.
+        path: String,
+        /// TLS of scrapes; needs `scheme: https`.
+        tls: ClientTls,
+        /// File with a bearer token, read again as it rotates.
+        bearer_token_file: PathBuf,
+    }
+
+    /// TLS of scrapes.
+    ClientTls {
+        /// PEM bundle of the authorities that are trusted instead of the system's.
+        ca_file: PathBuf,
+        /// PEM certificate chain to present.
+        cert_file: PathBuf,
+        /// PEM key to present.
+        key_file: PathBuf,
+        /// Skips the check of the replica's certificate.
+        insecure_skip_verify: bool,
+    }
+
+    /// A variant: one scalable workload that serves one model.
+    Variant {
+        /// Its name, unique in its namespace. Required.
+        name: String,
+        /// The Kubernetes namespace; without Kubernetes, any name that groups variants.
+        namespace: String,
+        /// The model that it serves, as its engines call it. Required.
+        model: String,
+        /// Other names under which the engines' pages may know the model.
+        #[schemars(with = "Option<Vec<String>>")]
+        model_aliases: Items<String>,
+        /// The kind of accelerator that it runs on.
+        accelerator: String,
+        /// What part of a request it serves.
+        role: Role,
+        /// What one replica costs for an hour, in any currency that all variants share.
+        cost: f64,
+        /// The replica counts between which it may be scaled.
+        replicas: ReplicaBounds,
+        /// Where its replicas are listed. Required: exactly one key.
+        targets: Targets,
+        /// How its replicas are scraped; what is absent comes from the global section.
+        scrape: VariantScrape,
+    }
+
+    /// The replica counts between which a variant may be scaled, both included.
+    ReplicaBounds {
+        /// The smallest.
+        min: u32,
+        /// The largest; without it, nothing but the scale target's own bounds limits the variant.
+        max: u32,
+    }
+
+    /// Where a variant's replicas are listed: exactly one key.
+    Targets {
+        /// These addresses, `HOST:PORT` or `HOST`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<Vec<String>>")]
+        r#static: Items<String>,
+        /// Files in the format of Prometheus' `file_sd_configs`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        file: FileTargets,
+        /// Names in DNS.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        dns: DnsTargets,
+        /// An object with a scale subresource, and the pods behind its selector. Needs
+        /// `kubernetes.enabled`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        scale_target: ScaleTarget,
+        /// Pods by label selector, without a scale target. Needs `kubernetes.enabled`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        selector: String,
+    }
+
+    /// Targets in files.
+    FileTargets {
+        /// The files.
+        #[schemars(with = "Option<Vec<PathBuf>>")]
+        paths: Items<PathBuf>,
+        /// How often they are read again.
+        refresh: WrittenDuration,
+    }
+
+    /// Targets in DNS.
+    DnsTargets {
+        /// The names.
+        #[schemars(with = "Option<Vec<String>>")]
+        names: Items<String>,
+        /// What is asked for.
+        r#type: RecordType,
+        /// The port; `scrape.port` without it. SRV records carry their own.
+        port: u16,
+        /// How often the names are looked up again.
+        refresh: WrittenDuration,
+    }
+
+    /// An object with a scale subresource.
+    ScaleTarget {
+        /// Group and version, such as `apps/v1`.
+        api_version: String,
+        /// Kind, such as `Deployment`.
+        kind: String,
+        /// Name, in the variant's namespace.
+        name: String,
+    }
+}
+
+macro_rules! choices {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        pub(crate) enum $name {
+            $($(#[$variant_doc])* #[serde(rename = $text)] $variant,)*
+        }
+    )*};
+}
+
+choices! {
+    /// Who may ask for external metrics.
+    Authorization {
+        /// Whom the cluster's API server allows, asked by a `SubjectAccessReview`.
+        SubjectAccessReview = "subject_access_review",
+        /// Everyone whom the cluster's front proxy has let through.
+        TrustFrontProxy = "trust_front_proxy",
+    }
+
+    /// What blocks new decisions while an earlier one is being carried out.
+    Transition {
+        /// One variant whose replicas are not what was decided blocks every variant of the model.
+        ModelWide = "model_wide",
+        /// A variant whose replicas are not what was decided keeps that decision.
+        PerVariant = "per_variant",
+        /// The model waits while any of its variants has replicas that are not ready yet.
+        PendingOnly = "pending_only",
+    }
+
+    /// Which of several step policies counts.
+    SelectPolicy {
+        /// The one that allows the largest change.
+        Max = "max",
+        /// The one that allows the smallest change.
+        Min = "min",
+        /// None: the number does not move in this direction.
+        Disabled = "disabled",
+    }
+
+    /// What a step policy counts.
+    StepType {
+        /// Replicas.
+        Pods = "pods",
+        /// Per cent of the replicas at the start of the period.
+        Percent = "percent",
+    }
+
+    /// The scheme of a page's URL.
+    Scheme {
+        /// Plain HTTP.
+        Http = "http",
+        /// HTTP over TLS.
+        Https = "https",
+    }
+
+    /// What part of a request a variant serves.
+    Role {
+        /// Prefill and decode.
+        Both = "both",
+        /// Prefill only.
+        Prefill = "prefill",
+        /// Decode only.
+        Decode = "decode",
+    }
+
+    /// A type of DNS record.
+    RecordType {
+        /// IPv4 addresses.
+        A = "A",
+        /// IPv6 addresses.
+        Aaaa = "AAAA",
+        /// Hosts and ports.
+        Srv = "SRV",
+    }
+}

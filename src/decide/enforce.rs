@@ -1,6 +1,27 @@
-//! Bounds, stabilisation windows and step limits.
+//! How fast a number may move, and between which bounds.
+//!
+//! Each rule is one function from a decision to a decision that appends at most one step. The words
+//! and the arithmetic are those of `behavior` in `autoscaling/v2`, so that a user who knows an HPA
+//! knows these: a stabilisation window takes the most cautious recommendation inside it, a policy
+//! says what may change in a period, and `select` says which of several policies counts.
+//!
+//! # Source
+//!
+//! Kubernetes 1.36, `pkg/controller/podautoscaler/horizontal.go`:
+//! `stabilizeRecommendationWithBehaviors`, `calculateScaleUpLimitWithScalingRules`,
+//! `calculateScaleDownLimitWithBehaviors`. What an HPA reads from `spec.replicas` is here the
+//! number that was published before.
 
-use crate::units::Seconds;
+use std::collections::VecDeque;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::decide::{Decision, Reason, Stage, Step};
+use crate::units::{Replicas, Seconds};
+
+/// Recommendations and changes that a history keeps at most. With a tick each second it covers the
+/// longest window that an HPA allows (3600 s); with faster ticks, the oldest go first.
+const HISTORY_MAX: usize = 4096;
 
 /// How fast the published number may move, in the vocabulary of an HPA's `behavior`.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,4 +72,250 @@ pub enum Amount {
     Pods(u32),
     /// So many per cent of the replicas at the start of the period.
     Percent(u32),
+}
+
+/// What was recommended for a variant, and how its published number has moved.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    recommendations: VecDeque<(Timestamp, Replicas)>,
+    changes: VecDeque<Change>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    at: Timestamp,
+    before: Replicas,
+}
+
+/// Where a published number may move to from where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}
+
+// === impl Behavior ===
+
+impl Default for Behavior {
+    /// An HPA's own defaults: up at once, by the larger of four replicas and doubling in 15 s; down
+    /// after the recommendations of five minutes agree.
+    fn default() -> Self {
+        let period = Seconds::new(15.0).unwrap_or_default();
+        Self {
+            scale_up: Rules {
+                stabilization_window: Seconds::ZERO,
+                select: Select::Max,
+                policies: vec![
+                    StepPolicy { amount: Amount::Percent(100), period },
+                    StepPolicy { amount: Amount::Pods(4), period },
+                ],
+            },
+            scale_down: Rules {
+                stabilization_window: Seconds::new(300.0).unwrap_or_default(),
+                select: Select::Max,
+                policies: vec![StepPolicy { amount: Amount::Percent(100), period }],
+            },
+        }
+    }
+}
+
+// === impl History ===
+
+impl History {
+    /// A history that begins at `now` with a number that is in force, as if it had just been
+    /// recommended. So nothing shrinks before the window has been seen once.
+    #[must_use]
+    pub fn starting(now: Timestamp, in_force: Replicas) -> Self {
+        Self { recommendations: VecDeque::from([(now, in_force)]), changes: VecDeque::new() }
+    }
+
+    /// Adds this tick's recommendation and what was published for it, and forgets what no rule of
+    /// `behavior` looks at.
+    pub fn record(
+        &mut self,
+        now: Timestamp,
+        recommended: Replicas,
+        published: Published,
+        behavior: &Behavior,
+    ) {
+        if self.recommendations.back().is_some_and(|(at, _)| *at > now) {
+            // The clock went back, so the ages are unknown; begin again with what is in force.
+            *self = Self::starting(now, published.before);
+        }
+        self.recommendations.push_back((now, recommended));
+        if published.before != published.after {
+            self.changes.push_back(Change { at: now, before: published.before });
+        }
+        let longest =
+            behavior.scale_up.stabilization_window.max(behavior.scale_down.stabilization_window);
+        while self.recommendations.len() > HISTORY_MAX
+            || self.recommendations.front().is_some_and(|(at, _)| !within(now, *at, longest))
+        {
+            self.recommendations.pop_front();
+        }
+        let longest = behavior.longest_period();
+        while self.changes.len() > HISTORY_MAX
+            || self.changes.front().is_some_and(|change| !within(now, change.at, longest))
+        {
+            self.changes.pop_front();
+        }
+    }
+
+    fn recommended_within(
+        &self,
+        now: Timestamp,
+        window: Seconds,
+    ) -> impl Iterator<Item = Replicas> + '_ {
+        self.recommendations
+            .iter()
+            .filter(move |(at, _)| within(now, *at, window))
+            .map(|(_, recommended)| *recommended)
+    }
+
+    /// The published number at the start of a period that ends at `now`.
+    fn at_period_start(&self, now: Timestamp, published: Replicas, period: Seconds) -> Replicas {
+        self.changes
+            .iter()
+            .find(|change| within(now, change.at, period))
+            .map_or(published, |change| change.before)
+    }
+}
+
+/// A published number before and after a tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// In force until now.
+    pub before: Replicas,
+    /// In force from now on.
+    pub after: Replicas,
+}
+
+// === the rules ===
+
+/// Takes the most cautious recommendation inside the stabilisation windows.
+pub fn stabilize(
+    decision: Decision,
+    now: Timestamp,
+    in_force: Replicas,
+    history: &History,
+    behavior: &Behavior,
+) -> Decision {
+    let recommended = decision.desired();
+    let up_window = behavior.scale_up.stabilization_window;
+    let down_window = behavior.scale_down.stabilization_window;
+    let up = history.recommended_within(now, up_window).fold(recommended, Replicas::min);
+    let down = history.recommended_within(now, down_window).fold(recommended, Replicas::max);
+    let stabilized = in_force.max(up).min(down);
+    let window = if recommended < stabilized { down_window } else { up_window };
+    step(decision, Stage::Stabilize, stabilized, Reason::Stabilized { window })
+}
+
+/// Keeps the number within what the policies let it move in their periods.
+pub fn limit_step(
+    decision: Decision,
+    now: Timestamp,
+    in_force: Replicas,
+    history: &History,
+    behavior: &Behavior,
+) -> Decision {
+    let wanted = decision.desired();
+    let (direction, rules) = match wanted.cmp(&in_force) {
+        std::cmp::Ordering::Equal => return decision,
+        std::cmp::Ordering::Greater => (Direction::Up, &behavior.scale_up),
+        std::cmp::Ordering::Less => (Direction::Down, &behavior.scale_down),
+    };
+    let Some((limit, period)) = rules.limit(direction, now, in_force, history) else {
+        return decision;
+    };
+    let limited = match direction {
+        Direction::Up => wanted.min(limit.max(in_force)),
+        Direction::Down => wanted.max(limit.min(in_force)),
+    };
+    step(decision, Stage::StepLimit, limited, Reason::StepLimited { period })
+}
+
+/// Keeps the number within the variant's bounds.
+pub fn bound(decision: Decision) -> Decision {
+    let (wanted, bounds) = (decision.desired(), decision.bounds);
+    let bounded = bounds.clamp(wanted);
+    let reason =
+        if bounded > wanted { Reason::BelowMin(bounded) } else { Reason::AboveMax(bounded) };
+    step(decision, Stage::Bounds, bounded, reason)
+}
+
+/// Appends a step if the number changes.
+fn step(mut decision: Decision, stage: Stage, after: Replicas, reason: Reason) -> Decision {
+    let before = decision.desired();
+    if before != after {
+        decision.steps.push(Step { stage, before, after, reason });
+    }
+    decision
+}
+
+fn within(now: Timestamp, at: Timestamp, window: Seconds) -> bool {
+    now.duration_since(at).as_secs_f64() < window.seconds() && at <= now
+}
+
+// === impl Behavior, Rules, Amount ===
+
+impl Behavior {
+    fn longest_period(&self) -> Seconds {
+        self.scale_up
+            .policies
+            .iter()
+            .chain(&self.scale_down.policies)
+            .fold(Seconds::ZERO, |longest, policy| longest.max(policy.period))
+    }
+}
+
+impl Rules {
+    /// How far the number may move, and the period of the policy that says so; `None` without
+    /// policies.
+    fn limit(
+        &self,
+        direction: Direction,
+        now: Timestamp,
+        in_force: Replicas,
+        history: &History,
+    ) -> Option<(Replicas, Seconds)> {
+        let allowed = self.policies.iter().map(|policy| {
+            let start = history.at_period_start(now, in_force, policy.period);
+            (policy.amount.from(start, direction), policy.period)
+        });
+        match (self.select, direction) {
+            (Select::Disabled, _) => Some((in_force, Seconds::ZERO)),
+            (Select::Max, Direction::Up) | (Select::Min, Direction::Down) => {
+                allowed.max_by_key(|(limit, _)| *limit)
+            }
+            (Select::Min, Direction::Up) | (Select::Max, Direction::Down) => {
+                allowed.min_by_key(|(limit, _)| *limit)
+            }
+        }
+    }
+}
+
+impl Amount {
+    /// The number that this amount leads to from the number at the start of a period. Percentages
+    /// round in favour of movement, as an HPA's do.
+    fn from(self, start: Replicas, direction: Direction) -> Replicas {
+        let start = u64::from(start.count());
+        let moved = match (self, direction) {
+            (Self::Pods(pods), Direction::Up) => start + u64::from(pods),
+            (Self::Pods(pods), Direction::Down) => start.saturating_sub(u64::from(pods)),
+            (Self::Percent(percent), Direction::Up) => {
+                (start * (100 + u64::from(percent))).div_ceil(100)
+            }
+            (Self::Percent(percent), Direction::Down) => {
+                start * 100_u64.saturating_sub(u64::from(percent)) / 100
+            }
+        };
+        Replicas::saturating(u32::try_from(moved).unwrap_or(u32::MAX))
+    }
+}
+
+/// How long it takes until data that began to be complete at `since` covers `window`.
+#[must_use]
+pub fn remaining(now: Timestamp, since: Timestamp, window: Seconds) -> Option<Seconds> {
+    let seen = now.duration_since(since).max(SignedDuration::ZERO).as_secs_f64();
+    Seconds::new(window.seconds() - seen).filter(|left| *left > Seconds::ZERO)
 }

@@ -76,6 +76,13 @@ impl Engine {
         }
     }
 
+    /// The prefix of its metrics.
+    #[must_use]
+    pub const fn prefix(self) -> &'static str {
+        let [prefix, _] = self.prefixes();
+        prefix
+    }
+
     /// The prefixes of its metrics: as engines write them, and as `prometheus_client` rewrites
     /// them for a scraper that does not ask for UTF-8 names.
     const fn prefixes(self) -> [&'static str; 2] {

@@ -1,1 +1,190 @@
-//! The plain HTTP port: metrics, health, logging.
+//! The plain HTTP port: metrics, health, and a hand on the running daemon.
+//!
+//! | path | method | answer |
+//! |---|---|---|
+//! | `/metrics` | GET | every metric, text format 0.0.4 |
+//! | `/livez`, `/healthz` | GET | `ok` while the process can answer |
+//! | `/readyz` | GET | `ok`, or 500 with the checks that fail |
+//! | `/api/v1/decisions` | GET | every variant's number and the steps that made it, as JSON |
+//! | `/-/reload` | POST | loads the configuration again; 400 with every problem if it is refused |
+//! | `/-/log` | PUT | replaces the log filter by the body |
+//!
+//! Health does not depend on data: a daemon that has nothing to decide on still answers for its
+//! numbers, and taking it out of service would take the cluster's namespace deletions with it.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::debug;
+
+/// Connections at one time. Prometheus, a kubelet and a person need a handful.
+const CONNECTIONS_MAX: usize = 128;
+
+/// Time in which the head of a request must arrive.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+
+/// Bytes of a body that is read; only a log filter is.
+const BODY_MAX: usize = 4096;
+
+/// A future that the caller of [`Hooks`] makes.
+pub type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// One readiness check: its name, and what is wrong if something is.
+pub type Check = (&'static str, Result<(), String>);
+
+/// A hook that takes a text and may refuse it.
+pub type Setter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// What the port shows and does.
+pub struct Hooks {
+    /// The page of all metrics, or why there is none.
+    pub metrics: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
+    /// Every readiness check.
+    pub ready: Box<dyn Fn() -> Vec<Check> + Send + Sync>,
+    /// Every variant's number and its steps, as JSON.
+    pub decisions: Box<dyn Fn() -> String + Send + Sync>,
+    /// Loads the configuration again.
+    pub reload: Box<dyn Fn() -> Answer<Result<(), String>> + Send + Sync>,
+    /// Replaces the log filter.
+    pub set_log: Setter,
+}
+
+/// Serves until `stop` is cancelled. All tasks run on `tracker`.
+pub async fn serve(
+    listener: TcpListener,
+    hooks: Arc<Hooks>,
+    stop: CancellationToken,
+    tracker: TaskTracker,
+) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    while let Some(Ok(permit)) = stop.run_until_cancelled(permits.clone().acquire_owned()).await {
+        let accepted = match stop.run_until_cancelled(listener.accept()).await {
+            None => break,
+            Some(Ok((stream, _))) => stream,
+            Some(Err(error)) => {
+                debug!(%error, "Accepting a connection failed");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let (hooks, stop) = (Arc::clone(&hooks), stop.clone());
+        tracker.spawn(async move {
+            let service = service_fn(move |request| {
+                let hooks = Arc::clone(&hooks);
+                async move { Ok::<_, Infallible>(hooks.answer(request).await) }
+            });
+            let mut builder = auto::Builder::new(TokioExecutor::new());
+            builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
+            let connection = builder.serve_connection(TokioIo::new(accepted), service);
+            tokio::pin!(connection);
+            tokio::select! {
+                _ = &mut connection => {}
+                () = stop.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    let _closed = tokio::time::timeout(Duration::from_secs(5), connection).await;
+                }
+            }
+            drop(permit);
+        });
+    }
+}
+
+// === impl Hooks ===
+
+impl Hooks {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let get = method == Method::GET || method == Method::HEAD;
+        match path.as_str() {
+            "/metrics" if get => match (self.metrics)() {
+                Ok(page) => reply(StatusCode::OK, METRICS, page),
+                Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, why),
+            },
+            "/livez" | "/healthz" if get => text(StatusCode::OK, "ok\n".into()),
+            "/readyz" if get => self.readiness(),
+            "/api/v1/decisions" if get => reply(StatusCode::OK, JSON, (self.decisions)()),
+            "/" if get => text(StatusCode::OK, INDEX.into()),
+            "/-/reload" if method == Method::POST => match (self.reload)().await {
+                Ok(()) => text(StatusCode::OK, "The configuration was loaded again.\n".into()),
+                Err(why) => text(StatusCode::BAD_REQUEST, why),
+            },
+            "/-/log" if method == Method::PUT => self.log(request).await,
+            "/-/reload" => not_allowed("POST"),
+            "/-/log" => not_allowed("PUT"),
+            "/metrics" | "/livez" | "/healthz" | "/readyz" | "/api/v1/decisions" | "/" => {
+                not_allowed("GET, HEAD")
+            }
+            _ => text(StatusCode::NOT_FOUND, format!("There is nothing at {path}.\n{INDEX}")),
+        }
+    }
+
+    fn readiness(&self) -> Response<Full<Bytes>> {
+        let checks = (self.ready)();
+        let mut body = String::new();
+        for (name, outcome) in &checks {
+            let _infallible = match outcome {
+                Ok(()) => writeln!(body, "[+] {name} ok"),
+                Err(why) => writeln!(body, "[-] {name} failed: {why}"),
+            };
+        }
+        if checks.iter().all(|(_, outcome)| outcome.is_ok()) {
+            text(StatusCode::OK, format!("{body}ok\n"))
+        } else {
+            text(StatusCode::INTERNAL_SERVER_ERROR, body)
+        }
+    }
+
+    async fn log(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let Ok(body) = Limited::new(request.into_body(), BODY_MAX).collect().await else {
+            return text(StatusCode::PAYLOAD_TOO_LARGE, "A filter is a short text.\n".into());
+        };
+        let body = body.to_bytes();
+        let set = std::str::from_utf8(&body).map_err(|error| error.to_string());
+        match set.and_then(|filter| (self.set_log)(filter.trim())) {
+            Ok(()) => text(StatusCode::OK, "The log filter was replaced.\n".into()),
+            Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+        }
+    }
+}
+
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON: &str = "application/json";
+const INDEX: &str = "GET  /metrics            every metric\n\
+                     GET  /livez /readyz      health\n\
+                     GET  /api/v1/decisions   every number and the steps that made it\n\
+                     POST /-/reload           load the configuration again\n\
+                     PUT  /-/log              replace the log filter by the body\n";
+
+fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    reply(status, "text/plain; charset=utf-8", body)
+}
+
+fn not_allowed(allowed: &'static str) -> Response<Full<Bytes>> {
+    let body = format!("Only {allowed} is answered here.\n");
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, body);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+fn reply(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

@@ -1,1 +1,527 @@
 //! One simulated engine, at the level of its iterations.
+//!
+//! A [`Replica`] takes requests with their arrival times and gives back when each was first
+//! computed, when its first token came, and when it ended. Between those it does what vLLM's
+//! scheduler does: continuous batching, chunked prefill within one token budget, a first-come
+//! first-served queue, a KV cache in blocks, and preemption of the request that was admitted last.
+//!
+//! # Model
+//!
+//! A step takes `alpha + beta * prefill tokens + delta * decodes + gamma * KV tokens read`, cut
+//! off to whole microseconds and at least one of them. It starts when the step before it ends, or
+//! at an arrival when the engine is idle; an arrival at the instant at which a step starts belongs
+//! to that step. What a step computes exists at its end.
+//!
+//! Building a batch: running requests in the order of their admission get one token each, or the
+//! next chunk of their prompt; whoever finds no free block preempts the last one in the batch, until
+//! it fits or is itself the victim. If nothing was preempted, waiting requests follow from the head
+//! of the queue while there is budget, a seat and room in the cache; the head of the line blocks.
+//!
+//! # Why it is fast
+//!
+//! A step in which nobody starts, ends or is preempted costs the same for 1 and for 1000 requests:
+//! decodes advance a common clock, and what depends on a single request — the step in which it
+//! needs a new block, and the one in which it ends — is counted by phase and kept in a heap. This
+//! rests on the budget being at least the number of seats (vLLM refuses anything else): decodes are
+//! never left out, and at most one request is in the middle of its prefill, the one admitted last.
+//!
+//! # Limits
+//!
+//! There is no prefix cache, no speculation, no time between steps, and prefill does not get slower
+//! with the length of the prompt.
+
+mod decodes;
+pub mod settings;
+pub mod stats;
+
+use std::collections::VecDeque;
+
+use crate::simulate::Micros;
+use crate::simulate::replica::decodes::{Decodes, Phase};
+use crate::simulate::replica::settings::{Admission, Settings, SettingsError};
+use crate::simulate::replica::stats::{Counters, Gauges, Stats};
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How the caller tells it from others.
+    pub id: u64,
+    /// Tokens of its prompt; at least one.
+    pub prompt: u32,
+    /// Tokens that it generates; at least one.
+    pub output: u32,
+}
+
+/// A request that no replica with these settings can ever finish: it has no tokens, or more than
+/// the cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the request does not fit this engine")]
+pub struct Unservable;
+
+/// What happened to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Its first token came; a client sees this once, whatever is preempted later.
+    FirstToken {
+        /// Which request.
+        id: u64,
+        /// When.
+        at: Micros,
+        /// The time since it arrived.
+        ttft: Micros,
+    },
+    /// It had to leave the batch.
+    Preempted {
+        /// Which request.
+        id: u64,
+        /// When.
+        at: Micros,
+    },
+    /// Its last token came.
+    Finished(Finished),
+}
+
+/// A request's life, once it is over. All spans count from its arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// What was asked for.
+    pub request: Request,
+    /// When it arrived.
+    pub arrived: Micros,
+    /// When its last token came.
+    pub at: Micros,
+    /// To the start of the first step that computed it.
+    pub queue: Micros,
+    /// To the end of the prefill that its answer rests on: the last one when a preemption discards
+    /// the answer, else the first.
+    pub ttft: Micros,
+    /// To the end of the first prefill.
+    pub first_ever: Micros,
+    /// To the last token.
+    pub e2e: Micros,
+    /// How often it was preempted.
+    pub preemptions: u32,
+}
+
+impl Finished {
+    /// The mean time between tokens; `None` for an answer of one token.
+    #[must_use]
+    pub fn itl_mean(&self) -> Option<Micros> {
+        let gaps = u64::from(self.request.output).checked_sub(1).filter(|&gaps| gaps > 0)?;
+        Some(Micros::new(self.e2e.since(self.ttft).micros() / gaps))
+    }
+}
+
+/// One engine.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    settings: Settings,
+    now: Micros,
+    /// When the last step ended.
+    ready: Micros,
+    /// Requests that were submitted and whose time has not come.
+    arrivals: VecDeque<(Micros, Request)>,
+    /// Requests that are neither finished nor still to arrive, with holes.
+    lives: Vec<Life>,
+    holes: Vec<usize>,
+    waiting: VecDeque<usize>,
+    /// The batch, in the order of admission.
+    running: Vec<usize>,
+    decodes: Decodes,
+    kv_blocks_used: u32,
+    step: Option<Step>,
+    counters: Counters,
+}
+
+/// A request between its arrival and its end.
+#[derive(Clone, Debug)]
+struct Life {
+    request: Request,
+    arrived: Micros,
+    /// When a step first computed it.
+    scheduled: Option<Micros>,
+    first_ever: Option<Micros>,
+    first_token: Option<Micros>,
+    last_token: Micros,
+    preemptions: u32,
+    /// Answer tokens that exist and are not counted by a [`Phase::Decode`].
+    kept: u32,
+    phase: Phase,
+}
+
+/// The step that is being computed.
+#[derive(Clone, Debug)]
+struct Step {
+    start: Micros,
+    end: Micros,
+    prefill_tokens: u32,
+    decodes: u32,
+    /// Requests whose prefill is complete at its end, in the order of admission.
+    prefilled: Vec<usize>,
+}
+
+// === impl Replica ===
+
+impl Replica {
+    /// An idle engine at the start of time.
+    ///
+    /// # Errors
+    ///
+    /// The settings are refused when vLLM would refuse them, or no step could be timed.
+    pub fn new(settings: Settings) -> Result<Self, SettingsError> {
+        settings.check()?;
+        Ok(Self {
+            settings,
+            now: Micros::ZERO,
+            ready: Micros::ZERO,
+            arrivals: VecDeque::new(),
+            lives: Vec::new(),
+            holes: Vec::new(),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            decodes: Decodes::new(settings.block_size),
+            kv_blocks_used: 0,
+            step: None,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Takes a request that arrives at `at`, or at the latest time this replica has seen if that is
+    /// later: nothing arrives in the past.
+    ///
+    /// # Errors
+    ///
+    /// A request that could never finish is refused, as vLLM refuses it by the model's length.
+    pub fn submit(&mut self, at: Micros, request: Request) -> Result<(), Unservable> {
+        if request.output == 0 || !self.settings.can_serve(&request) {
+            return Err(Unservable);
+        }
+        let latest = self.arrivals.back().map_or(self.now, |&(at, _)| at);
+        self.arrivals.push_back((at.max(latest).max(self.now), request));
+        Ok(())
+    }
+
+    /// Ends every step that ends at or before `until` and begins every step that begins before it,
+    /// appending what happened to `events`.
+    ///
+    /// A step that would begin exactly at `until` does not begin yet, because requests that arrive
+    /// at that instant belong to it and may still be submitted.
+    pub fn advance_to(&mut self, until: Micros, events: &mut Vec<Event>) {
+        loop {
+            match self.step.take_if(|step| step.end <= until) {
+                Some(step) => self.end_step(step, events),
+                None if self.step.is_some() => break,
+                None => match self.next_start() {
+                    Some(start) if start < until => self.begin_step(start, events),
+                    Some(_) | None => break,
+                },
+            }
+        }
+        self.now = self.now.max(until);
+        self.take_arrivals(self.now);
+    }
+
+    /// When the next step ends, or begins if none is being computed; `None` when there is nothing
+    /// to do. Advancing to just after this time makes progress.
+    #[must_use]
+    pub fn next_change(&self) -> Option<Micros> {
+        self.step.as_ref().map(|step| step.end).or_else(|| self.next_start())
+    }
+
+    /// Requests that were submitted and have not finished.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.arrivals.len() + self.waiting.len() + self.running.len()
+    }
+
+    /// What the engine reports now.
+    #[must_use]
+    pub fn snapshot(&self) -> Stats {
+        Stats {
+            running: count(self.running.len()),
+            waiting: count(self.waiting.len()),
+            kv_blocks_used: self.kv_blocks_used,
+            kv_blocks: self.settings.kv_blocks,
+            block_size: self.settings.block_size,
+            counters: self.counters.clone(),
+        }
+    }
+
+    /// The gauges alone, without the cost of a whole snapshot.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
+        Gauges {
+            running: count(self.running.len()),
+            waiting: count(self.waiting.len()),
+            kv_usage: f64::from(self.kv_blocks_used) / f64::from(self.settings.kv_blocks),
+        }
+    }
+
+    /// What was counted since the start.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn next_start(&self) -> Option<Micros> {
+        if !self.running.is_empty() {
+            return Some(self.ready);
+        }
+        let head = match self.waiting.front() {
+            Some(&index) => self.lives[index].arrived,
+            None => self.arrivals.front()?.0,
+        };
+        Some(head.max(self.ready))
+    }
+
+    fn take_arrivals(&mut self, until: Micros) {
+        while let Some((arrived, request)) = self.arrivals.pop_front_if(|(at, _)| *at <= until) {
+            let life = Life {
+                request,
+                arrived,
+                scheduled: None,
+                first_ever: None,
+                first_token: None,
+                last_token: arrived,
+                preemptions: 0,
+                kept: 0,
+                phase: Phase::Prefill { computed: 0 },
+            };
+            let index = if let Some(hole) = self.holes.pop() {
+                self.lives[hole] = life;
+                hole
+            } else {
+                self.lives.push(life);
+                self.lives.len() - 1
+            };
+            self.waiting.push_back(index);
+        }
+    }
+
+    fn begin_step(&mut self, start: Micros, events: &mut Vec<Event>) {
+        self.take_arrivals(start);
+        let preemptions = self.counters.preemptions;
+        let mut prefilled = Vec::new();
+
+        self.grow_decodes(start, events);
+        let decodes = self.decodes.count;
+        let mut budget = self.settings.max_num_batched_tokens - decodes;
+        self.continue_prefill(&mut budget, &mut prefilled, start, events);
+        if self.counters.preemptions == preemptions {
+            self.admit(&mut budget, &mut prefilled, start);
+        }
+
+        let prefill_tokens = self.settings.max_num_batched_tokens - decodes - budget;
+        let kv_tokens = self.decodes.stored + u64::from(decodes);
+        let end = start + self.settings.step.of(prefill_tokens, decodes, kv_tokens);
+        self.step = Some(Step { start, end, prefill_tokens, decodes, prefilled });
+    }
+
+    /// Gives every decoding request room for one more token, by preemption where there is none.
+    fn grow_decodes(&mut self, now: Micros, events: &mut Vec<Event>) {
+        let needed = self.decodes.blocks_needed();
+        if needed <= self.free() {
+            self.kv_blocks_used += needed;
+            return;
+        }
+        let mut next = 0;
+        while let Some(&index) = self.running.get(next) {
+            let Phase::Decode { joined, stored, .. } = self.lives[index].phase else { break };
+            if self.decodes.grown(joined, stored).is_multiple_of(self.settings.block_size) {
+                while self.free() == 0 {
+                    if self.preempt_last(now, events) == Some(index) {
+                        return;
+                    }
+                }
+                self.kv_blocks_used += 1;
+            }
+            next += 1;
+        }
+    }
+
+    /// Computes the next chunk of the one request that is in the middle of its prompt. It is the
+    /// last of the batch, so if there is no room for the chunk it is its own victim.
+    fn continue_prefill(
+        &mut self,
+        budget: &mut u32,
+        prefilled: &mut Vec<usize>,
+        now: Micros,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(&index) = self.running.last() else { return };
+        let Phase::Prefill { computed } = self.lives[index].phase else { return };
+        let target = self.lives[index].prefill_target();
+        let after = computed + (target - computed).min(*budget);
+        let blocks = self.settings.blocks(after) - self.settings.blocks(computed);
+        if blocks > self.free() {
+            self.preempt_last(now, events);
+            return;
+        }
+        self.kv_blocks_used += blocks;
+        *budget -= after - computed;
+        self.lives[index].phase = Phase::Prefill { computed: after };
+        if after == target {
+            prefilled.push(index);
+        }
+    }
+
+    fn admit(&mut self, budget: &mut u32, prefilled: &mut Vec<usize>, now: Micros) {
+        while *budget > 0 && count(self.running.len()) < self.settings.max_num_seqs {
+            let Some(&index) = self.waiting.front() else { return };
+            let target = self.lives[index].prefill_target();
+            let chunk = target.min(*budget);
+            let room = match self.settings.admission {
+                Admission::WholePrompt => self.settings.blocks(target),
+                Admission::FirstChunk => self.settings.blocks(chunk),
+            };
+            if room > self.free() {
+                return;
+            }
+            self.waiting.pop_front();
+            self.running.push(index);
+            self.kv_blocks_used += self.settings.blocks(chunk);
+            *budget -= chunk;
+            let life = &mut self.lives[index];
+            life.scheduled.get_or_insert(now);
+            life.phase = Phase::Prefill { computed: chunk };
+            if chunk == target {
+                prefilled.push(index);
+            }
+        }
+    }
+
+    /// Sends the last request of the batch back to the head of the queue.
+    fn preempt_last(&mut self, now: Micros, events: &mut Vec<Event>) -> Option<usize> {
+        let index = self.running.pop()?;
+        let life = &mut self.lives[index];
+        let held = match life.phase {
+            Phase::Prefill { computed } => computed,
+            Phase::Decode { joined, stored, ends, .. } => {
+                self.decodes.leave(joined, stored);
+                // The request has had a token in every step so far.
+                life.last_token = now;
+                let missing = u32::try_from(ends - self.decodes.clock).unwrap_or(u32::MAX);
+                life.kept = life.request.output.saturating_sub(missing);
+                self.decodes.grown(joined, stored)
+            }
+        };
+        self.kv_blocks_used -= self.settings.blocks(held);
+        if self.settings.admission == Admission::FirstChunk {
+            life.kept = 0;
+            life.first_token = None;
+        }
+        life.phase = Phase::Prefill { computed: 0 };
+        life.preemptions += 1;
+        self.counters.preemptions += 1;
+        events.push(Event::Preempted { id: life.request.id, at: now });
+        self.waiting.push_front(index);
+        Some(index)
+    }
+
+    fn end_step(&mut self, step: Step, events: &mut Vec<Event>) {
+        let Step { start, end, prefill_tokens, decodes, prefilled } = step;
+        let duration = end.since(start);
+        let tokens = u64::from(decodes) + prefilled.len() as u64;
+        self.ready = end;
+        self.counters.steps += 1;
+        self.counters.busy += duration;
+        self.counters.prefill_tokens += u64::from(prefill_tokens);
+        self.counters.generation_tokens += tokens;
+        // Every decoding request had its previous token when this step began.
+        self.counters.itl.observe(duration.micros(), u64::from(decodes));
+        self.counters.iteration_tokens.observe(u64::from(prefill_tokens) + u64::from(decodes), 1);
+
+        self.decodes.tick();
+        while let Some(index) = self.decodes.next_end(|index| self.lives[index].phase) {
+            if let Phase::Decode { joined, stored, .. } = self.lives[index].phase {
+                self.decodes.leave(joined, stored);
+                let held = self.decodes.grown(joined, stored);
+                self.finish(index, held, end, events);
+            }
+        }
+        for index in prefilled {
+            self.end_prefill(index, end, events);
+        }
+    }
+
+    fn end_prefill(&mut self, index: usize, now: Micros, events: &mut Vec<Event>) {
+        let life = &mut self.lives[index];
+        let request = life.request;
+        let stored = life.prefill_target();
+        if life.first_ever.is_none() {
+            life.first_ever = Some(now);
+            let ttft = now.since(life.arrived);
+            self.counters.ttft.observe(ttft.micros(), 1);
+            self.counters.prompt_tokens += u64::from(request.prompt);
+            events.push(Event::FirstToken { id: request.id, at: now, ttft });
+        } else {
+            self.counters.itl.observe(now.since(life.last_token).micros(), 1);
+        }
+        life.first_token.get_or_insert(now);
+        life.last_token = now;
+        let missing = request.output - life.kept - 1;
+        if missing == 0 {
+            self.finish(index, stored, now, events);
+        } else {
+            life.phase = self.decodes.join(index, stored, missing);
+        }
+    }
+
+    fn finish(&mut self, index: usize, held: u32, now: Micros, events: &mut Vec<Event>) {
+        self.kv_blocks_used -= self.settings.blocks(held);
+        if let Some(position) = self.running.iter().position(|&other| other == index) {
+            self.running.remove(position);
+        }
+        self.holes.push(index);
+        let Life { request, arrived, scheduled, first_ever, first_token, preemptions, .. } =
+            self.lives[index];
+        let since = |instant: Option<Micros>| instant.unwrap_or(now).since(arrived);
+        let finished = Finished {
+            request,
+            arrived,
+            at: now,
+            queue: since(scheduled),
+            ttft: since(first_token),
+            first_ever: since(first_ever),
+            e2e: now.since(arrived),
+            preemptions,
+        };
+        self.counters.count(&finished);
+        events.push(Event::Finished(finished));
+    }
+
+    const fn free(&self) -> u32 {
+        self.settings.kv_blocks - self.kv_blocks_used
+    }
+}
+
+// === impl Life ===
+
+impl Life {
+    const fn prefill_target(&self) -> u32 {
+        self.request.prompt + self.kept
+    }
+}
+
+// === impl Counters ===
+
+impl Counters {
+    fn count(&mut self, finished: &Finished) {
+        let Finished { request, queue, ttft, first_ever, e2e, preemptions, .. } = finished;
+        self.finished += 1;
+        self.e2e.observe(e2e.micros(), 1);
+        self.http.observe(e2e.micros(), 1);
+        self.queue.observe(queue.micros(), 1);
+        self.prefill.observe(first_ever.since(*queue).micros(), 1);
+        self.decode.observe(e2e.since(*ttft).micros(), 1);
+        self.inference.observe(e2e.since(*queue).micros(), 1);
+        self.tpot.observe(finished.itl_mean().unwrap_or_default().micros(), 1);
+        self.prompt_length.observe(u64::from(request.prompt), 1);
+        self.generation_length.observe(u64::from(request.output), 1);
+        self.request_preemptions.observe(u64::from(*preemptions), 1);
+    }
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}

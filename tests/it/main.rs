@@ -1,4 +1,21 @@
 //! The integration tests: one binary, a module for each thing that is tested.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod architecture;
+mod cli;
+mod cluster;
+mod config;
+mod demo;
 mod exposition;
+mod external_metrics;
+mod external_metrics_auth;
+mod external_metrics_harness;
+mod external_metrics_transport;
 mod pages;
+mod pipeline;
+mod recordings;
+mod scrape;
+mod selector;
+mod simulate;
+mod targets;
+mod vectors;

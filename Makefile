@@ -1,0 +1,29 @@
+# The same commands as .ci/run.
+
+.PHONY: check test e2e e2e-vllm bench doc fmt
+
+# Formatting, lints, and what the dependencies may be.
+check:
+	cargo fmt --check
+	cargo clippy --all-targets --all-features -- -D warnings
+	cargo deny --all-features check bans licenses sources
+
+test:
+	cargo test
+
+# Against a real Kubernetes control plane, which it builds once into a cache.
+e2e:
+	tests/e2e/run
+
+# With real vLLM servers on the CPU, which it installs into a cache (5 GB) on the first run.
+e2e-vllm:
+	tests/e2e/run-vllm
+
+bench:
+	cargo bench
+
+doc:
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
+
+fmt:
+	cargo fmt

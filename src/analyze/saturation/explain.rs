@@ -1,0 +1,244 @@
+//! What an analysis can come to, in types that carry the numbers and say them in a sentence.
+//!
+//! A number in a sentence is the number that was compared, so an explanation cannot disagree with
+//! the outcome that it explains.
+
+use std::fmt;
+
+use crate::analyze::saturation::SCALE_DOWN_MIN;
+use crate::fleet::VariantKey;
+use crate::units::{Fraction, Replicas, Requests};
+
+/// Why a variant's target is what it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Too little spare capacity: one replica more, on the cheapest variant that can grow.
+    SpareLow(SpareLow),
+    /// Too little spare capacity, and another variant grows.
+    SpareLowElsewhere(VariantKey),
+    /// Too little spare capacity, and no variant can grow.
+    SpareLowNoRoom(SpareLow),
+    /// Enough would be left without one replica: one less, on the dearest variant that can shrink.
+    SpareEnough(SpareEnough),
+    /// Enough would be left without one replica, and another variant shrinks.
+    SpareEnoughElsewhere(VariantKey),
+    /// Spare capacity is not low, and there is a reason not to go down.
+    SpareKept(SpareKept),
+    /// An earlier decision is still being carried out.
+    Transition(Transition),
+    /// Nothing was measured, so the variant keeps what it has.
+    Unmeasured(Unmeasured),
+}
+
+impl Outcome {
+    /// The outcome as a label value.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::SpareLow(_) => "spare_low",
+            Self::SpareLowElsewhere(_) => "spare_low_elsewhere",
+            Self::SpareLowNoRoom(_) => "spare_low_no_room",
+            Self::SpareEnough(_) => "spare_enough",
+            Self::SpareEnoughElsewhere(_) => "spare_enough_elsewhere",
+            Self::SpareKept(_) => "spare_kept",
+            Self::Transition(_) => "transition",
+            Self::Unmeasured(_) => "unmeasured",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SpareLow(low) => write!(f, "{low}"),
+            Self::SpareLowElsewhere(variant) => write!(f, "spare is low and {variant} grows"),
+            Self::SpareLowNoRoom(low) => write!(f, "{low}, but no variant can grow"),
+            Self::SpareEnough(enough) => write!(f, "{enough}"),
+            Self::SpareEnoughElsewhere(variant) => {
+                write!(f, "spare is enough and {variant} shrinks")
+            }
+            Self::SpareKept(kept) => write!(f, "{kept}"),
+            Self::Transition(transition) => write!(f, "waiting: {transition}"),
+            Self::Unmeasured(unmeasured) => write!(f, "holding: {unmeasured}"),
+        }
+    }
+}
+
+/// Which of the spares is low.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpareLow {
+    /// Mean spare KV cache and the trigger that it is below, if it is.
+    pub kv: Option<(Fraction, Fraction)>,
+    /// Mean spare queue and the trigger that it is below, if it is.
+    pub queue: Option<(Requests, Requests)>,
+}
+
+impl fmt::Display for SpareLow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kv, queue } = self;
+        match (kv, queue) {
+            (Some((kv, kv_trigger)), Some((queue, queue_trigger))) => write!(
+                f,
+                "both KV spare ({:.3} < {:.3}) and queue spare ({:.1} < {:.1})",
+                kv.fraction(),
+                kv_trigger.fraction(),
+                queue.requests(),
+                queue_trigger.requests()
+            ),
+            (Some((kv, trigger)), None) => {
+                write!(f, "KV spare low ({:.3} < {:.3})", kv.fraction(), trigger.fraction())
+            }
+            (None, Some((queue, trigger))) => {
+                write!(f, "queue spare low ({:.1} < {:.1})", queue.requests(), trigger.requests())
+            }
+            (None, None) => f.write_str("spare low"),
+        }
+    }
+}
+
+/// Whether one replica less would do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ScaleDown {
+    /// Enough would be left.
+    Safe(SpareEnough),
+    /// Too little would be left.
+    Unsafe(SpareTight),
+    /// Too few replicas have spare capacity to spread the load of one over the others.
+    TooFew {
+        /// Replicas that are not saturated.
+        non_saturated: Replicas,
+    },
+}
+
+/// What would be left after one replica is removed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpareEnough {
+    /// Mean spare KV cache of those that remain.
+    pub kv: Fraction,
+    /// Mean spare queue of those that remain.
+    pub queue: Requests,
+}
+
+impl fmt::Display for SpareEnough {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kv, queue } = self;
+        write!(
+            f,
+            "spare stays enough without one replica (KV {:.3}, queue {:.1})",
+            kv.fraction(),
+            queue.requests()
+        )
+    }
+}
+
+/// Which of the spares would be low after one replica is removed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpareTight {
+    /// The KV cache, if it would be.
+    pub kv: Option<Tight<Fraction>>,
+    /// The queue, if it would be.
+    pub queue: Option<Tight<Requests>>,
+}
+
+/// A load that leaves less than its trigger up to its threshold.
+///
+/// It states the load and not the spare, which is less than nothing where the load is above the
+/// threshold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tight<Q> {
+    /// Mean load of those that remain.
+    pub load: Q,
+    /// The load from which a replica is saturated.
+    pub threshold: Q,
+    /// The spare that must be left.
+    pub trigger: Q,
+}
+
+impl fmt::Display for SpareTight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kv, queue } = self;
+        if let Some(Tight { load, threshold, trigger }) = kv {
+            let left = threshold.fraction() - load.fraction();
+            write!(f, "KV spare {left:.3} < {:.3}", trigger.fraction())?;
+        }
+        if kv.is_some() && queue.is_some() {
+            f.write_str(" and ")?;
+        }
+        if let Some(Tight { load, threshold, trigger }) = queue {
+            let left = threshold.requests() - load.requests();
+            write!(f, "queue spare {left:.1} < {:.1}", trigger.requests())?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a model whose spare capacity is not low keeps its replicas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SpareKept {
+    /// Too little would be left without one replica.
+    Tight(SpareTight),
+    /// Too few replicas have spare capacity to spread the load of one over the others.
+    TooFew {
+        /// Replicas that are not saturated.
+        non_saturated: Replicas,
+    },
+    /// Enough would be left, but each variant has its minimum or one replica.
+    NoneToSpare(SpareEnough),
+}
+
+impl fmt::Display for SpareKept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tight(tight) => {
+                write!(f, "spare is not low, but one replica less would leave {tight}")
+            }
+            Self::TooFew { non_saturated } => write!(
+                f,
+                "spare is not low, and one replica less takes {SCALE_DOWN_MIN} that are not \
+                 saturated ({non_saturated} < {SCALE_DOWN_MIN})"
+            ),
+            Self::NoneToSpare(enough) => write!(f, "{enough}, but no variant can shrink"),
+        }
+    }
+}
+
+/// What a model waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// A variant has replicas that are not ready yet.
+    Pending(VariantKey),
+    /// A variant's replicas are not what was last decided.
+    NotActuated(VariantKey),
+    /// A variant's replicas do not all report.
+    NotReporting(VariantKey),
+}
+
+impl fmt::Display for Transition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pending(variant) => write!(f, "{variant} has replicas that are not ready yet"),
+            Self::NotActuated(variant) => {
+                write!(f, "{variant} does not have the replicas of the last decision yet")
+            }
+            Self::NotReporting(variant) => write!(f, "not all replicas of {variant} report"),
+        }
+    }
+}
+
+/// Why nothing was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmeasured {
+    /// No replica of the variant has fresh data.
+    NoFreshReplica,
+    /// The variant has no replicas, so there is nothing to measure.
+    NoReplicas,
+}
+
+impl fmt::Display for Unmeasured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoFreshReplica => "no replica has fresh data",
+            Self::NoReplicas => "there are no replicas to measure",
+        })
+    }
+}

@@ -1,0 +1,365 @@
+//! The watching: starts the watches that are needed, stops those that are not, publishes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::core::v1 as core;
+use kube::api::{Api, DynamicObject};
+use kube::core::{ApiResource, GroupVersion, PartialObjectMeta};
+use kube::{Client, discovery};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument as _, debug, info, info_span, warn};
+
+use crate::clock::Clock;
+use crate::collect::cluster::follow::{Change, Failure, Pace, Retry, Selection, answer, follow};
+use crate::collect::cluster::hpa::Hpa;
+use crate::collect::cluster::world::{Feed, Health, Now, ScaleAnswer, TargetKey, WatchKey, World};
+use crate::collect::cluster::{ClusterState, Pod, Wanted};
+use crate::observe::Scale;
+
+/// Changes that may wait to be taken in. A watch that is ahead of us waits, which costs nothing.
+const BACKLOG: usize = 256;
+
+/// What a task reports.
+enum Report {
+    Kind(WatchKey, u64, ApiResource),
+    Target(WatchKey, u64, Change<String>),
+    Hpa(WatchKey, u64, Change<Hpa>),
+    Pod(WatchKey, u64, Change<Pod>),
+    Scale(TargetKey, String, ScaleAnswer),
+}
+
+/// The task that runs the watches.
+struct Watcher {
+    client: Client,
+    pace: Pace,
+    clock: Clock,
+    tracker: TaskTracker,
+    stop: CancellationToken,
+    reports: mpsc::Sender<Report>,
+    wanted: Arc<[Wanted]>,
+    since: jiff::Timestamp,
+    world: World,
+    /// The running watches, each with a number of its own, so that a late report of one that was
+    /// stopped is not taken for its successor's.
+    watches: BTreeMap<WatchKey, (u64, DropGuard)>,
+    /// What the API server calls the kinds of the targets, such as `deployments`.
+    resources: BTreeMap<WatchKey, ApiResource>,
+    /// The running reads of scale subresources.
+    reads: BTreeMap<TargetKey, DropGuard>,
+    started: u64,
+    state: watch::Sender<Arc<ClusterState>>,
+}
+
+/// Watches what these variants need, until `stop`; `wanted` may be replaced at any time, and a
+/// watch that is needed before and after goes on undisturbed.
+///
+/// The receiver's value has every wanted variant from the start, unknown until more is known. It is
+/// replaced with every change and with every heartbeat.
+pub fn watch(
+    client: Client,
+    wanted: watch::Receiver<Arc<[Wanted]>>,
+    pace: Pace,
+    clock: Clock,
+    tracker: &TaskTracker,
+    stop: CancellationToken,
+) -> watch::Receiver<Arc<ClusterState>> {
+    let (reports, inbox) = mpsc::channel(BACKLOG);
+    let first = wanted.borrow().clone();
+    let world = World::default();
+    let since = clock.now();
+    let (state, published) = watch::channel(Arc::new(world.judge(&first, since)));
+    let watcher = Watcher {
+        client,
+        pace,
+        clock,
+        tracker: tracker.clone(),
+        stop: stop.clone(),
+        reports,
+        wanted: first,
+        since,
+        world,
+        watches: BTreeMap::new(),
+        resources: BTreeMap::new(),
+        reads: BTreeMap::new(),
+        started: 0,
+        state,
+    };
+    let run = async move { stop.run_until_cancelled(watcher.run(wanted, inbox)).await };
+    tracker.spawn(run.instrument(info_span!("cluster")));
+    published
+}
+
+// === impl Watcher ===
+
+impl Watcher {
+    async fn run(
+        mut self,
+        mut wanted: watch::Receiver<Arc<[Wanted]>>,
+        mut inbox: mpsc::Receiver<Report>,
+    ) {
+        let mut heartbeat = interval(self.pace.heartbeat);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut open = true;
+        loop {
+            self.reconcile();
+            self.publish();
+            tokio::select! {
+                Some(report) = inbox.recv() => {
+                    self.absorb(report);
+                    // A list of a hundred pods, or a burst of changes, is one new state.
+                    while let Ok(report) = inbox.try_recv() {
+                        self.absorb(report);
+                    }
+                }
+                changed = wanted.changed(), if open => {
+                    open = changed.is_ok();
+                    self.wanted = wanted.borrow_and_update().clone();
+                }
+                _ = heartbeat.tick() => {
+                    self.world.age(self.now(), self.pace.window + self.pace.grace);
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { wall: self.clock.now(), elapsed: self.clock.elapsed() }
+    }
+
+    fn absorb(&mut self, report: Report) {
+        let now = self.now();
+        let live = |watches: &BTreeMap<WatchKey, (u64, DropGuard)>, key, number| {
+            watches.get(key).is_some_and(|(running, _)| *running == number)
+        };
+        match report {
+            Report::Kind(key, number, resource) if live(&self.watches, &key, number) => {
+                self.resources.insert(key, resource);
+            }
+            Report::Target(key, number, change) if live(&self.watches, &key, number) => {
+                take(&mut self.world.targets, now, &key, change);
+            }
+            Report::Hpa(key, number, change) if live(&self.watches, &key, number) => {
+                take(&mut self.world.hpas, now, &key, change);
+            }
+            Report::Pod(key, number, change) if live(&self.watches, &key, number) => {
+                take(&mut self.world.pods, now, &key, change);
+            }
+            Report::Scale(key, version, answer) if self.reads.contains_key(&key) => {
+                // A refusal is tried again by the same task; every other answer ends it.
+                if answer != ScaleAnswer::Forbidden {
+                    self.reads.remove(&key);
+                }
+                self.world.read(now, key, version, answer);
+            }
+            Report::Kind(..)
+            | Report::Target(..)
+            | Report::Hpa(..)
+            | Report::Pod(..)
+            | Report::Scale(..) => {}
+        }
+    }
+
+    /// Starts what is needed and stops what is not.
+    fn reconcile(&mut self) {
+        self.world.forget(&self.wanted);
+        let needed = self.world.needed(&self.wanted);
+        self.watches.retain(|key, _| needed.contains(key));
+        self.resources.retain(|key, _| needed.contains(key));
+        self.world.targets.retain(|key, _| needed.contains(key));
+        self.world.hpas.retain(|key, _| needed.contains(key));
+        self.world.pods.retain(|key, _| needed.contains(key));
+        for key in needed {
+            if !self.watches.contains_key(&key) {
+                self.start(key);
+            }
+        }
+        let unread = self.world.unread(&self.wanted);
+        self.reads.retain(|key, _| unread.contains_key(key));
+        for (key, version) in unread {
+            if let Some(resource) = self.resources.get(&key.watch())
+                && !self.reads.contains_key(&key)
+            {
+                let (client, reports) = (self.client.clone(), self.reports.clone());
+                let api = Api::namespaced_with(client, key.namespace.as_str(), resource);
+                let mut retry = Retry::new(self.pace);
+                if self.world.facts(&key).is_some() {
+                    retry.reset();
+                }
+                let guard =
+                    self.spawn(read_scale(api, self.pace, retry, key.clone(), version, reports));
+                self.reads.insert(key, guard);
+            }
+        }
+    }
+
+    fn start(&mut self, key: WatchKey) {
+        self.started += 1;
+        let number = self.started;
+        let (client, pace, reports) = (self.client.clone(), self.pace, self.reports.clone());
+        let guard = match &key {
+            WatchKey::Targets { .. } => {
+                self.world.targets.insert(key.clone(), Feed::default());
+                self.spawn(watch_targets(client, pace, key.clone(), number, reports))
+            }
+            WatchKey::Hpas(namespace) => {
+                self.world.hpas.insert(key.clone(), Feed::default());
+                let api = Api::namespaced(client, namespace.as_str());
+                let facts = |object: HorizontalPodAutoscaler| Some(Hpa::new(object));
+                let key = key.clone();
+                let tell =
+                    move |change| send(reports.clone(), Report::Hpa(key.clone(), number, change));
+                self.spawn(follow(api, Selection::default(), pace, facts, tell))
+            }
+            WatchKey::Pods { namespace, selector } => {
+                self.world.pods.insert(key.clone(), Feed::default());
+                let api: Api<core::Pod> = Api::namespaced(client, namespace.as_str());
+                let selection = Selection { labels: Some(selector.clone()), fields: None };
+                let key = key.clone();
+                let tell =
+                    move |change| send(reports.clone(), Report::Pod(key.clone(), number, change));
+                self.spawn(follow(api, selection, pace, Pod::new, tell))
+            }
+        };
+        self.watches.insert(key, (number, guard));
+    }
+
+    /// Runs a task for as long as its guard is kept.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> DropGuard {
+        let token = self.stop.child_token();
+        let guard = token.clone().drop_guard();
+        let task = async move {
+            token.run_until_cancelled(task).await;
+        };
+        self.tracker.spawn(task.in_current_span());
+        guard
+    }
+
+    fn publish(&self) {
+        let next = self.world.judge(&self.wanted, self.since);
+        let previous = self.state.send_replace(Arc::new(next));
+        log_changes(&previous, &self.state.borrow());
+    }
+}
+
+fn take<T>(feeds: &mut BTreeMap<WatchKey, Feed<T>>, now: Now, key: &WatchKey, change: Change<T>) {
+    let Some(feed) = feeds.get_mut(key) else { return };
+    let before = feed.health.clone();
+    feed.absorb(now, change);
+    match (&before, &feed.health) {
+        (Health::Broken(_), Health::Live) => info!(watch = %key, "Watch is whole again"),
+        (Health::Broken(before), Health::Broken(after)) if same_kind(before, after) => {
+            debug!(watch = %key, failure = ?after, "Watch is still broken");
+        }
+        (_, Health::Broken(Failure::Forbidden(error))) => {
+            warn!(watch = %key, %error, "Watch is forbidden: grant list and watch");
+        }
+        (_, Health::Broken(Failure::Absent(error))) => {
+            warn!(watch = %key, %error, "There is no such resource");
+        }
+        (_, Health::Broken(Failure::Away(error))) => {
+            warn!(watch = %key, %error, "Watch is broken: keeping what is known");
+        }
+        (_, Health::Waiting | Health::Live) => {}
+    }
+}
+
+fn same_kind(one: &Failure, other: &Failure) -> bool {
+    std::mem::discriminant(one) == std::mem::discriminant(other)
+}
+
+/// Says once when a scale target becomes unknown, and when it is known again.
+fn log_changes(previous: &ClusterState, next: &ClusterState) {
+    for (variant, state) in &next.variants {
+        let before = previous.variants.get(variant);
+        if let Scale::Unknown(why) = &state.scale
+            && before.is_none_or(|before| before.scale != state.scale)
+        {
+            warn!(%variant, reason = why.label(), "Scale target is unknown: {why}");
+        }
+        let known = |state: &Scale| !matches!(state, Scale::Unknown(_));
+        if known(&state.scale) && before.is_some_and(|before| !known(&before.scale)) {
+            info!(%variant, "Scale target is known");
+        }
+    }
+}
+
+async fn send(reports: mpsc::Sender<Report>, report: Report) {
+    // The receiver is gone only while everything is being shut down.
+    let _ = reports.send(report).await;
+}
+
+/// Watches the metadata of a kind: enough to know that an object exists and has changed.
+async fn watch_targets(
+    client: Client,
+    pace: Pace,
+    key: WatchKey,
+    number: u64,
+    reports: mpsc::Sender<Report>,
+) {
+    let WatchKey::Targets { namespace, api_version, kind } = &key else { return };
+    let mut retry = Retry::new(pace);
+    let resource = loop {
+        match discover(&client, pace, api_version, kind).await {
+            Ok(resource) => break resource,
+            Err(failure) => {
+                let broken = Change::Broken(failure);
+                send(reports.clone(), Report::Target(key.clone(), number, broken)).await;
+                retry.wait().await;
+            }
+        }
+    };
+    let api: Api<PartialObjectMeta<DynamicObject>> =
+        Api::namespaced_with(client, namespace.as_str(), &resource);
+    send(reports.clone(), Report::Kind(key.clone(), number, resource)).await;
+    let facts = |object: PartialObjectMeta<DynamicObject>| object.metadata.resource_version;
+    let tell = |change| send(reports.clone(), Report::Target(key.clone(), number, change));
+    follow(api, Selection::default(), pace, facts, tell).await;
+}
+
+/// Asks the API server for the resource of a kind, such as `deployments` for `Deployment`.
+async fn discover(
+    client: &Client,
+    pace: Pace,
+    api_version: &str,
+    kind: &str,
+) -> Result<ApiResource, Failure> {
+    let version: GroupVersion = api_version
+        .parse()
+        .map_err(|_| Failure::Absent(format!("{api_version} is not an API version")))?;
+    let kind = version.with_kind(kind);
+    answer(pace, discovery::pinned_kind(client, &kind)).await.map(|(resource, _)| resource)
+}
+
+/// Reads a scale subresource until there is an answer, and after a refusal until it is granted.
+async fn read_scale(
+    api: Api<DynamicObject>,
+    pace: Pace,
+    mut retry: Retry,
+    key: TargetKey,
+    version: String,
+    reports: mpsc::Sender<Report>,
+) {
+    loop {
+        let report = |answer| Report::Scale(key.clone(), version.clone(), answer);
+        match answer(pace, api.get_scale(&key.name)).await.map_err(|failure| retry.judge(failure)) {
+            Ok(scale) => return send(reports.clone(), report(ScaleAnswer::new(scale))).await,
+            Err(Failure::Absent(error)) => {
+                debug!(target = %key.name, %error, "There is no scale subresource");
+                return send(reports.clone(), report(ScaleAnswer::Absent)).await;
+            }
+            Err(Failure::Forbidden(error)) => {
+                debug!(target = %key.name, %error, "The scale subresource may not be read");
+                send(reports.clone(), report(ScaleAnswer::Forbidden)).await;
+            }
+            Err(Failure::Away(error)) => {
+                debug!(target = %key.name, %error, "The scale subresource cannot be read");
+            }
+        }
+        retry.wait().await;
+    }
+}

@@ -1,0 +1,189 @@
+//! Checks of single values: a default where nothing is written, a problem where it is not allowed.
+//!
+//! A value that is not allowed is reported and then counts as not written, so that the checks after
+//! it can go on without repeating the complaint.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::config::problem::Problems;
+use crate::config::written::{WrittenDuration, WrittenSize};
+use crate::config::{Files, Surroundings};
+
+/// The problems so far, and what checks look at beside the value.
+#[derive(Debug)]
+pub(crate) struct Checks<'a> {
+    /// The problems so far.
+    pub(crate) problems: Problems,
+    surroundings: &'a Surroundings,
+}
+
+/// The shortest and the longest duration that is allowed.
+pub(crate) type Durations = RangeInclusive<Duration>;
+
+impl<'a> Checks<'a> {
+    /// No problem so far.
+    pub(crate) fn new(surroundings: &'a Surroundings) -> Self {
+        Self { problems: Problems::default(), surroundings }
+    }
+
+    /// A duration in a range.
+    pub(crate) fn duration(
+        &mut self,
+        path: &str,
+        written: Option<WrittenDuration>,
+        allowed: &Durations,
+    ) -> Option<Duration> {
+        let written = written?;
+        if !allowed.contains(&written.0) {
+            let rule = format!(
+                "must be from {} to {}",
+                WrittenDuration(*allowed.start()),
+                WrittenDuration(*allowed.end())
+            );
+            self.problems.error(path, rule, written);
+            return None;
+        }
+        Some(written.0)
+    }
+
+    /// A size in a range.
+    pub(crate) fn size(
+        &mut self,
+        path: &str,
+        written: Option<WrittenSize>,
+        allowed: &RangeInclusive<u64>,
+    ) -> Option<usize> {
+        let written = written?;
+        if !allowed.contains(&written.0) {
+            let rule = format!(
+                "must be from {} to {}",
+                WrittenSize(*allowed.start()),
+                WrittenSize(*allowed.end())
+            );
+            self.problems.error(path, rule, written);
+            return None;
+        }
+        usize::try_from(written.0).ok()
+    }
+
+    /// A number in a range.
+    pub(crate) fn number<N: PartialOrd + Display>(
+        &mut self,
+        path: &str,
+        written: Option<N>,
+        allowed: &RangeInclusive<N>,
+    ) -> Option<N> {
+        let written = written?;
+        if !allowed.contains(&written) {
+            let rule = format!("must be from {} to {}", allowed.start(), allowed.end());
+            self.problems.error(path, rule, &written);
+            return None;
+        }
+        Some(written)
+    }
+
+    /// A number that is above zero and at most a limit.
+    pub(crate) fn positive(&mut self, path: &str, written: Option<f64>, limit: f64) -> Option<f64> {
+        let written = written?;
+        if !(written > 0.0 && written <= limit) {
+            self.problems.error(path, format!("must be above 0 and at most {limit}"), written);
+            return None;
+        }
+        Some(written)
+    }
+
+    /// An address with a port to listen on.
+    pub(crate) fn listen(&mut self, path: &str, written: Option<&str>) -> Option<SocketAddr> {
+        let written = written?;
+        let parsed = written.parse();
+        if parsed.is_err() {
+            let rule = "must be an IP address with a port, such as 0.0.0.0:8080 or [::]:8080";
+            self.problems.error(path, rule, format!("{written:?}"));
+        }
+        parsed.ok()
+    }
+
+    /// Text that a predicate accepts.
+    pub(crate) fn text<'t>(
+        &mut self,
+        path: &str,
+        written: Option<&'t str>,
+        accepts: fn(&str) -> bool,
+        rule: &str,
+    ) -> Option<&'t str> {
+        let written = written?;
+        if accepts(written) {
+            return Some(written);
+        }
+        self.problems.error(path, rule, format!("{written:?}"));
+        None
+    }
+
+    /// A path, from the folder of the configuration file where it is relative.
+    pub(crate) fn path(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
+        let written = written?;
+        if written.as_os_str().is_empty() {
+            self.problems.error(path, "must be a path", "\"\"");
+            return None;
+        }
+        let joined = self.surroundings.base.join(written);
+        if joined.to_str().is_none() {
+            // What is printed is YAML, and YAML is Unicode.
+            self.problems.error(path, "must be Unicode with its folder", joined.display());
+            return None;
+        }
+        Some(joined)
+    }
+
+    /// A file that must be there and be readable.
+    pub(crate) fn file(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
+        let file = self.path(path, written)?;
+        if let Some(why) = self.unreadable(&file) {
+            let rule = format!("must be a file that can be read ({why})");
+            self.problems.error(path, rule, file.display());
+        }
+        Some(file)
+    }
+
+    /// A file that may come later.
+    pub(crate) fn file_later(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
+        let file = self.path(path, written)?;
+        if let Some(why) = self.unreadable(&file) {
+            let rule = format!(
+                "is {}, which cannot be read and has no effect yet ({why})",
+                file.display()
+            );
+            self.problems.warning(path, rule);
+        }
+        Some(file)
+    }
+
+    /// A file that is written, in a folder that must be there.
+    pub(crate) fn file_to_write(
+        &mut self,
+        path: &str,
+        written: Option<&PathBuf>,
+    ) -> Option<PathBuf> {
+        let file = self.path(path, written)?;
+        let folder = file.parent().is_some_and(Path::is_dir);
+        if self.surroundings.files == Files::MustExist && (!folder || file.is_dir()) {
+            self.problems.error(path, "must be a file in a folder that exists", file.display());
+        }
+        Some(file)
+    }
+
+    fn unreadable(&self, file: &Path) -> Option<String> {
+        if self.surroundings.files == Files::NotChecked {
+            return None;
+        }
+        match std::fs::metadata(file) {
+            Ok(metadata) if metadata.is_dir() => Some("it is a folder".to_owned()),
+            Ok(_) => std::fs::File::open(file).err().map(|error| error.to_string()),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}

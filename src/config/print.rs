@@ -1,0 +1,337 @@
+//! The effective configuration: from a [`Config`] back to a file that says everything.
+//!
+//! What is printed is what is used, not what was written: it is made of the resolved values alone,
+//! so a default that is printed here is the default that holds.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+use crate::analyze::saturation::{Thresholds, TransitionRule};
+use crate::collect::scrape::{Client, Identity, Settings};
+use crate::collect::targets::{Endpoint, Record, Scheme, Source};
+use crate::config::file::{self, File};
+use crate::config::written::{WrittenDuration, WrittenSize};
+use crate::config::{
+    Authorization, Config, ExternalMetrics, Files, Kubernetes, ScaleTarget, Scrape, Shutdown,
+    Surroundings, Targets, Variant, yaml,
+};
+use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
+use crate::fleet::{ModelKey, Role, VariantSpec};
+use crate::pipeline::Policy;
+use crate::units::{Replicas, Seconds};
+
+/// The smallest configuration, whose effective form shows the defaults of everything global.
+const SMALLEST: &str = "\
+external_metrics: {tls: {cert_file: /tls/tls.crt, key_file: /tls/tls.key}}
+kubernetes: {enabled: true}
+variants: [{name: any, model: any, targets: {static: [\"127.0.0.1:8000\"]}}]
+";
+
+/// Sections of [`SMALLEST`] that are not defaults.
+const NOT_DEFAULTS: [&str; 3] = ["variants", "tls", "enabled"];
+
+/// The configuration as YAML.
+pub(crate) fn print(config: &Config) -> String {
+    let value =
+        serde_json::to_value(file(config)).expect("a file has text keys and finite numbers");
+    yaml::write(&value).expect("writing to memory does not fail")
+}
+
+/// The JSON Schema of the file, with the defaults of the global sections.
+pub(crate) fn schema() -> Value {
+    let mut settings = SchemaSettings::draft2020_12();
+    // Without references, a section has the defaults of the place where it is.
+    settings.inline_subschemas = true;
+    let mut schema = settings.into_generator().into_root_schema_for::<File>().to_value();
+    if let Some(root) = schema.as_object_mut() {
+        root.insert("title".to_owned(), "Configuration of Plimsoll".into());
+    }
+    if let Some(defaults) = defaults() {
+        add_defaults(&mut schema, &defaults);
+    }
+    schema
+}
+
+fn defaults() -> Option<Value> {
+    let surroundings = Surroundings {
+        origin: "the smallest configuration".to_owned(),
+        base: "/".into(),
+        environment: BTreeMap::new(),
+        files: Files::NotChecked,
+    };
+    let loaded = crate::config::parse(SMALLEST, &surroundings).ok()?;
+    serde_json::to_value(file(&loaded.config)).ok()
+}
+
+/// Adds the values of the defaults to the properties of the same name.
+fn add_defaults(schema: &mut Value, defaults: &Value) {
+    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for (name, property) in properties {
+        let Some(default) = defaults.get(name) else { continue };
+        if NOT_DEFAULTS.contains(&name.as_str()) || default.is_null() {
+            continue;
+        }
+        if property.get("properties").is_some() {
+            add_defaults(property, default);
+        } else if let Some(property) = property.as_object_mut() {
+            property.insert("default".to_owned(), default.clone());
+        }
+    }
+}
+
+fn file(config: &Config) -> File {
+    let Config {
+        tick_interval,
+        listen,
+        external_metrics,
+        shutdown: Shutdown { delay, drain },
+        kubernetes,
+        wva_metrics,
+        state_file,
+        policy,
+        scrape_concurrency,
+        scrape,
+        variants,
+    } = config;
+    File {
+        tick_interval: Some(WrittenDuration(*tick_interval)),
+        server: Some(file::Server { listen: Some(listen.to_string()) }),
+        external_metrics: Some(external_metrics_section(external_metrics.as_ref())),
+        shutdown: Some(file::Shutdown {
+            delay: Some(WrittenDuration(*delay)),
+            drain: Some(WrittenDuration(*drain)),
+        }),
+        kubernetes: Some(kubernetes_section(kubernetes.as_ref())),
+        compatibility: Some(file::Compatibility { wva_metrics: Some(*wva_metrics) }),
+        state_file: state_file.clone(),
+        observe: Some(file::Observe {
+            window: Some(written(policy.window)),
+            stale_after: Some(written(policy.stale_after)),
+        }),
+        saturation: Some(saturation_section(policy)),
+        enforce: Some(enforce_section(&policy.behavior)),
+        scrape: Some(scrape_section(scrape, *scrape_concurrency)),
+        variants: Some(variants.iter().map(|variant| Some(variant_section(variant))).collect()),
+    }
+}
+
+fn external_metrics_section(served: Option<&ExternalMetrics>) -> file::ExternalMetrics {
+    let Some(served) = served else {
+        return file::ExternalMetrics { enabled: Some(false), ..Default::default() };
+    };
+    let ExternalMetrics { listen, cert_file, key_file, ca_file, authorization, fresh, hold } =
+        served;
+    file::ExternalMetrics {
+        enabled: Some(true),
+        listen: Some(listen.to_string()),
+        tls: Some(file::ServerTls {
+            cert_file: Some(cert_file.clone()),
+            key_file: Some(key_file.clone()),
+            ca_file: ca_file.clone(),
+        }),
+        authorization: Some(match authorization {
+            Authorization::SubjectAccessReview => file::Authorization::SubjectAccessReview,
+            Authorization::TrustFrontProxy => file::Authorization::TrustFrontProxy,
+        }),
+        fresh: Some(WrittenDuration(*fresh)),
+        hold: Some(WrittenDuration(*hold)),
+    }
+}
+
+fn kubernetes_section(kubernetes: Option<&Kubernetes>) -> file::Kubernetes {
+    let Kubernetes { kubeconfig, context } = kubernetes.cloned().unwrap_or_default();
+    file::Kubernetes { enabled: Some(kubernetes.is_some()), kubeconfig, context }
+}
+
+fn saturation_section(policy: &Policy) -> file::Saturation {
+    let file::Thresholds {
+        kv_cache_threshold,
+        queue_length_threshold,
+        kv_spare_trigger,
+        queue_spare_trigger,
+    } = thresholds_section(&policy.thresholds);
+    let overrides = policy.overrides.iter();
+    file::Saturation {
+        kv_cache_threshold,
+        queue_length_threshold,
+        kv_spare_trigger,
+        queue_spare_trigger,
+        transition: Some(match policy.transition {
+            TransitionRule::ModelWide => file::Transition::ModelWide,
+            TransitionRule::PerVariant => file::Transition::PerVariant,
+            TransitionRule::PendingOnly => file::Transition::PendingOnly,
+        }),
+        transition_patience: Some(written(policy.transition_patience)),
+        overrides: Some(
+            overrides
+                .map(|(key, thresholds): (&ModelKey, _)| {
+                    (key.to_string(), Some(thresholds_section(thresholds)))
+                })
+                .collect(),
+        ),
+    }
+}
+
+fn thresholds_section(thresholds: &Thresholds) -> file::Thresholds {
+    let Thresholds { kv_cache, queue_length, kv_spare, queue_spare } = thresholds;
+    file::Thresholds {
+        kv_cache_threshold: Some(kv_cache.fraction()),
+        queue_length_threshold: Some(queue_length.requests()),
+        kv_spare_trigger: Some(kv_spare.fraction()),
+        queue_spare_trigger: Some(queue_spare.requests()),
+    }
+}
+
+fn enforce_section(behavior: &Behavior) -> file::Enforce {
+    let Behavior { scale_up, scale_down } = behavior;
+    file::Enforce {
+        scale_up: Some(rules_section(scale_up)),
+        scale_down: Some(rules_section(scale_down)),
+    }
+}
+
+fn rules_section(rules: &Rules) -> file::Rules {
+    let Rules { stabilization_window, select, policies } = rules;
+    file::Rules {
+        stabilization_window: Some(written(*stabilization_window)),
+        select_policy: Some(match select {
+            Select::Max => file::SelectPolicy::Max,
+            Select::Min => file::SelectPolicy::Min,
+            Select::Disabled => file::SelectPolicy::Disabled,
+        }),
+        policies: Some(policies.iter().map(|policy| Some(policy_section(*policy))).collect()),
+    }
+}
+
+fn policy_section(policy: StepPolicy) -> file::StepPolicy {
+    let StepPolicy { amount, period } = policy;
+    let (r#type, value) = match amount {
+        Amount::Pods(value) => (file::StepType::Pods, value),
+        Amount::Percent(value) => (file::StepType::Percent, value),
+    };
+    file::StepPolicy { r#type: Some(r#type), value: Some(value), period: Some(written(period)) }
+}
+
+fn scrape_section(scrape: &Scrape, concurrency: usize) -> file::Scrape {
+    let Scrape { endpoint, settings } = scrape;
+    let file::VariantScrape {
+        interval,
+        timeout,
+        body_limit,
+        scheme,
+        port,
+        path,
+        tls,
+        bearer_token_file,
+    } = variant_scrape_section(endpoint, settings);
+    file::Scrape {
+        interval,
+        timeout,
+        concurrency: Some(u32::try_from(concurrency).unwrap_or(u32::MAX)),
+        body_limit,
+        scheme,
+        port,
+        path,
+        tls,
+        bearer_token_file,
+    }
+}
+
+fn variant_scrape_section(endpoint: &Endpoint, settings: &Settings) -> file::VariantScrape {
+    let Endpoint { scheme, port, path } = endpoint;
+    let Settings { interval, timeout, body_limit, client } = settings;
+    let Client { ca_file, identity, insecure_skip_verify, bearer_token_file } = client.clone();
+    let identity = identity.map(|Identity { cert_file, key_file }| (cert_file, key_file));
+    let (cert_file, key_file) = identity.unzip();
+    file::VariantScrape {
+        interval: Some(WrittenDuration(*interval)),
+        timeout: Some(WrittenDuration(*timeout)),
+        body_limit: Some(WrittenSize(*body_limit as u64)),
+        scheme: Some(match scheme {
+            Scheme::Http => file::Scheme::Http,
+            Scheme::Https => file::Scheme::Https,
+        }),
+        port: Some(*port),
+        path: Some(path.clone()),
+        tls: Some(file::ClientTls {
+            ca_file,
+            cert_file,
+            key_file,
+            insecure_skip_verify: Some(insecure_skip_verify),
+        }),
+        bearer_token_file,
+    }
+}
+
+fn variant_section(variant: &Variant) -> file::Variant {
+    let Variant { spec, aliases, targets, endpoint, scrape } = variant;
+    let VariantSpec { key, model, accelerator, role, cost, bounds } = spec;
+    file::Variant {
+        name: Some(key.variant.to_string()),
+        namespace: Some(key.namespace.to_string()),
+        model: Some(model.to_string()),
+        model_aliases: Some(aliases.iter().map(|alias| Some(alias.to_string())).collect()),
+        accelerator: accelerator.as_ref().map(ToString::to_string),
+        role: Some(match role {
+            Role::Both => file::Role::Both,
+            Role::Prefill => file::Role::Prefill,
+            Role::Decode => file::Role::Decode,
+        }),
+        cost: Some(cost.per_hour()),
+        replicas: Some(file::ReplicaBounds {
+            min: Some(bounds.min().count()),
+            max: bounds.max().map(Replicas::count),
+        }),
+        targets: Some(targets_section(targets)),
+        scrape: Some(variant_scrape_section(endpoint, scrape)),
+    }
+}
+
+fn targets_section(targets: &Targets) -> file::Targets {
+    let none = file::Targets::default();
+    match targets.clone() {
+        Targets::Listed(Source::Static(addresses)) => {
+            file::Targets { r#static: Some(addresses.into_iter().map(Some).collect()), ..none }
+        }
+        Targets::Listed(Source::File { paths, refresh }) => file::Targets {
+            file: Some(file::FileTargets {
+                paths: Some(paths.into_iter().map(Some).collect()),
+                refresh: Some(WrittenDuration(refresh)),
+            }),
+            ..none
+        },
+        Targets::Listed(Source::Dns { names, record, port, refresh }) => file::Targets {
+            dns: Some(file::DnsTargets {
+                names: Some(names.into_iter().map(Some).collect()),
+                r#type: Some(match record {
+                    Record::A => file::RecordType::A,
+                    Record::Aaaa => file::RecordType::Aaaa,
+                    Record::Srv => file::RecordType::Srv,
+                }),
+                port,
+                refresh: Some(WrittenDuration(refresh)),
+            }),
+            ..none
+        },
+        Targets::ScaleTarget(ScaleTarget { api_version, kind, name }) => file::Targets {
+            scale_target: Some(file::ScaleTarget {
+                api_version: Some(api_version),
+                kind: Some(kind),
+                name: Some(name),
+            }),
+            ..none
+        },
+        Targets::Selector(selector) => file::Targets { selector: Some(selector), ..none },
+    }
+}
+
+/// A length of time of the models as the file writes it. Configured ones are whole nanoseconds
+/// and far from the limits of either type, so nothing is lost.
+fn written(seconds: Seconds) -> WrittenDuration {
+    WrittenDuration(Duration::try_from_secs_f64(seconds.seconds()).unwrap_or(Duration::MAX))
+}

@@ -1,0 +1,248 @@
+//! What is wrong with a configuration: all of it at once, each problem with its path.
+
+use std::fmt;
+
+/// More problems than anyone reads in one go; those beyond it are counted.
+const LISTED_MAX: usize = 100;
+
+/// One thing that is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Whether the configuration is refused because of it.
+    pub severity: Severity,
+    /// Where it is, such as `variants[2].replicas.max`; empty for the whole configuration.
+    pub path: String,
+    /// What must hold there.
+    pub rule: String,
+    /// What is there instead; `None` when the rule says it all.
+    pub found: Option<String>,
+}
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The configuration is refused.
+    Error,
+    /// The configuration is used, and probably not what was meant.
+    Warning,
+}
+
+/// Problems as they are found.
+#[derive(Debug, Default)]
+pub(crate) struct Problems(Vec<Problem>);
+
+/// A list of problems, one a line, errors first.
+pub(crate) struct List<'a>(pub(crate) &'a [Problem]);
+
+// === impl Problem ===
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { severity, path, rule, found } = self;
+        write!(f, "{severity}: ")?;
+        if !path.is_empty() {
+            write!(f, "{path} ")?;
+        }
+        f.write_str(rule)?;
+        match found {
+            Some(found) => write!(f, "; found {found}"),
+            None => Ok(()),
+        }
+    }
+}
+
+// === impl Severity ===
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        })
+    }
+}
+
+// === impl Problems ===
+
+impl Problems {
+    /// Adds an error about a value that is there.
+    pub(crate) fn error(
+        &mut self,
+        path: impl Into<String>,
+        rule: impl Into<String>,
+        found: impl fmt::Display,
+    ) {
+        self.push(Severity::Error, path.into(), rule.into(), Some(found.to_string()));
+    }
+
+    /// Adds an error that has no value to show.
+    pub(crate) fn error_at(&mut self, path: impl Into<String>, rule: impl Into<String>) {
+        self.push(Severity::Error, path.into(), rule.into(), None);
+    }
+
+    /// Adds a warning.
+    pub(crate) fn warning(&mut self, path: impl Into<String>, rule: impl Into<String>) {
+        self.push(Severity::Warning, path.into(), rule.into(), None);
+    }
+
+    /// Adds an error about a value that is not there, unless what was there has been refused.
+    pub(crate) fn missing(&mut self, path: impl Into<String>, rule: impl Into<String>) {
+        let path = path.into();
+        if !self.refused(&path) {
+            self.error_at(path, rule);
+        }
+    }
+
+    /// Whether there is an error at this path, or at a part of it.
+    pub(crate) fn refused(&self, path: &str) -> bool {
+        self.0.iter().any(|problem| {
+            problem.severity == Severity::Error
+                && path
+                    .strip_prefix(&problem.path)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
+    }
+
+    /// Whether there is an error at this path, at a part of it, or at anything below it.
+    pub(crate) fn refused_below(&self, path: &str) -> bool {
+        self.refused(path)
+            || self.0.iter().any(|problem| {
+                problem.severity == Severity::Error
+                    && problem
+                        .path
+                        .strip_prefix(path)
+                        .is_some_and(|rest| rest.starts_with(['.', '[']))
+            })
+    }
+
+    /// Splits into errors and warnings, each in the order of their paths.
+    pub(crate) fn split(mut self) -> (Vec<Problem>, Vec<Problem>) {
+        self.0.sort_by(|one, other| natural(&one.path).cmp(&natural(&other.path)));
+        self.0.into_iter().partition(|problem| problem.severity == Severity::Error)
+    }
+
+    fn push(&mut self, severity: Severity, path: String, rule: String, found: Option<String>) {
+        let problem = Problem { severity, path, rule, found };
+        if !self.0.contains(&problem) {
+            self.0.push(problem);
+        }
+    }
+}
+
+// === impl List ===
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, problem) in self.0.iter().take(LISTED_MAX).enumerate() {
+            write!(f, "{}  {problem}", if at == 0 { "" } else { "\n" })?;
+        }
+        match self.0.len().saturating_sub(LISTED_MAX) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
+}
+
+/// One more part of a path: `.key`, or `["key"]` where the key is not a plain word.
+pub(crate) fn join(path: &str, key: &str) -> String {
+    let plain = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    match (path.is_empty(), plain && !key.is_empty()) {
+        (true, true) => key.to_owned(),
+        (false, true) => format!("{path}.{key}"),
+        (_, false) => format!("{path}[{key:?}]"),
+    }
+}
+
+/// A path in parts whose order is the one that people expect: 2 before 10.
+fn natural(path: &str) -> Vec<Part<'_>> {
+    path.split(['.', '[', ']'])
+        .filter(|part| !part.is_empty())
+        .map(|part| part.parse().map_or(Part::Name(part), Part::Index))
+        .collect()
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Part<'a> {
+    Index(usize),
+    Name(&'a str),
+}
+
+/// How a number of things is said.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The candidate that is most likely meant by a misspelt word.
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    // A third of the letters wrong is a typing mistake; more is another word.
+    let tolerated = (word.chars().count() / 3).max(1);
+    candidates
+        .into_iter()
+        .map(|candidate| (distance(&word.to_lowercase(), &candidate.to_lowercase()), candidate))
+        .filter(|(distance, _)| *distance <= tolerated)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// The Levenshtein distance: insertions, deletions and substitutions from one word to the other.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (line, letter) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = line + 1;
+        for (column, other) in to.iter().enumerate() {
+            let substituted = diagonal + usize::from(letter != *other);
+            diagonal = row[column + 1];
+            row[column + 1] = substituted.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_word_finds_the_nearest_candidate() {
+        let candidates = ["listen", "interval", "timeout", "port"];
+        assert_eq!(nearest("lisen", candidates), Some("listen"));
+        assert_eq!(nearest("Interval", candidates), Some("interval"));
+        assert_eq!(nearest("timeuot", candidates), Some("timeout"));
+        assert_eq!(nearest("colour", candidates), None);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn keys_that_are_not_words_are_quoted_in_paths() {
+        assert_eq!(join("", "variants"), "variants");
+        assert_eq!(join("a.b", "c_d"), "a.b.c_d");
+        assert_eq!(join("overrides", "m/l-3.1#ns"), "overrides[\"m/l-3.1#ns\"]");
+    }
+
+    #[test]
+    fn problems_are_in_the_order_of_their_paths() {
+        let mut problems = Problems::default();
+        for path in ["variants[10].a", "variants[2].b", "a.b", "variants[2].a", "", "variants[2]"] {
+            problems.error_at(path, "is wrong");
+        }
+        let (errors, _) = problems.split();
+        let paths: Vec<&str> = errors.iter().map(|error| error.path.as_str()).collect();
+        assert_eq!(
+            paths,
+            ["", "a.b", "variants[2]", "variants[2].a", "variants[2].b", "variants[10].a"]
+        );
+    }
+
+    #[test]
+    fn an_error_covers_what_is_below_it_and_not_its_namesakes() {
+        let mut problems = Problems::default();
+        problems.error("variants[1]", "must be a mapping", 5);
+        assert!(problems.refused("variants[1].name"));
+        assert!(!problems.refused("variants[10].name") && !problems.refused("variants"));
+    }
+}

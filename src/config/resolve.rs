@@ -1,0 +1,487 @@
+//! From the file as written to a configuration: defaults, ranges, and what must fit together.
+//!
+//! The defaults are the constants of this file and of [`scrape`]; the schema and the documents
+//! take them from here.
+
+mod scrape;
+mod variants;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::analyze::saturation::{Thresholds, TransitionRule};
+use crate::config::check::{Checks, Durations};
+use crate::config::file::{self, File};
+use crate::config::names;
+use crate::config::problem::join;
+use crate::config::resolve::scrape::Scraped;
+use crate::config::written::WrittenDuration;
+use crate::config::{Authorization, Config, ExternalMetrics, Kubernetes, Shutdown, Variant};
+use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
+use crate::fleet::{ModelKey, ModelName, Namespace};
+use crate::pipeline::Policy;
+use crate::units::{Fraction, Requests, Seconds};
+
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
+
+/// Decisions are cheap, and a second is what an overload needs to be seen in time.
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
+/// More often than ten times a second, the pages themselves do not change.
+const TICK_INTERVALS: Durations = Duration::from_millis(100)..=MINUTE;
+
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080);
+const EXTERNAL_METRICS_LISTEN: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 6443);
+
+/// Three periods of the HPA's loop, 15 s each.
+const FRESH: Duration = Duration::from_secs(45);
+/// The HPA's own stabilisation of scaling down: a shorter outage must not be felt.
+const HOLD: Duration = Duration::from_mins(5);
+const AGES: Durations = Duration::from_secs(1)..=DAY;
+
+/// The time in which endpoints are usually withdrawn from load balancers.
+const SHUTDOWN_DELAY: Duration = Duration::from_secs(5);
+/// With the delay, below the 30 s that Kubernetes waits before it kills.
+const SHUTDOWN_DRAIN: Duration = Duration::from_secs(20);
+const SHUTDOWNS: Durations = Duration::ZERO..=HOUR;
+
+const WINDOW: Duration = MINUTE;
+const WINDOWS: Durations = Duration::from_secs(1)..=HOUR;
+/// Ten missed scrapes at the default interval.
+const STALE_AFTER: Duration = Duration::from_secs(10);
+const STALE_AFTERS: Durations = Duration::from_millis(100)..=HOUR;
+
+const KV_CACHE_THRESHOLD: f64 = 0.80;
+const QUEUE_LENGTH_THRESHOLD: f64 = 5.0;
+const KV_SPARE_TRIGGER: f64 = 0.10;
+const QUEUE_SPARE_TRIGGER: f64 = 3.0;
+/// More waiting requests than any engine holds.
+const QUEUE_LENGTH_MAX: f64 = 1e6;
+
+/// The time in which a replica of a large model starts.
+const TRANSITION_PATIENCE: Duration = Duration::from_mins(5);
+
+/// The longest window and the longest period that an HPA accepts.
+const STABILIZATIONS: Durations = Duration::ZERO..=HOUR;
+const PERIODS: Durations = Duration::from_secs(1)..=Duration::from_mins(30);
+/// The period of the HPA's loop.
+const PERIOD: Duration = Duration::from_secs(15);
+/// What an HPA waits before it scales down.
+const SCALE_DOWN_STABILIZATION: Duration = Duration::from_mins(5);
+
+/// Makes a configuration of a file. The value is usable only when there is no error; `None` is
+/// returned when there is none that could be built at all.
+pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
+    let File {
+        tick_interval,
+        server,
+        external_metrics,
+        shutdown,
+        kubernetes,
+        compatibility,
+        state_file,
+        observe,
+        saturation,
+        enforce,
+        scrape,
+        variants,
+    } = file;
+    let tick_interval =
+        checks.duration("tick_interval", *tick_interval, &TICK_INTERVALS).unwrap_or(TICK_INTERVAL);
+    let listen = server.as_ref().and_then(|server| server.listen.as_deref());
+    let listen = checks.listen("server.listen", listen).unwrap_or(LISTEN);
+    let kubernetes = resolve_kubernetes(kubernetes.clone().unwrap_or_default(), checks);
+    let external_metrics = external_metrics.as_ref().and_then(|section| {
+        resolve_external_metrics(section, checks, kubernetes.is_some(), tick_interval)
+    });
+    if external_metrics.as_ref().is_some_and(|served| overlaps(served.listen, listen)) {
+        let rule = "must not be the address of server.listen";
+        checks.problems.error("external_metrics.listen", rule, listen);
+    }
+    let shutdown = resolve_shutdown(&shutdown.clone().unwrap_or_default(), checks);
+    let state_file = checks.file_to_write("state_file", state_file.as_ref());
+    let global = scrape::resolve(scrape.as_ref(), checks);
+    let variants = variants::resolve(variants.as_deref(), &global, kubernetes.is_some(), checks);
+    let policy = Policies { observe, saturation, enforce }.resolve(&global, &variants, checks);
+    let Scraped { scrape, concurrency } = global;
+    Some(Config {
+        tick_interval,
+        listen,
+        external_metrics,
+        shutdown,
+        kubernetes,
+        wva_metrics: compatibility.as_ref().and_then(|one| one.wva_metrics).unwrap_or(false),
+        state_file,
+        policy: policy?,
+        scrape_concurrency: concurrency,
+        variants,
+        scrape,
+    })
+}
+
+fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Option<Kubernetes> {
+    let file::Kubernetes { enabled, kubeconfig, context } = section;
+    if enabled.unwrap_or(false) {
+        let kubeconfig = checks.file("kubernetes.kubeconfig", kubeconfig.as_ref());
+        let rule = "must be the name of a context";
+        let context =
+            checks.text("kubernetes.context", context.as_deref(), names::is_label_text, rule);
+        return Some(Kubernetes { kubeconfig, context: context.map(ToOwned::to_owned) });
+    }
+    for (key, written) in [("kubeconfig", kubeconfig.is_some()), ("context", context.is_some())] {
+        if written {
+            let rule = "has no effect, because kubernetes.enabled is not true";
+            checks.problems.warning(join("kubernetes", key), rule);
+        }
+    }
+    None
+}
+
+fn resolve_external_metrics(
+    section: &file::ExternalMetrics,
+    checks: &mut Checks<'_>,
+    cluster: bool,
+    tick_interval: Duration,
+) -> Option<ExternalMetrics> {
+    let file::ExternalMetrics { enabled, listen, tls, authorization, fresh, hold } = section;
+    if !enabled.unwrap_or(true) {
+        return None;
+    }
+    let listen = checks
+        .listen("external_metrics.listen", listen.as_deref())
+        .unwrap_or(EXTERNAL_METRICS_LISTEN);
+    let fresh = checks.duration("external_metrics.fresh", *fresh, &AGES).unwrap_or(FRESH);
+    let hold = checks.duration("external_metrics.hold", *hold, &AGES).unwrap_or(HOLD);
+    if fresh > hold {
+        let rule = format!(
+            "must not be longer than external_metrics.hold, which is {}",
+            WrittenDuration(hold)
+        );
+        checks.problems.error("external_metrics.fresh", rule, WrittenDuration(fresh));
+    }
+    if fresh <= tick_interval {
+        let rule = format!(
+            "must be longer than tick_interval, which is {}",
+            WrittenDuration(tick_interval)
+        );
+        checks.problems.error("external_metrics.fresh", rule, WrittenDuration(fresh));
+    }
+    let authorization = match authorization {
+        Some(file::Authorization::TrustFrontProxy) => Authorization::TrustFrontProxy,
+        Some(file::Authorization::SubjectAccessReview) | None => Authorization::SubjectAccessReview,
+    };
+    if authorization == Authorization::SubjectAccessReview && !cluster {
+        checks.problems.error(
+            "external_metrics.authorization",
+            "must be trust_front_proxy unless kubernetes.enabled is true, because there is no API \
+             server to ask",
+            "subject_access_review",
+        );
+    }
+    let file::ServerTls { cert_file, key_file, ca_file } = tls.clone().unwrap_or_default();
+    let mut required = |key: &str, written: &Option<PathBuf>| {
+        let path = join("external_metrics.tls", key);
+        if written.is_none() {
+            let rule = "is missing: the external metrics API is served over TLS only";
+            checks.problems.missing(path.clone(), rule);
+        }
+        checks.file(&path, written.as_ref()).unwrap_or_default()
+    };
+    let cert_file = required("cert_file", &cert_file);
+    let key_file = required("key_file", &key_file);
+    let ca_file = checks.file(&join("external_metrics.tls", "ca_file"), ca_file.as_ref());
+    Some(ExternalMetrics { listen, cert_file, key_file, ca_file, authorization, fresh, hold })
+}
+
+/// Whether two listeners would want the same port of the same address.
+fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
+    one.port() == other.port()
+        && one.port() != 0
+        && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
+}
+
+fn resolve_shutdown(section: &file::Shutdown, checks: &mut Checks<'_>) -> Shutdown {
+    let file::Shutdown { delay, drain } = *section;
+    let delay = checks.duration("shutdown.delay", delay, &SHUTDOWNS).unwrap_or(SHUTDOWN_DELAY);
+    let drain = checks.duration("shutdown.drain", drain, &SHUTDOWNS).unwrap_or(SHUTDOWN_DRAIN);
+    Shutdown { delay, drain }
+}
+
+/// The sections that become the policy.
+struct Policies<'a> {
+    observe: &'a Option<file::Observe>,
+    saturation: &'a Option<file::Saturation>,
+    enforce: &'a Option<file::Enforce>,
+}
+
+impl Policies<'_> {
+    fn resolve(
+        self,
+        global: &Scraped,
+        variants: &[Variant],
+        checks: &mut Checks<'_>,
+    ) -> Option<Policy> {
+        let (window, stale_after) =
+            resolve_observe(&self.observe.clone().unwrap_or_default(), global, variants, checks);
+        let saturation = self.saturation.clone().unwrap_or_default();
+        let written = file::Thresholds {
+            kv_cache_threshold: saturation.kv_cache_threshold,
+            queue_length_threshold: saturation.queue_length_threshold,
+            kv_spare_trigger: saturation.kv_spare_trigger,
+            queue_spare_trigger: saturation.queue_spare_trigger,
+        };
+        let numbers = Numbers::DEFAULT.overlaid("saturation", &written, checks);
+        numbers.check_together("saturation", checks);
+        let overrides = saturation.overrides.unwrap_or_default();
+        let overrides = resolve_overrides(&overrides, &numbers, variants, checks);
+        let patience = "saturation.transition_patience";
+        let transition_patience = checks
+            .duration(patience, saturation.transition_patience, &AGES)
+            .unwrap_or(TRANSITION_PATIENCE);
+        let file::Enforce { scale_up, scale_down } = self.enforce.clone().unwrap_or_default();
+        let scale_up = resolve_rules("enforce.scale_up", scale_up, &scale_up_default(), checks);
+        let scale_down =
+            resolve_rules("enforce.scale_down", scale_down, &scale_down_default(), checks);
+        Some(Policy {
+            window: seconds(window),
+            stale_after: seconds(stale_after),
+            thresholds: numbers.thresholds()?,
+            overrides,
+            transition: match saturation.transition {
+                Some(file::Transition::ModelWide) => TransitionRule::ModelWide,
+                Some(file::Transition::PerVariant) => TransitionRule::PerVariant,
+                Some(file::Transition::PendingOnly) | None => TransitionRule::PendingOnly,
+            },
+            transition_patience: seconds(transition_patience),
+            behavior: Behavior { scale_up, scale_down },
+        })
+    }
+}
+
+fn resolve_observe(
+    section: &file::Observe,
+    global: &Scraped,
+    variants: &[Variant],
+    checks: &mut Checks<'_>,
+) -> (Duration, Duration) {
+    let file::Observe { window, stale_after } = *section;
+    let window = checks.duration("observe.window", window, &WINDOWS).unwrap_or(WINDOW);
+    let stale_after =
+        checks.duration("observe.stale_after", stale_after, &STALE_AFTERS).unwrap_or(STALE_AFTER);
+    let used = variants.iter().map(|variant| variant.scrape.interval);
+    let longest = used.max().unwrap_or(global.scrape.settings.interval);
+    let longest_written = WrittenDuration(longest);
+    if window < longest.saturating_mul(2) {
+        let rule = format!(
+            "must be at least twice the longest scrape interval, which is {longest_written}"
+        );
+        checks.problems.error("observe.window", rule, WrittenDuration(window));
+    }
+    if stale_after < longest {
+        let rule = format!(
+            "must not be shorter than the longest scrape interval, which is {longest_written}"
+        );
+        checks.problems.error("observe.stale_after", rule, WrittenDuration(stale_after));
+    } else if stale_after < longest.saturating_mul(2) {
+        let rule = format!(
+            "is less than twice the longest scrape interval, which is {longest_written}, so one \
+             missed scrape makes a replica stale"
+        );
+        checks.problems.warning("observe.stale_after", rule);
+    }
+    (window, stale_after)
+}
+
+/// Thresholds before they are known to be quantities.
+#[derive(Clone, Copy)]
+struct Numbers {
+    kv_cache: f64,
+    queue_length: f64,
+    kv_spare: f64,
+    queue_spare: f64,
+}
+
+impl Numbers {
+    const DEFAULT: Self = Self {
+        kv_cache: KV_CACHE_THRESHOLD,
+        queue_length: QUEUE_LENGTH_THRESHOLD,
+        kv_spare: KV_SPARE_TRIGGER,
+        queue_spare: QUEUE_SPARE_TRIGGER,
+    };
+
+    /// These numbers with what is written over them.
+    fn overlaid(self, path: &str, written: &file::Thresholds, checks: &mut Checks<'_>) -> Self {
+        let file::Thresholds {
+            kv_cache_threshold,
+            queue_length_threshold,
+            kv_spare_trigger,
+            queue_spare_trigger,
+        } = written;
+        let mut positive =
+            |key, written: &_, limit| checks.positive(&join(path, key), *written, limit);
+        Self {
+            kv_cache: positive("kv_cache_threshold", kv_cache_threshold, 1.0)
+                .unwrap_or(self.kv_cache),
+            queue_length: positive(
+                "queue_length_threshold",
+                queue_length_threshold,
+                QUEUE_LENGTH_MAX,
+            )
+            .unwrap_or(self.queue_length),
+            kv_spare: positive("kv_spare_trigger", kv_spare_trigger, 1.0).unwrap_or(self.kv_spare),
+            queue_spare: positive("queue_spare_trigger", queue_spare_trigger, QUEUE_LENGTH_MAX)
+                .unwrap_or(self.queue_spare),
+        }
+    }
+
+    /// Refuses triggers that an idle replica would already be below. Spare is what is left to the
+    /// threshold, so it is never more than the threshold.
+    fn check_together(self, path: &str, checks: &mut Checks<'_>) {
+        let Self { kv_cache, queue_length, kv_spare, queue_spare } = self;
+        let sound = |key: &str, checks: &Checks<'_>| !checks.problems.refused(&join(path, key));
+        if kv_spare >= kv_cache && sound("kv_cache_threshold", checks) {
+            let rule = format!(
+                "must be below kv_cache_threshold, which is {kv_cache}, or the model would always \
+                 grow"
+            );
+            checks.problems.error(join(path, "kv_spare_trigger"), rule, kv_spare);
+        }
+        if queue_spare > queue_length && sound("queue_length_threshold", checks) {
+            let rule = format!(
+                "must not be above queue_length_threshold, which is {queue_length}, or the model \
+                 would always grow"
+            );
+            checks.problems.error(join(path, "queue_spare_trigger"), rule, queue_spare);
+        }
+    }
+
+    fn thresholds(self) -> Option<Thresholds> {
+        let Self { kv_cache, queue_length, kv_spare, queue_spare } = self;
+        Some(Thresholds {
+            kv_cache: Fraction::new(kv_cache)?,
+            queue_length: Requests::new(queue_length)?,
+            kv_spare: Fraction::new(kv_spare)?,
+            queue_spare: Requests::new(queue_spare)?,
+        })
+    }
+}
+
+fn resolve_overrides(
+    written: &BTreeMap<String, Option<file::Thresholds>>,
+    numbers: &Numbers,
+    variants: &[Variant],
+    checks: &mut Checks<'_>,
+) -> BTreeMap<ModelKey, Thresholds> {
+    let mut overrides = BTreeMap::new();
+    for (name, written) in written {
+        let path = join("saturation.overrides", name);
+        // The last `#`, because a namespace has none.
+        let key = name.rsplit_once('#').and_then(|(model, namespace)| {
+            (names::is_model_name(model) && names::is_dns_label(namespace))
+                .then(|| Some((ModelName::new(model)?, Namespace::new(namespace)?)))
+                .flatten()
+        });
+        let Some((model, namespace)) = key else {
+            let rule = "must be named MODEL#NAMESPACE, such as \"meta/llama-70b#production\"";
+            checks.problems.error_at(path, rule);
+            continue;
+        };
+        let written = written.clone().unwrap_or_default();
+        let numbers = numbers.overlaid(&path, &written, checks);
+        // What comes from the section as a whole has been reported there.
+        if written != file::Thresholds::default() {
+            numbers.check_together(&path, checks);
+        }
+        let key = ModelKey { namespace, model };
+        if !variants.iter().any(|variant| variant.spec.model_key() == key) {
+            checks.problems.warning(path, "has no effect, because no variant serves this model");
+        }
+        overrides.extend(numbers.thresholds().map(|thresholds| (key, thresholds)));
+    }
+    overrides
+}
+
+/// What may be added in a period: a few replicas at once, and doubling beyond.
+fn scale_up_default() -> Rules {
+    let policy = |amount| StepPolicy { amount, period: seconds(PERIOD) };
+    Rules {
+        stabilization_window: Seconds::ZERO,
+        select: Select::Max,
+        policies: vec![policy(Amount::Pods(4)), policy(Amount::Percent(100))],
+    }
+}
+
+/// What may be taken away in a period: everything, after the window.
+fn scale_down_default() -> Rules {
+    Rules {
+        stabilization_window: seconds(SCALE_DOWN_STABILIZATION),
+        select: Select::Max,
+        policies: vec![StepPolicy { amount: Amount::Percent(100), period: seconds(PERIOD) }],
+    }
+}
+
+fn resolve_rules(
+    path: &str,
+    section: Option<file::Rules>,
+    default: &Rules,
+    checks: &mut Checks<'_>,
+) -> Rules {
+    let file::Rules { stabilization_window, select_policy, policies } = section.unwrap_or_default();
+    let window = join(path, "stabilization_window");
+    let policies_path = join(path, "policies");
+    Rules {
+        stabilization_window: checks
+            .duration(&window, stabilization_window, &STABILIZATIONS)
+            .map_or(default.stabilization_window, seconds),
+        select: match select_policy {
+            Some(file::SelectPolicy::Max) => Select::Max,
+            Some(file::SelectPolicy::Min) => Select::Min,
+            Some(file::SelectPolicy::Disabled) => Select::Disabled,
+            None => default.select,
+        },
+        policies: policies.map_or_else(
+            || default.policies.clone(),
+            |written| {
+                written
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(at, policy)| Some((at, policy.clone()?)))
+                    .filter_map(|(at, policy)| {
+                        resolve_policy(&format!("{policies_path}[{at}]"), &policy, checks)
+                    })
+                    .collect()
+            },
+        ),
+    }
+}
+
+fn resolve_policy(
+    path: &str,
+    written: &file::StepPolicy,
+    checks: &mut Checks<'_>,
+) -> Option<StepPolicy> {
+    let file::StepPolicy { r#type, value, period } = written;
+    let missing =
+        [("type", r#type.is_none()), ("value", value.is_none()), ("period", period.is_none())];
+    for (key, missing) in missing {
+        if missing {
+            checks.problems.missing(join(path, key), "is missing");
+        }
+    }
+    let value = checks.number(&join(path, "value"), *value, &(1..=1_000_000));
+    let period = checks.duration(&join(path, "period"), *period, &PERIODS);
+    let amount = match (*r#type)? {
+        file::StepType::Pods => Amount::Pods(value?),
+        file::StepType::Percent => Amount::Percent(value?),
+    };
+    Some(StepPolicy { amount, period: seconds(period?) })
+}
+
+/// A duration in the unit of the models; a `Duration` always is one.
+fn seconds(duration: Duration) -> Seconds {
+    Seconds::new(duration.as_secs_f64()).unwrap_or_default()
+}

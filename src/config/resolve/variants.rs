@@ -1,0 +1,405 @@
+//! Variants: what each is, where its replicas are, and that no two of them claim the same.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::collect::targets::{Record, Source};
+use crate::config::check::{Checks, Durations};
+use crate::config::file;
+use crate::config::names;
+use crate::config::problem::join;
+use crate::config::resolve::scrape::{self, Scraped};
+use crate::config::{ScaleTarget, Targets, Variant};
+use crate::fleet::{
+    Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
+};
+use crate::units::{CostPerHour, Replicas};
+
+const NAMESPACE: &str = "default";
+/// Where no variant has a price, all cost the same.
+const COST: f64 = 1.0;
+const COSTS: RangeInclusive<f64> = 0.0..=1e9;
+const REPLICAS_MIN: u32 = 1;
+const FILE_REFRESH: Duration = Duration::from_secs(5);
+const DNS_REFRESH: Duration = Duration::from_secs(15);
+const REFRESHES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
+
+/// What a variant claims for itself, and the path that claims it.
+type Claims = BTreeMap<String, String>;
+
+/// Resolves the variants that can be; all others have a problem.
+pub(crate) fn resolve(
+    written: Option<&[Option<file::Variant>]>,
+    global: &Scraped,
+    cluster: bool,
+    checks: &mut Checks<'_>,
+) -> Vec<Variant> {
+    let written = written.unwrap_or_default();
+    if written.is_empty() {
+        checks.problems.missing("variants", "is empty: there must be at least one variant");
+    }
+    let mut claims = Claims::new();
+    written
+        .iter()
+        .enumerate()
+        .filter_map(|(at, variant)| Some((at, variant.as_ref()?)))
+        .filter_map(|(at, variant)| {
+            let path = format!("variants[{at}]");
+            One { path, written: variant, cluster }.resolve(global, &mut claims, checks)
+        })
+        .collect()
+}
+
+/// One variant as written, and where.
+struct One<'a> {
+    path: String,
+    written: &'a file::Variant,
+    cluster: bool,
+}
+
+impl One<'_> {
+    /// Resolves everything before giving up on anything, so that all problems are found.
+    fn resolve(
+        &self,
+        global: &Scraped,
+        claims: &mut Claims,
+        checks: &mut Checks<'_>,
+    ) -> Option<Variant> {
+        let file::Variant {
+            name,
+            namespace,
+            model,
+            model_aliases,
+            accelerator,
+            role,
+            cost,
+            replicas,
+            targets,
+            scrape,
+        } = self.written;
+        let name = self.required(
+            "name",
+            name.as_ref(),
+            names::is_variant_name,
+            names::VARIANT_NAME,
+            checks,
+        );
+        let namespace = checks.text(
+            &self.at("namespace"),
+            Some(namespace.as_deref().unwrap_or(NAMESPACE)),
+            names::is_dns_label,
+            names::DNS_LABEL,
+        );
+        let model =
+            self.required("model", model.as_ref(), names::is_model_name, names::MODEL_NAME, checks);
+        let aliases = self.aliases(model_aliases.as_deref().unwrap_or_default(), model, checks);
+        let rule = "must not be empty, nor have spaces at the ends or control characters";
+        let accelerator = checks.text(
+            &self.at("accelerator"),
+            accelerator.as_deref(),
+            names::is_label_text,
+            rule,
+        );
+        let cost = checks.number(&self.at("cost"), *cost, &COSTS).unwrap_or(COST);
+        let bounds = self.bounds(&replicas.clone().unwrap_or_default(), checks);
+        let overlaid = scrape.clone().unwrap_or_default();
+        let scrape = scrape::overlay(&self.at("scrape"), &global.scrape, &overlaid, checks);
+        let listing = Listing { one: self, namespace, port: scrape.endpoint.port };
+        let targets = listing.resolve(targets.as_ref(), claims, checks);
+        let key = VariantKey {
+            namespace: Namespace::new(namespace?)?,
+            variant: VariantName::new(name?)?,
+        };
+        claim(format!("the key {key}"), &self.at("name"), claims, checks);
+        Some(Variant {
+            spec: VariantSpec {
+                key,
+                model: ModelName::new(model?)?,
+                accelerator: accelerator.and_then(Accelerator::new),
+                role: match role {
+                    Some(file::Role::Both) | None => Role::Both,
+                    Some(file::Role::Prefill) => Role::Prefill,
+                    Some(file::Role::Decode) => Role::Decode,
+                },
+                cost: CostPerHour::new(cost)?,
+                bounds,
+            },
+            aliases,
+            targets: targets?,
+            endpoint: scrape.endpoint,
+            scrape: scrape.settings,
+        })
+    }
+
+    fn at(&self, key: &str) -> String {
+        join(&self.path, key)
+    }
+
+    fn required<'t>(
+        &self,
+        key: &str,
+        written: Option<&'t String>,
+        accepts: fn(&str) -> bool,
+        rule: &str,
+        checks: &mut Checks<'_>,
+    ) -> Option<&'t str> {
+        if written.is_none() {
+            checks.problems.missing(self.at(key), "is missing");
+        }
+        checks.text(&self.at(key), written.map(String::as_str), accepts, rule)
+    }
+
+    fn aliases(
+        &self,
+        written: &[Option<String>],
+        model: Option<&str>,
+        checks: &mut Checks<'_>,
+    ) -> Vec<ModelName> {
+        let mut aliases: Vec<ModelName> = Vec::new();
+        for (at, alias) in written.iter().enumerate() {
+            let path = format!("{}[{at}]", self.at("model_aliases"));
+            let rule = "must not be empty, nor have spaces at the ends or control characters";
+            let Some(text) = checks.text(&path, alias.as_deref(), names::is_label_text, rule)
+            else {
+                continue;
+            };
+            let Some(alias) = ModelName::new(text) else { continue };
+            if Some(text) == model || aliases.contains(&alias) {
+                checks.problems.warning(path, "is a name that the model has already");
+            }
+            aliases.push(alias);
+        }
+        aliases
+    }
+
+    fn bounds(&self, written: &file::ReplicaBounds, checks: &mut Checks<'_>) -> Bounds {
+        let file::ReplicaBounds { min, max } = *written;
+        let limit = Replicas::LIMIT.count();
+        let min_path = join(&self.at("replicas"), "min");
+        let max_path = join(&self.at("replicas"), "max");
+        let min = checks.number(&min_path, min, &(0..=limit)).unwrap_or(REPLICAS_MIN);
+        let max = checks.number(&max_path, max, &(1..=limit));
+        if let Some(max) = max.filter(|max| min > *max) {
+            let rule = format!("must not be below {min_path}, which is {min}");
+            checks.problems.error(max_path, rule, max);
+        }
+        Bounds::new(Replicas::saturating(min), max.map(Replicas::saturating)).unwrap_or_default()
+    }
+}
+
+/// Where a variant's replicas are, and what is needed to say it.
+struct Listing<'a> {
+    one: &'a One<'a>,
+    namespace: Option<&'a str>,
+    port: u16,
+}
+
+impl Listing<'_> {
+    fn resolve(
+        &self,
+        written: Option<&file::Targets>,
+        claims: &mut Claims,
+        checks: &mut Checks<'_>,
+    ) -> Option<Targets> {
+        let path = self.one.at("targets");
+        let file::Targets { r#static, file, dns, scale_target, selector } =
+            written.cloned().unwrap_or_default();
+        let listed = |source| Some(Targets::Listed(source));
+        let addresses = r#static.map(|written| listed(self.addresses(&written, claims, checks)));
+        let file = file.map(|written| listed(self.files(written, claims, checks)));
+        let dns = dns.map(|written| listed(self.names(written, claims, checks)));
+        let scale_target = scale_target.map(|written| self.scale_target(written, claims, checks));
+        let selector = selector.map(|written| self.selector(written, claims, checks));
+        let mut all: Vec<(&str, Option<Targets>)> = [
+            ("static", addresses),
+            ("file", file),
+            ("dns", dns),
+            ("scale_target", scale_target),
+            ("selector", selector),
+        ]
+        .into_iter()
+        .filter_map(|(key, targets)| Some((key, targets?)))
+        .collect();
+        let rule = "must have exactly one of static, file, dns, scale_target and selector";
+        match all.len() {
+            1 => return all.pop().and_then(|(_, targets)| targets),
+            // What is there and cannot be read has been taken out, and is a problem already.
+            0 if !checks.problems.refused_below(&path) => checks.problems.missing(path, rule),
+            0 => {}
+            _ => {
+                let keys: Vec<&str> = all.iter().map(|(key, _)| *key).collect();
+                checks.problems.error(path, rule, keys.join(", "));
+            }
+        }
+        None
+    }
+
+    fn addresses(
+        &self,
+        written: &[Option<String>],
+        claims: &mut Claims,
+        checks: &mut Checks<'_>,
+    ) -> Source {
+        let path = self.at("static");
+        if written.is_empty() {
+            checks.problems.error_at(&path, "must have at least one address");
+        }
+        let mut addresses = Vec::new();
+        for (at, text) in written.iter().enumerate() {
+            let Some(text) = text else { continue };
+            let path = format!("{path}[{at}]");
+            let Some(address) = names::address(text, self.port) else {
+                let rule = "must be HOST:PORT or HOST; scheme and path belong into scrape";
+                checks.problems.error(path, rule, format!("{text:?}"));
+                continue;
+            };
+            claim(format!("the address {address}"), &path, claims, checks);
+            addresses.push(address);
+        }
+        Source::Static(addresses)
+    }
+
+    fn files(
+        &self,
+        written: file::FileTargets,
+        claims: &mut Claims,
+        checks: &mut Checks<'_>,
+    ) -> Source {
+        let file::FileTargets { paths, refresh } = written;
+        let path = self.at("file");
+        let paths_path = join(&path, "paths");
+        let written = paths.unwrap_or_default();
+        if written.is_empty() {
+            checks.problems.missing(&paths_path, "must have at least one file");
+        }
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for (at, file) in written.iter().enumerate() {
+            let path = format!("{paths_path}[{at}]");
+            let Some(file) = checks.file_later(&path, file.as_ref()) else { continue };
+            claim(format!("the file {}", file.display()), &path, claims, checks);
+            paths.push(file);
+        }
+        let refresh =
+            checks.duration(&join(&path, "refresh"), refresh, &REFRESHES).unwrap_or(FILE_REFRESH);
+        Source::File { paths, refresh }
+    }
+
+    fn names(
+        &self,
+        written: file::DnsTargets,
+        claims: &mut Claims,
+        checks: &mut Checks<'_>,
+    ) -> Source {
+        let file::DnsTargets { names, r#type, port, refresh } = written;
+        let path = self.at("dns");
+        let names_path = join(&path, "names");
+        let port_path = join(&path, "port");
+        let record = match r#type {
+            Some(file::RecordType::A) | None => Record::A,
+            Some(file::RecordType::Aaaa) => Record::Aaaa,
+            Some(file::RecordType::Srv) => Record::Srv,
+        };
+        let port = match (record, port) {
+            (Record::Srv, Some(port)) => {
+                checks.problems.error(port_path, "must be absent: SRV records carry it", port);
+                None
+            }
+            (Record::Srv, None) => None,
+            (Record::A | Record::Aaaa, port) => {
+                checks.number(&port_path, port, &(1..=u16::MAX)).or(Some(self.port))
+            }
+        };
+        let written = names.unwrap_or_default();
+        if written.is_empty() {
+            checks.problems.missing(&names_path, "must have at least one name");
+        }
+        let mut names = Vec::new();
+        for (at, name) in written.iter().enumerate() {
+            let path = format!("{names_path}[{at}]");
+            let name =
+                checks.text(&path, name.as_deref(), names::is_dns_name, "must be a DNS name");
+            let Some(name) = name else { continue };
+            let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+            claim(format!("the DNS name {name}{port}"), &path, claims, checks);
+            names.push(name.to_owned());
+        }
+        let refresh =
+            checks.duration(&join(&path, "refresh"), refresh, &REFRESHES).unwrap_or(DNS_REFRESH);
+        Source::Dns { names, record, port, refresh }
+    }
+
+    fn scale_target(
+        &self,
+        written: file::ScaleTarget,
+        claims: &mut Claims,
+        checks: &mut Checks<'_>,
+    ) -> Option<Targets> {
+        let path = self.at("scale_target");
+        self.needs_cluster(&path, checks);
+        let file::ScaleTarget { api_version, kind, name } = written;
+        let mut required = |key: &str, written: Option<String>, accepts: fn(&str) -> bool, rule| {
+            if written.is_none() {
+                checks.problems.missing(join(&path, key), "is missing");
+            }
+            let path = join(&path, key);
+            checks.text(&path, written.as_deref(), accepts, rule).map(ToOwned::to_owned)
+        };
+        let rule = "must be a group and version, such as apps/v1, or v1";
+        let api_version = required("api_version", api_version, names::is_api_version, rule);
+        let kind = required("kind", kind, names::is_kind, "must be a kind, such as Deployment");
+        let name = required("name", name, names::is_object_name, names::OBJECT_NAME);
+        let target = ScaleTarget { api_version: api_version?, kind: kind?, name: name? };
+        // Versions of one group show the same objects.
+        let group = target.api_version.split_once('/').map_or("", |(group, _)| group);
+        let kind =
+            if group.is_empty() { target.kind.clone() } else { format!("{}.{group}", target.kind) };
+        let namespace = self.namespace?;
+        claim(
+            format!("the scale target {kind} {namespace}/{}", target.name),
+            &path,
+            claims,
+            checks,
+        );
+        Some(Targets::ScaleTarget(target))
+    }
+
+    fn selector(
+        &self,
+        written: String,
+        claims: &mut Claims,
+        checks: &mut Checks<'_>,
+    ) -> Option<Targets> {
+        let path = self.at("selector");
+        self.needs_cluster(&path, checks);
+        let rule = "must be a label selector, such as \"app=llama,tier in (gold, silver)\"";
+        checks.text(&path, Some(&written), names::is_selector, rule)?;
+        let namespace = self.namespace?;
+        claim(format!("the pods of {written} in {namespace}"), &path, claims, checks);
+        Some(Targets::Selector(written))
+    }
+
+    fn needs_cluster(&self, path: &str, checks: &mut Checks<'_>) {
+        if !self.one.cluster {
+            checks.problems.error_at(path, "needs kubernetes.enabled to be true");
+        }
+    }
+
+    fn at(&self, key: &str) -> String {
+        join(&self.one.at("targets"), key)
+    }
+}
+
+/// Notes that a path claims something, and refuses it when another path does too: two variants on
+/// the same replicas would both count them.
+fn claim(what: String, path: &str, claims: &mut Claims, checks: &mut Checks<'_>) {
+    match claims.get(&what) {
+        Some(other) => {
+            checks.problems.error_at(path, format!("claims {what}, which {other} has claimed"));
+        }
+        None => {
+            claims.insert(what, path.to_owned());
+        }
+    }
+}

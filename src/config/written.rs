@@ -1,0 +1,198 @@
+//! Durations and sizes as people write them: `30s`, `1h30m`, `8MiB`.
+//!
+//! A bare number is refused, because `30` has been seconds in one tool and milliseconds in the
+//! next. Both types print themselves in a form that reads back as the same value.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use jiff::fmt::friendly::{Spacing, SpanPrinter};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// What a duration looks like, for messages.
+const DURATION: &str = "a duration with a unit, such as 900ms, 30s, 5m or 1h30m";
+
+/// What a size looks like, for messages.
+const SIZE: &str = "a size with a unit, such as 512KiB, 8MiB or 1GiB";
+
+/// The units of sizes, from the largest, the binary ones first.
+const SIZE_UNITS: [(&str, u64); 7] = [
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("kB", 1_000),
+    ("B", 1),
+];
+
+/// A duration as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WrittenDuration(pub(crate) Duration);
+
+/// A size in bytes as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WrittenSize(pub(crate) u64);
+
+// === impl WrittenDuration ===
+
+impl WrittenDuration {
+    /// Reads a duration that is not negative.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let duration: SignedDuration = text.parse().ok()?;
+        Duration::try_from(duration).ok().map(Self)
+    }
+}
+
+impl fmt::Display for WrittenDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let printer = SpanPrinter::new().spacing(Spacing::None);
+        f.write_str(&printer.unsigned_duration_to_string(&self.0))
+    }
+}
+
+impl Serialize for WrittenDuration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for WrittenDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Written { parse: Self::parse, expected: DURATION })
+    }
+}
+
+impl JsonSchema for WrittenDuration {
+    fn schema_name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        // The pattern is narrower than what is read: it is the form that the documents use.
+        json_schema!({
+            "type": "string",
+            "pattern": r"^([0-9]+(\.[0-9]+)?(h|m|s|ms|us|ns))+$",
+        })
+    }
+}
+
+// === impl WrittenSize ===
+
+impl WrittenSize {
+    /// Reads a whole number with a unit.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let digits = text.find(|c: char| !c.is_ascii_digit())?;
+        let (number, unit) = text.split_at(digits);
+        let (_, bytes) = SIZE_UNITS.iter().find(|(name, _)| *name == unit.trim_start())?;
+        number.parse::<u64>().ok()?.checked_mul(*bytes).map(Self)
+    }
+}
+
+impl fmt::Display for WrittenSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, bytes) = SIZE_UNITS
+            .iter()
+            .find(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes))
+            .unwrap_or(&("B", 1));
+        write!(f, "{}{unit}", self.0 / bytes)
+    }
+}
+
+impl Serialize for WrittenSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for WrittenSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Written { parse: Self::parse, expected: SIZE })
+    }
+}
+
+impl JsonSchema for WrittenSize {
+    fn schema_name() -> Cow<'static, str> {
+        "Size".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[0-9]+ *(B|kB|KiB|MB|MiB|GB|GiB)$" })
+    }
+}
+
+/// Reads text through a function, and says what was expected when that gives nothing.
+struct Written<T> {
+    parse: fn(&str) -> Option<T>,
+    expected: &'static str,
+}
+
+impl<T> Visitor<'_> for Written<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        (self.parse)(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_a_unit_and_print_as_they_are_read() {
+        for (text, seconds, printed) in [
+            ("30s", 30.0, "30s"),
+            ("5m", 300.0, "5m"),
+            ("90m", 5400.0, "1h30m"),
+            ("1h30m", 5400.0, "1h30m"),
+            ("900ms", 0.9, "900ms"),
+            ("1.5s", 1.5, "1s500ms"),
+            ("0s", 0.0, "0s"),
+        ] {
+            let read = WrittenDuration::parse(text).unwrap();
+            assert_eq!(read.0, Duration::from_secs_f64(seconds), "{text}");
+            assert_eq!(read.to_string(), printed);
+            assert_eq!(WrittenDuration::parse(printed), Some(read));
+        }
+        for refused in ["30", "", "5 parsecs", "-5s", "s", "1d", "NaN", "inf", "30 s s"] {
+            assert_eq!(WrittenDuration::parse(refused), None, "{refused}");
+        }
+    }
+
+    #[test]
+    fn sizes_need_a_unit_and_print_as_they_are_read() {
+        for (text, bytes, printed) in [
+            ("8MiB", 8 << 20, "8MiB"),
+            ("8 MiB", 8 << 20, "8MiB"),
+            ("1536KiB", 1536 << 10, "1536KiB"),
+            ("3MB", 3_000_000, "3MB"),
+            ("17B", 17, "17B"),
+            ("0B", 0, "0B"),
+        ] {
+            let read = WrittenSize::parse(text).unwrap();
+            assert_eq!(read.0, bytes, "{text}");
+            assert_eq!(read.to_string(), printed);
+            assert_eq!(WrittenSize::parse(printed), Some(read));
+        }
+        for refused in ["8", "", "MiB", "8 miles", "-8MiB", "1.5MiB", "99999999999GiB"] {
+            assert_eq!(WrittenSize::parse(refused), None, "{refused}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What the daemon has of a cluster: a client, and the watches that it shares out.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::collect::cluster::{self, ClusterState, Expected, Pace, Registration, Wanted};
+use crate::config::{Config, Kubernetes};
+use crate::daemon::{Common, directory};
+use crate::server::auth::TrustAnchor;
+use crate::telemetry::Telemetry;
+
+/// A cluster that is watched.
+pub(crate) struct Cluster {
+    client: kube::Client,
+    state: watch::Receiver<Arc<ClusterState>>,
+    wanted: Arc<watch::Sender<Arc<[Wanted]>>>,
+    trust: watch::Receiver<Option<Arc<TrustAnchor>>>,
+}
+
+impl Cluster {
+    /// Starts to watch what the configuration needs. The API server may be away.
+    pub(crate) async fn connect(
+        kubernetes: &Kubernetes,
+        config: &Config,
+        common: &Common,
+    ) -> anyhow::Result<Self> {
+        let Common { clock, tasks, stop, .. } = common;
+        let Kubernetes { kubeconfig, context } = kubernetes;
+        let client = cluster::client(kubeconfig.as_deref(), context.as_deref()).await;
+        let client = client.context("kubernetes")?;
+        let pace = Pace::default();
+        let (wanted, needs) = watch::channel(directory::wanted(config).into());
+        let state = cluster::watch(client.clone(), needs, pace, *clock, tasks, stop.clone());
+        let authentication = cluster::authentication(client.clone(), pace, tasks, stop.clone());
+        let (anchors, trust) = watch::channel(None);
+        tasks.spawn(follow_trust(authentication, anchors, stop.clone()));
+        Ok(Self { client, state, wanted: Arc::new(wanted), trust })
+    }
+
+    pub(crate) fn client(&self) -> kube::Client {
+        self.client.clone()
+    }
+
+    pub(crate) fn state(&self) -> watch::Receiver<Arc<ClusterState>> {
+        self.state.clone()
+    }
+
+    pub(crate) fn wanted(&self) -> Arc<watch::Sender<Arc<[Wanted]>>> {
+        Arc::clone(&self.wanted)
+    }
+
+    pub(crate) fn trust(&self) -> watch::Receiver<Option<Arc<TrustAnchor>>> {
+        self.trust.clone()
+    }
+
+    /// Says who answers for the external metrics, in a metric and, when it changes, in the log.
+    pub(crate) fn follow_registration(
+        &self,
+        expected: impl Fn() -> Expected + Send + 'static,
+        telemetry: &Telemetry,
+        common: &Common,
+    ) {
+        let Common { tasks, stop, .. } = common;
+        let mut registration =
+            cluster::registration(self.client(), expected, Pace::default(), tasks, stop.clone());
+        let (gauge, stop) = (telemetry.api_service.clone(), stop.clone());
+        tasks.spawn(async move {
+            while let Some(Ok(())) = stop.run_until_cancelled(registration.changed()).await {
+                let now = registration.borrow_and_update().clone();
+                let Some(now) = now else { continue };
+                gauge.reset();
+                gauge.with_label_values(&[now.label()]).set(1.0);
+                say_registration(&now);
+            }
+        });
+    }
+}
+
+fn say_registration(registration: &Registration) {
+    match registration {
+        Registration::Ours => info!("The API server reaches the external metrics API"),
+        Registration::Absent => warn!(
+            "No APIService v1beta1.external.metrics.k8s.io is registered, so no HPA can ask us"
+        ),
+        Registration::ForeignService { namespace, name } => error!(
+            namespace,
+            service = name,
+            "The APIService v1beta1.external.metrics.k8s.io belongs to another provider; \
+             a cluster has room for one"
+        ),
+        Registration::ForeignCaBundle => error!(
+            "The caBundle of the APIService v1beta1.external.metrics.k8s.io is not the authority \
+             of our certificate; KEDA's operator rewrites it unless it runs with \
+             --enable-apiservice-patching=false"
+        ),
+        Registration::Unavailable { reason } => {
+            warn!(reason, "The API server does not reach the external metrics API");
+        }
+    }
+}
+
+/// Turns what the cluster says about authentication into a trust anchor. What cannot be used is
+/// reported, and the last good one stays.
+async fn follow_trust(
+    mut authentication: watch::Receiver<Option<std::collections::BTreeMap<String, String>>>,
+    anchors: watch::Sender<Option<Arc<TrustAnchor>>>,
+    stop: CancellationToken,
+) {
+    loop {
+        let data = authentication.borrow_and_update().clone();
+        if let Some(data) = data {
+            match TrustAnchor::from_config_map(&data) {
+                Ok(anchor) => {
+                    for header in anchor.smuggled_headers() {
+                        warn!(
+                            header,
+                            "The front proxy is configured with a header of its own name, which \
+                             API servers do not strip from users' requests"
+                        );
+                    }
+                    anchors.send_replace(Some(Arc::new(anchor)));
+                }
+                Err(problem) => error!(
+                    error = %format!("{:#}", anyhow::Error::new(problem)),
+                    "kube-system/extension-apiserver-authentication cannot be used"
+                ),
+            }
+        }
+        match stop.run_until_cancelled(authentication.changed()).await {
+            Some(Ok(())) => {}
+            Some(Err(_)) | None => return,
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Loading the configuration again: when its file changes, on SIGHUP, and when it is asked for.
+//!
+//! A configuration is taken whole or not at all. What cannot change while the process runs, such as
+//! an address that is listened on, is a reason to refuse like any mistake. The state of the
+//! decisions is kept.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::clock::Clock;
+use crate::collect::cluster::Wanted;
+use crate::config::{self, Config, Files, Loaded};
+use crate::daemon::directory;
+use crate::daemon::ticks::Reload;
+use crate::telemetry::Telemetry;
+
+/// How often the file is compared with what was loaded. Mounted `ConfigMap`s change by a symbolic
+/// link, which file notifications miss, so the content is read.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Where the configuration that is in force came from.
+pub(crate) struct Origin {
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) config: Config,
+}
+
+/// Loads the configuration again.
+pub(crate) struct Reloader {
+    file: Option<PathBuf>,
+    inner: Mutex<Inner>,
+    telemetry: Telemetry,
+    clock: Clock,
+}
+
+struct Inner {
+    config: Config,
+    bytes: Option<Vec<u8>>,
+    reloads: mpsc::Sender<Reload>,
+    wanted: Option<Arc<watch::Sender<Arc<[Wanted]>>>>,
+}
+
+impl Reloader {
+    pub(crate) fn new(
+        origin: Origin,
+        reloads: mpsc::Sender<Reload>,
+        wanted: Option<Arc<watch::Sender<Arc<[Wanted]>>>>,
+        telemetry: Telemetry,
+        clock: Clock,
+    ) -> Arc<Self> {
+        let Origin { file, config } = origin;
+        let bytes = file.as_deref().and_then(read);
+        let inner = Mutex::new(Inner { config, bytes, reloads, wanted });
+        let reloader = Self { file, inner, telemetry, clock };
+        if let Ok(inner) = reloader.inner.try_lock() {
+            reloader.accepted(&inner.config);
+        }
+        Arc::new(reloader)
+    }
+
+    /// Loads again on SIGHUP and when the file changes, until `stop`.
+    pub(crate) async fn follow(self: Arc<Self>, stop: CancellationToken) {
+        let Ok(mut hangups) = signal(SignalKind::hangup()) else {
+            error!("SIGHUP cannot be listened to");
+            return;
+        };
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+        loop {
+            let changed = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                _ = hangups.recv() => true,
+                _ = looks.tick() => self.has_changed().await,
+            };
+            if changed {
+                let _said_in_the_log = self.reload().await;
+            }
+        }
+    }
+
+    async fn has_changed(&self) -> bool {
+        let Some(file) = self.file.as_deref() else { return false };
+        let inner = self.inner.lock().await;
+        // A file that is missing for the moment in which it is replaced has not changed.
+        read(file).is_some_and(|bytes| inner.bytes.as_ref() != Some(&bytes))
+    }
+
+    /// Loads the configuration and goes on with it, or says why not.
+    pub(crate) async fn reload(&self) -> Result<(), String> {
+        let Some(file) = self.file.as_deref() else {
+            return Err("this daemon's configuration is not from a file".into());
+        };
+        let mut inner = self.inner.lock().await;
+        inner.bytes = read(file);
+        match inner.load(file).await {
+            Ok(()) => {
+                self.accepted(&inner.config);
+                info!(config = inner.config.hash(), "The configuration was loaded again");
+                Ok(())
+            }
+            Err(why) => {
+                self.telemetry.reload_successful.set(0);
+                error!(error = why, "The configuration was refused; the last good one stays");
+                Err(why)
+            }
+        }
+    }
+
+    fn accepted(&self, config: &Config) {
+        self.telemetry.reload_successful.set(1);
+        let now = self.clock.now().as_duration().as_secs_f64();
+        self.telemetry.reload_success_time.set(now);
+        self.telemetry.config_info.reset();
+        self.telemetry.config_info.with_label_values(&[&config.hash()]).set(1.0);
+    }
+}
+
+impl Inner {
+    async fn load(&mut self, file: &Path) -> Result<(), String> {
+        let loaded = config::load(file, Files::MustExist);
+        let Loaded { config, warnings } =
+            loaded.map_err(|problem| format!("{:#}", anyhow::Error::new(problem)))?;
+        for warning in warnings {
+            warn!(file = %file.display(), "{warning}");
+        }
+        let fixed = fixed_keys(&self.config, &config);
+        if !fixed.is_empty() {
+            return Err(format!(
+                "{} cannot change while the process runs; restart it to use the new value",
+                fixed.join(", ")
+            ));
+        }
+        let (done, finished) = oneshot::channel();
+        let reload = Reload { config: config.clone(), done };
+        let ended = || "the decision loop has ended".to_owned();
+        self.reloads.send(reload).await.map_err(|_| ended())?;
+        finished.await.map_err(|_| ended())?;
+        if let Some(wanted) = &self.wanted {
+            wanted.send_replace(directory::wanted(&config).into());
+        }
+        self.config = config;
+        Ok(())
+    }
+}
+
+/// The keys that differ and cannot be changed while the process runs.
+fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
+    let Config {
+        listen,
+        external_metrics,
+        shutdown,
+        kubernetes,
+        wva_metrics,
+        scrape_concurrency,
+        tick_interval: _,
+        state_file: _,
+        policy: _,
+        variants: _,
+        scrape: _,
+    } = old;
+    let differ = [
+        ("server.listen", *listen != new.listen),
+        ("external_metrics", *external_metrics != new.external_metrics),
+        ("shutdown", *shutdown != new.shutdown),
+        ("kubernetes", *kubernetes != new.kubernetes),
+        ("compatibility.wva_metrics", *wva_metrics != new.wva_metrics),
+        ("scrape.concurrency", *scrape_concurrency != new.scrape_concurrency),
+    ];
+    differ.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+}
+
+fn read(file: &Path) -> Option<Vec<u8>> {
+    std::fs::read(file).ok()
+}

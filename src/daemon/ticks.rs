@@ -1,0 +1,353 @@
+//! The decision loop: a tick takes in what has arrived, decides, publishes, and says what changed.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, info, warn};
+
+use crate::clock::Clock;
+use crate::collect::cluster::{ClusterState, Finding, Ignored};
+use crate::collect::scrape::Target;
+use crate::config::Config;
+use crate::daemon::directory::{Directory, Surroundings};
+use crate::decide::{Basis, Decision};
+use crate::fleet::VariantKey;
+use crate::observe::{Inputs, Observation, Scrape};
+use crate::pipeline::{Decisions, Pipeline};
+use crate::publish::{Decided, Published, PublishedVariant, state};
+use crate::telemetry::Telemetry;
+use crate::units::Replicas;
+
+/// How often the state file is written while nothing changes. A restart then shows an age that is
+/// at most this much too old.
+const SAVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// A configuration to go on with, and where to say that it is in force.
+pub(crate) struct Reload {
+    /// The configuration.
+    pub(crate) config: Config,
+    /// Told when the next tick will use it.
+    pub(crate) done: oneshot::Sender<()>,
+}
+
+/// What the loop is given.
+pub(crate) struct Parts {
+    pub(crate) clock: Clock,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) published: watch::Sender<Arc<Published>>,
+    pub(crate) scrapes: mpsc::Receiver<Scrape>,
+    pub(crate) targets: watch::Sender<Arc<Vec<Target>>>,
+    pub(crate) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
+    pub(crate) reloads: mpsc::Receiver<Reload>,
+    pub(crate) surroundings: Surroundings,
+    pub(crate) tracker: TaskTracker,
+}
+
+/// The loop.
+pub(crate) struct Ticks {
+    parts: Parts,
+    pipeline: Pipeline,
+    directory: Directory,
+    interval: Duration,
+    state_file: Option<PathBuf>,
+    saved_at: Option<Duration>,
+    saving: Option<JoinHandle<()>>,
+    counted: BTreeSet<(VariantKey, &'static str)>,
+    ignored: BTreeMap<VariantKey, Ignored>,
+    findings: BTreeMap<VariantKey, Vec<Finding>>,
+}
+
+impl Ticks {
+    /// A loop that has not ticked; numbers in the state file are in force from the start.
+    pub(crate) fn new(config: &Config, parts: Parts) -> Self {
+        let mut pipeline = Pipeline::new(config.policy.clone());
+        let now = parts.clock.now();
+        if let Some(path) = &config.state_file {
+            match state::load(path) {
+                Ok(saved) => restore(&mut pipeline, now, &saved),
+                Err(problem) => error!(
+                    error = %anyhow::Error::new(problem),
+                    "Starting without the numbers of before the restart"
+                ),
+            }
+        }
+        let directory = Directory::new(config, &parts.surroundings);
+        Self {
+            pipeline,
+            directory,
+            interval: config.tick_interval,
+            state_file: config.state_file.clone(),
+            saved_at: None,
+            saving: None,
+            counted: BTreeSet::new(),
+            ignored: BTreeMap::new(),
+            findings: BTreeMap::new(),
+            parts,
+        }
+    }
+
+    /// Ticks until `stop` is cancelled, then saves the numbers in force.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut interval = tokio::time::interval(self.interval);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(reload) = self.parts.reloads.recv() => {
+                    interval = tokio::time::interval(reload.config.tick_interval);
+                    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+                    self.reload(reload);
+                }
+                _ = interval.tick() => self.tick(),
+            }
+        }
+        self.save_now();
+    }
+
+    fn reload(&mut self, reload: Reload) {
+        let Reload { config, done } = reload;
+        self.pipeline.set_policy(config.policy.clone());
+        self.directory.replace(&config, &self.parts.surroundings);
+        self.interval = config.tick_interval;
+        self.state_file.clone_from(&config.state_file);
+        let _receiver_may_be_gone = done.send(());
+    }
+
+    fn tick(&mut self) {
+        let began = self.parts.clock.elapsed();
+        let now = self.parts.clock.now();
+        let inputs = self.take_inputs(now);
+        let decisions = self.pipeline.tick(now, &inputs);
+        if let Some(violation) = &decisions.violation {
+            error!(%violation, "The decisions break an invariant; the last good ones stay");
+            self.parts.telemetry.violations.with_label_values(&[violation.label()]).inc();
+        }
+        let before = self.parts.published.borrow().clone();
+        let published = Arc::new(self.publish(now, &before, &inputs, decisions));
+        self.count(&before, &published);
+        self.parts.published.send_replace(Arc::clone(&published));
+        self.judge_autoscalers(&published);
+        self.save(&before, &published);
+        self.parts.telemetry.ticks.inc();
+        let took = self.parts.clock.elapsed().saturating_sub(began);
+        self.parts.telemetry.tick_duration.observe(took.as_secs_f64());
+        let ended = self.parts.clock.now().as_duration().as_secs_f64();
+        self.parts.telemetry.last_tick.set(ended);
+    }
+
+    fn take_inputs(&mut self, now: Timestamp) -> Inputs {
+        let cluster = self.parts.cluster.as_ref().map(|cluster| cluster.borrow().clone());
+        let seen = self.directory.look(now, cluster.as_deref());
+        self.parts.targets.send_if_modified(|targets| {
+            let differ = **targets != seen.targets;
+            if differ {
+                *targets = Arc::new(seen.targets);
+            }
+            differ
+        });
+        let mut scrapes = Vec::new();
+        while let Ok(scrape) = self.parts.scrapes.try_recv() {
+            scrapes.push(scrape);
+        }
+        // Scrapes of one replica arrive in order; two replicas' may not, and the order of arrival
+        // must not matter.
+        scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
+        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes }
+    }
+
+    fn publish(
+        &self,
+        now: Timestamp,
+        before: &Published,
+        inputs: &Inputs,
+        decisions: Decisions,
+    ) -> Published {
+        let Decisions { decisions, mut undecided, mut observations, models, mut variants, .. } =
+            decisions;
+        let mut decisions: BTreeMap<VariantKey, Decision> =
+            decisions.into_iter().map(|decision| (decision.variant.clone(), decision)).collect();
+        let published = inputs.fleet.variants().map(|spec| {
+            let key = &spec.key;
+            let known = before.variants.get(key).and_then(|variant| variant.decided.as_ref());
+            let decided = decisions.remove(key).map(|decision| self.age(now, known, decision));
+            let observation =
+                observations.remove(key).unwrap_or_else(|| Observation::of_nothing(spec.bounds));
+            let variant = PublishedVariant {
+                spec: spec.clone(),
+                observation,
+                report: variants.remove(key),
+                decided,
+                undecided: undecided.remove(key),
+            };
+            (key.clone(), variant)
+        });
+        let variants = published.collect();
+        Published { generation: before.generation + 1, variants, models }
+    }
+
+    /// Gives a decision its age on the monotonic clock. A decision that is kept ages with it,
+    /// whatever the wall clock does.
+    fn age(&self, now: Timestamp, known: Option<&Decided>, decision: Decision) -> Decided {
+        let at = decision.inputs_at;
+        let elapsed = match (decision.basis, known) {
+            (Basis::Held, Some(known)) => known.elapsed,
+            (Basis::Held, None) | (Basis::Fresh, _) => {
+                let age = Duration::try_from(now.duration_since(at)).unwrap_or_default();
+                self.parts.clock.elapsed().saturating_sub(age)
+            }
+        };
+        Decided { decision, at, elapsed }
+    }
+
+    /// Counts decisions and says what changed: one line a changed variant.
+    fn count(&mut self, before: &Published, after: &Published) {
+        let telemetry = &self.parts.telemetry;
+        for (key, variant) in &after.variants {
+            let Some(decided) = &variant.decided else { continue };
+            let decision = &decided.decision;
+            let Some(because) = decision.because() else { continue };
+            let labels = [key.namespace.as_str(), key.variant.as_str()];
+            let [namespace, name] = labels;
+            let reason = because.reason.label();
+            telemetry.decisions.with_label_values(&[namespace, name, reason]).inc();
+            self.counted.insert((key.clone(), reason));
+            let known = before.variants.get(key).and_then(|it| it.decided.as_ref());
+            let (new, old) = (decision.desired(), known.map(|it| it.decision.desired()));
+            if old == Some(new) {
+                continue;
+            }
+            info!(
+                namespace,
+                variant = name,
+                model = %variant.spec.model,
+                before = old.map_or_else(|| "none".into(), |old| old.to_string()),
+                desired = new.count(),
+                current = variant.observation.current.map(Replicas::count),
+                because = %because,
+                "Desired replicas changed"
+            );
+            if let Some(old) = old {
+                let direction = if new > old { "up" } else { "down" };
+                telemetry.changes.with_label_values(&[namespace, name, direction]).inc();
+            }
+        }
+        self.counted.retain(|(key, reason)| {
+            let stays = after.variants.contains_key(key);
+            if !stays {
+                let (namespace, name) = (key.namespace.as_str(), key.variant.as_str());
+                let _gone = telemetry.decisions.remove_label_values(&[namespace, name, reason]);
+                for direction in ["up", "down"] {
+                    let labels = [namespace, name, direction];
+                    let _gone = telemetry.changes.remove_label_values(&labels);
+                }
+            }
+            stays
+        });
+    }
+
+    /// Says when an HPA will not follow a published number, and how to mend it.
+    fn judge_autoscalers(&mut self, published: &Published) {
+        let Some(cluster) = self.parts.cluster.as_ref().map(|it| it.borrow().clone()) else {
+            return;
+        };
+        let gauge = self.parts.telemetry.hpa_ignores.clone();
+        gauge.reset();
+        for (key, state) in &cluster.variants {
+            let desired = published
+                .variants
+                .get(key)
+                .and_then(|variant| variant.decided.as_ref())
+                .map(|decided| decided.decision.desired());
+            let ignored = desired.and_then(|desired| state.ignored(desired));
+            if let Some(follower) = &state.follower {
+                let labels = [key.namespace.as_str(), key.variant.as_str(), follower.hpa.as_str()];
+                gauge.with_label_values(&labels).set(f64::from(u8::from(ignored.is_some())));
+            }
+            self.say_ignored(key, ignored);
+            if self.findings.get(key) != Some(&state.findings) {
+                for finding in &state.findings {
+                    let (namespace, variant) = (&key.namespace, &key.variant);
+                    warn!(%namespace, %variant, "{finding}");
+                }
+                self.findings.insert(key.clone(), state.findings.clone());
+            }
+        }
+        self.findings.retain(|key, _| cluster.variants.contains_key(key));
+        self.ignored.retain(|key, _| cluster.variants.contains_key(key));
+    }
+
+    fn say_ignored(&mut self, key: &VariantKey, ignored: Option<Ignored>) {
+        let Some(ignored) = ignored else {
+            self.ignored.remove(key);
+            return;
+        };
+        if self.ignored.get(key) != Some(&ignored) {
+            warn!(
+                namespace = %key.namespace,
+                variant = %key.variant,
+                hpa = ignored.hpa,
+                current = ignored.current.count(),
+                desired = ignored.desired.count(),
+                "The HPA ignores the desired number, which is within its tolerance. Add to it:\n{}",
+                ignored.remedy()
+            );
+            self.ignored.insert(key.clone(), ignored);
+        }
+    }
+
+    /// Writes the state file when a number has changed, and from time to time.
+    fn save(&mut self, before: &Published, after: &Arc<Published>) {
+        let Some(path) = self.state_file.clone() else { return };
+        let numbers = |published: &Published| -> Vec<_> {
+            let desired = |variant: &PublishedVariant| {
+                variant.decided.as_ref().map(|decided| decided.decision.desired())
+            };
+            published.variants.iter().map(|(key, it)| (key.clone(), desired(it))).collect()
+        };
+        let elapsed = self.parts.clock.elapsed();
+        let due = self.saved_at.is_none_or(|at| elapsed.saturating_sub(at) >= SAVE_INTERVAL);
+        // A save that is under way on a slow disk is not overtaken; the next one is due at once.
+        let busy = self.saving.as_ref().is_some_and(|saving| !saving.is_finished());
+        if busy && numbers(before) != numbers(after) {
+            self.saved_at = None;
+        }
+        if busy || (!due && numbers(before) == numbers(after)) {
+            return;
+        }
+        self.saved_at = Some(elapsed);
+        let published = Arc::clone(after);
+        let save = move || write_state(&path, &published);
+        self.saving = Some(self.parts.tracker.spawn_blocking(save));
+    }
+
+    fn save_now(&self) {
+        if let Some(path) = &self.state_file {
+            write_state(path, &self.parts.published.borrow());
+        }
+    }
+}
+
+fn restore(pipeline: &mut Pipeline, now: Timestamp, saved: &[state::Saved]) {
+    for state::Saved { variant, model: _, desired, at } in saved {
+        pipeline.restore(now, variant.clone(), *desired, *at);
+    }
+    if saved.is_empty() {
+        return;
+    }
+    info!(variants = saved.len(), "The numbers of before the restart are in force");
+}
+
+fn write_state(path: &std::path::Path, published: &Published) {
+    if let Err(problem) = state::save(path, published) {
+        error!(error = %anyhow::Error::new(problem), "The state file cannot be written");
+    }
+}

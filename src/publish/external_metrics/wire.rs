@@ -1,0 +1,198 @@
+//! Answers on the wire: metric lists, tables, errors.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::publish::external_metrics::answer::{Reading, Value, short};
+use crate::publish::external_metrics::route::{GROUP, VERSION};
+use crate::publish::quantity::Quantity;
+
+/// The content type of every JSON answer but an aggregated discovery document.
+pub(crate) const JSON: &str = "application/json";
+
+/// Longest message of an error. HPA controllers copy it into events, which are bounded too.
+const MESSAGE_MAX: usize = 1024;
+
+// === errors ===
+
+/// What kind of error an answer is. None of them ever asks the client to retry: clients of this API
+/// would sleep and retry ten times, and one such client is all that scales a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    BadRequest,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    NotAcceptable,
+    Unavailable,
+}
+
+impl FailureKind {
+    const fn code_and_reason(self) -> (StatusCode, &'static str) {
+        match self {
+            Self::BadRequest => (StatusCode::BAD_REQUEST, "BadRequest"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "NotFound"),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
+            Self::NotAcceptable => (StatusCode::NOT_ACCEPTABLE, "NotAcceptable"),
+            Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
+        }
+    }
+}
+
+/// An error, as the API server's clients read it: a `Status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) kind: FailureKind,
+    pub(crate) message: String,
+    /// The metric that was asked for, if one was.
+    pub(crate) metric: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), metric: None }
+    }
+
+    pub(crate) fn of_metric(mut self, metric: &str) -> Self {
+        self.metric = Some(metric.to_owned());
+        self
+    }
+
+    pub(crate) fn response(self) -> Response<Full<Bytes>> {
+        let Self { kind, message, metric } = self;
+        let (code, reason) = kind.code_and_reason();
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": cut(&message), "reason": reason,
+        });
+        if let Some(metric) = metric {
+            status["details"] = json!({ "group": GROUP, "kind": metric });
+        }
+        status["code"] = code.as_u16().into();
+        let mut response = response(code, JSON, status.to_string().into());
+        if kind == FailureKind::MethodNotAllowed {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        response
+    }
+}
+
+/// The beginning of a message that is too long.
+fn cut(message: &str) -> String {
+    if message.len() <= MESSAGE_MAX {
+        return message.to_owned();
+    }
+    format!("{}...", &message[..message.floor_char_boundary(MESSAGE_MAX - 3)])
+}
+
+// === lists ===
+
+#[derive(Serialize)]
+struct ExternalMetricValueList<'a> {
+    kind: &'static str,
+    #[serde(rename = "apiVersion")]
+    api_version: String,
+    metadata: serde_json::Map<String, serde_json::Value>,
+    items: Vec<ExternalMetricValue<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ExternalMetricValue<'a> {
+    metric_name: &'static str,
+    metric_labels: &'a BTreeMap<&'static str, String>,
+    timestamp: String,
+    value: String,
+}
+
+/// The values of some readings, in the order in which they are given.
+pub(crate) fn list(values: &[(&Reading, Value)]) -> Response<Full<Bytes>> {
+    let items = values.iter().map(|(reading, Value { replicas, at })| ExternalMetricValue {
+        metric_name: reading.metric.name(),
+        metric_labels: &reading.labels,
+        timestamp: whole_seconds(*at),
+        value: Quantity::from(*replicas).to_string(),
+    });
+    let list = ExternalMetricValueList {
+        kind: "ExternalMetricValueList",
+        api_version: format!("{GROUP}/{VERSION}"),
+        metadata: serde_json::Map::new(),
+        items: items.collect(),
+    };
+    let body = serde_json::to_vec(&list).expect("texts with texts as keys can be written");
+    response(StatusCode::OK, JSON, body.into())
+}
+
+fn whole_seconds(at: jiff::Timestamp) -> String {
+    jiff::Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
+
+// === tables ===
+
+/// The readings as a person sees them, those without a value included.
+pub(crate) fn table(readings: &[Reading]) -> Response<Full<Bytes>> {
+    let column = |name: &str, format: &str, description: &str, priority: u8| {
+        json!({
+            "name": name, "type": "string", "format": format, "description": description,
+            "priority": priority,
+        })
+    };
+    let rows: Vec<_> = readings.iter().map(row).collect();
+    let table = json!({
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {},
+        "columnDefinitions": [
+            column("Name", "name", "name of the metric", 0),
+            column("Variant", "", "variant that the value is for", 0),
+            column("Value", "", "desired replicas", 0),
+            column("Age", "", "age of the data that the decision rests on", 0),
+            column("State", "", "whether the decision is served as it is, held or expired", 0),
+            column("Reason", "", "why there is no value", 1),
+        ],
+        "rows": rows,
+    });
+    response(StatusCode::OK, JSON, table.to_string().into())
+}
+
+fn row(reading: &Reading) -> serde_json::Value {
+    let Reading { metric, variant, labels: _, state, value } = reading;
+    let (number, reason) = match value {
+        Ok(Value { replicas, at: _ }) => (Quantity::from(*replicas).to_string(), ""),
+        Err(reason) => ("<unknown>".to_owned(), reason.as_str()),
+    };
+    let age = state.age().map_or_else(|| "<unknown>".to_owned(), |age: Duration| short(age));
+    json!({
+        "cells": [metric.name(), variant.as_str(), number, age, state.label(), reason],
+        "object": {
+            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+            "metadata": { "name": metric.name(), "creationTimestamp": null },
+        },
+    })
+}
+
+// === responses ===
+
+/// A response that no cache keeps.
+pub(crate) fn response(
+    code: StatusCode,
+    content_type: &'static str,
+    body: Bytes,
+) -> Response<Full<Bytes>> {
+    let length = body.len();
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    response
+}

@@ -1,0 +1,202 @@
+//! The numbers in force, on disk: what a restart must not change.
+//!
+//! The file is small and written whole, under another name first and then renamed, so that a
+//! reader sees the old one or the new one. A file that cannot be read is reported and does not
+//! keep the daemon from starting: it then begins cold, which holds every replica count.
+//!
+//! # Shape
+//!
+//! ```json
+//! {"version":1,"decisions":[{"namespace":"shop","variant":"llama-l4","model":"meta/llama",
+//!  "desired":3,"at":"2026-11-21T09:30:00Z"}]}
+//! ```
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::fleet::{ModelKey, ModelName, Namespace, VariantKey, VariantName};
+use crate::publish::Published;
+use crate::units::Replicas;
+
+/// The version of the file's shape; another one is refused.
+const VERSION: u32 = 1;
+
+/// The largest file that is read. Ten thousand variants take two megabytes.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// A number that was in force when the file was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The variant.
+    pub variant: VariantKey,
+    /// The model that it served.
+    pub model: ModelKey,
+    /// Its number.
+    pub desired: Replicas,
+    /// When the data that the number rests on was current.
+    pub at: Timestamp,
+}
+
+/// Why the file cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The file system refuses.
+    #[error("state file {path}: cannot be {action}", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// The file holds something else.
+    #[error("state file {path}: not a state file of version {VERSION}; delete it to start without", path = path.display())]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The file is of another version, too large, or has a decision that cannot be.
+    #[error("state file {path}: {problem}; delete it to start without", path = path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    version: u32,
+    decisions: Vec<Line>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    namespace: String,
+    variant: String,
+    model: String,
+    desired: u32,
+    at: Timestamp,
+}
+
+/// Writes the numbers in force.
+///
+/// # Errors
+///
+/// The file, or the one beside it that is renamed to it, cannot be written.
+pub fn save(path: &Path, published: &Published) -> Result<(), StateError> {
+    let decisions = published.variants.values().filter_map(|variant| {
+        let decided = variant.decided.as_ref()?;
+        Some(Line {
+            namespace: variant.spec.key.namespace.as_str().to_owned(),
+            variant: variant.spec.key.variant.as_str().to_owned(),
+            model: variant.spec.model.as_str().to_owned(),
+            desired: decided.decision.desired().count(),
+            at: decided.at,
+        })
+    });
+    let file = File { version: VERSION, decisions: decisions.collect() };
+    let text = serde_json::to_vec(&file)
+        .map_err(|source| StateError::Shape { path: path.to_owned(), source })?;
+    let beside = path.with_extension("partial");
+    let failed = |source| StateError::Io { path: path.to_owned(), action: "written", source };
+    fs::write(&beside, text).map_err(failed)?;
+    fs::rename(&beside, path).map_err(failed)
+}
+
+/// Reads the numbers that were in force; none when there is no file yet.
+///
+/// # Errors
+///
+/// The file is there but cannot be read, or is not one that [`save`] wrote.
+pub fn load(path: &Path) -> Result<Vec<Saved>, StateError> {
+    let failed = |source| StateError::Io { path: path.to_owned(), action: "read", source };
+    let content = |problem: String| StateError::Content { path: path.to_owned(), problem };
+    let size = match fs::metadata(path) {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    if size > BYTES_MAX {
+        return Err(content(format!("{size} bytes, more than {BYTES_MAX}")));
+    }
+    let text = fs::read(path).map_err(failed)?;
+    let file: File = serde_json::from_slice(&text)
+        .map_err(|source| StateError::Shape { path: path.to_owned(), source })?;
+    if file.version != VERSION {
+        return Err(content(format!("version {}, not {VERSION}", file.version)));
+    }
+    let saved = file.decisions.iter().enumerate().map(|(index, line)| {
+        line.saved().ok_or_else(|| {
+            content(format!("decisions[{index}] has an empty name or too many replicas"))
+        })
+    });
+    saved.collect()
+}
+
+impl Line {
+    fn saved(&self) -> Option<Saved> {
+        let namespace = Namespace::new(&self.namespace)?;
+        Some(Saved {
+            variant: VariantKey {
+                namespace: namespace.clone(),
+                variant: VariantName::new(&self.variant)?,
+            },
+            model: ModelKey { namespace, model: ModelName::new(&self.model)? },
+            desired: Replicas::new(self.desired)?,
+            at: self.at,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(desired: u32) -> String {
+        format!(
+            r#"{{"version":1,"decisions":[{{"namespace":"shop","variant":"a","model":"m","desired":{desired},"at":"2026-11-21T09:30:00Z"}}]}}"#
+        )
+    }
+
+    #[test]
+    fn a_missing_file_is_an_empty_state() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(load(&folder.path().join("state.json")).unwrap(), Vec::new());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_file_and_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        for bad in ["", "{", r#"{"version":2,"decisions":[]}"#, &line(2_000_000)] {
+            fs::write(&path, bad).unwrap();
+            let error = load(&path).unwrap_err().to_string();
+            assert!(error.contains("state.json") && error.contains("delete it"), "{error}");
+        }
+        fs::write(&path, line(3)).unwrap();
+        assert_eq!(load(&path).unwrap()[0].desired.count(), 3);
+    }
+
+    #[test]
+    fn a_save_replaces_the_file_as_a_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        fs::write(&path, line(3)).unwrap();
+        save(&path, &Published::default()).unwrap();
+        assert_eq!(load(&path).unwrap(), Vec::new());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

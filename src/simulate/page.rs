@@ -1,0 +1,450 @@
+//! A replica's metrics page, as vLLM 0.33 with one engine writes it.
+//!
+//! Names, types, labels, bucket edges and their order are vLLM's, and so are its oddities: the
+//! histogram whose name ends in `_total`, a `_created` gauge for every counter and histogram, and
+//! numbers as Python's client library prints them. Families that the simulator does not model are
+//! there with the zeros that an idle feature reports, because a page without them would be easier
+//! to read than a real one. Help texts are ours.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+
+use crate::simulate::replica::stats::{ANSWER_EDGES, Counters, Histogram, Stats};
+
+/// The `Content-Type` of the page.
+pub const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
+
+/// Bytes to reserve for a page, which is a little larger than one.
+const PAGE_SIZE: usize = 72 * 1024;
+
+/// The handler under which the HTTP server counts all simulated requests.
+const HANDLER: &str = "/v1/chat/completions";
+
+/// What a page says that has nothing to do with load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Identity {
+    /// The value of `model_name`.
+    pub model: String,
+    /// When the process started.
+    pub started: Timestamp,
+    /// When the engine was ready and its metrics came into being.
+    pub ready: Timestamp,
+}
+
+/// Writes the page.
+#[must_use]
+pub fn render(identity: &Identity, stats: &Stats) -> String {
+    let model = format!("model_name=\"{}\"", escape(&identity.model));
+    let base = vec!["engine=\"0\"".to_owned(), model];
+    let created = number(seconds(identity.ready));
+    let mut page = Page { text: String::with_capacity(PAGE_SIZE), base, created };
+    page.process(identity, &stats.counters);
+    page.gauges(stats);
+    page.counters(&stats.counters);
+    page.request_sizes(&stats.counters);
+    page.latencies(&stats.counters);
+    page.cache_config(stats);
+    page.http(&stats.counters.http);
+    page.text
+}
+
+struct Page {
+    text: String,
+    /// The labels that the engine's families share.
+    base: Vec<String>,
+    created: String,
+}
+
+/// The unit of a histogram's whole numbers.
+#[derive(Clone, Copy)]
+enum Unit {
+    One,
+    Micros,
+}
+
+impl Unit {
+    fn base(self, value: u64) -> f64 {
+        match self {
+            Self::One => value as f64,
+            Self::Micros => value as f64 / 1e6,
+        }
+    }
+}
+
+// === impl Page ===
+
+impl Page {
+    fn process(&mut self, identity: &Identity, counters: &Counters) {
+        let per_generation = |values: [f64; 3]| {
+            values
+                .into_iter()
+                .enumerate()
+                .map(|(generation, value)| (format!("generation=\"{generation}\""), value))
+        };
+        for (name, help, values) in [
+            (
+                "python_gc_objects_collected_total",
+                "Objects that were collected",
+                [419_045.0, 136_063.0, 9_866.0],
+            ),
+            (
+                "python_gc_objects_uncollectable_total",
+                "Objects that could not be collected",
+                [0.0; 3],
+            ),
+            ("python_gc_collections_total", "Collections of each generation", [818.0, 74.0, 3.0]),
+        ] {
+            self.head(name, help, "counter");
+            for (labels, value) in per_generation(values) {
+                self.sample(name, &labels, value);
+            }
+        }
+        self.head("python_info", "The Python that runs the server", "gauge");
+        let python = "implementation=\"CPython\",major=\"3\",minor=\"11\",patchlevel=\"7\",version=\"3.11.7\"";
+        self.sample("python_info", python, 1.0);
+        // The API server itself uses about a tenth of a core while its engine is busy.
+        let cpu = 40.0 + counters.busy.seconds() / 10.0;
+        for (name, help, kind, value) in [
+            ("process_virtual_memory_bytes", "Virtual memory in bytes.", "gauge", 2.085_519_36e10),
+            ("process_resident_memory_bytes", "Resident memory in bytes.", "gauge", 1.063_475_2e9),
+            (
+                "process_start_time_seconds",
+                "When the process started.",
+                "gauge",
+                seconds(identity.started),
+            ),
+            ("process_cpu_seconds_total", "CPU time of the process.", "counter", cpu),
+            ("process_open_fds", "Open file descriptors.", "gauge", 64.0),
+            ("process_max_fds", "Allowed file descriptors.", "gauge", 1_048_576.0),
+        ] {
+            self.head(name, help, kind);
+            self.sample(name, "", value);
+        }
+    }
+
+    fn gauges(&mut self, stats: &Stats) {
+        let (running, waiting) = (f64::from(stats.running), f64::from(stats.waiting));
+        self.gauge("vllm:num_requests_running", "Requests in the batch.", &[("", running)]);
+        self.gauge("vllm:num_requests_waiting", "Requests in the queue.", &[("", waiting)]);
+        self.gauge(
+            "vllm:num_requests_waiting_by_reason",
+            "Requests in the queue, by what they wait for.",
+            &[("reason=\"capacity\"", waiting), ("reason=\"deferred\"", 0.0)],
+        );
+        self.gauge(
+            "vllm:engine_sleep_state",
+            "Whether the engine is awake, and how deep it sleeps if not.",
+            &[
+                ("sleep_state=\"awake\"", 1.0),
+                ("sleep_state=\"weights_offloaded\"", 0.0),
+                ("sleep_state=\"discard_all\"", 0.0),
+            ],
+        );
+        self.gauge(
+            "vllm:kv_cache_usage_perc",
+            "The share of the KV cache that is in use; 1 is all of it.",
+            &[("", stats.kv_usage())],
+        );
+    }
+
+    fn counters(&mut self, counters: &Counters) {
+        for (name, help, value) in [
+            ("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", 0),
+            ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", 0),
+            ("vllm:external_prefix_cache_queries", "Tokens looked up in other engines' caches.", 0),
+            ("vllm:external_prefix_cache_hits", "Tokens found in other engines' caches.", 0),
+            ("vllm:mm_cache_queries", "Items looked up in the multi-modal cache.", 0),
+            ("vllm:mm_cache_hits", "Items found in the multi-modal cache.", 0),
+            ("vllm:num_preemptions", "Preemptions.", counters.preemptions),
+            ("vllm:prompt_tokens", "Prompt tokens processed.", counters.prompt_tokens),
+        ] {
+            self.counter(name, help, &[("", value)]);
+        }
+        self.counter(
+            "vllm:prompt_tokens_by_source",
+            "Prompt tokens by where they came from.",
+            &[
+                ("source=\"local_compute\"", counters.prompt_tokens),
+                ("source=\"local_cache_hit\"", 0),
+                ("source=\"external_kv_transfer\"", 0),
+            ],
+        );
+        self.counter("vllm:prompt_tokens_cached", "Prompt tokens found in a cache.", &[("", 0)]);
+        self.counter(
+            "vllm:prompt_tokens_cached_by_source",
+            "Prompt tokens found in a cache, by which.",
+            &[
+                ("source=\"device\"", 0),
+                ("source=\"host\"", 0),
+                ("source=\"p2p\"", 0),
+                ("source=\"disk\"", 0),
+                ("source=\"external_unspecified\"", 0),
+            ],
+        );
+        let generated = counters.generation_tokens;
+        self.counter("vllm:generation_tokens", "Tokens generated.", &[("", generated)]);
+        self.counter(
+            "vllm:request_success",
+            "Requests that ended, by how.",
+            &[
+                ("finished_reason=\"stop\"", counters.finished),
+                ("finished_reason=\"length\"", 0),
+                ("finished_reason=\"abort\"", 0),
+                ("finished_reason=\"error\"", 0),
+                ("finished_reason=\"repetition\"", 0),
+            ],
+        );
+        // The API server counts these, before there is an engine to name.
+        let engine = self.base.remove(0);
+        self.counter(
+            "vllm:admission_rejections",
+            "Requests that a limit of the queue turned away.",
+            &[("reason=\"max_num_queued_reqs\"", 0), ("reason=\"max_num_queued_tokens\"", 0)],
+        );
+        self.base.insert(0, engine);
+    }
+
+    fn request_sizes(&mut self, counters: &Counters) {
+        let one = Unit::One;
+        let mut answers = Histogram::new(ANSWER_EDGES);
+        answers.observe(1, counters.finished);
+        let generated = &counters.generation_length;
+        for (name, help, histogram) in [
+            ("vllm:request_prompt_tokens", "Prompt tokens of a request.", &counters.prompt_length),
+            ("vllm:request_generation_tokens", "Generated tokens of a request.", generated),
+            ("vllm:iteration_tokens_total", "Tokens of a step.", &counters.iteration_tokens),
+            (
+                "vllm:request_max_num_generation_tokens",
+                "Tokens that a request may generate.",
+                generated,
+            ),
+            ("vllm:request_params_n", "Answers that a request asks for.", &answers),
+            ("vllm:request_params_max_tokens", "Token limit of a request.", generated),
+        ] {
+            self.histogram(name, help, histogram, one);
+        }
+    }
+
+    fn latencies(&mut self, counters: &Counters) {
+        let (micros, one) = (Unit::Micros, Unit::One);
+        for (name, help, histogram, unit) in [
+            ("vllm:time_to_first_token_seconds", "Arrival to first token.", &counters.ttft, micros),
+            ("vllm:inter_token_latency_seconds", "Between two tokens.", &counters.itl, micros),
+            (
+                "vllm:request_time_per_output_token_seconds",
+                "Mean between tokens of a request.",
+                &counters.tpot,
+                micros,
+            ),
+            ("vllm:e2e_request_latency_seconds", "Arrival to last token.", &counters.e2e, micros),
+            ("vllm:request_queue_time_seconds", "Arrival to first step.", &counters.queue, micros),
+            (
+                "vllm:request_inference_time_seconds",
+                "First step to last token.",
+                &counters.inference,
+                micros,
+            ),
+            (
+                "vllm:request_prefill_time_seconds",
+                "First step to first token.",
+                &counters.prefill,
+                micros,
+            ),
+            ("vllm:request_decode_time_seconds", "First token to last.", &counters.decode, micros),
+            (
+                "vllm:request_num_preemptions",
+                "Preemptions of a request.",
+                &counters.request_preemptions,
+                one,
+            ),
+            // Nothing is cached, so all of a prompt is computed.
+            (
+                "vllm:request_prefill_kv_computed_tokens",
+                "Prompt tokens that were computed.",
+                &counters.prompt_length,
+                one,
+            ),
+        ] {
+            self.histogram(name, help, histogram, unit);
+        }
+    }
+
+    fn cache_config(&mut self, stats: &Stats) {
+        // One block is never handed out.
+        let blocks = u64::from(stats.kv_blocks) + 1;
+        let tokens = blocks * u64::from(stats.block_size);
+        let size = stats.block_size;
+        let labels = format!(
+            "_block_size_resolved=\"True\",block_size=\"{size}\",cache_dtype=\"auto\",\
+             cache_hit_alignment_tokens=\"{size}\",effective_attention_block_size=\"{size}\",\
+             enable_mamba_shared_prefix_checkpoint=\"False\",enable_prefix_caching=\"False\",\
+             engine=\"0\",gpu_memory_utilization=\"0.92\",hash_block_size=\"{size}\",\
+             is_attention_free=\"False\",kv_cache_dtype_skip_layers=\"[]\",kv_cache_layout=\"None\",\
+             kv_cache_max_concurrency=\"{:.2}\",kv_cache_memory_bytes=\"None\",\
+             kv_cache_size_tokens=\"{tokens}\",kv_offloading_backend=\"native\",\
+             kv_offloading_size=\"None\",kv_sharing_fast_prefill=\"False\",mamba_block_size=\"None\",\
+             mamba_cache_dtype=\"auto\",mamba_cache_mode=\"none\",mamba_page_size_padded=\"None\",\
+             mamba_ssm_cache_dtype=\"auto\",num_cpu_blocks=\"None\",num_gpu_blocks=\"{blocks}\",\
+             num_gpu_blocks_override=\"None\",prefix_cache_retention_interval=\"0\",\
+             prefix_caching_hash_algo=\"sha256\",prefix_match_unit=\"None\",\
+             replayssm_buffer_len=\"16\",simple_cpu_offload_num_blocks=\"None\",\
+             skip_page_size_padded=\"None\",sliding_window=\"None\",swa_bounded_replay=\"True\",\
+             use_kda_recoverssm=\"False\",use_replayssm=\"False\",\
+             user_specified_block_size=\"False\"",
+            tokens as f64 / 131_072.0,
+        );
+        self.head("vllm:cache_config_info", "How the cache is configured.", "gauge");
+        self.sample("vllm:cache_config_info", &labels, 1.0);
+    }
+
+    /// The families of the HTTP server. It knows a handler only once it has answered there.
+    fn http(&mut self, answers: &Histogram) {
+        let count = answers.count() as f64;
+        let used = count > 0.0;
+        let created = self.created.clone();
+        let handler = format!("handler=\"{HANDLER}\"");
+        let post = format!("handler=\"{HANDLER}\",method=\"POST\"");
+        let status = format!("{post},status=\"2xx\"");
+
+        self.head("http_requests_total", "Requests by method, status and handler.", "counter");
+        self.sample_if(used, "http_requests_total", &status, count);
+        self.head("http_requests_created", "Requests by method, status and handler.", "gauge");
+        self.created_if(used, "http_requests_created", &status, &created);
+        for (name, help, bytes) in [
+            ("http_request_size_bytes", "Size of requests by handler.", 2_048.0),
+            ("http_response_size_bytes", "Size of answers by handler.", 0.0),
+        ] {
+            self.head(name, help, "summary");
+            self.sample_if(used, &format!("{name}_count"), &handler, count);
+            self.sample_if(used, &format!("{name}_sum"), &handler, count * bytes);
+            self.head(&format!("{name}_created"), help, "gauge");
+            self.created_if(used, &format!("{name}_created"), &handler, &created);
+        }
+
+        let name = "http_request_duration_highr_seconds";
+        let help = "How long answers took, in many buckets.";
+        self.head(name, help, "histogram");
+        let sum = Unit::Micros.base(answers.sum());
+        for (edge, below) in edges(answers, Unit::Micros) {
+            self.sample(&format!("{name}_bucket"), &format!("le=\"{edge}\""), below);
+        }
+        self.sample(&format!("{name}_count"), "", count);
+        self.sample(&format!("{name}_sum"), "", sum);
+        self.head(&format!("{name}_created"), help, "gauge");
+        self.created_if(true, &format!("{name}_created"), "", &created);
+
+        let name = "http_request_duration_seconds";
+        let help = "How long answers took, by handler.";
+        self.head(name, help, "histogram");
+        for (edge, below) in edges(answers, Unit::Micros) {
+            let kept = ["0.1", "0.5", "1.0", "+Inf"].contains(&edge.as_str());
+            let labels = format!("{handler},le=\"{edge}\",method=\"POST\"");
+            self.sample_if(used && kept, &format!("{name}_bucket"), &labels, below);
+        }
+        self.sample_if(used, &format!("{name}_count"), &post, count);
+        self.sample_if(used, &format!("{name}_sum"), &post, sum);
+        self.head(&format!("{name}_created"), help, "gauge");
+        self.created_if(used, &format!("{name}_created"), &post, &created);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, samples: &[(&str, f64)]) {
+        self.head(name, help, "gauge");
+        for &(label, value) in samples {
+            let labels = self.labels(label);
+            self.sample(name, &labels, value);
+        }
+    }
+
+    fn counter(&mut self, name: &str, help: &str, samples: &[(&str, u64)]) {
+        let (total, created) = (format!("{name}_total"), format!("{name}_created"));
+        self.head(&total, help, "counter");
+        for &(label, value) in samples {
+            let labels = self.labels(label);
+            self.sample(&total, &labels, value as f64);
+        }
+        self.head(&created, help, "gauge");
+        let at = self.created.clone();
+        for &(label, _) in samples {
+            let labels = self.labels(label);
+            self.created_if(true, &created, &labels, &at);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, unit: Unit) {
+        self.head(name, help, "histogram");
+        let bucket = format!("{name}_bucket");
+        for (edge, below) in edges(histogram, unit) {
+            let labels = self.labels(&format!("le=\"{edge}\""));
+            self.sample(&bucket, &labels, below);
+        }
+        let labels = self.labels("");
+        self.sample(&format!("{name}_count"), &labels, histogram.count() as f64);
+        self.sample(&format!("{name}_sum"), &labels, unit.base(histogram.sum()));
+        self.head(&format!("{name}_created"), help, "gauge");
+        let at = self.created.clone();
+        self.created_if(true, &format!("{name}_created"), &labels, &at);
+    }
+
+    /// The labels of a series with one label more, sorted by name as the client library does.
+    fn labels(&self, extra: &str) -> String {
+        let mut labels = self.base.iter().map(String::as_str).collect::<Vec<_>>();
+        labels.extend(Some(extra).filter(|extra| !extra.is_empty()));
+        labels.sort_unstable();
+        labels.join(",")
+    }
+
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: f64) {
+        self.created_if(true, name, labels, &number(value));
+    }
+
+    fn sample_if(&mut self, present: bool, name: &str, labels: &str, value: f64) {
+        self.created_if(present, name, labels, &number(value));
+    }
+
+    fn created_if(&mut self, present: bool, name: &str, labels: &str, value: &str) {
+        if !present {
+            return;
+        }
+        let _ = if labels.is_empty() {
+            writeln!(self.text, "{name} {value}")
+        } else {
+            writeln!(self.text, "{name}{{{labels}}} {value}")
+        };
+    }
+}
+
+/// The label of each upper edge, `+Inf` last, with the observations up to it.
+fn edges(histogram: &Histogram, unit: Unit) -> impl Iterator<Item = (String, f64)> {
+    let finite = histogram.edges().iter().map(move |&edge| number(unit.base(edge)));
+    finite
+        .chain(["+Inf".to_owned()])
+        .zip(histogram.cumulative().map(|count| count as f64).collect::<Vec<_>>())
+}
+
+fn seconds(at: Timestamp) -> f64 {
+    at.as_microsecond() as f64 / 1e6
+}
+
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// A number as the Python client library prints it: the shortest digits that give the same number,
+/// with a fraction, and from 1e6 on with an exponent of two digits.
+fn number(value: f64) -> String {
+    let plain = format!("{value:?}");
+    let (digits, exponent) = plain.split_once('e').unwrap_or((&plain, ""));
+    match digits.find('.') {
+        Some(dot) if value > 0.0 && exponent.is_empty() && dot > 6 => {
+            let mantissa = format!("{}.{}{}", &digits[..1], &digits[1..dot], &digits[dot + 1..]);
+            format!("{}e+{:02}", mantissa.trim_end_matches(['0', '.']), dot - 1)
+        }
+        _ => plain,
+    }
+}

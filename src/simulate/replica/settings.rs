@@ -1,0 +1,143 @@
+//! What makes one engine different from another.
+
+use crate::simulate::Micros;
+use crate::simulate::replica::Request;
+
+/// The limits and the speed of one engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// How long a step takes.
+    pub step: StepTime,
+    /// Seats in the batch.
+    pub max_num_seqs: u32,
+    /// Tokens that one step may compute, prompts and decodes together.
+    pub max_num_batched_tokens: u32,
+    /// Tokens in a block of the KV cache.
+    pub block_size: u32,
+    /// Blocks that requests can hold.
+    pub kv_blocks: u32,
+    /// What a waiting request needs, and what a preempted one keeps.
+    pub admission: Admission,
+}
+
+/// The coefficients of a step's time, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepTime {
+    /// For the step itself: reading the weights, launching kernels.
+    pub alpha: f64,
+    /// For each token of a prompt that is computed.
+    pub beta: f64,
+    /// For each request that decodes one token.
+    pub delta: f64,
+    /// For each token in the KV cache that a decode reads.
+    pub gamma: f64,
+}
+
+/// What a waiting request needs to be admitted, and what it keeps when it is preempted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Its whole prompt must fit into the free blocks, and a preempted request keeps the tokens
+    /// that it has generated: they return as a part of its prompt. This is what vLLM does.
+    WholePrompt,
+    /// Its first chunk must fit, and a preempted request starts from nothing.
+    FirstChunk,
+}
+
+/// Why no engine can have these settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// A count that must not be zero is.
+    #[error("seats, block size and KV blocks must not be zero")]
+    Zero,
+    /// The step's budget is smaller than its seats.
+    #[error("max_num_batched_tokens must be at least max_num_seqs")]
+    BudgetBelowSeats,
+    /// A coefficient is negative or not a number.
+    #[error("the coefficients of a step's time must be finite and not negative")]
+    Coefficient,
+}
+
+// === impl Settings ===
+
+impl Settings {
+    pub(crate) fn check(&self) -> Result<(), SettingsError> {
+        let Self { step, max_num_seqs, max_num_batched_tokens, block_size, kv_blocks, .. } = *self;
+        if max_num_seqs == 0 || block_size == 0 || kv_blocks == 0 {
+            return Err(SettingsError::Zero);
+        }
+        if max_num_batched_tokens < max_num_seqs {
+            return Err(SettingsError::BudgetBelowSeats);
+        }
+        let StepTime { alpha, beta, delta, gamma } = step;
+        if [alpha, beta, delta, gamma].iter().any(|&c| !c.is_finite() || c < 0.0) {
+            return Err(SettingsError::Coefficient);
+        }
+        Ok(())
+    }
+
+    pub(crate) const fn blocks(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.block_size)
+    }
+
+    /// Whether a request can be finished with the whole cache to itself.
+    #[must_use]
+    pub const fn can_serve(&self, request: &Request) -> bool {
+        let most = request.prompt as u64 + request.output as u64 - 1;
+        request.prompt > 0
+            && request.output > 0
+            && most <= self.kv_blocks as u64 * self.block_size as u64
+    }
+}
+
+impl StepTime {
+    /// How long a step takes.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "coefficients are not negative, and the cut to whole microseconds is the rule"
+    )]
+    pub fn of(&self, prefill_tokens: u32, decodes: u32, kv_tokens: u64) -> Micros {
+        let Self { alpha, beta, delta, gamma } = *self;
+        let micros = ((alpha + beta * f64::from(prefill_tokens)) + delta * f64::from(decodes))
+            + gamma * kv_tokens as f64;
+        Micros::new((micros as u64).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_cut_to_whole_microseconds_and_never_takes_none() {
+        let step = StepTime { alpha: 7050.0, beta: 19.5, delta: 25.4, gamma: 0.0 };
+        assert_eq!(step.of(374, 0, 0), Micros::new(14_343));
+        assert_eq!(step.of(0, 1, 1_000_000), Micros::new(7_075));
+        let reading = StepTime { gamma: 0.042, ..step };
+        assert_eq!(reading.of(0, 1, 100_000), Micros::new(11_275));
+        let instant = StepTime { alpha: 0.0, beta: 0.0, delta: 0.0, gamma: 0.0 };
+        assert_eq!(instant.of(1, 1, 1), Micros::new(1));
+    }
+
+    #[test]
+    fn settings_that_vllm_refuses_are_refused() {
+        let step = StepTime { alpha: 1.0, beta: 0.0, delta: 0.0, gamma: 0.0 };
+        let good = Settings {
+            step,
+            max_num_seqs: 8,
+            max_num_batched_tokens: 8,
+            block_size: 16,
+            kv_blocks: 1,
+            admission: Admission::WholePrompt,
+        };
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(Settings { kv_blocks: 0, ..good }.check(), Err(SettingsError::Zero));
+        assert_eq!(
+            Settings { max_num_seqs: 9, ..good }.check(),
+            Err(SettingsError::BudgetBelowSeats)
+        );
+        let step = StepTime { beta: f64::NAN, ..step };
+        assert_eq!(Settings { step, ..good }.check(), Err(SettingsError::Coefficient));
+    }
+}

@@ -1,0 +1,122 @@
+//! Plimsoll as a process.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+use crate::engines::PORT;
+use crate::page::MODEL;
+use crate::stage::{Stage, until};
+
+/// A running Plimsoll. Dropping it ends it by force.
+pub(crate) struct Daemon {
+    child: Child,
+    log: PathBuf,
+    url: String,
+}
+
+impl Daemon {
+    /// Starts Plimsoll for the variant of one namespace, and waits until it is ready and the API
+    /// server has seen it.
+    pub(crate) fn start(stage: &Stage, namespace: &str) -> Self {
+        let daemon = Self::launch(stage, namespace);
+        stage.look_again();
+        until("the APIService available", || {
+            let path = "jsonpath={.status.conditions[?(@.type==\"Available\")].status}";
+            let name = "v1beta1.external.metrics.k8s.io";
+            let status = stage.kubectl(&["get", "apiservice", name, "-o", path]).ok()?;
+            (status == "True").then_some(())
+        });
+        daemon
+    }
+
+    fn launch(stage: &Stage, namespace: &str) -> Self {
+        let folder = stage.folder.join(namespace);
+        fs::create_dir_all(&folder).unwrap();
+        let (config, log) = (folder.join("plimsoll.yaml"), folder.join("plimsoll.log"));
+        fs::write(&config, configuration(stage, namespace)).unwrap();
+        let output = File::options().append(true).create(true).open(&log).unwrap();
+        // A test that is ended by force must not leave its daemon behind.
+        let mut child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_plimsoll"), "run", "--config"])
+            .arg(&config)
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        let url = format!("http://{}:8080", stage.address());
+        until("Plimsoll ready", || {
+            if let Some(status) = child.try_wait().unwrap() {
+                panic!("Plimsoll ended with {status}:\n{}", fs::read_to_string(&log).unwrap());
+            }
+            stage.page(&format!("{url}/readyz")).map(|_| ())
+        });
+        Self { child, log, url }
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// The value of the series of one of its gauges whose labels contain these; `None` while there
+    /// is none.
+    pub(crate) fn gauge(&self, stage: &Stage, name: &str, labels: &[&str]) -> Option<u32> {
+        self.gauge_text(stage, name, labels)?.parse().ok()
+    }
+
+    /// The same, as it is written.
+    pub(crate) fn gauge_text(&self, stage: &Stage, name: &str, labels: &[&str]) -> Option<String> {
+        let page = stage.page(&format!("{}/metrics", self.url))?;
+        let of = |line: &&str| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+                && labels.iter().all(|label| line.contains(label))
+        };
+        Some(page.lines().find(of)?.rsplit(' ').next()?.to_owned())
+    }
+
+    /// The number that it publishes.
+    pub(crate) fn desired(&self, stage: &Stage) -> Option<u32> {
+        self.gauge(stage, "plimsoll_desired_replicas", &["variant=\"llama\""])
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: &str) {
+        let status = Command::new("kill").arg(signal).arg(self.child.id().to_string()).status();
+        assert!(status.unwrap().success());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It is gone already when the test killed it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn configuration(stage: &Stage, namespace: &str) -> String {
+    let address = stage.address();
+    let cluster = stage.cluster();
+    let cluster = cluster.display();
+    format!(
+        "server: {{listen: \"{address}:8080\"}}
+external_metrics:
+  enabled: true
+  listen: \"{address}:8443\"
+  tls: {{cert_file: {cluster}/pki/plimsoll.plimsoll.crt, key_file: {cluster}/pki/plimsoll.plimsoll.key}}
+kubernetes: {{enabled: true, kubeconfig: {cluster}/plimsoll.plimsoll.kubeconfig}}
+tick_interval: 1s
+observe: {{window: 5s, stale_after: 4s}}
+scrape: {{interval: 1s, timeout: 1s}}
+enforce: {{scale_down: {{stabilization_window: 5s}}}}
+variants:
+- name: llama
+  namespace: {namespace}
+  model: {MODEL}
+  cost: 1
+  targets: {{scale_target: {{api_version: apps/v1, kind: Deployment, name: llama}}}}
+  scrape: {{port: {PORT}}}
+"
+    )
+}

@@ -1,0 +1,195 @@
+//! What the scenarios play on: a control plane that all of them share, and the engines in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{Api, Client};
+use plimsoll::collect::cluster;
+use tokio::runtime::Runtime;
+
+use crate::engines::Engines;
+
+const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/tools");
+const PLIMSOLL: &str = include_str!("manifests/plimsoll.yaml");
+const VARIANT: &str = include_str!("manifests/variant.yaml");
+/// The HPA is the one that users are given.
+const HPA: &str = include_str!("../../examples/hpa.yaml");
+
+/// How long the slowest step may take on a machine that does other things too.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
+
+/// How often a condition is looked at.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// A control plane with Plimsoll's manifests applied, and engines in its pods.
+pub(crate) struct Stage {
+    /// Where it keeps its files.
+    pub(crate) folder: PathBuf,
+    /// `127.N`, the block of addresses that is its own.
+    pub(crate) net: String,
+    /// What the pods' engines say.
+    pub(crate) engines: Engines,
+    client: Client,
+    runtime: Runtime,
+}
+
+/// The stage, which is built when it is first asked for and ends with this process.
+pub(crate) fn stage() -> &'static Stage {
+    static STAGE: OnceLock<Stage> = OnceLock::new();
+    STAGE.get_or_init(Stage::build)
+}
+
+impl Stage {
+    fn build() -> Self {
+        let folder = std::env::var_os("PLIMSOLL_E2E_DIR")
+            .map_or_else(|| tempfile::tempdir().unwrap().keep(), PathBuf::from);
+        let cluster = folder.join("cluster");
+        control_plane("up", &cluster, &[]);
+        control_plane("cert", &cluster, &["plimsoll", "plimsoll"]);
+        let net = fs::read_to_string(cluster.join("net")).unwrap().trim().to_owned();
+        let runtime = Runtime::new().unwrap();
+        let admin = cluster.join("admin.kubeconfig");
+        let client = runtime.block_on(cluster::client(Some(&admin), None)).unwrap();
+        let engines = Engines::default();
+        runtime.spawn(engines.clone().serve(client.clone()));
+        let stage = Self { folder, net, engines, client, runtime };
+        let ca = fs::read(stage.cluster().join("pki/serving-ca.crt")).unwrap();
+        let ca = k8s_openapi::ByteString(ca);
+        let ca = serde_json::to_string(&ca).unwrap();
+        stage.apply(&PLIMSOLL.replace("ADDRESS", &stage.address()).replace("CA_BUNDLE", &ca));
+        control_plane("kubeconfig", &stage.cluster(), &["plimsoll", "plimsoll"]);
+        stage
+    }
+
+    /// The control plane's folder.
+    pub(crate) fn cluster(&self) -> PathBuf {
+        self.folder.join("cluster")
+    }
+
+    /// The address on which Plimsoll listens.
+    pub(crate) fn address(&self) -> String {
+        format!("{}.200.1", self.net)
+    }
+
+    /// Runs kubectl as the cluster's administrator.
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        let output = self.kubectl_command().args(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(text) } else { Err(errors) }
+    }
+
+    fn kubectl_command(&self) -> Command {
+        let mut command = Command::new(tools().join("kubectl"));
+        command.arg("--kubeconfig").arg(self.cluster().join("admin.kubeconfig"));
+        command
+    }
+
+    /// Applies manifests.
+    pub(crate) fn apply(&self, manifests: &str) {
+        let mut command = self.kubectl_command();
+        let mut child =
+            command.args(["apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        let child = child.as_mut().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), manifests.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "kubectl apply failed");
+    }
+
+    /// Makes a namespace with the variant `llama`, of so many replicas, and the HPA that scales it.
+    pub(crate) fn open(&self, namespace: &str, replicas: u32) {
+        self.open_within(namespace, replicas, PATIENCE);
+    }
+
+    /// The same, with another patience.
+    pub(crate) fn open_within(&self, namespace: &str, replicas: u32, patience: Duration) {
+        let variant = VARIANT.replace("NAMESPACE", namespace);
+        self.apply(&variant.replace("REPLICAS", &replicas.to_string()));
+        self.apply(&HPA.replace("namespace: shop", &format!("namespace: {namespace}")));
+        let ready = || (self.engines.ready(namespace) == replicas).then_some(());
+        within(patience, &format!("{replicas} ready pods in {namespace}"), ready);
+    }
+
+    /// The replicas that the Deployment is asked for; `None` while the API server is away.
+    pub(crate) fn replicas(&self, namespace: &str) -> Option<u32> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+        let deployment = self.runtime.block_on(api.get("llama")).ok()?;
+        deployment.spec?.replicas?.try_into().ok()
+    }
+
+    /// Runs something beside the scenario.
+    pub(crate) fn spawn(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> tokio::task::JoinHandle<()> {
+        self.runtime.spawn(task)
+    }
+
+    /// The page at a URL; `None` while nothing answers there.
+    pub(crate) fn page(&self, url: &str) -> Option<String> {
+        let get = async {
+            let answer = reqwest::Client::new().get(url).timeout(Duration::from_secs(5)).send();
+            answer.await?.error_for_status()?.text().await
+        };
+        self.runtime.block_on(get).ok()
+    }
+
+    /// Has the API server look at the provider now; on its own it looks every half minute.
+    pub(crate) fn look_again(&self) {
+        let name = "apiservice/v1beta1.external.metrics.k8s.io";
+        let now = format!("plimsoll.test/look-again={}", rand::random::<u32>());
+        self.kubectl(&["annotate", "--overwrite", name, &now]).unwrap();
+    }
+
+    /// Ends the API server and starts it again.
+    pub(crate) fn restart_api_server(&self) {
+        control_plane("restart", &self.cluster(), &["kube-apiserver"]);
+    }
+}
+
+fn tools() -> PathBuf {
+    let cache = || {
+        let home = PathBuf::from(std::env::var_os("HOME").unwrap());
+        std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from)
+    };
+    std::env::var_os("TOOLS").map_or_else(|| cache().join("plimsoll/tools"), PathBuf::from)
+}
+
+fn control_plane(command: &str, folder: &Path, arguments: &[&str]) {
+    let status = Command::new(Path::new(TOOLS).join("control-plane"))
+        .arg(command)
+        .arg(folder)
+        .args(arguments)
+        .env("TOOLS", tools())
+        .env("OWNER", std::process::id().to_string())
+        .status()
+        .unwrap();
+    assert!(status.success(), "control-plane {command} failed");
+}
+
+/// Waits for something.
+pub(crate) fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    within(PATIENCE, what, look)
+}
+
+/// Waits for something, for so long.
+pub(crate) fn within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..patience.as_millis() / GLANCE.as_millis() {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        std::thread::sleep(GLANCE);
+    }
+    panic!("never saw {what}");
+}
+
+/// Looks on for a while, and fails when what is seen is not so even once.
+pub(crate) fn stays(what: &str, time: Duration, mut look: impl FnMut() -> bool) {
+    for _ in 0..time.as_millis() / GLANCE.as_millis() {
+        assert!(look(), "{what} did not stay so");
+        std::thread::sleep(GLANCE);
+    }
+}

@@ -1,0 +1,222 @@
+//! What the source must look like for the design to hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// The core: it must not know where its inputs come from.
+const CORE: &[&str] = &["units", "fleet", "observe", "analyze", "decide", "pipeline"];
+
+/// What the programs are made of.
+const PARTS: &[&str] = &[
+    "units",
+    "fleet",
+    "observe",
+    "analyze",
+    "decide",
+    "pipeline",
+    "clock",
+    "telemetry",
+    "config",
+    "collect",
+    "server",
+    "publish",
+];
+
+/// The modules that put [`PARTS`] together, and may name all of them.
+const PROGRAMS: &[&str] = &["daemon", "demo", "cli"];
+
+/// Each top-level module and the top-level modules that it may name beside itself.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("units", &[]),
+    ("fleet", &["units"]),
+    ("observe", &["fleet", "units"]),
+    ("analyze", &["observe", "fleet", "units"]),
+    ("decide", &["analyze", "observe", "fleet", "units"]),
+    ("pipeline", &["decide", "analyze", "observe", "fleet", "units"]),
+    ("clock", &[]),
+    ("telemetry", &[]),
+    ("config", &["pipeline", "decide", "analyze", "observe", "collect", "fleet", "units"]),
+    ("collect", &["observe", "fleet", "units", "clock"]),
+    ("server", &["clock"]),
+    ("publish", &["decide", "observe", "fleet", "units", "clock", "server"]),
+    ("simulate", &["pipeline", "decide", "observe", "fleet", "units", "clock"]),
+    ("daemon", &["cli"]),
+    ("demo", &["daemon", "simulate", "cli"]),
+    ("cli", &["daemon", "demo", "simulate"]),
+];
+
+/// Of another module, what a module may name only in part: the module, the other, and the paths.
+const ONLY: &[(&str, &str, &[&str])] = &[
+    ("config", "collect", &["collect::scrape::", "collect::targets::"]),
+    // The programs take their arguments as the command line gives them.
+    ("daemon", "cli", &["cli::RunArgs", "cli::LogFormat", "cli::{"]),
+    ("demo", "cli", &["cli::DemoArgs", "cli::DemoOutput", "cli::{"]),
+];
+
+/// The most lines of a file before its tests.
+const LINES_MAX: usize = 600;
+
+#[test]
+fn modules_only_use_what_they_may() {
+    let mut wrong = Vec::new();
+    for (file, text) in sources() {
+        let Some(module) = top_module(&file) else { continue };
+        let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == module) else {
+            wrong.push(format!("{} belongs to no module in the table", file.display()));
+            continue;
+        };
+        for path in crate_paths(&text) {
+            let name = |c: char| c.is_alphanumeric() || c == '_';
+            let used = path.split(|c| !name(c)).next().unwrap_or_default();
+            let any = PROGRAMS.contains(&module.as_str()) && PARTS.contains(&used);
+            let parts = ONLY.iter().find(|(name, other, _)| *name == module && *other == used);
+            let whole = used == module || any || allowed.contains(&used);
+            let part = parts
+                .is_none_or(|(_, _, starts)| starts.iter().any(|start| path.starts_with(start)));
+            if !whole || !part {
+                wrong.push(format!("{} must not use crate::{path}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_module_of_the_table_exists() {
+    let modules: BTreeSet<String> = sources().keys().filter_map(|file| top_module(file)).collect();
+    let table: BTreeSet<String> = MAY_USE.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(modules, table);
+}
+
+#[test]
+fn every_source_file_is_part_of_the_program() {
+    let sources = sources();
+    let mut reached: BTreeSet<PathBuf> = [root("src/lib.rs"), root("src/main.rs")].into();
+    let mut open: Vec<PathBuf> = reached.iter().cloned().collect();
+    while let Some(file) = open.pop() {
+        let folder = match file.file_name().and_then(|name| name.to_str()) {
+            Some("lib.rs" | "main.rs") => file.parent().unwrap().to_owned(),
+            _ => file.with_extension(""),
+        };
+        for line in sources[&file].lines() {
+            let Some(name) = declared_module(line) else { continue };
+            let child = folder.join(format!("{name}.rs"));
+            if sources.contains_key(&child) && reached.insert(child.clone()) {
+                open.push(child);
+            }
+        }
+    }
+    let lost: Vec<_> = sources.keys().filter(|file| !reached.contains(*file)).collect();
+    assert!(lost.is_empty(), "no `mod` leads to {lost:?}");
+}
+
+#[test]
+fn no_file_is_longer_than_one_can_read() {
+    let long: Vec<String> = sources()
+        .iter()
+        .map(|(file, text)| (file, before_tests(text).lines().count()))
+        .filter(|(_, lines)| *lines > LINES_MAX)
+        .map(|(file, lines)| format!("{} has {lines} lines before its tests", file.display()))
+        .collect();
+    assert!(long.is_empty(), "more than {LINES_MAX}:\n{}", long.join("\n"));
+}
+
+#[test]
+fn the_core_does_no_io_and_knows_no_wire_format() {
+    let mut wrong = Vec::new();
+    for (file, text) in sources() {
+        if !top_module(&file).is_some_and(|module| CORE.contains(&module.as_str())) {
+            continue;
+        }
+        for (at, line) in before_tests(&text).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            for word in ["async ", "tokio", "tracing", "Deserialize", "std::fs", "std::net"] {
+                if code.contains(word) {
+                    wrong.push(format!("{}:{} has {word:?}", file.display(), at + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn only_the_dialects_know_the_names_of_engine_metrics() {
+    let mut wrong = Vec::new();
+    for (file, text) in sources() {
+        let path = file.strip_prefix(root("src")).unwrap().to_string_lossy().into_owned();
+        if path.starts_with("observe/engine") || path.starts_with("simulate") {
+            continue;
+        }
+        for (at, line) in before_tests(&text).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if code.contains("vllm:") || code.contains("sglang:") {
+                wrong.push(format!("{path}:{}: {}", at + 1, line.trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_tests_of_the_architecture_see_what_they_should() {
+    let text =
+        "use crate::a::B;\nlet x = crate::c::d();\n//! [`crate::doc::Link`]\nuse crate::{e};\n";
+    let paths: Vec<String> = crate_paths(text).collect();
+    assert_eq!(paths, ["a::B;", "c::d();", "{e};"]);
+    assert_eq!(declared_module("pub(crate) mod names;"), Some("names"));
+    assert_eq!(declared_module("mod tests {"), None);
+    assert_eq!(before_tests("a\n#[cfg(test)]\nb\n"), "a\n");
+}
+
+/// What follows `crate::` in code, up to a space; documentation may link anywhere.
+fn crate_paths(text: &str) -> impl Iterator<Item = String> {
+    let code = before_tests(text).lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.flat_map(|line| {
+        line.split("crate::").skip(1).map(|rest| {
+            let end = rest.find(|c: char| c.is_whitespace()).unwrap_or(rest.len());
+            rest[..end].to_owned()
+        })
+    })
+    .collect::<Vec<_>>()
+    .into_iter()
+}
+
+fn before_tests(text: &str) -> &str {
+    text.find("#[cfg(test)]").map_or(text, |at| &text[..at])
+}
+
+fn declared_module(line: &str) -> Option<&str> {
+    let rest = line.trim().strip_suffix(';')?;
+    let rest = rest.strip_prefix("pub(crate) ").or(rest.strip_prefix("pub ")).unwrap_or(rest);
+    rest.strip_prefix("mod ")
+}
+
+/// The top-level module of a file; the roots have none.
+fn top_module(file: &Path) -> Option<String> {
+    let path = file.strip_prefix(root("src")).unwrap();
+    let first = Path::new(path.components().next().unwrap().as_os_str()).with_extension("");
+    let name = first.to_string_lossy().into_owned();
+    (name != "lib" && name != "main").then_some(name)
+}
+
+fn sources() -> BTreeMap<PathBuf, String> {
+    let mut sources = BTreeMap::new();
+    let mut folders = vec![root("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                sources.insert(path, text);
+            }
+        }
+    }
+    sources
+}
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}

@@ -1,0 +1,142 @@
+//! The command line, as its users see it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn plimsoll(arguments: &[&str]) -> Output {
+    // What the environment sets would be a layer of its own.
+    Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_clear()
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn every_help_text_is_as_reviewed() {
+    for (name, arguments) in [
+        ("help", vec!["--help"]),
+        ("help_run", vec!["run", "--help"]),
+        ("help_check", vec!["check", "--help"]),
+        ("help_schema", vec!["schema", "--help"]),
+        ("help_demo", vec!["demo", "--help"]),
+    ] {
+        let output = plimsoll(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{name}");
+        assert!(output.stderr.is_empty(), "{name}: help is a result");
+        insta::assert_snapshot!(name, text(&output.stdout));
+    }
+}
+
+#[test]
+fn a_wrong_command_line_exits_64_and_prints_no_result() {
+    for arguments in [
+        &[][..],
+        &["fly"],
+        &["run"],
+        &["check"],
+        &["check", "a", "b"],
+        &["demo", "--for", "90"],
+        &["demo", "--for", "0s"],
+        &["demo", "--output", "loud"],
+    ] {
+        let output = plimsoll(arguments);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_configuration_that_is_not_there_exits_64_and_names_it_once() {
+    let output = plimsoll(&["check", "no/such/file.yaml"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(output.stdout.is_empty());
+    assert_eq!(
+        text(&output.stderr),
+        "plimsoll: cannot read the configuration file no/such/file.yaml: No such file or directory \
+         (os error 2)\n"
+    );
+}
+
+#[test]
+fn check_prints_all_problems_on_standard_error_and_exits_64() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.yaml");
+    std::fs::write(&file, "tick_intervall: 1s\nobserve: {window: 5 parsecs}\n").unwrap();
+    let output = plimsoll(&["check", path(&file)]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(output.stdout.is_empty());
+    let errors = text(&output.stderr);
+    for problem in ["tick_intervall", "`tick_interval`", "observe.window", "5 parsecs", "variants"]
+    {
+        assert!(errors.contains(problem), "{problem} is not in:\n{errors}");
+    }
+}
+
+#[test]
+fn check_prints_a_configuration_that_check_accepts() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("printed.yaml");
+    let printed = plimsoll(&["check", "--print", "--skip-files", "examples/plimsoll.yaml"]);
+    assert_eq!(printed.status.code(), Some(0), "{}", text(&printed.stderr));
+    std::fs::write(&file, &printed.stdout).unwrap();
+    let again = plimsoll(&["check", "--print", "--skip-files", path(&file)]);
+    assert_eq!(text(&again.stdout), text(&printed.stdout));
+}
+
+#[test]
+fn the_environment_is_laid_over_the_file() {
+    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["check", "--print", "--skip-files", "examples/plimsoll.yaml"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_clear()
+        .env("PLIMSOLL__SERVER__LISTEN", "127.0.0.1:1234")
+        // What Kubernetes sets beside a service of this name means nothing.
+        .env("PLIMSOLL_PORT", "tcp://10.0.0.1:80")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("listen: \"127.0.0.1:1234\""));
+}
+
+#[test]
+fn warnings_go_to_standard_error_and_leave_the_exit_code() {
+    let output = plimsoll(&["check", "examples/plimsoll.yaml"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).starts_with("examples/plimsoll.yaml is valid: 2 variants, hash "));
+    let warned = text(&output.stderr);
+    assert!(warned.contains("warning: variants[1].targets.file.paths[0]"), "{warned}");
+}
+
+#[test]
+fn the_schema_is_printed_as_json() {
+    let output = plimsoll(&["schema"]);
+    assert_eq!(output.status.code(), Some(0));
+    let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(schema, plimsoll::config::schema());
+}
+
+#[test]
+fn exit_codes_follow_the_cause() {
+    use plimsoll::cli::{EXIT_BUG, EXIT_UNAVAILABLE, EXIT_USAGE, exit_code};
+
+    let missing = plimsoll::config::load(Path::new("/no/such"), plimsoll::config::Files::MustExist);
+    let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+    for (error, code) in [
+        (anyhow::Error::new(missing.unwrap_err()).context("cannot start"), EXIT_USAGE),
+        (anyhow::Error::new(refused).context("cannot listen"), EXIT_UNAVAILABLE),
+        (anyhow::anyhow!("an invariant does not hold"), EXIT_BUG),
+    ] {
+        assert_eq!(exit_code(&error), code, "{error:#}");
+    }
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

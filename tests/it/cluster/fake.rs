@@ -1,0 +1,348 @@
+//! An API server that says what a test tells it to: list, watch, scale and discovery, as JSON.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A change of an object in a collection, as a watch shows it.
+#[derive(Clone)]
+struct Event {
+    version: u64,
+    collection: String,
+    kind: &'static str,
+    object: Value,
+}
+
+#[derive(Default)]
+struct Objects {
+    version: u64,
+    /// Events at or below this version are forgotten.
+    compacted: u64,
+    collections: BTreeMap<String, BTreeMap<String, Value>>,
+    documents: BTreeMap<String, Value>,
+    events: Vec<Event>,
+    refused: BTreeSet<String>,
+    /// How many requests below these paths are still refused.
+    refused_in_passing: BTreeMap<String, u32>,
+    requests: Vec<String>,
+}
+
+/// The API server. Dropping it ends it.
+pub(crate) struct FakeCluster {
+    address: SocketAddr,
+    objects: Arc<Mutex<Objects>>,
+    changed: watch::Sender<u64>,
+    serving: Option<JoinSet<()>>,
+}
+
+impl FakeCluster {
+    /// One that listens, and knows the groups that a cluster has.
+    pub(crate) async fn start() -> Self {
+        let mut fake = Self::away().await;
+        fake.come_up().await;
+        fake
+    }
+
+    /// One that has an address, but does not listen yet.
+    pub(crate) async fn away() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let fake = Self {
+            address: listener.local_addr().unwrap(),
+            objects: Arc::default(),
+            changed: watch::channel(0).0,
+            serving: None,
+        };
+        fake.resources("/apis/apps/v1", &[("deployments", "Deployment")]);
+        fake
+    }
+
+    pub(crate) fn client(&self) -> kube::Client {
+        let uri = format!("http://{}", self.address).parse().unwrap();
+        kube::Client::try_from(kube::Config::new(uri)).unwrap()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Listens.
+    pub(crate) async fn come_up(&mut self) {
+        let listener = TcpListener::bind(self.address).await.unwrap();
+        let (objects, changed) = (self.objects.clone(), self.changed.clone());
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (objects, changed) = (objects.clone(), changed.clone());
+                connections.spawn(async move {
+                    let service = service_fn(move |request| {
+                        let response = answer(&request, &objects, &changed);
+                        async move { Ok::<_, Infallible>(response) }
+                    });
+                    let io = TokioIo::new(stream);
+                    // A client that goes away is no failure of the test.
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(io, service)
+                        .await;
+                });
+            }
+        });
+        self.serving = Some(serving);
+    }
+
+    /// Stops listening and cuts every connection.
+    pub(crate) async fn go_down(&mut self) {
+        if let Some(mut serving) = self.serving.take() {
+            serving.shutdown().await;
+        }
+    }
+
+    /// Makes a group version known to discovery.
+    pub(crate) fn resources(&self, path: &str, kinds: &[(&str, &str)]) {
+        let group_version = path.trim_start_matches("/apis/").trim_start_matches("/api/");
+        let resources: Vec<Value> = kinds
+            .iter()
+            .map(|(name, kind)| {
+                json!({"name": name, "singularName": "", "namespaced": true, "kind": kind,
+                       "verbs": ["get", "list", "watch"]})
+            })
+            .collect();
+        let document = json!({"kind": "APIResourceList", "apiVersion": "v1",
+                              "groupVersion": group_version, "resources": resources});
+        self.document(path, document);
+    }
+
+    /// Answers a path with this.
+    pub(crate) fn document(&self, path: &str, document: Value) {
+        self.objects.lock().unwrap().documents.insert(path.to_owned(), document);
+    }
+
+    /// Creates or replaces an object of a collection.
+    pub(crate) fn put(&self, collection: &str, object: &Value) {
+        let mut objects = self.objects.lock().unwrap();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        let known = objects.collections.entry(collection.to_owned()).or_default();
+        let kind = if known.contains_key(&name) { "MODIFIED" } else { "ADDED" };
+        record(&mut objects, collection, kind, &name, object.clone());
+        self.changed.send_replace(objects.version);
+    }
+
+    /// Deletes an object of a collection.
+    pub(crate) fn delete(&self, collection: &str, name: &str) {
+        let mut objects = self.objects.lock().unwrap();
+        let object = objects.collections[collection][name].clone();
+        record(&mut objects, collection, "DELETED", name, object);
+        self.changed.send_replace(objects.version);
+    }
+
+    /// Refuses, with 403, everything below the path.
+    pub(crate) fn refuse(&self, path: &str) {
+        self.objects.lock().unwrap().refused.insert(path.to_owned());
+    }
+
+    /// Refuses, with 403, the next few requests for the path.
+    pub(crate) fn refuse_next(&self, path: &str, requests: u32) {
+        self.objects.lock().unwrap().refused_in_passing.insert(path.to_owned(), requests);
+    }
+
+    /// How many of those are to come.
+    pub(crate) fn to_refuse(&self, path: &str) -> u32 {
+        self.objects.lock().unwrap().refused_in_passing[path]
+    }
+
+    /// Refuses it no longer.
+    pub(crate) fn allow(&self, path: &str) {
+        self.objects.lock().unwrap().refused.remove(path);
+    }
+
+    /// Forgets the history, so that every watch must start over, and says so to those that run.
+    pub(crate) fn compact(&self) {
+        let mut objects = self.objects.lock().unwrap();
+        objects.version += 1;
+        objects.compacted = objects.version;
+        objects.events.clear();
+        self.changed.send_replace(objects.version);
+    }
+
+    /// The requests so far that list what is at the path.
+    pub(crate) fn lists_of(&self, path: &str) -> usize {
+        let objects = self.objects.lock().unwrap();
+        let of = |request: &&String| {
+            let (found, query) = request.split_once('?').unwrap_or((request, ""));
+            found == path && !query.contains("watch=true")
+        };
+        objects.requests.iter().filter(of).count()
+    }
+}
+
+fn record(
+    objects: &mut Objects,
+    collection: &str,
+    kind: &'static str,
+    name: &str,
+    mut object: Value,
+) {
+    objects.version += 1;
+    let version = objects.version;
+    object["metadata"]["resourceVersion"] = json!(version.to_string());
+    let known = objects.collections.entry(collection.to_owned()).or_default();
+    if kind == "DELETED" {
+        known.remove(name);
+    } else {
+        known.insert(name.to_owned(), object.clone());
+    }
+    objects.events.push(Event { version, collection: collection.to_owned(), kind, object });
+}
+
+fn answer(
+    request: &Request<Incoming>,
+    objects: &Arc<Mutex<Objects>>,
+    changed: &watch::Sender<u64>,
+) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let query: BTreeMap<String, String> =
+        form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes())
+            .into_owned()
+            .collect();
+    let mut known = objects.lock().unwrap();
+    known.requests.push(request.uri().to_string());
+    if known.refused.iter().any(|refused| path.starts_with(refused.as_str())) {
+        return failure(StatusCode::FORBIDDEN, "Forbidden");
+    }
+    if let Some(left) = known.refused_in_passing.get_mut(&path).filter(|left| **left > 0) {
+        *left -= 1;
+        return failure(StatusCode::FORBIDDEN, "Forbidden");
+    }
+    if let Some(document) = known.documents.get(&path) {
+        return whole(StatusCode::OK, document);
+    }
+    let collection =
+        path.split_once("/namespaces/").is_some_and(|(_, rest)| rest.split('/').count() == 2)
+            || path.ends_with("/apiservices");
+    if !collection {
+        return failure(StatusCode::NOT_FOUND, "NotFound");
+    }
+    if query.get("watch").is_some_and(|watch| watch == "true") {
+        let from: u64 = query["resourceVersion"].parse().unwrap();
+        if from < known.compacted {
+            return failure(StatusCode::GONE, "Expired");
+        }
+        drop(known);
+        return streamed(path, from, query, objects.clone(), changed.subscribe());
+    }
+    let items: Vec<&Value> = known
+        .collections
+        .get(&path)
+        .into_iter()
+        .flat_map(BTreeMap::values)
+        .filter(|object| selects(&query, object))
+        .collect();
+    let list = json!({"kind": "List", "apiVersion": "v1", "items": items,
+                      "metadata": {"resourceVersion": known.version.to_string()}});
+    whole(StatusCode::OK, &list)
+}
+
+/// A watch: what happened after `from`, then what happens, until the window is over.
+fn streamed(
+    collection: String,
+    mut from: u64,
+    query: BTreeMap<String, String>,
+    objects: Arc<Mutex<Objects>>,
+    mut changed: watch::Receiver<u64>,
+) -> Response<Body> {
+    let window = Duration::from_secs(query["timeoutSeconds"].parse().unwrap());
+    let (sender, receiver) = tokio::sync::mpsc::channel::<Bytes>(16);
+    let mut body = JoinSet::new();
+    body.spawn(async move {
+        let events = async {
+            loop {
+                let (lines, expired) = {
+                    let known = objects.lock().unwrap();
+                    let lines = lines(&known, &collection, from, &query);
+                    let expired = known.compacted > from;
+                    from = known.version;
+                    (lines, expired)
+                };
+                for line in lines {
+                    if sender.send(line).await.is_err() {
+                        return;
+                    }
+                }
+                if expired {
+                    let _ = sender.send(line("ERROR", &status(410, "Expired"))).await;
+                    return;
+                }
+                if changed.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(window, events).await;
+    });
+    let lines = stream::unfold((receiver, body), |(mut receiver, body)| async move {
+        let line = receiver.recv().await?;
+        Some((Ok::<_, Infallible>(Frame::data(line)), (receiver, body)))
+    });
+    Response::new(StreamBody::new(lines).boxed_unsync())
+}
+
+fn lines(
+    known: &Objects,
+    collection: &str,
+    from: u64,
+    query: &BTreeMap<String, String>,
+) -> Vec<Bytes> {
+    let events = known.events.iter().filter(|event| {
+        event.version > from && event.collection == collection && selects(query, &event.object)
+    });
+    events.map(|event| line(event.kind, &event.object)).collect()
+}
+
+fn line(kind: &str, object: &Value) -> Bytes {
+    format!("{}\n", json!({"type": kind, "object": object})).into()
+}
+
+/// Whether the selectors of a request, of the few forms that are used here, choose the object.
+fn selects(query: &BTreeMap<String, String>, object: &Value) -> bool {
+    let labels = query.get("labelSelector").map_or("", String::as_str);
+    let fields = query.get("fieldSelector").map_or("", String::as_str);
+    let pairs = |text: &str| {
+        let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+        pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect::<Vec<_>>()
+    };
+    pairs(labels).iter().all(|(key, value)| object["metadata"]["labels"][key] == value.as_str())
+        && pairs(fields).iter().all(|(_, name)| object["metadata"]["name"] == name.as_str())
+}
+
+fn whole(status: StatusCode, document: &Value) -> Response<Body> {
+    let body = Full::new(Bytes::from(document.to_string())).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response
+}
+
+fn failure(code: StatusCode, reason: &str) -> Response<Body> {
+    whole(code, &status(code.as_u16(), reason))
+}
+
+fn status(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason,
+           "message": reason, "code": code, "metadata": {}})
+}

@@ -1,0 +1,760 @@
+//! The configuration: what is refused, what it becomes, and that it prints what it is.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use plimsoll::collect::targets::{Record, Scheme, Source};
+use plimsoll::config::{
+    Authorization, Files, LoadError, Loaded, Problem, Severity, Surroundings, Targets, load, parse,
+    schema,
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// One variant, for tests of everything else.
+const VARIANT: &str = "variants: [{name: a, model: m, targets: {static: [\"h:1\"]}}]\n";
+
+/// One variant with keys that a test adds.
+fn variant(keys: &str) -> String {
+    format!("variants: [{{name: a, model: m, targets: {{static: [\"h:1\"]}}, {keys}}}]\n")
+}
+
+/// One variant with targets that a test chooses, in a cluster.
+fn targets(keys: &str) -> String {
+    format!(
+        "kubernetes: {{enabled: true}}\nvariants: [{{name: a, model: m, targets: {{{keys}}}}}]\n"
+    )
+}
+
+fn surroundings(files: Files) -> Surroundings {
+    Surroundings {
+        origin: "test.yaml".to_owned(),
+        base: PathBuf::from("/base"),
+        environment: BTreeMap::new(),
+        files,
+    }
+}
+
+fn read(text: &str) -> Result<Loaded, LoadError> {
+    parse(text, &surroundings(Files::NotChecked))
+}
+
+fn valid(text: &str) -> Loaded {
+    read(text).unwrap_or_else(|error| panic!("{text}\n{error}"))
+}
+
+fn problems(result: Result<Loaded, LoadError>) -> Vec<Problem> {
+    match result {
+        Ok(loaded) => loaded.warnings,
+        Err(LoadError::Invalid { problems, .. }) => problems,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Asserts that the only errors are these: path and a part of what is said, in any order.
+fn check_errors(text: &str, want: &[(&str, &str)]) {
+    let problems = problems(read(text));
+    let errors: Vec<&Problem> =
+        problems.iter().filter(|one| one.severity == Severity::Error).collect();
+    assert_eq!(errors.len(), want.len(), "{text}\n{errors:#?}");
+    for (path, said) in want {
+        assert!(
+            errors.iter().any(|one| one.path == *path && one.to_string().contains(said)),
+            "no {said:?} at {path} for\n{text}\n{errors:#?}"
+        );
+    }
+}
+
+fn check_warning(text: &str, path: &str, said: &str) {
+    let loaded = valid(text);
+    assert!(
+        loaded.warnings.iter().any(|one| one.path == path && one.rule.contains(said)),
+        "no {said:?} at {path} for\n{text}\n{:#?}",
+        loaded.warnings
+    );
+}
+
+#[test]
+fn an_unknown_key_is_refused_and_the_likely_one_is_named() {
+    for (text, path, said) in [
+        ("tick_intervall: 1s\n", "tick_intervall", "`tick_interval`"),
+        ("scrape: {timeuot: 1s}\n", "scrape.timeuot", "`timeout`"),
+        ("server: {colour: red}\n", "server.colour", "known here are listen"),
+        ("a.b: 1\n", "[\"a.b\"]", "not a known key"),
+        ("5: 1\n", "5", "not a known key"),
+    ] {
+        check_errors(&format!("{text}{VARIANT}"), &[(path, said)]);
+    }
+    check_errors(&variant("scrap: {}"), &[("variants[0].scrap", "`scrape`")]);
+    // The number of scrapes at the same time is not a variant's.
+    check_errors(&variant("scrape: {concurrency: 3}"), &[("variants[0].scrape.concurrency", "")]);
+}
+
+#[test]
+fn a_wrong_type_is_refused_with_what_was_found() {
+    for (text, path, said) in [
+        ("server: 5\n", "server", "must be a mapping; found 5"),
+        ("server: {listen: 8080}\n", "server.listen", "must be text; found 8080"),
+        ("kubernetes: {enabled: yes}\n", "kubernetes.enabled", "true or false; found \"yes\""),
+        ("scrape: {port: \"80\"}\n", "scrape.port", "from 0 to 65535; found \"80\""),
+        ("scrape: {port: 70000}\n", "scrape.port", "from 0 to 65535; found 70000"),
+        ("scrape: {port: -1}\n", "scrape.port", "found -1"),
+        ("scrape: {concurrency: 1.5}\n", "scrape.concurrency", "a whole number"),
+        ("scrape: {scheme: ftp}\n", "scrape.scheme", "http"),
+        ("saturation: {kv_cache_threshold: high}\n", "saturation.kv_cache_threshold", "a number"),
+        ("saturation: {transition: never}\n", "saturation.transition", "pending_only"),
+        ("saturation: {overrides: [1]}\n", "saturation.overrides", "a mapping"),
+        ("enforce: {scale_up: {policies: 3}}\n", "enforce.scale_up.policies", "a list"),
+    ] {
+        check_errors(&format!("{text}{VARIANT}"), &[(path, said)]);
+    }
+    check_errors("variants: {a: 1}\n", &[("variants", "must be a list")]);
+    check_errors("variants: [1]\n", &[("variants[0]", "must be a mapping; found 1")]);
+    check_errors(&variant("model_aliases: [3]"), &[("variants[0].model_aliases[0]", "text")]);
+    check_errors(&variant("model_aliases: [~]"), &[("variants[0].model_aliases[0]", "empty")]);
+    check_errors("- 1\n", &[("", "mapping"), ("variants", "at least one variant")]);
+}
+
+#[test]
+fn a_duration_or_size_needs_a_unit_and_a_range() {
+    for (text, path, said) in [
+        ("tick_interval: 30\n", "tick_interval", "a duration with a unit"),
+        ("tick_interval: \"30\"\n", "tick_interval", "found \"30\""),
+        ("tick_interval: 5 parsecs\n", "tick_interval", "found \"5 parsecs\""),
+        ("tick_interval: -1s\n", "tick_interval", "found \"-1s\""),
+        ("tick_interval: 0s\n", "tick_interval", "must be from 100ms to 1m; found 0s"),
+        ("observe: {window: 2h}\n", "observe.window", "from 1s to 1h; found 2h"),
+        ("shutdown: {drain: 2h}\n", "shutdown.drain", "to 1h"),
+        ("saturation: {transition_patience: 0s}\n", "saturation.transition_patience", "1s"),
+        (
+            "enforce: {scale_down: {stabilization_window: 61m}}\n",
+            "enforce.scale_down.stabilization_window",
+            "from 0s to 1h; found 1h1m",
+        ),
+        ("scrape: {body_limit: 8}\n", "scrape.body_limit", "a size with a unit"),
+        ("scrape: {body_limit: 8 miles}\n", "scrape.body_limit", "found \"8 miles\""),
+        ("scrape: {body_limit: 1B}\n", "scrape.body_limit", "from 1KiB to 1GiB; found 1B"),
+    ] {
+        check_errors(&format!("{text}{VARIANT}"), &[(path, said)]);
+    }
+}
+
+#[test]
+fn a_number_is_finite_and_in_its_range() {
+    for number in [".nan", ".inf", "-.inf", "-0.5", "0", "1.5", "1e999"] {
+        let text = format!("saturation: {{kv_cache_threshold: {number}}}\n{VARIANT}");
+        check_errors(&text, &[("saturation.kv_cache_threshold", "")]);
+    }
+    for cost in [".nan", "-1", ".inf", "1e10"] {
+        check_errors(&variant(&format!("cost: {cost}")), &[("variants[0].cost", "")]);
+    }
+}
+
+#[test]
+fn thresholds_that_make_no_sense_together_are_refused() {
+    for (keys, key, said) in [
+        ("kv_spare_trigger: 0", "kv_spare_trigger", "above 0"),
+        ("queue_spare_trigger: 0", "queue_spare_trigger", "above 0"),
+        ("kv_spare_trigger: 0.8", "kv_spare_trigger", "always grow; found 0.8"),
+        ("kv_cache_threshold: 0.1", "kv_spare_trigger", "which is 0.1"),
+        ("queue_spare_trigger: 6", "queue_spare_trigger", "which is 5"),
+        ("queue_length_threshold: 2", "queue_spare_trigger", "which is 2"),
+    ] {
+        let section = format!("saturation: {{{keys}}}\n{VARIANT}");
+        check_errors(&section, &[(&format!("saturation.{key}"), said)]);
+        let single = format!("saturation: {{overrides: {{\"m#default\": {{{keys}}}}}}}\n{VARIANT}");
+        check_errors(&single, &[(&format!("saturation.overrides[\"m#default\"].{key}"), said)]);
+    }
+    // A queue whose trigger is the threshold fires with the first request that waits.
+    valid(&format!("saturation: {{queue_spare_trigger: 5}}\n{VARIANT}"));
+}
+
+#[test]
+fn an_override_is_for_a_model_that_is_served() {
+    let overrides =
+        |name: &str| format!("saturation: {{overrides: {{\"{name}\": {{}}}}}}\n{VARIANT}");
+    let path = |name: &str| format!("saturation.overrides[\"{name}\"]");
+    for name in ["m#", "#default", "m#Default"] {
+        check_errors(&overrides(name), &[(&path(name), "MODEL#NAMESPACE")]);
+    }
+    check_errors(&overrides("m"), &[("saturation.overrides.m", "MODEL#NAMESPACE")]);
+    check_warning(&overrides("m#other"), &path("m#other"), "no variant serves this model");
+    assert_eq!(valid(&overrides("m#default")).warnings, []);
+}
+
+#[test]
+fn times_must_fit_together() {
+    for (text, path, said) in [
+        ("scrape: {timeout: 2s}\n", "scrape.timeout", "scrape.interval, which is 1s"),
+        ("scrape: {interval: 500ms}\n", "scrape.timeout", "which is 500ms; found 900ms"),
+        ("observe: {window: 1s}\n", "observe.window", "twice the longest scrape interval"),
+        ("observe: {stale_after: 500ms}\n", "observe.stale_after", "must not be shorter"),
+    ] {
+        check_errors(&format!("{text}{VARIANT}"), &[(path, said)]);
+    }
+    check_errors(
+        &variant("scrape: {interval: 40s}"),
+        &[("observe.window", "which is 40s"), ("observe.stale_after", "which is 40s")],
+    );
+    check_errors(
+        &variant("scrape: {timeout: 2s}"),
+        &[("variants[0].scrape.timeout", "variants[0].scrape.interval, which is 1s")],
+    );
+    let tight = format!("observe: {{stale_after: 1500ms}}\n{VARIANT}");
+    check_warning(&tight, "observe.stale_after", "one missed scrape");
+}
+
+/// The external metrics API with keys that a test adds.
+fn external(keys: &str) -> String {
+    format!(
+        "kubernetes: {{enabled: true}}\n\
+         external_metrics: {{tls: {{cert_file: c, key_file: k}}, {keys}}}\n{VARIANT}"
+    )
+}
+
+#[test]
+fn the_external_metrics_api_needs_what_it_is_served_with() {
+    check_errors(&external("fresh: 6m"), &[("external_metrics.fresh", "which is 5m; found 6m")]);
+    check_errors(
+        &format!("tick_interval: 1m\n{}", external("")),
+        &[("external_metrics.fresh", "longer than tick_interval")],
+    );
+    for listen in ["\"0.0.0.0:8080\"", "\"127.0.0.1:8080\""] {
+        let text = external(&format!("listen: {listen}"));
+        check_errors(&text, &[("external_metrics.listen", "server.listen")]);
+    }
+    check_errors(&external("listen: here"), &[("external_metrics.listen", "IP address")]);
+    let without_cluster = external("authorization: subject_access_review").replace("true", "false");
+    check_errors(&without_cluster, &[("external_metrics.authorization", "trust_front_proxy")]);
+    check_errors(
+        &format!("kubernetes: {{enabled: true}}\nexternal_metrics: {{}}\n{VARIANT}"),
+        &[
+            ("external_metrics.tls.cert_file", "is missing"),
+            ("external_metrics.tls.key_file", "is missing"),
+        ],
+    );
+    // What is not served needs nothing.
+    let off = valid(&format!("external_metrics: {{enabled: false}}\n{VARIANT}"));
+    assert_eq!(off.config.external_metrics, None);
+    let trusting = valid(&external("authorization: trust_front_proxy").replace("true", "false"));
+    let served = trusting.config.external_metrics.unwrap();
+    assert_eq!(served.authorization, Authorization::TrustFrontProxy);
+    assert_eq!(served.cert_file, Path::new("/base/c"));
+}
+
+#[test]
+fn files_that_are_named_must_be_there() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("there"), "").unwrap();
+    let read = |file: &str| {
+        let text = format!(
+            "state_file: {file}/state\n\
+             scrape: {{scheme: https, bearer_token_file: {file}, \
+             tls: {{ca_file: {file}, cert_file: {file}, key_file: {file}}}}}\n\
+             kubernetes: {{enabled: true, kubeconfig: {file}}}\n\
+             external_metrics: {{tls: {{cert_file: {file}, key_file: {file}}}}}\n{VARIANT}"
+        );
+        let base = folder.path().to_owned();
+        problems(parse(&text, &Surroundings { base, ..surroundings(Files::MustExist) }))
+    };
+    let paths = |file| read(file).into_iter().map(|one| one.path).collect::<Vec<String>>();
+    // A file is no folder for the state, and a folder is no file for anything else.
+    assert_eq!(paths("there"), ["state_file"]);
+    assert!(paths("absent").contains(&"state_file".to_owned()));
+    for missing in ["absent", "."] {
+        let mut paths = paths(missing);
+        paths.retain(|path| path != "state_file");
+        assert_eq!(
+            paths,
+            [
+                "external_metrics.tls.cert_file",
+                "external_metrics.tls.key_file",
+                "kubernetes.kubeconfig",
+                "scrape.bearer_token_file",
+                "scrape.tls.ca_file",
+                "scrape.tls.cert_file",
+                "scrape.tls.key_file",
+            ]
+        );
+    }
+    check_errors(
+        &format!("scrape: {{scheme: https, tls: {{cert_file: c}}}}\n{VARIANT}"),
+        &[("scrape.tls.key_file", "needs its key")],
+    );
+}
+
+#[test]
+fn credentials_that_do_not_protect_are_warned_of() {
+    for (keys, path, said) in [
+        ("bearer_token_file: t", "scrape.bearer_token_file", "in the clear"),
+        ("tls: {ca_file: c}", "scrape.tls", "no effect"),
+        (
+            "scheme: https, tls: {insecure_skip_verify: true}",
+            "scrape.tls.insecure_skip_verify",
+            "lets anyone answer",
+        ),
+    ] {
+        check_warning(&format!("scrape: {{{keys}}}\n{VARIANT}"), path, said);
+    }
+    let context = format!("kubernetes: {{context: c}}\n{VARIANT}");
+    check_warning(&context, "kubernetes.context", "no effect");
+}
+
+#[test]
+fn names_must_be_possible_in_kubernetes() {
+    for (keys, key) in [
+        ("name: Llama, model: m", "name"),
+        ("name: a_b, model: m", "name"),
+        ("name: \"\", model: m", "name"),
+        ("name: -a, model: m", "name"),
+        ("name: a, model: \"m#x\"", "model"),
+        ("name: a, model: \"\"", "model"),
+        ("name: a, model: m, namespace: A", "namespace"),
+        ("name: a, model: m, namespace: a.b", "namespace"),
+        ("name: a, model: m, accelerator: \"\"", "accelerator"),
+        ("name: a, model: m, model_aliases: [\"\"]", "model_aliases[0]"),
+    ] {
+        let text = format!("variants: [{{{keys}, targets: {{static: [\"h:1\"]}}}}]\n");
+        check_errors(&text, &[(&format!("variants[0].{key}"), "must")]);
+    }
+    let long = "a".repeat(64);
+    let text = format!("variants: [{{name: {long}, model: m, targets: {{static: [h]}}}}]\n");
+    check_errors(&text, &[("variants[0].name", "1 to 63")]);
+}
+
+#[test]
+fn what_is_required_is_missed() {
+    check_errors("", &[("variants", "at least one variant")]);
+    check_errors("variants: []\n", &[("variants", "at least one variant")]);
+    check_errors(
+        "variants: [{}]\n",
+        &[
+            ("variants[0].name", "missing"),
+            ("variants[0].model", "missing"),
+            ("variants[0].targets", "exactly one"),
+        ],
+    );
+    check_errors(
+        &format!("enforce: {{scale_up: {{policies: [{{}}]}}}}\n{VARIANT}"),
+        &[
+            ("enforce.scale_up.policies[0].type", "missing"),
+            ("enforce.scale_up.policies[0].value", "missing"),
+            ("enforce.scale_up.policies[0].period", "missing"),
+        ],
+    );
+    // What is there and wrong is not missing as well.
+    check_errors(
+        "variants: [{name: [], model: 5, targets: {static: 3}}]\n",
+        &[
+            ("variants[0].name", "must be text"),
+            ("variants[0].model", "must be text"),
+            ("variants[0].targets.static", "must be a list"),
+        ],
+    );
+}
+
+#[test]
+fn bounds_are_not_inverted() {
+    check_errors(
+        &variant("replicas: {min: 3, max: 2}"),
+        &[("variants[0].replicas.max", "variants[0].replicas.min, which is 3; found 2")],
+    );
+    check_errors(&variant("replicas: {max: 0}"), &[("variants[0].replicas.max", "from 1")]);
+    check_errors(
+        &variant("replicas: {min: 2000000}"),
+        &[("variants[0].replicas.min", "to 1000000")],
+    );
+}
+
+#[test]
+fn targets_must_be_possible() {
+    let at = |key: &str| format!("variants[0].targets{key}");
+    for (keys, key, said) in [
+        ("", "", "exactly one"),
+        ("static: [h], selector: a", "", "found static, selector"),
+        ("static: []", ".static", "at least one"),
+        ("static: [\"http://h:1\"]", ".static[0]", "HOST:PORT"),
+        ("static: [\"h:x\"]", ".static[0]", "HOST:PORT"),
+        ("static: [h, h]", ".static[1]", "targets.static[0] has claimed"),
+        ("file: {}", ".file.paths", "at least one"),
+        ("file: {paths: [f], refresh: 0s}", ".file.refresh", "from 1s"),
+        ("dns: {}", ".dns.names", "at least one"),
+        ("dns: {names: [\"a b\"]}", ".dns.names[0]", "DNS name"),
+        ("dns: {names: [a], type: MX}", ".dns.type", "SRV"),
+        ("dns: {names: [a], type: SRV, port: 1}", ".dns.port", "SRV records carry it"),
+        ("scale_target: {api_version: apps/v1, kind: Deployment}", ".scale_target.name", "missing"),
+        ("scale_target: {api_version: apps/, kind: D, name: a}", ".scale_target.api_version", "v1"),
+        ("scale_target: {api_version: v1, kind: d, name: a}", ".scale_target.kind", "Deployment"),
+        ("scale_target: {api_version: v1, kind: D, name: A}", ".scale_target.name", "lower-case"),
+        ("selector: \"a in b\"", ".selector", "label selector"),
+    ] {
+        check_errors(&targets(keys), &[(&at(key), said)]);
+    }
+    for keys in ["selector: app=a", "scale_target: {api_version: v1, kind: D, name: a}"] {
+        let text = targets(keys).replace("true", "false");
+        let key = keys.split(':').next().unwrap();
+        check_errors(&text, &[(&at(&format!(".{key}")), "needs kubernetes.enabled")]);
+    }
+}
+
+#[test]
+fn no_two_variants_claim_the_same() {
+    for (first, second, path) in [
+        ("static: [h]", "static: [g, \"h:8000\"]", "targets.static[1]"),
+        ("file: {paths: [f]}", "file: {paths: [/base/f]}", "targets.file.paths[0]"),
+        ("dns: {names: [n]}", "dns: {names: [n]}", "targets.dns.names[0]"),
+        ("selector: app=a", "selector: app=a", "targets.selector"),
+        (
+            "scale_target: {api_version: apps/v1, kind: D, name: a}",
+            "scale_target: {api_version: apps/v2, kind: D, name: a}",
+            "targets.scale_target",
+        ),
+    ] {
+        let text = format!(
+            "kubernetes: {{enabled: true}}\nvariants:\n\
+             - {{name: a, model: m, targets: {{{first}}}}}\n\
+             - {{name: b, model: m, targets: {{{second}}}}}\n"
+        );
+        check_errors(&text, &[(&format!("variants[1].{path}"), "has claimed")]);
+    }
+    let twice = "variants:\n\
+                 - {name: a, model: m, targets: {static: [h]}}\n\
+                 - {name: a, namespace: other, model: m, targets: {static: [i]}}\n\
+                 - {name: a, model: n, targets: {static: [j]}}\n";
+    check_errors(twice, &[("variants[2].name", "default/a, which variants[0].name has claimed")]);
+}
+
+#[test]
+fn all_problems_are_reported_at_once_and_in_order() {
+    let text = "\
+tick_intervall: 1s
+server: {listen: 8080}
+observe: {window: 5 parsecs, stale_after: 10ms}
+saturation: {kv_cache_threshold: .nan, kv_spare_trigger: 0.9}
+external_metrics: {fresh: 10m, hold: 5m}
+variants:
+- 5
+- name: Bad
+  model: \"a#b\"
+  replicas: {min: 5, max: 2}
+  targets: {static: [\"h:1\", \"h:1\", x y]}
+- {name: good, model: m, cost: -1, scrap: {}, targets: {static: [\"h:1\"]}}
+";
+    let error = read(text).unwrap_err();
+    insta::assert_snapshot!("all_problems_at_once", error);
+}
+
+#[test]
+fn a_syntax_error_says_line_and_column() {
+    let error = read("server:\n  listen: \"0.0.0.0:8080\n").unwrap_err();
+    assert!(
+        matches!(&error, LoadError::Syntax { line: Some(_), column: Some(_), .. }),
+        "{error:?}"
+    );
+    assert!(error.to_string().starts_with("test.yaml:"), "{error}");
+    let error = read("tick_interval: 1s\ntick_interval: 2s\n").unwrap_err();
+    assert!(error.to_string().starts_with("test.yaml:2:"), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_a_configuration_is_not_read_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("large.yaml");
+    std::fs::File::create(&file).unwrap().set_len(5 << 20).unwrap();
+    assert!(matches!(load(&file, Files::MustExist), Err(LoadError::TooLarge { .. })));
+    assert!(matches!(load(folder.path(), Files::MustExist), Err(LoadError::Read { .. })));
+}
+
+#[test]
+fn the_environment_is_a_layer_over_the_file() {
+    let with = |variables: &[(&str, &str)]| {
+        let environment =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let environment = environment.collect();
+        let text = format!("tick_interval: 2s\n{VARIANT}");
+        parse(&text, &Surroundings { environment, ..surroundings(Files::NotChecked) })
+    };
+    let config = with(&[
+        ("PLIMSOLL__SERVER__LISTEN", "[::]:9999"),
+        ("PLIMSOLL__TICK_INTERVAL", "3s"),
+        ("PLIMSOLL__COMPATIBILITY__WVA_METRICS", "true"),
+        ("PLIMSOLL__SCRAPE__PORT", "7000"),
+        ("PLIMSOLL__VARIANTS__0__COST", "2.5"),
+        ("PLIMSOLL__STATE_FILE", ""),
+        ("PLIMSOLL_PORT", "tcp://10.0.0.1:80"),
+        ("HOME", "/root"),
+    ]);
+    let config = config.unwrap().config;
+    assert_eq!(config.listen, "[::]:9999".parse().unwrap());
+    assert_eq!(config.tick_interval, Duration::from_secs(3));
+    assert!(config.wva_metrics);
+    assert_eq!(config.scrape.endpoint.port, 7000);
+    assert_eq!(config.state_file, None);
+    assert_eq!(config.variants.len(), 1);
+    assert_eq!(config.variants[0].spec.cost.per_hour().to_string(), "2.5");
+
+    let wrong = problems(with(&[
+        ("PLIMSOLL__SERVER__LISTN", "x"),
+        ("PLIMSOLL__OBSERVE", "5"),
+        ("PLIMSOLL__VARIANTS__2__NAME", "c"),
+        ("PLIMSOLL__A[", "x"),
+    ]));
+    let paths: Vec<&str> = wrong.iter().map(|one| one.path.as_str()).collect();
+    for path in ["server.listn", "observe", "variants[1]", "variants[2].model", "[\"a[\"]"] {
+        assert!(paths.contains(&path), "{path} is not among {paths:?}");
+    }
+}
+
+#[test]
+fn a_variant_overrides_single_keys_of_the_scrape_section() {
+    let text = "\
+scrape: {interval: 2s, timeout: 1s, port: 1, path: /m, scheme: https, tls: {ca_file: ca}}
+variants:
+- {name: a, model: m, targets: {static: [h]}}
+- {name: b, model: m, targets: {static: [h]}, scrape: {port: 2, tls: {insecure_skip_verify: true}}}
+- {name: c, model: m, targets: {dns: {names: [n]}}, scrape: {scheme: http, interval: 3s}}
+";
+    let config = valid(text).config;
+    let [a, b, c] = config.variants.as_slice() else { panic!("three variants") };
+    assert_eq!(a.targets, Targets::Listed(Source::Static(vec!["h:1".to_owned()])));
+    assert_eq!(b.targets, Targets::Listed(Source::Static(vec!["h:2".to_owned()])));
+    let Targets::Listed(Source::Dns { record: Record::A, port, .. }) = &c.targets else {
+        panic!("{:?}", c.targets)
+    };
+    assert_eq!(*port, Some(1));
+    assert_eq!((c.endpoint.scheme, b.endpoint.scheme), (Scheme::Http, Scheme::Https));
+    assert_eq!((c.scrape.interval, c.scrape.timeout), (secs(3), secs(1)));
+    assert_eq!(b.scrape.client.ca_file, Some(PathBuf::from("/base/ca")));
+    assert!(b.scrape.client.insecure_skip_verify && !a.scrape.client.insecure_skip_verify);
+    assert!(std::sync::Arc::ptr_eq(&a.scrape, &config.scrape.settings));
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn every_example_is_valid_and_prints_what_it_is() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(root("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        if !name.starts_with("plimsoll") || path.extension().is_none_or(|it| it != "yaml") {
+            continue;
+        }
+        seen += 1;
+        let text = std::fs::read_to_string(&path).unwrap();
+        let loaded = valid(&text);
+        assert_eq!(loaded.warnings, [], "{name}");
+        let printed = valid(&loaded.config.print());
+        assert_eq!(printed.config, loaded.config, "{name}");
+        assert_eq!(printed.config.hash(), loaded.config.hash(), "{name}");
+    }
+    assert!(seen >= 2, "{seen} examples");
+}
+
+#[test]
+fn what_is_printed_round_trips_for_every_kind_of_target_and_setting() {
+    let text = "\
+tick_interval: 1500ms
+kubernetes: {enabled: true, kubeconfig: k, context: \"123\"}
+external_metrics: {listen: \"[::1]:7\", authorization: trust_front_proxy, tls: {cert_file: c, key_file: d}}
+compatibility: {wva_metrics: true}
+state_file: s
+saturation:
+  transition: model_wide
+  kv_cache_threshold: 0.7
+  overrides: {\"m#n\": {queue_length_threshold: 7}}
+enforce: {scale_up: {select_policy: disabled, policies: []}, scale_down: {select_policy: min}}
+scrape: {body_limit: 1500kB, tls: {cert_file: a, key_file: b}, scheme: https}
+variants:
+- {name: a, namespace: n, model: m, targets: {static: [h, \"[::1]\"]}, role: decode}
+- {name: b, namespace: n, model: m, targets: {file: {paths: [f], refresh: 90s}}, replicas: {min: 0}}
+- {name: c, model: \"no\", targets: {dns: {names: [n], type: AAAA}}, model_aliases: [\"1\", \"~\"]}
+- {name: d, model: \"1e3\", targets: {dns: {names: [_x._tcp.n], type: SRV}}, accelerator: \"0x1\"}
+- {name: e, model: m, targets: {scale_target: {api_version: apps/v1, kind: D, name: e}}}
+- {name: f, model: m, targets: {selector: \"a in (b, c)\"}, scrape: {scheme: http, path: /x?y=z}}
+";
+    let config = valid(text).config;
+    let printed = config.print();
+    assert_eq!(valid(&printed).config, config, "{printed}");
+    assert_eq!(valid(&printed).config.print(), printed);
+    let other = valid(&text.replace("1500ms", "1600ms")).config;
+    assert_ne!(other.hash(), config.hash());
+    assert_eq!(config.hash().len(), 16);
+}
+
+#[test]
+fn the_defaults_are_as_documented() {
+    let document = std::fs::read_to_string(root("docs/configuration.md")).unwrap();
+    let blocks: Vec<&str> =
+        document.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    // The first block writes every key with its default, the second is the same left out.
+    let [full, short, ..] = blocks.as_slice() else { panic!("{} blocks", blocks.len()) };
+    assert_eq!(valid(full).config, valid(short).config);
+    // Every key of the schema is explained there.
+    let mut keys = Vec::new();
+    collect_keys(&schema(), &mut keys);
+    let lost: Vec<&String> = keys.iter().filter(|key| !document.contains(key.as_str())).collect();
+    assert!(lost.is_empty(), "docs/configuration.md does not name {lost:?}");
+}
+
+fn collect_keys(schema: &Value, keys: &mut Vec<String>) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::Object(properties)) = map.get("properties") {
+                keys.extend(properties.keys().cloned());
+            }
+            map.values().for_each(|value| collect_keys(value, keys));
+        }
+        Value::Array(items) => items.iter().for_each(|value| collect_keys(value, keys)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn the_schema_that_is_committed_is_the_one_that_holds() {
+    let path = root("docs/config.schema.json");
+    let held = format!("{}\n", serde_json::to_string_pretty(&schema()).unwrap());
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(committed == held, "write it anew: cargo run -- schema > docs/config.schema.json");
+    for (pointer, default) in [
+        ("/properties/tick_interval/default", json!("1s")),
+        ("/properties/scrape/properties/port/default", json!(8000)),
+        ("/properties/external_metrics/properties/hold/default", json!("5m")),
+    ] {
+        assert_eq!(schema().pointer(pointer), Some(&default), "{pointer}");
+    }
+}
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+// === Properties ===
+
+/// The printed form of an example: a configuration that has every key.
+fn complete() -> Value {
+    let text = std::fs::read_to_string(root("examples/plimsoll-kubernetes.yaml")).unwrap();
+    let with_all = text.replace(
+        "scale_target: {api_version: apps/v1, kind: Deployment, name: llama-70b-a100}",
+        "dns: {names: [a.b], type: A}",
+    );
+    // JSON is YAML, so the value that the tests change can be written as JSON.
+    yaml_to_json(&valid(&with_all).config.print())
+}
+
+fn yaml_to_json(text: &str) -> Value {
+    let documents = yaml_rust2::YamlLoader::load_from_str(text).unwrap();
+    convert(&documents[0])
+}
+
+fn convert(yaml: &yaml_rust2::Yaml) -> Value {
+    use yaml_rust2::Yaml;
+    match yaml {
+        Yaml::Real(text) => json!(text.parse::<f64>().unwrap()),
+        Yaml::Integer(number) => json!(number),
+        Yaml::String(text) => json!(text),
+        Yaml::Boolean(flag) => json!(flag),
+        Yaml::Array(items) => items.iter().map(convert).collect(),
+        Yaml::Hash(map) => map
+            .iter()
+            .map(|(key, value)| (key.as_str().unwrap().to_owned(), convert(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+        _ => Value::Null,
+    }
+}
+
+/// The pointers of all keys in mappings that have fixed keys, with the path that messages use.
+fn fixed_keys(value: &Value, pointer: &str, path: &str, keys: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(map) => {
+            for (key, item) in map {
+                if pointer == "/saturation/overrides" {
+                    continue;
+                }
+                let pointer = format!("{pointer}/{key}");
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                fixed_keys(item, &pointer, &path, keys);
+                keys.push((pointer, path));
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                fixed_keys(item, &format!("{pointer}/{at}"), &format!("{path}[{at}]"), keys);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Puts another value in the place of a key, or gives the key another name.
+fn change(value: &mut Value, pointer: &str, rename: bool) {
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    let map = value.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+    if rename {
+        let item = map.remove(key).unwrap();
+        map.insert(format!("{key}x"), item);
+    } else {
+        // Not even a list of lists takes this.
+        map.insert(key.to_owned(), json!([[{"not": "this"}]]));
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_key_that_is_changed_is_reported(
+        picks in proptest::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..6),
+    ) {
+        let complete = complete();
+        let mut keys = Vec::new();
+        fixed_keys(&complete, "", "", &mut keys);
+        // One change must not take away the place of another.
+        let mut chosen: Vec<(String, String, bool)> = Vec::new();
+        for (pick, rename) in &picks {
+            let (pointer, path) = pick.get(&keys).clone();
+            let apart = chosen.iter().all(|(other, ..)| {
+                !pointer.starts_with(other.as_str()) && !other.starts_with(&pointer)
+            });
+            if apart {
+                chosen.push((pointer, path, *rename));
+            }
+        }
+        let mut changed = complete;
+        for (pointer, _, rename) in &chosen {
+            change(&mut changed, pointer, *rename);
+        }
+        let found = problems(read(&changed.to_string()));
+        for (_, path, rename) in &chosen {
+            let path = if *rename { format!("{path}x") } else { path.clone() };
+            prop_assert!(
+                found.iter().any(|one| {
+                    one.severity == Severity::Error && one.path.starts_with(&path)
+                }),
+                "{} is not among {:#?}", path, found
+            );
+        }
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "[-a-z0-9:\\[\\]{}#&*!|>%@\"', \n\t~.]{0,120}") {
+        // Whether it is refused is another test's matter; an empty list of variants always is.
+        prop_assert!(read(&text).is_err());
+    }
+
+    #[test]
+    fn no_change_of_a_byte_makes_the_reader_panic(
+        at in any::<prop::sample::Index>(),
+        with in any::<char>(),
+    ) {
+        let text = std::fs::read_to_string(root("examples/plimsoll.yaml")).unwrap();
+        let letters: Vec<char> = text.chars().collect();
+        let at = at.index(letters.len());
+        let changed: String = letters[..at].iter().chain([&with]).chain(&letters[at + 1..]).collect();
+        if let Ok(loaded) = read(&changed) {
+            prop_assert_eq!(valid(&loaded.config.print()).config, loaded.config);
+        }
+    }
+}

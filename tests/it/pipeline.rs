@@ -1,0 +1,507 @@
+//! The pipeline's rules: what it decides, and above all what it refuses to decide.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use plimsoll::analyze::saturation::{Thresholds, TransitionRule};
+use plimsoll::decide::enforce::{Behavior, Rules, Select};
+use plimsoll::decide::{Basis, Decision, NoData, Reason, Stage};
+use plimsoll::fleet::{
+    Bounds, Fleet, ModelName, Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName,
+    VariantSpec,
+};
+use plimsoll::observe::engine::Engine;
+use plimsoll::observe::{
+    HttpReading, Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, ScrapeFailure,
+    WhyUnknown,
+};
+use plimsoll::pipeline::{Decisions, Pipeline, Policy};
+use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
+use proptest::prelude::*;
+
+const WINDOW: i64 = 10;
+
+pub(crate) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_795_000_000 + second).unwrap()
+}
+
+fn n(count: u32) -> Replicas {
+    Replicas::new(count).unwrap()
+}
+
+pub(crate) fn key(variant: &str) -> VariantKey {
+    VariantKey {
+        namespace: Namespace::new("shop").unwrap(),
+        variant: VariantName::new(variant).unwrap(),
+    }
+}
+
+fn spec(variant: &str, cost: f64, bounds: (u32, u32)) -> VariantSpec {
+    VariantSpec {
+        key: key(variant),
+        model: ModelName::new("m").unwrap(),
+        accelerator: None,
+        role: Role::Both,
+        cost: CostPerHour::new(cost).unwrap(),
+        bounds: Bounds::new(n(bounds.0), Some(n(bounds.1))).unwrap(),
+    }
+}
+
+/// Thresholds of the documents; windows short enough to test, and no stabilisation.
+fn policy() -> Policy {
+    let immediate =
+        Rules { stabilization_window: Seconds::ZERO, select: Select::Max, policies: Vec::new() };
+    Policy {
+        window: Seconds::new(WINDOW as f64).unwrap(),
+        stale_after: Seconds::new(3.0).unwrap(),
+        thresholds: Thresholds {
+            kv_cache: Fraction::new(0.8).unwrap(),
+            queue_length: Requests::new(5.0).unwrap(),
+            kv_spare: Fraction::new(0.1).unwrap(),
+            queue_spare: Requests::new(3.0).unwrap(),
+        },
+        overrides: BTreeMap::new(),
+        transition: TransitionRule::PendingOnly,
+        transition_patience: Seconds::new(300.0).unwrap(),
+        behavior: Behavior { scale_up: immediate.clone(), scale_down: immediate },
+    }
+}
+
+fn replica(variant: &str, index: u32) -> ReplicaKey {
+    ReplicaKey {
+        variant: key(variant),
+        replica: ReplicaName::new(&format!("{variant}-{index}")).unwrap(),
+        incarnation: None,
+    }
+}
+
+fn page(kv: Option<f64>, waiting: Option<f64>) -> Reading {
+    Reading {
+        engine: Engine::Vllm,
+        started: None,
+        models: vec![ModelName::new("m").unwrap()],
+        http: HttpReading::default(),
+        rejected: None,
+        ranks: vec![RankReading {
+            running: Requests::new(1.0),
+            waiting: waiting.and_then(Requests::new),
+            kv_usage: kv.and_then(Fraction::new),
+            ..RankReading::default()
+        }],
+    }
+}
+
+/// A fleet whose state a test changes as it goes.
+struct World {
+    pipeline: Pipeline,
+    fleet: Fleet,
+    variants: BTreeMap<String, Variant>,
+    second: i64,
+}
+
+#[derive(Clone)]
+struct Variant {
+    listed: u32,
+    scale: Scale,
+    load: (f64, f64),
+    failing: BTreeMap<u32, ScrapeFailure>,
+    silent: Vec<u32>,
+}
+
+fn known(wanted: u32, ready: u32) -> Scale {
+    Scale::Known(ScaleState {
+        wanted: n(wanted),
+        current: n(wanted),
+        ready: n(ready),
+        pending: n(wanted - ready),
+        bounds: None,
+    })
+}
+
+impl World {
+    fn new(specs: Vec<VariantSpec>) -> Self {
+        Self::with(policy(), specs)
+    }
+
+    fn with(policy: Policy, specs: Vec<VariantSpec>) -> Self {
+        Self {
+            pipeline: Pipeline::new(policy),
+            fleet: Fleet::new(specs),
+            variants: BTreeMap::new(),
+            second: 0,
+        }
+    }
+
+    fn set(&mut self, variant: &str, count: u32, load: (f64, f64)) -> &mut Variant {
+        self.variants.insert(
+            variant.into(),
+            Variant {
+                listed: count,
+                scale: known(count, count),
+                load,
+                failing: BTreeMap::new(),
+                silent: Vec::new(),
+            },
+        );
+        self.variants.get_mut(variant).unwrap()
+    }
+
+    fn inputs(&self) -> Inputs {
+        let mut inputs = Inputs { fleet: Arc::new(self.fleet.clone()), ..Inputs::default() };
+        for (name, variant) in &self.variants {
+            let replicas: Vec<_> = (0..variant.listed).map(|index| replica(name, index)).collect();
+            for (index, replica) in (0..).zip(&replicas) {
+                let outcome = match variant.failing.get(&index) {
+                    _ if variant.silent.contains(&index) => continue,
+                    Some(failure) => Err(*failure),
+                    None => Ok(page(Some(variant.load.0), Some(variant.load.1))),
+                };
+                let replica = replica.clone();
+                inputs.scrapes.push(Scrape { replica, at: at(self.second), outcome });
+            }
+            let listing = Listing {
+                replicas,
+                unready: Vec::new(),
+                scale: variant.scale.clone(),
+                as_of: at(self.second),
+            };
+            inputs.listings.insert(key(name), listing);
+        }
+        inputs
+    }
+
+    fn tick(&mut self) -> Decisions {
+        let inputs = self.inputs();
+        let decisions = self.pipeline.tick(at(self.second), &inputs);
+        self.second += 1;
+        decisions
+    }
+
+    /// Ticks once a second and returns the last decisions.
+    fn run(&mut self, seconds: i64) -> Decisions {
+        let mut last = self.tick();
+        for _ in 1..seconds {
+            last = self.tick();
+        }
+        last
+    }
+}
+
+fn of<'a>(decisions: &'a Decisions, variant: &str) -> &'a Decision {
+    decisions.decisions.iter().find(|decision| decision.variant == key(variant)).unwrap()
+}
+
+fn desired(decisions: &Decisions, variant: &str) -> u32 {
+    of(decisions, variant).desired().count()
+}
+
+const IDLE: (f64, f64) = (0.1, 0.0);
+const BUSY: (f64, f64) = (0.75, 1.0);
+
+#[test]
+fn a_saturated_model_grows_by_one_on_its_cheapest_variant() {
+    let mut world = World::new(vec![spec("dear", 9.0, (1, 9)), spec("cheap", 2.0, (1, 9))]);
+    world.set("dear", 2, BUSY);
+    world.set("cheap", 2, BUSY);
+    let decisions = world.run(3);
+    assert_eq!((desired(&decisions, "cheap"), desired(&decisions, "dear")), (3, 2));
+    let why = of(&decisions, "cheap").because().unwrap().to_string();
+    assert_eq!(why, "analyze: 2 -> 3, KV spare low (0.050 < 0.100)");
+}
+
+#[test]
+fn an_idle_model_shrinks_only_after_the_window_was_seen() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, IDLE);
+    let early = world.run(WINDOW);
+    assert_eq!(desired(&early, "a"), 4);
+    assert_eq!(of(&early, "a").steps.last().unwrap().stage, Stage::Guard);
+    assert_eq!(desired(&world.run(2), "a"), 3);
+}
+
+#[test]
+fn a_new_replica_is_given_the_chance_to_relieve_the_others() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 2, BUSY);
+    assert_eq!(desired(&world.run(8), "a"), 3);
+    world.set("a", 3, (0.5, 0.5));
+    let after: Vec<u32> = (0..30).map(|_| desired(&world.tick(), "a")).collect();
+    assert_eq!(after, [3; 30], "peaks of before do not ask for a fourth");
+}
+
+#[test]
+fn a_wish_that_nobody_carries_out_does_not_grow() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 2, BUSY);
+    assert_eq!(desired(&world.run(60), "a"), 3);
+}
+
+#[test]
+fn losing_all_data_keeps_the_number_and_says_so() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, BUSY);
+    assert_eq!(desired(&world.run(3), "a"), 5);
+    for index in 0..4 {
+        world.variants.get_mut("a").unwrap().failing.insert(index, ScrapeFailure::Timeout);
+    }
+    let before = of(&world.tick(), "a").inputs_at;
+    let decisions = world.run(600);
+    let decision = of(&decisions, "a");
+    assert_eq!((decision.desired(), decision.basis), (n(5), Basis::Held));
+    assert!(matches!(decision.steps[0].reason, Reason::NoData(NoData::NoFreshReplica)));
+    assert!(decision.inputs_at.duration_since(before) <= SignedDuration::from_secs(5));
+}
+
+#[test]
+fn one_replica_that_does_not_answer_keeps_the_model_from_shrinking_but_not_from_growing() {
+    for failure in ScrapeFailure::ALL {
+        let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+        world.set("a", 4, IDLE);
+        let _ = world.run(5);
+        world.variants.get_mut("a").unwrap().failing.insert(2, failure);
+        let decisions = world.run(60);
+        assert_eq!(desired(&decisions, "a"), 4, "{failure}");
+        assert_eq!(
+            of(&decisions, "a").steps.last().unwrap().reason,
+            Reason::Incomplete { missing: n(1) }
+        );
+        world.variants.get_mut("a").unwrap().load = BUSY;
+        assert_eq!(desired(&world.run(5), "a"), 5, "{failure}");
+    }
+}
+
+#[test]
+fn a_replica_without_a_kv_gauge_is_unknown_and_not_idle() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 3, IDLE);
+    let _ = world.run(3);
+    for _ in 0..60 {
+        let mut inputs = world.inputs();
+        inputs.scrapes[1].outcome = Ok(page(None, Some(0.0)));
+        let decisions = world.pipeline.tick(at(world.second), &inputs);
+        assert_eq!(desired(&decisions, "a"), 3);
+        world.second += 1;
+    }
+}
+
+#[test]
+fn a_restart_decides_nothing_before_there_is_data() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, IDLE).silent = vec![0, 1, 2, 3];
+    let decisions = world.run(5);
+    assert!(decisions.decisions.is_empty());
+    assert_eq!(decisions.undecided[&key("a")].0, NoData::NoFreshReplica);
+}
+
+#[test]
+fn a_restored_number_stays_until_there_is_data() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.pipeline.restore(at(0), key("a"), n(6), at(-20));
+    world.set("a", 4, IDLE).silent = vec![0, 1, 2, 3];
+    let decisions = world.run(5);
+    let decision = of(&decisions, "a");
+    assert_eq!((decision.desired(), decision.inputs_at), (n(6), at(-20)));
+    assert!(matches!(decision.steps[0].reason, Reason::NoData(NoData::Restored)));
+}
+
+#[test]
+fn an_unknown_scale_target_holds() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, BUSY);
+    assert_eq!(desired(&world.run(3), "a"), 5);
+    for why in [
+        WhyUnknown::NotListed,
+        WhyUnknown::NoSuchTarget,
+        WhyUnknown::Forbidden,
+        WhyUnknown::DuplicateOwners(vec!["hpa-1".into(), "hpa-2".into()]),
+    ] {
+        world.variants.get_mut("a").unwrap().scale = Scale::Unknown(why.clone());
+        let decisions = world.run(3);
+        assert_eq!(desired(&decisions, "a"), 5);
+        let said = of(&decisions, "a").steps[0].reason.to_string();
+        assert!(said.contains(&why.to_string()), "{said}");
+    }
+}
+
+#[test]
+fn an_old_list_of_replicas_keeps_the_model_from_shrinking() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, IDLE);
+    let _ = world.run(WINDOW);
+    for _ in 0..120 {
+        let mut inputs = world.inputs();
+        inputs.listings.get_mut(&key("a")).unwrap().as_of = at(-70);
+        let decisions = world.pipeline.tick(at(world.second), &inputs);
+        assert_eq!(desired(&decisions, "a"), 4);
+        world.second += 1;
+    }
+}
+
+#[test]
+fn pending_replicas_make_the_model_wait_until_patience_ends() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9)), spec("b", 2.0, (1, 9))]);
+    world.set("a", 2, BUSY).scale = known(3, 2);
+    world.set("b", 2, BUSY);
+    let waiting = world.run(299);
+    assert_eq!((desired(&waiting, "a"), desired(&waiting, "b")), (3, 2));
+    assert!(waiting.models.values().all(|model| model.transition.is_some()));
+    let after = world.run(5);
+    assert_eq!((desired(&after, "a"), desired(&after, "b")), (3, 3), "the next cheapest grows");
+}
+
+#[test]
+fn bounds_of_the_autoscaler_win_over_the_configured_ones() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    let bounds = Bounds::new(n(2), Some(n(3)));
+    world.set("a", 3, BUSY).scale = Scale::Known(ScaleState {
+        wanted: n(3),
+        current: n(3),
+        ready: n(3),
+        pending: n(0),
+        bounds,
+    });
+    let decisions = world.run(3);
+    assert_eq!(desired(&decisions, "a"), 3);
+    assert_eq!(of(&decisions, "a").bounds, bounds.unwrap());
+}
+
+#[test]
+fn without_an_orchestrator_the_targets_that_answer_are_the_replicas() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    let variant = world.set("a", 5, BUSY);
+    variant.scale = Scale::Targets;
+    // Two spare addresses, where nothing listens.
+    variant.failing = BTreeMap::from([(3, ScrapeFailure::Refused), (4, ScrapeFailure::Refused)]);
+    let decisions = world.run(3);
+    assert_eq!(desired(&decisions, "a"), 4);
+    assert_eq!(decisions.observations[&key("a")].current, Some(n(3)));
+}
+
+#[test]
+fn without_an_orchestrator_nothing_is_decided_before_every_target_was_tried() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    let variant = world.set("a", 5, IDLE);
+    variant.scale = Scale::Targets;
+    variant.silent = vec![4];
+    let decisions = world.run(3);
+    assert_eq!(decisions.undecided[&key("a")].0, NoData::NotTried);
+}
+
+#[test]
+fn a_target_that_refuses_connections_is_lost_first_and_stopped_later() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 3, (0.5, 0.0)).scale = Scale::Targets;
+    let _ = world.run(WINDOW + 2);
+    world.variants.get_mut("a").unwrap().failing.insert(1, ScrapeFailure::Refused);
+    assert_eq!(desired(&world.run(200), "a"), 3, "a restart takes minutes");
+    assert_eq!(desired(&world.run(200), "a"), 2, "after five minutes it has stopped");
+}
+
+#[test]
+fn a_replaced_pod_takes_its_windows_with_it() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 1, (0.9, 30.0));
+    assert_eq!(desired(&world.run(3), "a"), 2);
+    let mut inputs = world.inputs();
+    let reborn =
+        ReplicaKey { incarnation: plimsoll::fleet::Incarnation::new("uid-2"), ..replica("a", 0) };
+    inputs.listings.get_mut(&key("a")).unwrap().replicas = vec![reborn.clone()];
+    inputs.scrapes = vec![Scrape {
+        replica: reborn,
+        at: at(world.second),
+        outcome: Ok(page(Some(0.4), Some(0.0))),
+    }];
+    let decisions = world.pipeline.tick(at(world.second), &inputs);
+    let kv = decisions.observations[&key("a")].replicas[0].kv_usage.unwrap();
+    assert!((kv.peak.fraction() - 0.4).abs() < 1e-9);
+}
+
+#[test]
+fn stabilisation_holds_a_lower_number_for_its_window() {
+    let mut policy = policy();
+    policy.behavior.scale_down.stabilization_window = Seconds::new(30.0).unwrap();
+    let mut world = World::with(policy, vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, IDLE);
+    let held = world.run(WINDOW + 29);
+    assert_eq!(desired(&held, "a"), 4);
+    assert_eq!(of(&held, "a").steps.last().unwrap().stage, Stage::Stabilize);
+    assert_eq!(desired(&world.run(4), "a"), 3);
+}
+
+#[test]
+fn the_chain_of_steps_leads_to_the_number() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 2))]);
+    world.set("a", 3, BUSY);
+    let decisions = world.run(3);
+    let decision = of(&decisions, "a");
+    assert!(decision.steps.windows(2).all(|pair| pair[0].after == pair[1].before));
+    assert_eq!(decision.desired(), n(2), "the maximum holds");
+}
+
+/// One second of a hostile world.
+#[derive(Clone, Debug)]
+enum Second {
+    Load(f64, f64),
+    Fail(u32, usize),
+    Heal,
+    Silence,
+    Jump(i64),
+}
+
+fn second() -> impl Strategy<Value = Second> {
+    prop_oneof![
+        4 => (0.0..1.2, 0.0..40.0).prop_map(|(kv, queue)| Second::Load(kv, queue)),
+        2 => (0..6_u32, 0..ScrapeFailure::ALL.len()).prop_map(|(i, f)| Second::Fail(i, f)),
+        2 => Just(Second::Heal),
+        1 => Just(Second::Silence),
+        1 => (-4000_i64..4000).prop_map(Second::Jump),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_numbers_stay_in_bounds_and_are_lowered_only_on_complete_data(
+        seconds in prop::collection::vec((second(), 1..15_i64), 1..30),
+        orchestrated in any::<bool>(),
+    ) {
+        let mut world = World::new(vec![spec("a", 1.0, (2, 6))]);
+        world.set("a", 4, IDLE);
+        if !orchestrated {
+            world.variants.get_mut("a").unwrap().scale = Scale::Targets;
+        }
+        let mut twin = world.pipeline.clone();
+        let mut before: Option<u32> = None;
+        for (second, times) in seconds {
+            let variant = world.variants.get_mut("a").unwrap();
+            match second {
+                Second::Load(kv, queue) => variant.load = (kv, queue),
+                Second::Fail(index, failure) => {
+                    variant.failing.insert(index, ScrapeFailure::ALL[failure]);
+                }
+                Second::Heal => {
+                    variant.failing.clear();
+                    variant.silent.clear();
+                }
+                Second::Silence => variant.silent = vec![0, 1, 2, 3],
+                Second::Jump(by) => world.second += by,
+            }
+            for _ in 0..times {
+                let inputs = world.inputs();
+                let decisions = world.pipeline.tick(at(world.second), &inputs);
+                prop_assert_eq!(&decisions, &twin.tick(at(world.second), &inputs));
+                world.second += 1;
+                prop_assert_eq!(&decisions.violation, &None);
+                let Some(decision) = decisions.decisions.first() else { continue };
+                let after = decision.desired().count();
+                prop_assert!((2..=6).contains(&after), "{}", after);
+                if before.is_some_and(|before| after < before) {
+                    let observation = &decisions.observations[&key("a")];
+                    prop_assert_eq!(decision.basis, Basis::Fresh);
+                    prop_assert_eq!(Some(observation.measured()), observation.ready);
+                }
+                before = Some(after);
+            }
+        }
+    }
+}

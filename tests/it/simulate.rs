@@ -1,0 +1,382 @@
+//! The simulator against reference runs and against its own rules.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::print_stdout, reason = "a replay of foreign vectors says what matched")]
+
+mod reference;
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use flate2::read::GzDecoder;
+use plimsoll::simulate::Micros;
+use plimsoll::simulate::page::{Identity, render};
+use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
+use plimsoll::simulate::replica::stats::Counters;
+use plimsoll::simulate::replica::{Event, Finished, Replica, Request};
+use proptest::prelude::*;
+use serde_json::Value;
+
+/// What a reference run says of one request.
+#[derive(Debug, PartialEq, Eq)]
+struct Row {
+    id: u64,
+    replica: usize,
+    queue: Option<u64>,
+    ttft: Option<u64>,
+    e2e: Option<u64>,
+    preemptions: u64,
+    first_ever: Option<u64>,
+}
+
+fn read(path: &Path) -> String {
+    if let Ok(text) = fs::read_to_string(path) {
+        return text;
+    }
+    let packed = PathBuf::from(format!("{}.gz", path.display()));
+    let bytes = fs::read(&packed).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut text = String::new();
+    GzDecoder::new(&bytes[..]).read_to_string(&mut text).unwrap();
+    text
+}
+
+fn rows(text: &str) -> impl Iterator<Item = Vec<Option<u64>>> {
+    text.lines().skip(1).map(|line| line.split(',').map(|field| field.parse().ok()).collect())
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a whole number"))
+}
+
+fn settings(config: &Value) -> Settings {
+    let step = |index: usize| config["step_us"][index].as_f64().unwrap();
+    let small = |name: &str| u32::try_from(number(&config[name])).unwrap();
+    let whole = config["reserve_full_input"] == Value::Bool(true);
+    assert_eq!(config["preemption_keeps_tokens"], Value::Bool(whole), "the profiles couple these");
+    Settings {
+        step: StepTime { alpha: step(0), beta: step(1), delta: step(2), gamma: 0.0 },
+        max_num_seqs: small("max_num_seqs"),
+        max_num_batched_tokens: small("max_num_batched_tokens"),
+        block_size: small("block_size"),
+        kv_blocks: small("kv_blocks"),
+        admission: if whole { Admission::WholePrompt } else { Admission::FirstChunk },
+    }
+}
+
+fn expected(directory: &Path, name: &str) -> Vec<Row> {
+    rows(&read(&directory.join(format!("runs/{name}.requests.csv"))))
+        .map(|row| {
+            let [id, replica, queue, ttft, e2e, ref rest @ ..] = row[..] else { panic!("{row:?}") };
+            Row {
+                id: id.unwrap(),
+                replica: usize::try_from(replica.unwrap()).unwrap(),
+                queue,
+                ttft,
+                e2e,
+                preemptions: rest.first().copied().flatten().unwrap_or(0),
+                first_ever: rest.get(1).copied().unwrap_or(ttft),
+            }
+        })
+        .collect()
+}
+
+fn check_totals(counters: &Counters, totals: &Value, stop: Option<u64>) -> Result<(), String> {
+    for (what, ours, theirs) in [
+        ("steps", counters.steps, &totals["steps"]),
+        ("busy_us", counters.busy.micros(), &totals["busy_us"]),
+        ("prefill", counters.prefill_tokens, &totals["prefill_tokens_computed"]),
+        ("preemptions", counters.preemptions, &totals["preemptions"]),
+        ("finished", counters.finished, &totals["finished"]),
+    ] {
+        // A stopped run counts the busy time only up to the stop.
+        if ours != number(theirs) && (what != "busy_us" || stop.is_none()) {
+            return Err(format!("{what} is {ours}, not {theirs}"));
+        }
+    }
+    Ok(())
+}
+
+/// Replays one run and says what differs; `Ok` holds the number of requests that were compared.
+fn replay(directory: &Path, name: &str) -> Result<usize, String> {
+    let run: Value =
+        serde_json::from_str(&read(&directory.join(format!("runs/{name}.json")))).unwrap();
+    let (config, results) = (&run["config"], &run["results"]);
+    let arrivals = rows(&read(&directory.join(config["arrivals"].as_str().unwrap())))
+        .map(|row| row.into_iter().map(Option::unwrap).collect::<Vec<_>>())
+        .collect::<Vec<_>>();
+    let expected = expected(directory, name);
+    let stop = Some(number(&config["stop_us"])).filter(|&stop| stop > 0);
+
+    let replicas = usize::try_from(number(&config["replicas"])).unwrap();
+    let mut fleet = vec![Replica::new(settings(config)).unwrap(); replicas];
+    for row in &expected {
+        let arrival = &arrivals[usize::try_from(row.id).unwrap()];
+        let request = Request {
+            id: row.id,
+            prompt: u32::try_from(arrival[1]).unwrap(),
+            output: u32::try_from(arrival[2]).unwrap(),
+        };
+        fleet[row.replica].submit(Micros::new(arrival[0]), request).unwrap();
+    }
+
+    let mut finished = vec![None; expected.len()];
+    let mut first_tokens = vec![None; expected.len()];
+    let mut preemptions = vec![0; expected.len()];
+    for (index, replica) in fleet.iter_mut().enumerate() {
+        let mut events = Vec::new();
+        if let Some(stop) = stop {
+            replica.advance_to(Micros::new(stop + 1), &mut events);
+            // The step that is being computed runs to its end; none begins after it.
+            if let Some(end) = replica.next_change() {
+                replica.advance_to(end, &mut events);
+            }
+        } else {
+            replica.advance_to(Micros::new(u64::MAX), &mut events);
+            assert_eq!(replica.snapshot().kv_blocks_used, 0, "an empty engine holds nothing");
+        }
+        for event in events {
+            match event {
+                Event::FirstToken { id, ttft, .. } => {
+                    first_tokens[usize::try_from(id).unwrap()] = Some(ttft.micros());
+                }
+                Event::Preempted { id, .. } => preemptions[usize::try_from(id).unwrap()] += 1,
+                Event::Finished(life) => {
+                    finished[usize::try_from(life.request.id).unwrap()] = Some(life);
+                }
+            }
+        }
+        check_totals(replica.counters(), &results["replicas"][index], stop)
+            .map_err(|difference| format!("replica {index}: {difference}"))?;
+    }
+    for (index, theirs) in expected.iter().enumerate() {
+        let life: Option<Finished> = finished[index];
+        let ours = Row {
+            id: theirs.id,
+            replica: theirs.replica,
+            // What did not finish before a stop reports nothing but its first token.
+            queue: life.map_or(theirs.queue, |life| Some(life.queue.micros())),
+            ttft: life.map_or(first_tokens[index], |life| Some(life.ttft.micros())),
+            e2e: life.map(|life| life.e2e.micros()),
+            preemptions: preemptions[index],
+            first_ever: first_tokens[index],
+        };
+        if ours != *theirs {
+            return Err(format!("{ours:?} should be {theirs:?}"));
+        }
+    }
+    Ok(expected.len())
+}
+
+/// Replays all runs of the two exact profiles in a directory and returns how many there were.
+fn replay_all(directory: &Path) -> usize {
+    let mut names = fs::read_dir(directory.join("runs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect::<Vec<_>>();
+    names.sort();
+    let mut exact = 0;
+    let mut wrong = Vec::new();
+    for name in names {
+        let run: Value =
+            serde_json::from_str(&read(&directory.join(format!("runs/{name}.json")))).unwrap();
+        if run["config"]["profile"] == "stock" {
+            println!("{name}: not an exact profile");
+            continue;
+        }
+        match replay(directory, &name) {
+            Ok(requests) => {
+                println!("{name}: {requests} requests, all equal to the microsecond");
+                exact += 1;
+            }
+            Err(difference) => {
+                println!("{name}: {difference}");
+                wrong.push(format!("{name}: {difference}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    exact
+}
+
+#[test]
+fn engine_vectors_are_reproduced_to_the_microsecond() {
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/engine");
+    assert_eq!(replay_all(&committed), 6, "every committed run is replayed");
+    if let Some(vectors) = std::env::var_os("PLIMSOLL_VECTORS") {
+        assert!(replay_all(&Path::new(&vectors).join("engine")) > 0, "there are runs to replay");
+    }
+}
+
+fn conversation_engine() -> Replica {
+    Replica::new(Settings {
+        step: StepTime { alpha: 7400.0, beta: 15.6, delta: 11.0, gamma: 0.042 },
+        max_num_seqs: 64,
+        max_num_batched_tokens: 2048,
+        block_size: 16,
+        kv_blocks: 2000,
+        admission: Admission::WholePrompt,
+    })
+    .unwrap()
+}
+
+/// A page after ten requests of 1000 and 100 tokens, one every 100 ms.
+fn page_of_ten() -> String {
+    let mut replica = conversation_engine();
+    for id in 0..10 {
+        let request = Request { id, prompt: 1000, output: 100 };
+        replica.submit(Micros::new(id * 100_000), request).unwrap();
+    }
+    replica.advance_to(Micros::from_secs(60), &mut Vec::new());
+    let identity = Identity {
+        model: "meta-llama/Llama-3.1-8B-Instruct".to_owned(),
+        started: "2026-11-21T08:00:00Z".parse().unwrap(),
+        ready: "2026-11-21T08:01:00.25Z".parse().unwrap(),
+    };
+    render(&identity, &replica.snapshot())
+}
+
+#[test]
+fn the_page_has_the_series_of_vllm_in_their_order() {
+    let page = page_of_ten();
+    let ours = page
+        .lines()
+        .filter(|line| !line.starts_with("# HELP"))
+        .map(|line| match line.rsplit_once(' ') {
+            Some((series, _)) if series.starts_with("vllm:cache_config_info") => {
+                // What the cache is like is not part of the format.
+                let names = series.split('"').step_by(2).collect::<Vec<_>>();
+                names.join("\"\"")
+            }
+            Some((series, _)) if !line.starts_with('#') => series.to_owned(),
+            Some(_) | None => line.to_owned(),
+        })
+        .collect::<Vec<_>>();
+    let recorded =
+        read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/engine/vllm-0.33-series.txt"));
+    for (index, (ours, theirs)) in ours.iter().zip(recorded.lines()).enumerate() {
+        assert_eq!(ours, theirs, "series {index}");
+    }
+    assert_eq!(ours.len(), recorded.lines().count());
+    assert!(page.ends_with('\n'), "the last line is whole");
+}
+
+#[test]
+fn the_page_says_what_the_engine_counted() {
+    let page = page_of_ten();
+    let labels = "engine=\"0\",model_name=\"meta-llama/Llama-3.1-8B-Instruct\"";
+    for (series, value) in [
+        (format!("vllm:num_requests_running{{{labels}}}"), "0.0"),
+        (format!("vllm:prompt_tokens_total{{{labels}}}"), "10000.0"),
+        (format!("vllm:generation_tokens_total{{{labels}}}"), "1000.0"),
+        (format!("vllm:time_to_first_token_seconds_count{{{labels}}}"), "10.0"),
+        (format!("vllm:inter_token_latency_seconds_count{{{labels}}}"), "990.0"),
+        (format!("vllm:request_prompt_tokens_sum{{{labels}}}"), "10000.0"),
+        (
+            "vllm:request_success_total{engine=\"0\",finished_reason=\"stop\",\
+             model_name=\"meta-llama/Llama-3.1-8B-Instruct\"}"
+                .to_owned(),
+            "10.0",
+        ),
+        (
+            "http_requests_total{handler=\"/v1/chat/completions\",method=\"POST\",status=\"2xx\"}"
+                .to_owned(),
+            "10.0",
+        ),
+        (format!("vllm:prompt_tokens_created{{{labels}}}"), "1.79524806025e+09"),
+        ("process_start_time_seconds".to_owned(), "1.795248e+09"),
+    ] {
+        assert!(page.lines().any(|line| line == format!("{series} {value}")), "{series} {value}");
+    }
+    assert_eq!(page, page_of_ten(), "one state has one page");
+}
+
+#[test]
+fn a_request_that_can_never_fit_is_refused_and_a_busy_engine_never_holds_more_than_it_has() {
+    let mut replica = conversation_engine();
+    for (prompt, output) in [(0, 1), (1, 0), (32_000, 2), (u32::MAX, u32::MAX)] {
+        assert!(replica.submit(Micros::ZERO, Request { id: 0, prompt, output }).is_err());
+    }
+    for id in 0..400 {
+        replica.submit(Micros::ZERO, Request { id, prompt: 900, output: 700 }).unwrap();
+    }
+    let mut events = Vec::new();
+    let mut preempted_at_most = 0;
+    for second in 1..2_000 {
+        replica.advance_to(Micros::from_secs(second), &mut events);
+        let stats = replica.snapshot();
+        assert!(stats.kv_blocks_used <= stats.kv_blocks, "{stats:?}");
+        assert!(stats.running <= 64, "{stats:?}");
+        preempted_at_most = stats.counters.preemptions;
+    }
+    assert!(preempted_at_most > 0, "the cache was too small for the batch");
+    let finished = events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
+    assert_eq!((finished, replica.outstanding()), (400, 0));
+    assert_eq!(replica.next_change(), None, "an idle engine waits for nothing");
+}
+
+#[test]
+fn stepping_in_small_spans_and_in_one_gives_the_same_events() {
+    let mut whole = conversation_engine();
+    for index in 0..50_u32 {
+        let id = u64::from(index);
+        let request = Request { id, prompt: 1 + (index * 37) % 3000, output: 1 + index };
+        whole.submit(Micros::new(id * 40_000), request).unwrap();
+    }
+    let mut small = whole.clone();
+    let (mut at_once, mut in_spans) = (Vec::new(), Vec::new());
+    whole.advance_to(Micros::from_secs(100), &mut at_once);
+    for span in 0..=100_000 {
+        small.advance_to(Micros::new(span * 1000), &mut in_spans);
+    }
+    assert_eq!(at_once, in_spans);
+    assert_eq!(whole.snapshot(), small.snapshot());
+}
+
+fn any_settings() -> impl Strategy<Value = Settings> {
+    let admission = prop_oneof![Just(Admission::WholePrompt), Just(Admission::FirstChunk)];
+    // The budget is at least the seats, and the cache at least one request: 40 + 40 - 1 tokens.
+    (1..12_u32, 0..60_u32, 1..9_u32, 0..60_u32, 0..2_u32, admission).prop_map(
+        |(seats, more, block_size, blocks, gamma, admission)| Settings {
+            step: StepTime { alpha: 7_050.0, beta: 19.5, delta: 25.4, gamma: f64::from(gamma) },
+            max_num_seqs: seats,
+            max_num_batched_tokens: seats + more,
+            block_size,
+            kv_blocks: 80_u32.div_ceil(block_size) + blocks,
+            admission,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn the_engine_does_what_the_plain_rules_say(
+        settings in any_settings(),
+        requests in prop::collection::vec((0..40_000_u64, 1..40_u32, 1..40_u32), 1..60),
+    ) {
+        let mut now = 0;
+        let arrivals = requests.into_iter().zip(0..).map(|((gap, prompt, output), id)| {
+            now += gap;
+            (Micros::new(now), Request { id, prompt, output })
+        }).collect::<Vec<_>>();
+        let expected = reference::run(&settings, &arrivals);
+
+        let mut replica = Replica::new(settings).unwrap();
+        for &(at, request) in &arrivals {
+            replica.submit(at, request).unwrap();
+        }
+        let mut events = Vec::new();
+        replica.advance_to(Micros::new(u64::MAX), &mut events);
+        let mut times = vec![reference::Times::default(); arrivals.len()];
+        for event in events {
+            if let Event::Finished(Finished { request, queue, ttft, e2e, preemptions, .. }) = event {
+                times[usize::try_from(request.id).unwrap()] =
+                    reference::Times { queue, ttft, e2e, preemptions };
+            }
+        }
+        prop_assert_eq!(times, expected);
+        prop_assert_eq!(replica.snapshot().kv_blocks_used, 0);
+    }
+}
