@@ -212,6 +212,7 @@ fn forget_but_one(
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "sums of small whole numbers are exact")]
 mod tests {
     use super::*;
 

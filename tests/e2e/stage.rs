@@ -120,14 +120,6 @@ impl Stage {
         deployment.spec?.replicas?.try_into().ok()
     }
 
-    /// Runs something beside the scenario.
-    pub(crate) fn spawn(
-        &self,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) -> tokio::task::JoinHandle<()> {
-        self.runtime.spawn(task)
-    }
-
     /// The page at a URL; `None` while nothing answers there.
     pub(crate) fn page(&self, url: &str) -> Option<String> {
         let get = async {

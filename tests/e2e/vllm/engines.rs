@@ -70,7 +70,11 @@ impl Engines {
     async fn start(self, (namespace, address): (String, String)) {
         let up = address.clone();
         let answers = tokio::task::spawn_blocking(move || server("up", &up)).await.unwrap();
-        assert!(answers, "the server on {address} did not start; its log is in {:?}", folder());
+        assert!(
+            answers,
+            "the server on {address} did not start; its log is in {}",
+            folder().display()
+        );
         self.answering.lock().unwrap().entry(namespace).or_default().insert(address);
     }
 }

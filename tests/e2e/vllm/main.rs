@@ -4,6 +4,7 @@
 //! Only the weights are not real. A server has four sequences and a small cache, so ten requests a
 //! second are more than it can do.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::print_stdout, reason = "whoever runs this wants to see how it went")]
 #![expect(dead_code, reason = "the stage is shared with tests that use more of it")]
 
 #[path = "../daemon.rs"]
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::daemon::Daemon;
@@ -45,7 +47,8 @@ fn real_engines_are_scaled_up_under_load_and_down_without() {
     stays("one idle engine", Duration::from_secs(10), || stage.replicas("real") == Some(1));
 
     let answered = Arc::new(AtomicU64::new(0));
-    let load = stage.spawn(load(stage.engines.clone(), Arc::clone(&answered)));
+    let clients = Runtime::new().unwrap();
+    let load = clients.spawn(load(stage.engines.clone(), Arc::clone(&answered)));
     within(STARTING, "more replicas wanted under load", || {
         (daemon.desired(stage)? == 2).then_some(())
     });
