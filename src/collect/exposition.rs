@@ -33,7 +33,7 @@ use std::borrow::Cow;
 use memchr::memchr;
 
 use crate::collect::exposition::line::{Bucket, Fault};
-use crate::observe::engine::{KNOWN, Label, Reader, SampleError, Series, Unreadable};
+use crate::observe::engine::{Engine, Label, Reader, SampleError, Series, Unreadable};
 use crate::observe::{Reading, ScrapeFailure};
 
 /// The longest line that is read. The longest on a vLLM page is 1.1 KB (`cache_config_info`), but
@@ -140,22 +140,23 @@ pub enum PageError {
         missing: &'static str,
     },
     /// The page is sound but no known engine's.
-    #[error("no metrics of {KNOWN}, but {}", Prefixes(prefixes))]
+    #[error("no metrics of a known engine, but {}", Prefixes(prefixes))]
     UnknownEngine {
         /// Prefixes of the metrics that are there, in order of appearance.
         prefixes: Vec<String>,
     },
 }
 
-/// Shows the prefixes of a page that nobody knows.
+/// Shows the prefixes of a page that nobody knows, and those that are known.
 struct Prefixes<'a>(&'a [String]);
 
 impl std::fmt::Display for Prefixes<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("no other metrics either");
+        match self.0 {
+            [] => f.write_str("no other metrics either")?,
+            prefixes => write!(f, "metrics that start with {}", prefixes.join(", "))?,
         }
-        write!(f, "metrics that start with {}", self.0.join(", "))
+        write!(f, "; expected {}", Engine::ALL.map(Engine::prefix).join(" or "))
     }
 }
 

@@ -54,9 +54,6 @@ const PREFIXES_MAX: usize = 8;
 /// Prefixes that any server's runtime adds and that therefore name no engine.
 const RUNTIME_PREFIXES: [&str; 5] = ["python_", "process_", "http_", "go_", "promhttp_"];
 
-/// The engines whose pages can be read, as messages name them.
-pub const KNOWN: &str = "vLLM (vllm:) or SGLang (sglang:)";
-
 /// An inference engine whose page we can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Engine {
@@ -77,6 +74,13 @@ impl Engine {
             Self::Vllm => "vllm",
             Self::Sglang => "sglang",
         }
+    }
+
+    /// The prefix of its metrics.
+    #[must_use]
+    pub const fn prefix(self) -> &'static str {
+        let [prefix, _] = self.prefixes();
+        prefix
     }
 
     /// The prefixes of its metrics: as engines write them, and as `prometheus_client` rewrites

@@ -357,7 +357,8 @@ fn a_page_of_another_engine_is_not_an_idle_engine() {
     }
     assert_eq!(
         refused("tgi_queue_size 0\nnv_inference_count 1\n").to_string(),
-        "no metrics of vLLM (vllm:) or SGLang (sglang:), but metrics that start with tgi_, nv_"
+        "no metrics of a known engine, but metrics that start with tgi_, nv_; expected vllm: or \
+         sglang:"
     );
 }
 
