@@ -18,7 +18,7 @@ use crate::decide::enforce::{self, Behavior, History, Published};
 use crate::decide::{
     Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
 };
-use crate::fleet::{Fleet, ModelKey, Role, VariantKey, VariantSpec};
+use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::record::{Horizon, Recorder};
 use crate::observe::{Inputs, Observation};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
@@ -330,7 +330,7 @@ impl Pipeline {
             variant: spec.key.clone(),
             model: model.clone(),
             current: observation.current,
-            bounds: observation.bounds,
+            bounds: member.bounds(in_force.map(|in_force| in_force.desired)),
             steps,
             inputs_at,
             basis,
@@ -475,6 +475,16 @@ impl Member<'_> {
             .filter(|replica| replica.is_lost() || replica.is_untried())
             .count();
         unheard.max(Replicas::saturating(u32::try_from(silent).unwrap_or(u32::MAX)))
+    }
+
+    /// The bounds that hold. While the scale target is out of sight nobody knows its autoscaler's
+    /// bounds, and the configured ones in their place must not move the number in force.
+    fn bounds(&self, in_force: Option<Replicas>) -> Bounds {
+        let bounds = self.observation.bounds;
+        match (self.observation.wanted, in_force) {
+            (None, Some(in_force)) => bounds.widened_to(in_force),
+            (None, None) | (Some(_), _) => bounds,
+        }
     }
 
     /// Why nothing can be said about this variant, if so.

@@ -1,0 +1,1 @@
+//! The daemon in one process, end to end.
