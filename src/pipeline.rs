@@ -244,10 +244,15 @@ impl Pipeline {
                 self.in_force.get(&spec.key).map(|in_force| in_force.desired)
             }
         };
+        let current = observation.wanted?;
+        // Pods that never answer are as new as those that are not ready, but not for ever.
+        let given_up = if exhausted { observation.unheard } else { Replicas::ZERO };
+        // A pod that is there beside the wanted ones, as in a rollout, answers no deficit.
+        let coming = current.beyond(observation.measured());
         Some(VariantState {
             key: spec.key.clone(),
-            current: observation.wanted?,
-            pending: observation.pending,
+            current,
+            pending: observation.pending.beyond(given_up).min(coming),
             desired,
             patience: if exhausted { Patience::Exhausted } else { Patience::Left },
             cost: spec.cost,

@@ -48,3 +48,54 @@ fn a_restored_number_is_not_cut_to_the_configured_maximum_before_the_autoscaler_
     world.set("a", 15, STEADY).scale = bounded(15, 1, 9);
     assert_eq!(desired(&world.tick(), "a"), 9, "a maximum that is known holds at once");
 }
+
+#[test]
+fn a_replica_that_stopped_answering_long_ago_does_not_keep_the_model_from_growing() {
+    for failure in [ScrapeFailure::Timeout, ScrapeFailure::Refused] {
+        let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+        world.set("a", 4, STEADY);
+        let _ = world.run(5);
+        world.variants.get_mut("a").unwrap().failing.insert(2, failure);
+        let _ = world.run(900);
+        world.variants.get_mut("a").unwrap().load = BUSY;
+        assert_eq!(desired(&world.run(60), "a"), 5, "{failure}");
+    }
+}
+
+#[test]
+fn a_ready_replica_that_never_answers_does_not_keep_the_model_from_growing_for_ever() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, BUSY).failing.insert(2, ScrapeFailure::Timeout);
+    assert_eq!(desired(&world.run(290), "a"), 4, "it may still be heard");
+    assert_eq!(desired(&world.run(60), "a"), 5);
+}
+
+#[test]
+fn a_rollout_with_surge_pods_does_not_keep_the_model_from_growing() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, STEADY);
+    let _ = world.run(5);
+    let variant = world.set("a", 4, BUSY);
+    variant.scale = Scale::Known(ScaleState {
+        wanted: n(4),
+        current: n(5),
+        ready: n(4),
+        pending: n(1),
+        bounds: None,
+    });
+    assert_eq!(desired(&world.run(20), "a"), 5);
+}
+
+#[test]
+fn every_rule_grows_in_the_end_whatever_does_not_answer() {
+    for rule in [TransitionRule::PendingOnly, TransitionRule::ModelWide, TransitionRule::PerVariant]
+    {
+        let mut policy = policy();
+        policy.transition = rule;
+        let mut world = World::with(policy, vec![spec("a", 1.0, (1, 9)), spec("b", 2.0, (1, 9))]);
+        world.set("a", 2, BUSY);
+        world.set("b", 2, BUSY).failing.insert(0, ScrapeFailure::Timeout);
+        let decisions = world.run(700);
+        assert_eq!(desired(&decisions, "a"), 3, "{rule:?}");
+    }
+}
