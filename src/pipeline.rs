@@ -71,7 +71,14 @@ pub struct Pipeline {
     policy: Policy,
     recorder: Recorder,
     in_force: BTreeMap<VariantKey, InForce>,
-    unsettled_since: BTreeMap<VariantKey, Timestamp>,
+    unsettled: BTreeMap<VariantKey, Unsettled>,
+}
+
+/// A variant that is not what it should be.
+#[derive(Clone, Copy, Debug)]
+struct Unsettled {
+    wanted: Option<Replicas>,
+    since: Timestamp,
 }
 
 /// The number that was last published for a variant.
@@ -112,7 +119,7 @@ impl Pipeline {
             policy,
             recorder: Recorder::new(),
             in_force: BTreeMap::new(),
-            unsettled_since: BTreeMap::new(),
+            unsettled: BTreeMap::new(),
         }
     }
 
@@ -184,7 +191,7 @@ impl Pipeline {
 
     fn forget(&mut self, fleet: &Fleet) {
         self.in_force.retain(|key, _| fleet.get(key).is_some());
-        self.unsettled_since.retain(|key, _| fleet.get(key).is_some());
+        self.unsettled.retain(|key, _| fleet.get(key).is_some());
     }
 
     /// Notes since when each variant of the group has not been what it should be.
@@ -195,11 +202,17 @@ impl Pipeline {
                 && observation.wanted == Some(observation.measured())
                 && wish.is_none_or(|wish| Some(wish) == observation.wanted);
             if settled {
-                self.unsettled_since.remove(&spec.key);
-            } else {
-                let since = self.unsettled_since.entry(spec.key.clone()).or_insert(now);
-                *since = (*since).min(now);
+                self.unsettled.remove(&spec.key);
+                continue;
             }
+            let wanted = observation.wanted;
+            let known = self.unsettled.get(&spec.key).copied();
+            // Another number that is asked for is another wait: what was given up on before must
+            // not take the patience from replicas that have only just begun to start.
+            let known = known.filter(|it| wanted.is_none() || it.wanted == wanted);
+            let since = known.map_or(now, |it| it.since.min(now));
+            let wanted = wanted.or(known.and_then(|it| it.wanted));
+            self.unsettled.insert(spec.key.clone(), Unsettled { wanted, since });
         }
     }
 
@@ -233,7 +246,7 @@ impl Pipeline {
     /// What the analyzer should know of a variant; `None` when its replicas cannot be counted.
     fn state(&self, now: Timestamp, member: &Member<'_>) -> Option<VariantState> {
         let Member { spec, observation } = member;
-        let waited = self.unsettled_since.get(&spec.key).map(|since| now.duration_since(*since));
+        let waited = self.unsettled.get(&spec.key).map(|it| now.duration_since(it.since));
         let exhausted = waited.is_some_and(|waited| {
             waited.as_secs_f64() >= self.policy.transition_patience.seconds()
         });

@@ -71,6 +71,23 @@ fn a_ready_replica_that_never_answers_does_not_keep_the_model_from_growing_for_e
 }
 
 #[test]
+fn an_old_trouble_does_not_use_up_the_patience_for_a_new_replica() {
+    let mut world = World::new(vec![spec("cheap", 1.0, (1, 9)), spec("dear", 2.0, (1, 9))]);
+    world.set("cheap", 4, STEADY);
+    world.set("dear", 2, STEADY);
+    let _ = world.run(5);
+    world.variants.get_mut("cheap").unwrap().failing.insert(2, ScrapeFailure::Timeout);
+    let _ = world.run(900);
+    world.variants.get_mut("cheap").unwrap().load = BUSY;
+    world.variants.get_mut("dear").unwrap().load = BUSY;
+    assert_eq!(desired(&world.run(5), "cheap"), 5);
+    let cheap = world.variants.get_mut("cheap").unwrap();
+    cheap.scale = known(5, 4);
+    let decisions = world.run(200);
+    assert_eq!((desired(&decisions, "cheap"), desired(&decisions, "dear")), (5, 2));
+}
+
+#[test]
 fn a_rollout_with_surge_pods_does_not_keep_the_model_from_growing() {
     let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
     world.set("a", 4, STEADY);
