@@ -20,7 +20,7 @@ use crate::decide::{
 };
 use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::record::{Horizon, Recorder};
-use crate::observe::{Inputs, Observation};
+use crate::observe::{Inputs, Observation, WhyUnknown};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 /// Age from which a list of replicas is too old to shrink on. Discovery refreshes within seconds,
@@ -311,6 +311,9 @@ impl Pipeline {
         let with_replicas = || {
             group.members.iter().filter(|member| member.observation.wanted != Some(Replicas::ZERO))
         };
+        if let Some(member) = group.members.iter().find(|member| member.is_unlisted()) {
+            return Some(Reason::Unlisted { variant: member.spec.key.variant.clone() });
+        }
         let age = with_replicas()
             .filter_map(|member| member.observation.listed_at)
             .filter_map(|at| Seconds::from_span(now.duration_since(at)))
@@ -493,6 +496,13 @@ impl Member<'_> {
             .filter(|replica| replica.is_lost() || replica.is_untried())
             .count();
         unheard.max(Replicas::saturating(u32::try_from(silent).unwrap_or(u32::MAX)))
+    }
+
+    /// Whether it may have replicas that nobody has shown us, which may carry any load. A scale
+    /// target that does not exist has none.
+    fn is_unlisted(&self) -> bool {
+        self.observation.listed_at.is_none()
+            || self.observation.scale_unknown == Some(WhyUnknown::NotListed)
     }
 
     /// The bounds that hold. While the scale target is out of sight nobody knows its autoscaler's

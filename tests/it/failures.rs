@@ -88,6 +88,30 @@ fn an_old_trouble_does_not_use_up_the_patience_for_a_new_replica() {
 }
 
 #[test]
+fn a_variant_that_was_never_listed_keeps_its_model_from_shrinking() {
+    for unlisted in [None, Some(Scale::Unknown(WhyUnknown::NotListed))] {
+        let mut world = World::new(vec![spec("a", 1.0, (1, 9)), spec("b", 1.0, (1, 9))]);
+        world.set("a", 4, IDLE);
+        if let Some(scale) = unlisted {
+            world.set("b", 0, IDLE).scale = scale;
+        }
+        let decisions = world.run(WINDOW + 60);
+        assert_eq!(desired(&decisions, "a"), 4);
+        assert_eq!(of(&decisions, "a").steps.last().unwrap().stage, Stage::Guard);
+        world.variants.get_mut("a").unwrap().load = BUSY;
+        assert_eq!(desired(&world.run(5), "a"), 5);
+    }
+}
+
+#[test]
+fn a_scale_target_that_does_not_exist_lets_the_rest_of_its_model_shrink() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9)), spec("b", 1.0, (1, 9))]);
+    world.set("a", 4, IDLE);
+    world.set("b", 0, IDLE).scale = Scale::Unknown(WhyUnknown::NoSuchTarget);
+    assert_eq!(desired(&world.run(WINDOW + 5), "a"), 3);
+}
+
+#[test]
 fn a_rollout_with_surge_pods_does_not_keep_the_model_from_growing() {
     let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
     world.set("a", 4, STEADY);
