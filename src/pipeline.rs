@@ -27,6 +27,10 @@ use crate::units::{Fraction, Replicas, Requests, Seconds};
 /// and a watch that breaks is back within one; a minute means that something is wrong.
 const LISTING_STALE: f64 = 60.0;
 
+/// Seconds between two ticks from which something has stood still or jumped. Ticks come at least
+/// once a minute.
+const PAUSE_MAX: f64 = 120.0;
+
 /// Everything that the pipeline's decisions depend on beside its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -72,6 +76,7 @@ pub struct Pipeline {
     recorder: Recorder,
     in_force: BTreeMap<VariantKey, InForce>,
     unsettled: BTreeMap<VariantKey, Unsettled>,
+    ticked: Option<Timestamp>,
 }
 
 /// A variant that is not what it should be.
@@ -120,6 +125,7 @@ impl Pipeline {
             recorder: Recorder::new(),
             in_force: BTreeMap::new(),
             unsettled: BTreeMap::new(),
+            ticked: None,
         }
     }
 
@@ -146,6 +152,7 @@ impl Pipeline {
     /// Decides how many replicas each variant should have.
     pub fn tick(&mut self, now: Timestamp, inputs: &Inputs) -> Decisions {
         let fleet: &Fleet = &inputs.fleet;
+        self.notice_gap(now);
         let observations = self.observe(now, inputs);
         self.forget(fleet);
         let mut found = Decisions::default();
@@ -172,6 +179,20 @@ impl Pipeline {
         self.remember(now, &found.decisions);
         found.observations = observations;
         found
+    }
+
+    /// After a pause of the process or a jump of the clock, begins every window anew: time that
+    /// nobody saw must not let a window pass.
+    fn notice_gap(&mut self, now: Timestamp) {
+        let Some(before) = self.ticked.replace(now) else { return };
+        let passed = now.duration_since(before).as_secs_f64();
+        if (0.0..=PAUSE_MAX).contains(&passed) {
+            return;
+        }
+        self.recorder.unsettle();
+        for in_force in self.in_force.values_mut() {
+            in_force.history = History::starting(now, in_force.desired);
+        }
     }
 
     fn observe(&mut self, now: Timestamp, inputs: &Inputs) -> BTreeMap<VariantKey, Observation> {

@@ -101,6 +101,11 @@ impl Recorder {
         }
     }
 
+    /// Forgets since when replicas have been measured without a gap: there has been one.
+    pub fn unsettle(&mut self) {
+        self.settled.clear();
+    }
+
     /// Says what is known of one variant at `now`.
     pub fn observe(
         &mut self,

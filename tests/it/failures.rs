@@ -112,6 +112,23 @@ fn a_scale_target_that_does_not_exist_lets_the_rest_of_its_model_shrink() {
 }
 
 #[test]
+fn time_that_nobody_saw_passes_no_window() {
+    for jump in [1000, -1000] {
+        let mut policy = policy();
+        policy.behavior.scale_down.stabilization_window = Seconds::new(300.0).unwrap();
+        let mut world = World::with(policy, vec![spec("a", 1.0, (1, 9))]);
+        world.set("a", 4, STEADY);
+        assert_eq!(desired(&world.run(400), "a"), 4);
+        world.second += jump;
+        world.variants.get_mut("a").unwrap().load = IDLE;
+        for second in 0..290 {
+            assert_eq!(desired(&world.tick(), "a"), 4, "{second} s after a jump by {jump} s");
+        }
+        assert_eq!(desired(&world.run(30), "a"), 3);
+    }
+}
+
+#[test]
 fn a_rollout_with_surge_pods_does_not_keep_the_model_from_growing() {
     let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
     world.set("a", 4, STEADY);
