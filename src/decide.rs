@@ -230,6 +230,8 @@ pub enum NoData {
     NotTried,
     /// The daemon has restarted, and has no data yet.
     Restored,
+    /// The scale target was brought back from zero, and its replicas are starting.
+    BroughtBack,
 }
 
 impl fmt::Display for NoData {
@@ -240,6 +242,7 @@ impl fmt::Display for NoData {
             Self::NotListed => f.write_str("the replicas have not been listed yet"),
             Self::NotTried => f.write_str("not every listed target has been tried yet"),
             Self::Restored => f.write_str("restored after a restart, without data yet"),
+            Self::BroughtBack => f.write_str("brought back from zero, without data yet"),
         }
     }
 }

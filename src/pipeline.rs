@@ -93,6 +93,8 @@ struct InForce {
     inputs_at: Timestamp,
     basis: Basis,
     restored: bool,
+    /// Whether it was decided while there were no replicas, so that no load speaks for it.
+    at_zero: bool,
     history: History,
 }
 
@@ -144,8 +146,8 @@ impl Pipeline {
         inputs_at: Timestamp,
     ) {
         let history = History::starting(now, desired);
-        let basis = Basis::Held;
-        let in_force = InForce { desired, inputs_at, basis, restored: true, history };
+        let (basis, at_zero) = (Basis::Held, false);
+        let in_force = InForce { desired, inputs_at, basis, restored: true, at_zero, history };
         self.in_force.insert(variant, in_force);
     }
 
@@ -397,8 +399,16 @@ impl Pipeline {
                 Ok(decision(steps, moment.inputs_at, Basis::Fresh))
             }
             (Err(why), Some(in_force)) => {
-                let why = if in_force.restored { NoData::Restored } else { why };
-                let (before, after) = (in_force.desired, in_force.desired);
+                let before = in_force.desired;
+                // Whoever brings a variant back from zero says how many there shall be, and what
+                // was published for none must not take them away while they start.
+                let asked = observation.wanted.filter(|_| in_force.at_zero).unwrap_or_default();
+                let after = before.max(asked);
+                let why = match (in_force.restored, after > before) {
+                    (true, _) => NoData::Restored,
+                    (false, true) => NoData::BroughtBack,
+                    (false, false) => why,
+                };
                 let held = Step { stage: Stage::Hold, before, after, reason: Reason::NoData(why) };
                 Ok(decision(vec![held], in_force.inputs_at, Basis::Held))
             }
@@ -452,6 +462,7 @@ impl Pipeline {
                     inputs_at: decision.inputs_at,
                     basis: decision.basis,
                     restored: false,
+                    at_zero: false,
                     history: History::starting(now, present),
                 }
             });
@@ -467,6 +478,8 @@ impl Pipeline {
                     let recommended = decision.recommended();
                     known.history.record(now, recommended, published, &self.policy.behavior);
                     known.restored = false;
+                    known.at_zero =
+                        decision.steps.first().is_some_and(|step| step.before == Replicas::ZERO);
                 }
             }
             known.desired = after;

@@ -129,6 +129,25 @@ fn time_that_nobody_saw_passes_no_window() {
 }
 
 #[test]
+fn replicas_that_are_brought_back_from_zero_are_not_taken_away_while_they_start() {
+    for min in [0, 1] {
+        let mut world = World::new(vec![spec("a", 1.0, (min, 9))]);
+        world.set("a", 4, STEADY);
+        assert_eq!(desired(&world.run(WINDOW + 5), "a"), 4);
+        world.set("a", 0, IDLE).scale = known(0, 0);
+        assert_eq!(desired(&world.run(60), "a"), min);
+        // Asked for, but no pod is there yet; then there are pods, which do not answer.
+        world.set("a", 0, IDLE).scale = known(3, 0);
+        assert_eq!(desired(&world.run(20), "a"), 3);
+        let variant = world.set("a", 3, IDLE);
+        variant.scale = known(3, 0);
+        variant.failing = (0..3).map(|index| (index, ScrapeFailure::Refused)).collect();
+        let decisions = world.run(200);
+        assert_eq!((desired(&decisions, "a"), of(&decisions, "a").basis), (3, Basis::Held));
+    }
+}
+
+#[test]
 fn a_rollout_with_surge_pods_does_not_keep_the_model_from_growing() {
     let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
     world.set("a", 4, STEADY);
