@@ -213,6 +213,8 @@ impl Record {
         self.take_gauges(at, &reading.ranks, window);
         push(&mut self.http_success, at, reading.http.success, life, window);
         push(&mut self.rejected, at, reading.rejected, life, window);
+        // A rank that is gone takes its windows with it, as a replica does.
+        self.ranks.retain(|known, _| reading.ranks.iter().any(|rank| rank.rank == *known));
         for rank in &reading.ranks {
             self.ranks.entry(rank.rank).or_default().take(at, rank, life, window);
         }

@@ -3,7 +3,8 @@
 use plimsoll::analyze::saturation::TransitionRule;
 use plimsoll::decide::{Basis, Stage};
 use plimsoll::fleet::Bounds;
-use plimsoll::observe::{Scale, ScaleState, ScrapeFailure, WhyUnknown};
+use plimsoll::observe::histogram::Histogram;
+use plimsoll::observe::{RankReading, Scale, ScaleState, ScrapeFailure, WhyUnknown};
 use plimsoll::units::Seconds;
 
 use crate::pipeline::{BUSY, IDLE, WINDOW, World, at, desired, key, known, n, of, policy, spec};
@@ -175,4 +176,29 @@ fn every_rule_grows_in_the_end_whatever_does_not_answer() {
         let decisions = world.run(700);
         assert_eq!(desired(&decisions, "a"), 3, "{rule:?}");
     }
+}
+
+#[test]
+fn a_rank_that_is_gone_no_longer_counts() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 1, STEADY);
+    let mut seen = None;
+    for second in 0..60 {
+        let mut inputs = world.inputs();
+        let Ok(page) = &mut inputs.scrapes[0].outcome else { panic!("it answers") };
+        page.ranks[0].ttft = Some(histogram(f64::from(second)));
+        if second < 20 {
+            let ttft = Some(histogram(100.0 * f64::from(second)));
+            page.ranks.push(RankReading { rank: 1, ttft, ..page.ranks[0].clone() });
+        }
+        let decisions = world.pipeline.tick(at(world.second), &inputs);
+        seen = decisions.observations[&key("a")].replicas[0].ttft.clone();
+        world.second += 1;
+    }
+    let count = seen.unwrap().count;
+    assert!((5.0..=15.0).contains(&count), "{count} requests in {WINDOW} s");
+}
+
+fn histogram(count: f64) -> Histogram {
+    Histogram { sum: count, count, buckets: vec![(1.0, count), (f64::INFINITY, count)] }
 }
