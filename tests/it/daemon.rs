@@ -1,6 +1,7 @@
 //! The daemon in one process, end to end: pages in, numbers out, and a hand on it meanwhile.
 
 use std::convert::Infallible;
+use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use jiff::Timestamp;
+use plimsoll::clock::Clock;
 use plimsoll::config::{self, Files};
 use plimsoll::daemon::{Daemon, Options};
 use plimsoll::simulate::page::{self, Identity};
@@ -57,7 +58,7 @@ impl Engine {
         let (tasks, stats) = (TaskTracker::new(), Arc::clone(&shown));
         let connections = tasks.clone();
         tasks.spawn(async move {
-            let started = Timestamp::now();
+            let started = Clock::start().now();
             while let Ok((stream, _)) = listener.accept().await {
                 let stats = Arc::clone(&stats);
                 let service = service_fn(move |_: Request<Incoming>| {
@@ -93,7 +94,8 @@ fn text(variants: &[(&str, SocketAddr)], more: &str) -> String {
          scrape: {{interval: 100ms, timeout: 100ms}}\n{more}variants:\n"
     );
     for (name, address) in variants {
-        text += &format!("- {{name: {name}, model: m, targets: {{static: [\"{address}\"]}}}}\n");
+        let target = format!("{{static: [\"{address}\"]}}");
+        writeln!(text, "- {{name: {name}, model: m, targets: {target}}}").unwrap();
     }
     text
 }
@@ -150,9 +152,9 @@ impl Running {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, change).await.is_err() {
-            panic!("{variant} is not {want:?}\n{}", self.ask("GET", "/api/v1/decisions").await.1);
-        }
+        let changed = tokio::time::timeout(PATIENCE, change).await.is_ok();
+        let decisions = self.ask("GET", "/api/v1/decisions").await.1;
+        assert!(changed, "{variant} is not {want:?}\n{decisions}");
     }
 
     /// Waits until a sample has this value.
@@ -306,7 +308,7 @@ async fn a_number_that_nobody_served_for_long_is_not_in_force_after_a_restart() 
 async fn a_daemon_that_is_ended_before_it_has_decided_leaves_the_state_file_alone() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("state.json");
-    let now = Timestamp::now();
+    let now = Clock::start().now();
     let line =
         format!(r#"{{"namespace":"default","variant":"a","model":"m","desired":12,"at":"{now}"}}"#);
     fs::write(&path, format!(r#"{{"version":1,"written":"{now}","decisions":[{line}]}}"#)).unwrap();
