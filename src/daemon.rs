@@ -377,6 +377,8 @@ async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 fn hooks(common: &Common, reloader: &Arc<Reloader>, log: Option<LogFilter>) -> Hooks {
     let (registry, published) = (common.registry.clone(), common.published.clone());
     let (reloader, phases, clock) = (Arc::clone(reloader), common.phases.clone(), common.clock);
+    let (deciding, alive_phases, tasks) =
+        (common.published.clone(), common.phases.clone(), common.tasks.clone());
     Hooks {
         metrics: Box::new(move || {
             telemetry::render(&registry).map_err(|problem| {
@@ -389,10 +391,22 @@ fn hooks(common: &Common, reloader: &Arc<Reloader>, log: Option<LogFilter>) -> H
             let shutdown = if serving { Ok(()) } else { Err("shutting down".into()) };
             vec![("ping", Ok(())), ("shutdown", shutdown)]
         }),
-        decisions: Box::new(move || explain::document(&published.borrow(), clock.elapsed())),
+        alive: Box::new(move || {
+            // The loop drops its end only when it ends, which outside a shutdown is a panic.
+            let draining = *alive_phases.borrow() == Phase::Draining;
+            let ended = deciding.has_changed().is_err();
+            if ended && !draining { Err("the decision loop has ended".into()) } else { Ok(()) }
+        }),
+        decisions: Box::new(move || {
+            // The value is taken out first: who reads it in place keeps the loop from publishing.
+            let published = published.borrow().clone();
+            explain::document(&published, clock.elapsed())
+        }),
         reload: Box::new(move || {
             let reloader = Arc::clone(&reloader);
-            Box::pin(async move { reloader.reload().await })
+            // A task of its own, because a client that hangs up must not leave a reload half done.
+            let reloading = tasks.spawn(async move { reloader.reload().await });
+            Box::pin(async move { reloading.await.unwrap_or_else(|ended| Err(ended.to_string())) })
         }),
         set_log: Box::new(move |filter| match &log {
             Some(log) => log.set(filter).map_err(|problem| format!("{problem:#}")),

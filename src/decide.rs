@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::analyze::saturation::{Outcome, Transition};
-use crate::fleet::{Bounds, ModelKey, VariantKey};
+use crate::fleet::{Bounds, ModelKey, VariantKey, VariantName};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 /// How many replicas one variant should have, and why.
@@ -183,6 +183,12 @@ pub enum Reason {
         /// Ready replicas without fresh data.
         missing: Replicas,
     },
+    /// The number is not lowered, because a variant of the model has not been listed, and may
+    /// carry any load.
+    Unlisted {
+        /// The variant.
+        variant: VariantName,
+    },
     /// The number is not lowered, because the list of replicas is old.
     Outdated {
         /// Age of the list.
@@ -224,6 +230,8 @@ pub enum NoData {
     NotTried,
     /// The daemon has restarted, and has no data yet.
     Restored,
+    /// The scale target was brought back from zero, and its replicas are starting.
+    BroughtBack,
 }
 
 impl fmt::Display for NoData {
@@ -234,6 +242,7 @@ impl fmt::Display for NoData {
             Self::NotListed => f.write_str("the replicas have not been listed yet"),
             Self::NotTried => f.write_str("not every listed target has been tried yet"),
             Self::Restored => f.write_str("restored after a restart, without data yet"),
+            Self::BroughtBack => f.write_str("brought back from zero, without data yet"),
         }
     }
 }
@@ -252,6 +261,7 @@ impl Reason {
             Self::Load(outcome) => outcome.label(),
             Self::NoData(_) => "no_data",
             Self::Incomplete { .. } => "incomplete_data",
+            Self::Unlisted { .. } => "not_listed",
             Self::Outdated { .. } => "outdated_listing",
             Self::Settling { .. } => "settling",
             Self::BelowMin(_) => "below_min",
@@ -270,6 +280,9 @@ impl fmt::Display for Reason {
             Self::NoData(no_data) => write!(f, "holding: {no_data}"),
             Self::Incomplete { missing } => {
                 write!(f, "not lowered: {missing} ready replicas have no fresh data")
+            }
+            Self::Unlisted { variant } => {
+                write!(f, "not lowered: the replicas of {variant} have not been listed yet")
             }
             Self::Outdated { age } => {
                 write!(f, "not lowered: the list of replicas is {:.0} s old", age.seconds())

@@ -152,6 +152,12 @@ impl Bounds {
         self.max.map_or(raised, |max| raised.min(max))
     }
 
+    /// These bounds, as much wider as `count` needs to be allowed.
+    #[must_use]
+    pub fn widened_to(self, count: Replicas) -> Self {
+        Self { min: self.min.min(count), max: self.max.map(|max| max.max(count)) }
+    }
+
     /// Whether one replica more than `count` is allowed.
     #[must_use]
     pub fn allow_up(self, count: Replicas) -> bool {

@@ -295,6 +295,8 @@ pub struct Observation {
     pub ready: Option<Replicas>,
     /// Replicas that exist or are asked for and are not ready yet.
     pub pending: Replicas,
+    /// Of the pending, those that are ready and have never answered.
+    pub unheard: Replicas,
     /// The bounds that hold: the autoscaler's where there is one, else the configured ones.
     pub bounds: Bounds,
     /// Each listed replica, in the order of their keys.

@@ -18,14 +18,18 @@ use crate::decide::enforce::{self, Behavior, History, Published};
 use crate::decide::{
     Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
 };
-use crate::fleet::{Fleet, ModelKey, Role, VariantKey, VariantSpec};
+use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::record::{Horizon, Recorder};
-use crate::observe::{Inputs, Observation};
+use crate::observe::{Inputs, Observation, WhyUnknown};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 /// Age from which a list of replicas is too old to shrink on. Discovery refreshes within seconds,
 /// and a watch that breaks is back within one; a minute means that something is wrong.
 const LISTING_STALE: f64 = 60.0;
+
+/// Seconds between two ticks from which something has stood still or jumped. Ticks come at least
+/// once a minute.
+const PAUSE_MAX: f64 = 120.0;
 
 /// Everything that the pipeline's decisions depend on beside its inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,7 +75,15 @@ pub struct Pipeline {
     policy: Policy,
     recorder: Recorder,
     in_force: BTreeMap<VariantKey, InForce>,
-    unsettled_since: BTreeMap<VariantKey, Timestamp>,
+    unsettled: BTreeMap<VariantKey, Unsettled>,
+    ticked: Option<Timestamp>,
+}
+
+/// A variant that is not what it should be.
+#[derive(Clone, Copy, Debug)]
+struct Unsettled {
+    wanted: Option<Replicas>,
+    since: Timestamp,
 }
 
 /// The number that was last published for a variant.
@@ -81,6 +93,8 @@ struct InForce {
     inputs_at: Timestamp,
     basis: Basis,
     restored: bool,
+    /// Whether it was decided while there were no replicas, so that no load speaks for it.
+    at_zero: bool,
     history: History,
 }
 
@@ -112,7 +126,8 @@ impl Pipeline {
             policy,
             recorder: Recorder::new(),
             in_force: BTreeMap::new(),
-            unsettled_since: BTreeMap::new(),
+            unsettled: BTreeMap::new(),
+            ticked: None,
         }
     }
 
@@ -131,14 +146,15 @@ impl Pipeline {
         inputs_at: Timestamp,
     ) {
         let history = History::starting(now, desired);
-        let basis = Basis::Held;
-        let in_force = InForce { desired, inputs_at, basis, restored: true, history };
+        let (basis, at_zero) = (Basis::Held, false);
+        let in_force = InForce { desired, inputs_at, basis, restored: true, at_zero, history };
         self.in_force.insert(variant, in_force);
     }
 
     /// Decides how many replicas each variant should have.
     pub fn tick(&mut self, now: Timestamp, inputs: &Inputs) -> Decisions {
         let fleet: &Fleet = &inputs.fleet;
+        self.notice_gap(now);
         let observations = self.observe(now, inputs);
         self.forget(fleet);
         let mut found = Decisions::default();
@@ -167,6 +183,20 @@ impl Pipeline {
         found
     }
 
+    /// After a pause of the process or a jump of the clock, begins every window anew: time that
+    /// nobody saw must not let a window pass.
+    fn notice_gap(&mut self, now: Timestamp) {
+        let Some(before) = self.ticked.replace(now) else { return };
+        let passed = now.duration_since(before).as_secs_f64();
+        if (0.0..=PAUSE_MAX).contains(&passed) {
+            return;
+        }
+        self.recorder.unsettle();
+        for in_force in self.in_force.values_mut() {
+            in_force.history = History::starting(now, in_force.desired);
+        }
+    }
+
     fn observe(&mut self, now: Timestamp, inputs: &Inputs) -> BTreeMap<VariantKey, Observation> {
         let horizon = self.horizon();
         self.recorder.take(inputs, horizon);
@@ -184,7 +214,7 @@ impl Pipeline {
 
     fn forget(&mut self, fleet: &Fleet) {
         self.in_force.retain(|key, _| fleet.get(key).is_some());
-        self.unsettled_since.retain(|key, _| fleet.get(key).is_some());
+        self.unsettled.retain(|key, _| fleet.get(key).is_some());
     }
 
     /// Notes since when each variant of the group has not been what it should be.
@@ -195,11 +225,17 @@ impl Pipeline {
                 && observation.wanted == Some(observation.measured())
                 && wish.is_none_or(|wish| Some(wish) == observation.wanted);
             if settled {
-                self.unsettled_since.remove(&spec.key);
-            } else {
-                let since = self.unsettled_since.entry(spec.key.clone()).or_insert(now);
-                *since = (*since).min(now);
+                self.unsettled.remove(&spec.key);
+                continue;
             }
+            let wanted = observation.wanted;
+            let known = self.unsettled.get(&spec.key).copied();
+            // Another number that is asked for is another wait: what was given up on before must
+            // not take the patience from replicas that have only just begun to start.
+            let known = known.filter(|it| wanted.is_none() || it.wanted == wanted);
+            let since = known.map_or(now, |it| it.since.min(now));
+            let wanted = wanted.or(known.and_then(|it| it.wanted));
+            self.unsettled.insert(spec.key.clone(), Unsettled { wanted, since });
         }
     }
 
@@ -233,7 +269,7 @@ impl Pipeline {
     /// What the analyzer should know of a variant; `None` when its replicas cannot be counted.
     fn state(&self, now: Timestamp, member: &Member<'_>) -> Option<VariantState> {
         let Member { spec, observation } = member;
-        let waited = self.unsettled_since.get(&spec.key).map(|since| now.duration_since(*since));
+        let waited = self.unsettled.get(&spec.key).map(|it| now.duration_since(it.since));
         let exhausted = waited.is_some_and(|waited| {
             waited.as_secs_f64() >= self.policy.transition_patience.seconds()
         });
@@ -244,10 +280,15 @@ impl Pipeline {
                 self.in_force.get(&spec.key).map(|in_force| in_force.desired)
             }
         };
+        let current = observation.wanted?;
+        // Pods that never answer are as new as those that are not ready, but not for ever.
+        let given_up = if exhausted { observation.unheard } else { Replicas::ZERO };
+        // A pod that is there beside the wanted ones, as in a rollout, answers no deficit.
+        let coming = current.beyond(observation.measured());
         Some(VariantState {
             key: spec.key.clone(),
-            current: observation.wanted?,
-            pending: observation.pending,
+            current,
+            pending: observation.pending.beyond(given_up).min(coming),
             desired,
             patience: if exhausted { Patience::Exhausted } else { Patience::Left },
             cost: spec.cost,
@@ -293,6 +334,9 @@ impl Pipeline {
         let with_replicas = || {
             group.members.iter().filter(|member| member.observation.wanted != Some(Replicas::ZERO))
         };
+        if let Some(member) = group.members.iter().find(|member| member.is_unlisted()) {
+            return Some(Reason::Unlisted { variant: member.spec.key.variant.clone() });
+        }
         let age = with_replicas()
             .filter_map(|member| member.observation.listed_at)
             .filter_map(|at| Seconds::from_span(now.duration_since(at)))
@@ -330,7 +374,7 @@ impl Pipeline {
             variant: spec.key.clone(),
             model: model.clone(),
             current: observation.current,
-            bounds: observation.bounds,
+            bounds: member.bounds(in_force.map(|in_force| in_force.desired)),
             steps,
             inputs_at,
             basis,
@@ -355,8 +399,16 @@ impl Pipeline {
                 Ok(decision(steps, moment.inputs_at, Basis::Fresh))
             }
             (Err(why), Some(in_force)) => {
-                let why = if in_force.restored { NoData::Restored } else { why };
-                let (before, after) = (in_force.desired, in_force.desired);
+                let before = in_force.desired;
+                // Whoever brings a variant back from zero says how many there shall be, and what
+                // was published for none must not take them away while they start.
+                let asked = observation.wanted.filter(|_| in_force.at_zero).unwrap_or_default();
+                let after = before.max(asked);
+                let why = match (in_force.restored, after > before) {
+                    (true, _) => NoData::Restored,
+                    (false, true) => NoData::BroughtBack,
+                    (false, false) => why,
+                };
                 let held = Step { stage: Stage::Hold, before, after, reason: Reason::NoData(why) };
                 Ok(decision(vec![held], in_force.inputs_at, Basis::Held))
             }
@@ -410,6 +462,7 @@ impl Pipeline {
                     inputs_at: decision.inputs_at,
                     basis: decision.basis,
                     restored: false,
+                    at_zero: false,
                     history: History::starting(now, present),
                 }
             });
@@ -425,6 +478,8 @@ impl Pipeline {
                     let recommended = decision.recommended();
                     known.history.record(now, recommended, published, &self.policy.behavior);
                     known.restored = false;
+                    known.at_zero =
+                        decision.steps.first().is_some_and(|step| step.before == Replicas::ZERO);
                 }
             }
             known.desired = after;
@@ -475,6 +530,23 @@ impl Member<'_> {
             .filter(|replica| replica.is_lost() || replica.is_untried())
             .count();
         unheard.max(Replicas::saturating(u32::try_from(silent).unwrap_or(u32::MAX)))
+    }
+
+    /// Whether it may have replicas that nobody has shown us, which may carry any load. A scale
+    /// target that does not exist has none.
+    fn is_unlisted(&self) -> bool {
+        self.observation.listed_at.is_none()
+            || self.observation.scale_unknown == Some(WhyUnknown::NotListed)
+    }
+
+    /// The bounds that hold. While the scale target is out of sight nobody knows its autoscaler's
+    /// bounds, and the configured ones in their place must not move the number in force.
+    fn bounds(&self, in_force: Option<Replicas>) -> Bounds {
+        let bounds = self.observation.bounds;
+        match (self.observation.wanted, in_force) {
+            (None, Some(in_force)) => bounds.widened_to(in_force),
+            (None, None) | (Some(_), _) => bounds,
+        }
     }
 
     /// Why nothing can be said about this variant, if so.

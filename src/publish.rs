@@ -13,7 +13,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::decide::{Decision, ModelReport, Undecided, VariantReport};
-use crate::fleet::{ModelKey, Role, VariantKey, VariantSpec};
+use crate::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::Observation;
 
 /// What all surfaces show. Replaced as a whole after each tick.
@@ -40,6 +40,14 @@ pub struct PublishedVariant {
     pub decided: Option<Decided>,
     /// Why this tick has no decision, where it has none.
     pub undecided: Option<Undecided>,
+}
+
+impl PublishedVariant {
+    /// The bounds that the published number is within; without a number, those that hold.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        self.decided.as_ref().map_or(self.observation.bounds, |decided| decided.decision.bounds)
+    }
 }
 
 /// A decision and when it was made.

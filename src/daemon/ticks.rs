@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +29,11 @@ use crate::units::Replicas;
 /// How often the state file is written while nothing changes. A restart then shows an age that is
 /// at most this much too old.
 const SAVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How long after it was last in force a number is taken over. In a longer absence the numbers are
+/// served by nobody, and whoever has scaled by hand since knows better; beginning without a number
+/// holds every replica count.
+const RESTORE_MAX: SignedDuration = SignedDuration::from_mins(15);
 
 /// A configuration to go on with, and where to say that it is in force.
 pub(crate) struct Reload {
@@ -63,6 +68,8 @@ pub(crate) struct Ticks {
     counted: BTreeSet<(VariantKey, &'static str)>,
     ignored: BTreeMap<VariantKey, Ignored>,
     findings: BTreeMap<VariantKey, Vec<Finding>>,
+    /// Namespace, variant and name of each HPA that has a series.
+    followed: BTreeSet<[String; 3]>,
 }
 
 impl Ticks {
@@ -90,6 +97,7 @@ impl Ticks {
             counted: BTreeSet::new(),
             ignored: BTreeMap::new(),
             findings: BTreeMap::new(),
+            followed: BTreeSet::new(),
             parts,
         }
     }
@@ -110,7 +118,7 @@ impl Ticks {
                 _ = interval.tick() => self.tick(),
             }
         }
-        self.save_now();
+        self.save_last().await;
     }
 
     fn reload(&mut self, reload: Reload) {
@@ -260,7 +268,7 @@ impl Ticks {
             return;
         };
         let gauge = self.parts.telemetry.hpa_ignores.clone();
-        gauge.reset();
+        let mut followed = BTreeSet::new();
         for (key, state) in &cluster.variants {
             let desired = published
                 .variants
@@ -271,6 +279,7 @@ impl Ticks {
             if let Some(follower) = &state.follower {
                 let labels = [key.namespace.as_str(), key.variant.as_str(), follower.hpa.as_str()];
                 gauge.with_label_values(&labels).set(f64::from(u8::from(ignored.is_some())));
+                followed.insert(labels.map(str::to_owned));
             }
             self.say_ignored(key, ignored);
             if self.findings.get(key) != Some(&state.findings) {
@@ -281,6 +290,11 @@ impl Ticks {
                 self.findings.insert(key.clone(), state.findings.clone());
             }
         }
+        // Series of HPAs that are gone go with them; the others are never absent in between.
+        for gone in self.followed.difference(&followed) {
+            let _gone = gauge.remove_label_values(&gone.each_ref().map(String::as_str));
+        }
+        self.followed = followed;
         self.findings.retain(|key, _| cluster.variants.contains_key(key));
         self.ignored.retain(|key, _| cluster.variants.contains_key(key));
     }
@@ -325,29 +339,40 @@ impl Ticks {
         }
         self.saved_at = Some(elapsed);
         let published = Arc::clone(after);
-        let save = move || write_state(&path, &published);
+        let now = self.parts.clock.now();
+        let save = move || write_state(&path, now, &published);
         self.saving = Some(self.parts.tracker.spawn_blocking(save));
     }
 
-    fn save_now(&self) {
-        if let Some(path) = &self.state_file {
-            write_state(path, &self.parts.published.borrow());
+    /// Writes the state file one last time, after a save that is under way: two writers would mix
+    /// their files. Before the first tick there is nothing that the file does not know.
+    async fn save_last(mut self) {
+        if let Some(saving) = self.saving.take() {
+            let _reported_in_the_log = saving.await;
+        }
+        let published = self.parts.published.borrow().clone();
+        if let Some(path) = self.state_file.take().filter(|_| published.generation > 0) {
+            let now = self.parts.clock.now();
+            let save = move || write_state(&path, now, &published);
+            let _reported_in_the_log = self.parts.tracker.spawn_blocking(save).await;
         }
     }
 }
 
 fn restore(pipeline: &mut Pipeline, now: Timestamp, saved: &[state::Saved]) {
-    for state::Saved { variant, model: _, desired, at } in saved {
-        pipeline.restore(now, variant.clone(), *desired, *at);
-    }
-    if saved.is_empty() {
+    let Some(written) = saved.first().map(|first| first.written) else { return };
+    if now.duration_since(written) > RESTORE_MAX {
+        warn!(%written, "The numbers of before the restart are too old to be in force");
         return;
+    }
+    for state::Saved { variant, model: _, desired, at, written: _ } in saved {
+        pipeline.restore(now, variant.clone(), *desired, *at);
     }
     info!(variants = saved.len(), "The numbers of before the restart are in force");
 }
 
-fn write_state(path: &std::path::Path, published: &Published) {
-    if let Err(problem) = state::save(path, published) {
+fn write_state(path: &std::path::Path, now: Timestamp, published: &Published) {
+    if let Err(problem) = state::save(path, now, published) {
         error!(error = %anyhow::Error::new(problem), "The state file cannot be written");
     }
 }

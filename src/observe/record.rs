@@ -102,6 +102,11 @@ impl Recorder {
         }
     }
 
+    /// Forgets since when replicas have been measured without a gap: there has been one.
+    pub fn unsettle(&mut self) {
+        self.settled.clear();
+    }
+
     /// Says what is known of one variant at `now`.
     pub fn observe(
         &mut self,
@@ -139,6 +144,7 @@ impl Recorder {
             current: state.map(|state| state.current),
             ready: state.map(|state| state.ready),
             pending: state.map_or(Replicas::ZERO, |state| state.pending + unheard),
+            unheard,
             bounds: state.and_then(|state| state.bounds).unwrap_or(spec.bounds),
             replicas,
             scale_unknown,
@@ -224,6 +230,8 @@ impl Record {
         self.take_gauges(at, &reading.ranks, window);
         push(&mut self.http_success, at, reading.http.success, life, window);
         push(&mut self.rejected, at, reading.rejected, life, window);
+        // A rank that is gone takes its windows with it, as a replica does.
+        self.ranks.retain(|known, _| reading.ranks.iter().any(|rank| rank.rank == *known));
         for rank in &reading.ranks {
             self.ranks.entry(rank.rank).or_default().take(at, rank, life, window);
         }
@@ -487,6 +495,7 @@ impl Observation {
             current: None,
             ready: None,
             pending: Replicas::ZERO,
+            unheard: Replicas::ZERO,
             bounds,
             replicas: Vec::new(),
             scale_unknown: None,

@@ -98,8 +98,8 @@ fn variant(published: &PublishedVariant, now: Duration) -> VariantLine<'_> {
         current: observation.current.map(Replicas::count),
         ready: observation.ready.map(Replicas::count),
         pending: observation.pending.count(),
-        min: observation.bounds.min().count(),
-        max: observation.bounds.max().map(Replicas::count),
+        min: published.bounds().min().count(),
+        max: published.bounds().max().map(Replicas::count),
         basis: match decision.map(|decision| decision.basis) {
             Some(Basis::Fresh) => "fresh",
             Some(Basis::Held) => "held",

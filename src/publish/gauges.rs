@@ -249,6 +249,9 @@ impl Sheet {
         }
         let cost = observation.current.map(|current| count(current) * spec.cost.per_hour());
         self.set(&COST, &labels, cost);
+        let bounds = published.bounds();
+        self.set(&MIN, &labels, Some(count(bounds.min())));
+        self.set(&MAX, &labels, bounds.max().map(count));
         self.observation(observation, labels);
     }
 
@@ -257,8 +260,6 @@ impl Sheet {
         self.set(&READY, &labels, observation.ready.map(count));
         let pending = observation.current.map(|_| count(observation.pending));
         self.set(&PENDING, &labels, pending);
-        self.set(&MIN, &labels, Some(count(observation.bounds.min())));
-        self.set(&MAX, &labels, observation.bounds.max().map(count));
         for (freshness, replicas) in by_freshness(&observation.replicas) {
             let [namespace, model, variant] = labels;
             let labels = [namespace, model, variant, freshness];

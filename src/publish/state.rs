@@ -7,7 +7,7 @@
 //! # Shape
 //!
 //! ```json
-//! {"version":1,"decisions":[{"namespace":"shop","variant":"llama-l4","model":"meta/llama",
+//! {"version":1,"written":"2026-11-21T09:30:01Z","decisions":[{"namespace":"shop","variant":"llama-l4","model":"meta/llama",
 //!  "desired":3,"at":"2026-11-21T09:30:00Z"}]}
 //! ```
 
@@ -39,6 +39,8 @@ pub struct Saved {
     pub desired: Replicas,
     /// When the data that the number rests on was current.
     pub at: Timestamp,
+    /// When the file was written: until then the number was in force.
+    pub written: Timestamp,
 }
 
 /// Why the file cannot be read or written.
@@ -78,6 +80,7 @@ pub enum StateError {
 #[serde(deny_unknown_fields)]
 struct File {
     version: u32,
+    written: Timestamp,
     decisions: Vec<Line>,
 }
 
@@ -91,12 +94,12 @@ struct Line {
     at: Timestamp,
 }
 
-/// Writes the numbers in force.
+/// Writes the numbers in force at `now`.
 ///
 /// # Errors
 ///
 /// The file, or the one beside it that is renamed to it, cannot be written.
-pub fn save(path: &Path, published: &Published) -> Result<(), StateError> {
+pub fn save(path: &Path, now: Timestamp, published: &Published) -> Result<(), StateError> {
     let decisions = published.variants.values().filter_map(|variant| {
         let decided = variant.decided.as_ref()?;
         Some(Line {
@@ -107,7 +110,7 @@ pub fn save(path: &Path, published: &Published) -> Result<(), StateError> {
             at: decided.at,
         })
     });
-    let file = File { version: VERSION, decisions: decisions.collect() };
+    let file = File { version: VERSION, written: now, decisions: decisions.collect() };
     let text = serde_json::to_vec(&file)
         .map_err(|source| StateError::Shape { path: path.to_owned(), source })?;
     let beside = path.with_extension("partial");
@@ -139,7 +142,7 @@ pub fn load(path: &Path) -> Result<Vec<Saved>, StateError> {
         return Err(content(format!("version {}, not {VERSION}", file.version)));
     }
     let saved = file.decisions.iter().enumerate().map(|(index, line)| {
-        line.saved().ok_or_else(|| {
+        line.saved(file.written).ok_or_else(|| {
             content(format!("decisions[{index}] has an empty name or too many replicas"))
         })
     });
@@ -147,7 +150,7 @@ pub fn load(path: &Path) -> Result<Vec<Saved>, StateError> {
 }
 
 impl Line {
-    fn saved(&self) -> Option<Saved> {
+    fn saved(&self, written: Timestamp) -> Option<Saved> {
         let namespace = Namespace::new(&self.namespace)?;
         Some(Saved {
             variant: VariantKey {
@@ -157,6 +160,7 @@ impl Line {
             model: ModelKey { namespace, model: ModelName::new(&self.model)? },
             desired: Replicas::new(self.desired)?,
             at: self.at,
+            written,
         })
     }
 }
@@ -167,7 +171,7 @@ mod tests {
 
     fn line(desired: u32) -> String {
         format!(
-            r#"{{"version":1,"decisions":[{{"namespace":"shop","variant":"a","model":"m","desired":{desired},"at":"2026-11-21T09:30:00Z"}}]}}"#
+            r#"{{"version":1,"written":"2026-11-21T09:30:01Z","decisions":[{{"namespace":"shop","variant":"a","model":"m","desired":{desired},"at":"2026-11-21T09:30:00Z"}}]}}"#
         )
     }
 
@@ -181,7 +185,12 @@ mod tests {
     fn what_cannot_be_is_refused_with_the_file_and_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
-        for bad in ["", "{", r#"{"version":2,"decisions":[]}"#, &line(2_000_000)] {
+        for bad in [
+            "",
+            "{",
+            r#"{"version":2,"written":"2026-11-21T09:30:01Z","decisions":[]}"#,
+            &line(2_000_000),
+        ] {
             fs::write(&path, bad).unwrap();
             let error = load(&path).unwrap_err().to_string();
             assert!(error.contains("state.json") && error.contains("delete it"), "{error}");
@@ -195,7 +204,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         fs::write(&path, line(3)).unwrap();
-        save(&path, &Published::default()).unwrap();
+        save(&path, Timestamp::UNIX_EPOCH, &Published::default()).unwrap();
         assert_eq!(load(&path).unwrap(), Vec::new());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -3,7 +3,7 @@
 //! | path | method | answer |
 //! |---|---|---|
 //! | `/metrics` | GET | every metric, text format 0.0.4 |
-//! | `/livez`, `/healthz` | GET | `ok` while the process can answer |
+//! | `/livez`, `/healthz` | GET | `ok` while the process can answer and decides |
 //! | `/readyz` | GET | `ok`, or 500 with the checks that fail |
 //! | `/api/v1/decisions` | GET | every variant's number and the steps that made it, as JSON |
 //! | `/-/reload` | POST | loads the configuration again; 400 with every problem if it is refused |
@@ -55,6 +55,8 @@ pub type Setter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 pub struct Hooks {
     /// The page of all metrics, or why there is none.
     pub metrics: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
+    /// Whether the process still does its work.
+    pub alive: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Every readiness check.
     pub ready: Box<dyn Fn() -> Vec<Check> + Send + Sync>,
     /// Every variant's number and its steps, as JSON.
@@ -89,7 +91,9 @@ pub async fn serve(
                 let hooks = Arc::clone(&hooks);
                 async move { Ok::<_, Infallible>(hooks.answer(request).await) }
             });
-            let mut builder = auto::Builder::new(TokioExecutor::new());
+            // Scrapers and probes speak HTTP/1.1. Telling versions apart would wait for the first
+            // bytes without a limit.
+            let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
             builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
             let connection = builder.serve_connection(TokioIo::new(accepted), service);
             tokio::pin!(connection);
@@ -116,7 +120,10 @@ impl Hooks {
                 Ok(page) => reply(StatusCode::OK, METRICS, page),
                 Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, why),
             },
-            "/livez" | "/healthz" if get => text(StatusCode::OK, "ok\n".into()),
+            "/livez" | "/healthz" if get => match (self.alive)() {
+                Ok(()) => text(StatusCode::OK, "ok\n".into()),
+                Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
+            },
             "/readyz" if get => self.readiness(),
             "/api/v1/decisions" if get => reply(StatusCode::OK, JSON, (self.decisions)()),
             "/" if get => text(StatusCode::OK, INDEX.into()),

@@ -20,13 +20,13 @@ use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
 use proptest::prelude::*;
 
-const WINDOW: i64 = 10;
+pub(crate) const WINDOW: i64 = 10;
 
 pub(crate) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_795_000_000 + second).unwrap()
 }
 
-fn n(count: u32) -> Replicas {
+pub(crate) fn n(count: u32) -> Replicas {
     Replicas::new(count).unwrap()
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn key(variant: &str) -> VariantKey {
     }
 }
 
-fn spec(variant: &str, cost: f64, bounds: (u32, u32)) -> VariantSpec {
+pub(crate) fn spec(variant: &str, cost: f64, bounds: (u32, u32)) -> VariantSpec {
     VariantSpec {
         key: key(variant),
         model: ModelName::new("m").unwrap(),
@@ -49,7 +49,7 @@ fn spec(variant: &str, cost: f64, bounds: (u32, u32)) -> VariantSpec {
 }
 
 /// Thresholds of the documents; windows short enough to test, and no stabilisation.
-fn policy() -> Policy {
+pub(crate) fn policy() -> Policy {
     let immediate =
         Rules { stabilization_window: Seconds::ZERO, select: Select::Max, policies: Vec::new() };
     Policy {
@@ -68,7 +68,7 @@ fn policy() -> Policy {
     }
 }
 
-fn replica(variant: &str, index: u32) -> ReplicaKey {
+pub(crate) fn replica(variant: &str, index: u32) -> ReplicaKey {
     ReplicaKey {
         variant: key(variant),
         replica: ReplicaName::new(&format!("{variant}-{index}")).unwrap(),
@@ -76,7 +76,7 @@ fn replica(variant: &str, index: u32) -> ReplicaKey {
     }
 }
 
-fn page(kv: Option<f64>, waiting: Option<f64>) -> Reading {
+pub(crate) fn page(kv: Option<f64>, waiting: Option<f64>) -> Reading {
     Reading {
         engine: Engine::Vllm,
         started: None,
@@ -93,23 +93,23 @@ fn page(kv: Option<f64>, waiting: Option<f64>) -> Reading {
 }
 
 /// A fleet whose state a test changes as it goes.
-struct World {
-    pipeline: Pipeline,
-    fleet: Fleet,
-    variants: BTreeMap<String, Variant>,
-    second: i64,
+pub(crate) struct World {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) fleet: Fleet,
+    pub(crate) variants: BTreeMap<String, Variant>,
+    pub(crate) second: i64,
 }
 
 #[derive(Clone)]
-struct Variant {
-    listed: u32,
-    scale: Scale,
-    load: (f64, f64),
-    failing: BTreeMap<u32, ScrapeFailure>,
-    silent: Vec<u32>,
+pub(crate) struct Variant {
+    pub(crate) listed: u32,
+    pub(crate) scale: Scale,
+    pub(crate) load: (f64, f64),
+    pub(crate) failing: BTreeMap<u32, ScrapeFailure>,
+    pub(crate) silent: Vec<u32>,
 }
 
-fn known(wanted: u32, ready: u32) -> Scale {
+pub(crate) fn known(wanted: u32, ready: u32) -> Scale {
     Scale::Known(ScaleState {
         wanted: n(wanted),
         current: n(wanted),
@@ -120,11 +120,11 @@ fn known(wanted: u32, ready: u32) -> Scale {
 }
 
 impl World {
-    fn new(specs: Vec<VariantSpec>) -> Self {
+    pub(crate) fn new(specs: Vec<VariantSpec>) -> Self {
         Self::with(policy(), specs)
     }
 
-    fn with(policy: Policy, specs: Vec<VariantSpec>) -> Self {
+    pub(crate) fn with(policy: Policy, specs: Vec<VariantSpec>) -> Self {
         Self {
             pipeline: Pipeline::new(policy),
             fleet: Fleet::new(specs),
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    fn set(&mut self, variant: &str, count: u32, load: (f64, f64)) -> &mut Variant {
+    pub(crate) fn set(&mut self, variant: &str, count: u32, load: (f64, f64)) -> &mut Variant {
         self.variants.insert(
             variant.into(),
             Variant {
@@ -147,7 +147,7 @@ impl World {
         self.variants.get_mut(variant).unwrap()
     }
 
-    fn inputs(&self) -> Inputs {
+    pub(crate) fn inputs(&self) -> Inputs {
         let mut inputs = Inputs { fleet: Arc::new(self.fleet.clone()), ..Inputs::default() };
         for (name, variant) in &self.variants {
             let replicas: Vec<_> = (0..variant.listed).map(|index| replica(name, index)).collect();
@@ -171,7 +171,7 @@ impl World {
         inputs
     }
 
-    fn tick(&mut self) -> Decisions {
+    pub(crate) fn tick(&mut self) -> Decisions {
         let inputs = self.inputs();
         let decisions = self.pipeline.tick(at(self.second), &inputs);
         self.second += 1;
@@ -179,7 +179,7 @@ impl World {
     }
 
     /// Ticks once a second and returns the last decisions.
-    fn run(&mut self, seconds: i64) -> Decisions {
+    pub(crate) fn run(&mut self, seconds: i64) -> Decisions {
         let mut last = self.tick();
         for _ in 1..seconds {
             last = self.tick();
@@ -188,16 +188,16 @@ impl World {
     }
 }
 
-fn of<'a>(decisions: &'a Decisions, variant: &str) -> &'a Decision {
+pub(crate) fn of<'a>(decisions: &'a Decisions, variant: &str) -> &'a Decision {
     decisions.decisions.iter().find(|decision| decision.variant == key(variant)).unwrap()
 }
 
-fn desired(decisions: &Decisions, variant: &str) -> u32 {
+pub(crate) fn desired(decisions: &Decisions, variant: &str) -> u32 {
     of(decisions, variant).desired().count()
 }
 
-const IDLE: (f64, f64) = (0.1, 0.0);
-const BUSY: (f64, f64) = (0.75, 1.0);
+pub(crate) const IDLE: (f64, f64) = (0.1, 0.0);
+pub(crate) const BUSY: (f64, f64) = (0.75, 1.0);
 
 #[test]
 fn a_saturated_model_grows_by_one_on_its_cheapest_variant() {

@@ -139,7 +139,7 @@ fn step<'a>(
         if let Some(starting) = all.iter().find(|candidate| candidate.is_starting(rule)) {
             return Step::Wait(Transition::Pending(starting.state.key.clone()));
         }
-        return match cheapest(free) {
+        return match cheapest(free, rule) {
             None => Step::NoRoom(low),
             Some(pick) if pick.has_one_coming(rule) => {
                 Step::Wait(Transition::NotReporting(pick.state.key.clone()))
@@ -156,8 +156,8 @@ fn step<'a>(
 }
 
 /// The cheapest variant that can grow, the alphabetically first of equals.
-fn cheapest<'a>(free: &[Candidate<'a>]) -> Option<Candidate<'a>> {
-    free.iter().copied().filter(Candidate::can_grow).min_by(Candidate::by_cost)
+fn cheapest<'a>(free: &[Candidate<'a>], rule: TransitionRule) -> Option<Candidate<'a>> {
+    free.iter().copied().filter(|candidate| candidate.can_grow(rule)).min_by(Candidate::by_cost)
 }
 
 /// The dearest variant that can shrink, the alphabetically last of equals.
@@ -217,11 +217,15 @@ impl Candidate<'_> {
         self.measured > Replicas::ZERO && !(rule == TransitionRule::PerVariant && self.keeps_wish())
     }
 
-    /// Whether a replica may be added here.
-    fn can_grow(&self) -> bool {
+    /// Whether a replica may be added here. Under the rule that waits for nothing but what is
+    /// pending, a replica that does not report does not keep the rest from getting help.
+    fn can_grow(&self, rule: TransitionRule) -> bool {
+        let given_up = rule != TransitionRule::PendingOnly
+            && self.is_partly_silent()
+            && self.state.patience == Patience::Exhausted;
         self.state.pending == Replicas::ZERO
             && self.state.bounds.allow_up(self.state.current)
-            && !(self.is_partly_silent() && self.state.patience == Patience::Exhausted)
+            && !given_up
     }
 
     /// Whether a replica may be taken away here. The last one stays: no load is measured as nothing
