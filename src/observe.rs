@@ -196,6 +196,8 @@ impl fmt::Display for ScrapeFailure {
 pub struct Reading {
     /// Which engine wrote the page.
     pub engine: engine::Engine,
+    /// How many of the page's samples were read.
+    pub samples: usize,
     /// When the engine's process started, if the page says so.
     pub started: Option<Timestamp>,
     /// The model names on the page, sorted.

@@ -350,7 +350,8 @@ impl<'p> Page<'p> {
         if self.format == Format::OpenMetrics && !self.is_ended {
             return Err(PageError::truncated(lines + 1, b"", "`# EOF`"));
         }
-        Ok(self.reader.finish()?)
+        let samples = self.samples;
+        Ok(Reading { samples, ..self.reader.finish()? })
     }
 
     /// Looks at a comment. Only the end mark matters, and the names in `HELP` and `TYPE` as long

@@ -307,6 +307,7 @@ impl Shared {
     fn read(&self, target: &Target, page: &Page) -> Result<Reading, Failure> {
         self.metrics.received(page.body.len());
         let reading = (self.reader)(&page.body, page.content_type.as_deref())?;
+        self.metrics.read(reading.samples);
         match wrong_model(&reading.models, &target.models) {
             Some(failure) => Err(failure),
             None => Ok(reading),

@@ -317,6 +317,8 @@ impl<'p> Reader<'p> {
         let [success, client_error, server_error] = http.map(|n| n.and_then(Requests::new));
         Ok(Reading {
             engine,
+            // Whoever reads the page counts them.
+            samples: 0,
             started: match started {
                 Started::At(timestamp) => Some(timestamp),
                 Started::Missing | Started::Unusable => None,

@@ -79,6 +79,7 @@ pub(crate) fn replica(variant: &str, index: u32) -> ReplicaKey {
 pub(crate) fn page(kv: Option<f64>, waiting: Option<f64>) -> Reading {
     Reading {
         engine: Engine::Vllm,
+        samples: 1,
         started: None,
         models: vec![ModelName::new("m").unwrap()],
         http: HttpReading::default(),

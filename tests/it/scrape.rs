@@ -46,6 +46,7 @@ fn read_model(body: &[u8], _content_type: Option<&str>) -> Result<Reading, Failu
 fn reading(model: ModelName) -> Reading {
     Reading {
         engine: Engine::Vllm,
+        samples: 1,
         started: None,
         models: vec![model],
         http: HttpReading::default(),

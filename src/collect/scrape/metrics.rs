@@ -16,6 +16,7 @@ const DURATION_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 pub struct Metrics {
     duration: Histogram,
     body_bytes: IntCounter,
+    samples: IntCounter,
     failures: IntCounterVec,
     pub(crate) missed: IntCounter,
     targets: IntGauge,
@@ -38,6 +39,10 @@ impl Metrics {
                 "plimsoll_scrape_body_bytes_total",
                 "Bytes of pages that were read whole, after decompression.",
             )?,
+            samples: IntCounter::new(
+                "plimsoll_scrape_samples_total",
+                "Samples that were read from pages; those of other metrics are skipped.",
+            )?,
             failures: IntCounterVec::new(
                 Opts::new(
                     "plimsoll_scrape_failures_total",
@@ -56,6 +61,7 @@ impl Metrics {
         }
         registry.register(Box::new(metrics.duration.clone()))?;
         registry.register(Box::new(metrics.body_bytes.clone()))?;
+        registry.register(Box::new(metrics.samples.clone()))?;
         registry.register(Box::new(metrics.failures.clone()))?;
         registry.register(Box::new(metrics.missed.clone()))?;
         registry.register(Box::new(metrics.targets.clone()))?;
@@ -68,6 +74,10 @@ impl Metrics {
 
     pub(crate) fn received(&self, bytes: usize) {
         self.body_bytes.inc_by(bytes as u64);
+    }
+
+    pub(crate) fn read(&self, samples: usize) {
+        self.samples.inc_by(samples as u64);
     }
 
     pub(crate) fn failed(&self, failure: ScrapeFailure) {
