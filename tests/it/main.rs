@@ -6,6 +6,7 @@ mod cli;
 mod cluster;
 mod config;
 mod demo;
+mod documents;
 mod exposition;
 mod external_metrics;
 mod external_metrics_auth;
