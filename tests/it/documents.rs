@@ -293,7 +293,7 @@ impl Stage {
     /// Starts both, and waits until every signal of the engine has been seen.
     async fn open() -> Self {
         let _there_already = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let (engine, _engine) = engine().await;
+        let (address, engine) = engine().await;
         let folder = tempfile::tempdir().unwrap();
         let pki = Pki::generate().unwrap();
         std::fs::write(folder.path().join("tls.crt"), &pki.serving_certificate).unwrap();
@@ -306,7 +306,7 @@ impl Stage {
              shutdown: {{delay: 0s, drain: 1s}}\n\
              tick_interval: 100ms\nscrape: {{interval: 100ms, timeout: 100ms}}\n\
              variants:\n- name: a\n  model: {MODEL}\n  accelerator: L4\n  \
-             replicas: {{min: 1, max: 3}}\n  targets: {{static: ['{engine}']}}\n"
+             replicas: {{min: 1, max: 3}}\n  targets: {{static: ['{address}']}}\n"
         );
         let config = parse(&text, &surroundings(folder.path())).unwrap().config;
         let trust = Some(Arc::new(trust(&pki)));
@@ -321,7 +321,7 @@ impl Stage {
             })
         };
         daemon.published().wait_for(seen).await.unwrap();
-        Self { daemon, pki, _engine, _folder: folder }
+        Self { daemon, pki, _engine: engine, _folder: folder }
     }
 
     /// The page of metrics, after the external metrics API has been asked once.
@@ -431,14 +431,14 @@ fn families(page: &str) -> BTreeMap<String, Row> {
             let row = Row { kind: kind.to_owned(), labels, meaning: meaning.clone() };
             families.insert(family.clone(), row);
         } else if let Some((_, rest)) = line.split_once('{') {
-            let named = rest.split("=\"").filter_map(|part| {
+            let keys = rest.split("=\"").filter_map(|part| {
                 part.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()
             });
             // What follows the last label's name is its value.
-            let names: Vec<&str> = named.collect();
+            let keys: Vec<&str> = keys.collect();
             let row = families.get_mut(&family).unwrap();
-            let names = names.iter().take(names.len() - 1).filter(|name| **name != "le");
-            row.labels.extend(names.map(|name| (*name).to_owned()));
+            let keys = keys.iter().take(keys.len() - 1).filter(|key| **key != "le");
+            row.labels.extend(keys.map(|key| (*key).to_owned()));
         }
     }
     families
