@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check test e2e bench doc fmt
+.PHONY: check test e2e e2e-vllm bench doc fmt
 
 # Formatting, lints, and what the dependencies may be.
 check:
@@ -14,6 +14,10 @@ test:
 # Against a real Kubernetes control plane, which it builds once into a cache.
 e2e:
 	tests/e2e/run
+
+# With real vLLM servers on the CPU, which it installs into a cache (5 GB) on the first run.
+e2e-vllm:
+	tests/e2e/run-vllm
 
 bench:
 	cargo bench

@@ -74,6 +74,8 @@ pub struct ExternalMetrics {
     pub cert_file: PathBuf,
     /// PEM key.
     pub key_file: PathBuf,
+    /// PEM bundle of the authorities that signed the certificate, where it is known.
+    pub ca_file: Option<PathBuf>,
     /// Who may ask.
     pub authorization: Authorization,
     /// Age up to which a decision is served as it is.

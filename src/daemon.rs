@@ -25,6 +25,7 @@ use tracing::{error, info, warn};
 
 use crate::cli::{self, RunArgs};
 use crate::clock::Clock;
+use crate::collect::cluster::Expected;
 use crate::collect::scrape::{self, Scraper, Target};
 use crate::collect::targets;
 use crate::config::{self, Authorization, Config, Files, Loaded};
@@ -153,13 +154,16 @@ impl Daemon {
         let external_metrics = match &config.external_metrics {
             Some(settings) => {
                 let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
-                Some(serve_external_metrics(settings, &common, trust, cluster.as_ref()).await?)
+                let served =
+                    serve_external_metrics(settings, &common, trust, cluster.as_ref()).await?;
+                if let Some(cluster) = &cluster {
+                    let expected = expected(settings, served.certificate);
+                    cluster.follow_registration(expected, &telemetry, &common);
+                }
+                Some(served.address)
             }
             None => None,
         };
-        if let Some(cluster) = &cluster {
-            cluster.follow_registration(&telemetry, &common);
-        }
         let wanted = cluster.as_ref().map(Cluster::wanted);
         let from = Origin { file: options.config_file, config: config.clone() };
         let reloader = Reloader::new(from, reloads, wanted, telemetry, common.clock);
@@ -279,12 +283,37 @@ fn trust(given: Option<&Arc<TrustAnchor>>, cluster: Option<&Cluster>) -> anyhow:
     }
 }
 
+/// The external metrics API where it is served.
+struct Served {
+    address: SocketAddr,
+    certificate: Arc<ServingCertificate>,
+}
+
+/// What the `APIService` should say: the Service that the certificate is for, and the authority
+/// that signed it, where that is configured.
+fn expected(
+    settings: &config::ExternalMetrics,
+    certificate: Arc<ServingCertificate>,
+) -> impl Fn() -> Expected + Send + 'static {
+    let ca_file = settings.ca_file.clone();
+    move || {
+        let names = certificate.dns_names();
+        // An API server calls SERVICE.NAMESPACE.svc, so that name is among them.
+        let service = names.iter().find_map(|name| {
+            let (service, namespace) = name.strip_suffix(".svc")?.split_once('.')?;
+            Some((namespace.to_owned(), service.to_owned()))
+        });
+        let ca_bundle = ca_file.as_ref().and_then(|file| std::fs::read(file).ok());
+        Expected { service, ca_bundle }
+    }
+}
+
 async fn serve_external_metrics(
     settings: &config::ExternalMetrics,
     common: &Common,
     trust: Trust,
     cluster: Option<&Cluster>,
-) -> anyhow::Result<SocketAddr> {
+) -> anyhow::Result<Served> {
     let Common { clock, registry, stop, servers, tasks, phases, published, wva } = common;
     let files = tls::Settings {
         cert_file: settings.cert_file.clone(),
@@ -318,12 +347,12 @@ async fn serve_external_metrics(
         let (api, limits) = (Arc::new(api), Limits::default());
         external_metrics::serve(listener, api, server_config, limits, phases, &connections).await;
     });
-    let (stop, clock) = (stop.clone(), *clock);
+    let (stop, clock, followed) = (stop.clone(), *clock, Arc::clone(&certificate));
     tasks.spawn(async move {
-        let report = |outcome: &_| metrics.reload(outcome, certificate.not_after());
-        certificate.follow(clock, tls::RELOAD_INTERVAL, stop, report).await;
+        let report = |outcome: &_| metrics.reload(outcome, followed.not_after());
+        followed.follow(clock, tls::RELOAD_INTERVAL, stop, report).await;
     });
-    Ok(address)
+    Ok(Served { address, certificate })
 }
 
 async fn serve_admin(

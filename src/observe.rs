@@ -208,7 +208,7 @@ pub struct Reading {
     pub ranks: Vec<RankReading>,
 }
 
-/// Requests that an engine's HTTP server has answered, by class of status.
+/// POST requests that an engine's HTTP server has answered, by class of status.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HttpReading {
     /// Answers with a 2xx status.
@@ -262,6 +262,9 @@ pub struct RankReading {
     pub prompt_length: Option<Histogram>,
     /// Generated tokens of finished requests.
     pub generation_length: Option<Histogram>,
+    /// Completions that finished requests have asked for (`n`); its count is of requests, where
+    /// [`RankReading::finished`] counts completions.
+    pub completions_asked: Option<Histogram>,
     /// Tokens computed in each engine step.
     pub step_tokens: Option<Histogram>,
 }

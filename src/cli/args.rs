@@ -65,7 +65,7 @@ pub struct RunArgs {
         long,
         value_name = "FILTER",
         env = "PLIMSOLL_LOG",
-        default_value = "info"
+        default_value = "info,kube_client=off"
     )]
     pub log: String,
     /// Writes logs in this format.

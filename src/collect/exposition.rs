@@ -5,7 +5,8 @@
 //! checked for their shape only:
 //!
 //! - the line starts with `#`, or with a metric name followed by a blank or `{`;
-//! - it ends with a number after a blank, before which is the closing brace, or the name itself.
+//! - after the last blank is a word that starts like a number and ends with a digit;
+//! - before that blank is the closing brace, or the name itself.
 //!
 //! What is between the braces of such a line is not looked at. A line of any other shape is read
 //! in full, wanted or not: it is either a rarer form of sample (a time, an exemplar, a quoted
@@ -14,8 +15,9 @@
 //!
 //! Nothing is allocated for an unwanted line: its name is compared where it stands, and names that
 //! repeat the last line's are not even looked up. Of a wanted line, labels are slices of the body
-//! (copied only when they contain an escape) in one list that all lines share, and the value goes
-//! straight to the [`engine::Reader`], whose memory is that of the reading it makes.
+//! (copied only when they contain an escape) in a list that all lines share, and the value goes
+//! straight to the [`Reader`], whose memory is that of the reading it makes. Labels are taken apart
+//! once for all buckets of a histogram, and once for all samples in a row that have the same ones.
 //!
 //! There is no partial reading. A cut is found by the missing end of the last line, in
 //! `OpenMetrics` by the missing `# EOF`, and by histograms that lack a part. **A text page that is
@@ -30,8 +32,8 @@ use std::borrow::Cow;
 
 use memchr::memchr;
 
-use crate::collect::exposition::line::Fault;
-use crate::observe::engine::{Label, Reader, SampleError, Series, Unreadable};
+use crate::collect::exposition::line::{Bucket, Fault};
+use crate::observe::engine::{KNOWN, Label, Reader, SampleError, Series, Unreadable};
 use crate::observe::{Reading, ScrapeFailure};
 
 /// The longest line that is read. The longest on a vLLM page is 1.1 KB (`cache_config_info`), but
@@ -43,13 +45,16 @@ pub const SAMPLES_MAX: usize = 50_000;
 
 /// The `Accept` header of a scrape: the formats that Prometheus 3 offers, but text 0.0.4 first.
 ///
-/// `prometheus_client` rewrites `vllm:` to `vllm_` for `OpenMetrics` without `allow-utf-8` (and
-/// goes by the order of the formats rather than by their weights), so every `OpenMetrics` offer of
-/// version 1.0.0 asks for UTF-8 names.
+/// `prometheus_client` takes the first offer of a version 1.0.0, whatever its weight, and rewrites
+/// `vllm:` to `vllm_` unless that offer has `allow-utf-8`. So every such offer has it, and the text
+/// format stands before `OpenMetrics`.
 pub const ACCEPT: &str = "text/plain;version=0.0.4;q=0.6,\
     text/plain;version=1.0.0;escaping=allow-utf-8;q=0.5,\
     application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.4,\
     application/openmetrics-text;version=0.0.1;q=0.3,*/*;q=0.2";
+
+/// The last line of an `OpenMetrics` page.
+const END_MARK: &[u8] = b"# EOF";
 
 /// The syntax of a page, as far as the formats differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +140,7 @@ pub enum PageError {
         missing: &'static str,
     },
     /// The page is sound but no known engine's.
-    #[error("no metrics of vLLM (vllm:) or SGLang (sglang:), but {}", Prefixes(prefixes))]
+    #[error("no metrics of {KNOWN}, but {}", Prefixes(prefixes))]
     UnknownEngine {
         /// Prefixes of the metrics that are there, in order of appearance.
         prefixes: Vec<String>,
@@ -258,8 +263,11 @@ struct Page<'p> {
     reader: Reader<'p>,
     /// The name of the last sample with the byte after it, and what it stands for.
     last: Option<(&'p [u8], Option<Series>)>,
-    /// The labels of the line that is being read.
-    labels: Vec<Label<'p>>,
+    /// The last sample taken, if it was a bucket.
+    bucket: Option<Bucket<'p>>,
+    /// The labels that were last read, of buckets and of other samples.
+    bucket_labels: Labels<'p>,
+    labels: Labels<'p>,
     samples: usize,
     is_ended: bool,
 }
@@ -270,26 +278,44 @@ impl<'p> Page<'p> {
             format,
             reader: Reader::new(),
             last: None,
-            labels: Vec::new(),
+            bucket: None,
+            bucket_labels: Labels::default(),
+            labels: Labels::default(),
             samples: 0,
             is_ended: false,
         }
     }
 
-    /// Takes a whole line, without its end.
+    /// Takes a whole line, without its end. Nearly all lines are like the one before; these are
+    /// looked at here, and the rest in [`Page::other_line`].
+    #[inline]
     fn line(&mut self, number: usize, line: &'p [u8]) -> Result<(), PageError> {
-        if self.is_ended {
-            return self.after_end(number, line);
+        if let Some(bucket) = self.bucket
+            && let Some((le, at)) = bucket.next(line)
+        {
+            return self.next_bucket(number, line, le, at);
         }
         // The name of a sample that repeats the last one's ends where that one ended.
         if let Some((head, series)) = self.last
             && line.starts_with(head)
         {
-            return self.sample(number, line, head.len() - 1, series);
+            let end = head.len() - 1;
+            return match series {
+                None if line::is_plain(line, end) => Ok(()),
+                _ => self.sample(number, line, end, series),
+            };
         }
+        self.other_line(number, line)
+    }
+
+    fn other_line(&mut self, number: usize, line: &'p [u8]) -> Result<(), PageError> {
         let start = line::skip_blanks(line, 0);
         match line.get(start) {
             None => Ok(()),
+            Some(_) if self.is_ended => {
+                let expected = "nothing after `# EOF`";
+                Err(PageError::syntax(number, line, Fault { at: start, expected }))
+            }
             Some(b'#') => {
                 self.comment(&line[start..]);
                 Ok(())
@@ -301,17 +327,13 @@ impl<'p> Page<'p> {
 
     /// Takes the last line, which has no end. Only the end mark may be like that.
     fn unfinished(&mut self, number: usize, line: &'p [u8]) -> Result<(), PageError> {
-        if self.is_ended {
-            return self.after_end(number, line);
-        }
-        if self.format == Format::OpenMetrics && line == b"# EOF" {
-            self.is_ended = true;
-            return Ok(());
+        if self.is_ended || self.format == Format::OpenMetrics && line == END_MARK {
+            return self.other_line(number, line);
         }
         // A single line may be all that there is of an answer that was never metrics; it is more
         // telling to say so.
         if number == 1 {
-            match self.line(number, line) {
+            match self.other_line(number, line) {
                 Err(PageError::Syntax { column: at, found, expected, .. })
                     if at < column(line, line.len()) =>
                 {
@@ -330,19 +352,13 @@ impl<'p> Page<'p> {
         Ok(self.reader.finish()?)
     }
 
-    fn after_end(&self, number: usize, line: &[u8]) -> Result<(), PageError> {
-        let at = line::skip_blanks(line, 0);
-        if at == line.len() {
-            return Ok(());
-        }
-        Err(PageError::syntax(number, line, Fault { at, expected: "nothing after `# EOF`" }))
-    }
-
     /// Looks at a comment. Only the end mark matters, and the names in `HELP` and `TYPE` as long
     /// as the engine is unknown; types do not, for they can lie.
     fn comment(&mut self, line: &[u8]) {
-        if self.format == Format::OpenMetrics && line == b"# EOF" {
+        if self.format == Format::OpenMetrics && line == END_MARK {
             self.is_ended = true;
+            self.last = None;
+            self.bucket = None;
         }
         if self.reader.engine().is_some() {
             return;
@@ -378,10 +394,13 @@ impl<'p> Page<'p> {
         if start == 0 {
             self.last = Some((&line[..=end], series));
         }
+        if series.is_none() && line::is_plain(line, end) {
+            return Ok(());
+        }
         self.sample(number, line, end, series)
     }
 
-    /// Takes a sample whose name ends at `end`.
+    /// Reads a sample in full, wanted or not. Its name ends at `end`.
     fn sample(
         &mut self,
         number: usize,
@@ -389,45 +408,93 @@ impl<'p> Page<'p> {
         end: usize,
         series: Option<Series>,
     ) -> Result<(), PageError> {
-        if series.is_none() && line::is_plain(line, end) {
-            return Ok(());
-        }
-        self.labels.clear();
-        let brace = line::skip_blanks(line, end);
-        let after = if line.get(brace) == Some(&b'{') {
-            line::labels(line, brace + 1, &mut self.labels)
-        } else {
-            Ok(end)
-        };
-        let value = after.and_then(|at| line::value(line, at, self.format));
-        let (value, at) = value.map_err(|fault| PageError::syntax(number, line, fault))?;
-        match series {
-            Some(series) => {
-                let name = &line[line::skip_blanks(line, 0)..end];
-                self.take(At { number, line, name, value: at }, series, value)
-            }
-            None => Ok(()),
-        }
+        let is_bucket = series.is_some_and(Series::is_bucket);
+        let labels = if is_bucket { &mut self.bucket_labels } else { &mut self.labels };
+        let read = labels.read(line, end);
+        let read = read.and_then(|after| Ok((after, line::value(line, after, self.format)?)));
+        let (after, (value, at)) = read.map_err(|fault| PageError::syntax(number, line, fault))?;
+        let Some(series) = series else { return Ok(()) };
+        self.samples += 1;
+        let taken = self.reader.take(series, &labels.list, value);
+        taken.map_err(|source| {
+            let name = &line[line::skip_blanks(line, 0)..end];
+            At { number, line, name, value: at }.unusable(source)
+        })?;
+        self.bucket = if is_bucket { Bucket::of(line, after, &labels.list) } else { None };
+        self.check_samples(number)
+    }
+
+    /// Takes another bucket of the same histogram. Its labels end at `end`.
+    fn next_bucket(
+        &mut self,
+        number: usize,
+        line: &'p [u8],
+        le: &[u8],
+        end: usize,
+    ) -> Result<(), PageError> {
+        let (value, at) = line::value(line, end, self.format)
+            .map_err(|fault| PageError::syntax(number, line, fault))?;
+        self.samples += 1;
+        self.reader.take_next_bucket(le, value).map_err(|source| {
+            let start = line::skip_blanks(line, 0);
+            let name = &line[start..line::name_end(line, start)];
+            At { number, line, name, value: at }.unusable(source)
+        })?;
+        self.check_samples(number)
     }
 
     /// Takes a sample whose name is in quotes. `at` is after the brace.
     fn quoted_sample(&mut self, number: usize, line: &'p [u8], at: usize) -> Result<(), PageError> {
-        self.labels.clear();
-        let read = line::quoted_name(line, at, &mut self.labels);
+        let labels = self.labels.cleared();
+        let read = line::quoted_name(line, at, labels);
         let read = read.and_then(|(name, at)| Ok((name, line::value(line, at, self.format)?)));
         let (name, (value, at)) = read.map_err(|fault| PageError::syntax(number, line, fault))?;
-        match self.reader.wants(&name) {
-            Some(series) => self.take(At { number, line, name: &name, value: at }, series, value),
-            None => Ok(()),
-        }
+        let Some(series) = self.reader.wants(&name) else { return Ok(()) };
+        let taken = self.reader.take(series, labels, value);
+        taken.map_err(|source| At { number, line, name: &name, value: at }.unusable(source))?;
+        self.bucket = None;
+        self.samples += 1;
+        self.check_samples(number)
     }
 
-    fn take(&mut self, at: At<'_>, series: Series, value: f64) -> Result<(), PageError> {
-        self.samples += 1;
+    fn check_samples(&self, line: usize) -> Result<(), PageError> {
         if self.samples > SAMPLES_MAX {
-            return Err(PageError::TooManySamples { line: at.number, limit: SAMPLES_MAX });
+            return Err(PageError::TooManySamples { line, limit: SAMPLES_MAX });
         }
-        self.reader.take(series, &self.labels, value).map_err(|source| at.unusable(source))
+        Ok(())
+    }
+}
+
+/// Labels of a sample, kept because the next sample often has the same ones.
+#[derive(Default)]
+struct Labels<'p> {
+    list: Vec<Label<'p>>,
+    /// The bytes that they were read from, braces included. Empty when there were none.
+    text: &'p [u8],
+}
+
+impl<'p> Labels<'p> {
+    /// Reads the labels after a name, if there are any, and returns the offset after them.
+    fn read(&mut self, line: &'p [u8], name_end: usize) -> Result<usize, Fault> {
+        let start = line::skip_blanks(line, name_end);
+        let text = line.get(start..).unwrap_or_default();
+        if !self.text.is_empty() && text.starts_with(self.text) {
+            return Ok(start + self.text.len());
+        }
+        let list = self.cleared();
+        if !text.starts_with(b"{") {
+            return Ok(name_end);
+        }
+        let end = line::labels(line, start + 1, list)?;
+        self.text = &line[start..end];
+        Ok(end)
+    }
+
+    /// The empty list, to be filled otherwise.
+    fn cleared(&mut self) -> &mut Vec<Label<'p>> {
+        self.text = b"";
+        self.list.clear();
+        &mut self.list
     }
 }
 

@@ -86,6 +86,9 @@ sections! {
         cert_file: PathBuf,
         /// PEM key, read again as it rotates.
         key_file: PathBuf,
+        /// PEM bundle of the authorities that signed the certificate. With it, a foreign `caBundle`
+        /// in the `APIService` is noticed.
+        ca_file: PathBuf,
     }
 
     /// How the process ends.

@@ -124,13 +124,15 @@ fn external_metrics_section(served: Option<&ExternalMetrics>) -> file::ExternalM
     let Some(served) = served else {
         return file::ExternalMetrics { enabled: Some(false), ..Default::default() };
     };
-    let ExternalMetrics { listen, cert_file, key_file, authorization, fresh, hold } = served;
+    let ExternalMetrics { listen, cert_file, key_file, ca_file, authorization, fresh, hold } =
+        served;
     file::ExternalMetrics {
         enabled: Some(true),
         listen: Some(listen.to_string()),
         tls: Some(file::ServerTls {
             cert_file: Some(cert_file.clone()),
             key_file: Some(key_file.clone()),
+            ca_file: ca_file.clone(),
         }),
         authorization: Some(match authorization {
             Authorization::SubjectAccessReview => file::Authorization::SubjectAccessReview,

@@ -182,7 +182,7 @@ fn resolve_external_metrics(
             "subject_access_review",
         );
     }
-    let file::ServerTls { cert_file, key_file } = tls.clone().unwrap_or_default();
+    let file::ServerTls { cert_file, key_file, ca_file } = tls.clone().unwrap_or_default();
     let mut required = |key: &str, written: &Option<PathBuf>| {
         let path = join("external_metrics.tls", key);
         if written.is_none() {
@@ -193,7 +193,8 @@ fn resolve_external_metrics(
     };
     let cert_file = required("cert_file", &cert_file);
     let key_file = required("key_file", &key_file);
-    Some(ExternalMetrics { listen, cert_file, key_file, authorization, fresh, hold })
+    let ca_file = checks.file(&join("external_metrics.tls", "ca_file"), ca_file.as_ref());
+    Some(ExternalMetrics { listen, cert_file, key_file, ca_file, authorization, fresh, hold })
 }
 
 /// Whether two listeners would want the same port of the same address.

@@ -58,15 +58,15 @@ impl Cluster {
     }
 
     /// Says who answers for the external metrics, in a metric and, when it changes, in the log.
-    pub(crate) fn follow_registration(&self, telemetry: &Telemetry, common: &Common) {
+    pub(crate) fn follow_registration(
+        &self,
+        expected: impl Fn() -> Expected + Send + 'static,
+        telemetry: &Telemetry,
+        common: &Common,
+    ) {
         let Common { tasks, stop, .. } = common;
-        let mut registration = cluster::registration(
-            self.client(),
-            Expected::default(),
-            Pace::default(),
-            tasks,
-            stop.clone(),
-        );
+        let mut registration =
+            cluster::registration(self.client(), expected, Pace::default(), tasks, stop.clone());
         let (gauge, stop) = (telemetry.api_service.clone(), stop.clone());
         tasks.spawn(async move {
             while let Some(Ok(())) = stop.run_until_cancelled(registration.changed()).await {

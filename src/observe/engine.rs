@@ -2,7 +2,8 @@
 //!
 //! A [`Reader`] is shown the names on a page, says which it wants, takes their samples one by one
 //! and gives a [`Reading`]. It knows nothing of the page's syntax. The names and label rules of
-//! each engine are in `vllm` and `sglang`; `draft` puts one rank's samples together.
+//! each engine are in `vllm` and `sglang`, what names can stand for is in `family`, and `draft` puts
+//! one rank's samples together.
 //!
 //! These rules keep a page from reading as less load than there is:
 //!
@@ -19,6 +20,8 @@
 //! - A histogram without its sum, its count or, if it has buckets, its `+Inf` bucket has been cut.
 
 mod draft;
+mod family;
+mod number;
 mod sglang;
 mod vllm;
 
@@ -26,12 +29,17 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::fleet::ModelName;
-use crate::observe::engine::draft::{Distribution, RankDraft, Value};
+use crate::observe::engine::draft::RankDraft;
+use crate::observe::engine::family::{COMMON, Family, Part, Place, Signal, bare, prefix, series};
+use crate::observe::engine::number::{cumulative, timestamp};
 use crate::observe::{HttpReading, Reading};
 use crate::units::Requests;
+
+pub use crate::observe::engine::family::Series;
+pub use crate::observe::engine::number::{decimal, number};
 
 /// Ranks that a page may have. The largest data-parallel deployments have a few hundred, spread
 /// over many pods; each rank costs a few kilobytes.
@@ -45,6 +53,9 @@ const PREFIXES_MAX: usize = 8;
 
 /// Prefixes that any server's runtime adds and that therefore name no engine.
 const RUNTIME_PREFIXES: [&str; 5] = ["python_", "process_", "http_", "go_", "promhttp_"];
+
+/// The engines whose pages can be read, as messages name them.
+pub const KNOWN: &str = "vLLM (vllm:) or SGLang (sglang:)";
 
 /// An inference engine whose page we can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,85 +104,6 @@ pub struct Label<'p> {
     pub name: Cow<'p, [u8]>,
     /// Its value, unescaped.
     pub value: Cow<'p, [u8]>,
-}
-
-/// What a wanted name stands for; only a [`Reader`] makes and reads these.
-#[derive(Clone, Copy, Debug)]
-pub struct Series {
-    family: &'static Family,
-    part: Part,
-}
-
-/// A family that a reading is made of.
-#[derive(Debug)]
-struct Family {
-    /// Its name on the page; of an engine's family, without the prefix.
-    name: &'static str,
-    /// What it says.
-    signal: Signal,
-    /// Its place among the spellings of one signal; the lowest that is on the page counts.
-    spelling: u8,
-}
-
-impl Family {
-    const fn new(name: &'static str, signal: Signal) -> Self {
-        Self { name, signal, spelling: 0 }
-    }
-
-    /// An older name of the same signal.
-    const fn older(name: &'static str, signal: Signal) -> Self {
-        Self { name, signal, spelling: 1 }
-    }
-}
-
-/// What a family says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Signal {
-    /// When the process started.
-    Started,
-    /// HTTP answers by handler, method and status.
-    Http,
-    /// Requests that admission control turned away, by reason.
-    Rejected,
-    /// Labels with the size of the KV cache.
-    CacheConfig,
-    /// Sleep states, one of them 1.
-    SleepState,
-    /// Waiting requests by reason.
-    WaitingByReason,
-    /// Finished requests by reason.
-    Finished,
-    /// One number a rank.
-    Value(Value),
-    /// One histogram a rank.
-    Distribution(Distribution),
-}
-
-/// Which sample of a family a name is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    Whole,
-    Bucket,
-    Sum,
-    Count,
-}
-
-/// Families that no engine owns.
-const COMMON: &[Family] = &[
-    Family::new("process_start_time_seconds", Signal::Started),
-    Family::new("http_requests_total", Signal::Http),
-];
-
-/// Where a sample belongs on its page, by its labels.
-struct Place<'a> {
-    rank: u32,
-    /// Which of the series that add up to one value; 0 where there is only one.
-    class: u8,
-    /// Of series that repeat one value, the lowest shard counts.
-    shard: u64,
-    model: Option<&'a [u8]>,
-    /// The value of the label that the signal is split by.
-    detail: Option<&'a [u8]>,
 }
 
 /// Why a sample of a wanted series cannot be used.
@@ -255,6 +187,15 @@ pub enum Unreadable {
     },
 }
 
+/// What a page says of its process' start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Started {
+    #[default]
+    Missing,
+    Unusable,
+    At(Timestamp),
+}
+
 /// Puts a page's samples together to a [`Reading`].
 ///
 /// It keeps no text but what ends up in the reading, and borrows the labels of those few families
@@ -265,13 +206,16 @@ pub struct Reader<'p> {
     engine: Option<Engine>,
     prefixes: Vec<String>,
     models: Vec<ModelName>,
-    started: Option<Option<Timestamp>>,
+    started: Started,
     http: [Option<f64>; 3],
     rejected: Option<f64>,
     /// Series that were added to a sum, since adding one twice would count it twice.
     added: BTreeSet<(&'static str, Vec<Label<'p>>)>,
     /// In order of rank.
     ranks: Vec<RankDraft>,
+    /// Where the last sample went, if it was a bucket that was used: the place in `ranks`, and in
+    /// that the histogram.
+    bucket: Option<(usize, usize)>,
 }
 
 impl<'p> Reader<'p> {
@@ -321,6 +265,7 @@ impl<'p> Reader<'p> {
         labels: &[Label<'p>],
         value: f64,
     ) -> Result<(), SampleError> {
+        self.bucket = None;
         match series.family.signal {
             Signal::Started => self.take_started(value),
             Signal::Http => self.take_http(series.family, labels, value),
@@ -334,20 +279,30 @@ impl<'p> Reader<'p> {
         }
     }
 
+    /// Takes a sample that differs from the last one, a bucket, only in its `le` and its value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Reader::take`].
+    pub fn take_next_bucket(&mut self, le: &[u8], value: f64) -> Result<(), SampleError> {
+        let Some((rank, distribution)) = self.bucket else { return Ok(()) };
+        self.ranks[rank].observe_next(distribution, le, value)
+    }
+
     /// The reading of all samples that were taken.
     ///
     /// # Errors
     ///
     /// No known engine wrote the page, or a histogram on it is incomplete.
     pub fn finish(self) -> Result<Reading, Unreadable> {
-        let Self { engine, prefixes, models, started, http, rejected, added: _, ranks } = self;
+        let Self { engine, prefixes, models, started, http, rejected, ranks, .. } = self;
         let Some(engine) = engine else {
             return Err(Unreadable::UnknownEngine { prefixes: telling(prefixes) });
         };
         let engines = ranks.len();
         let ranks = ranks
             .into_iter()
-            .map(|draft| {
+            .map(|mut draft| {
                 let mut reading = draft.reading(engines)?;
                 if engine == Engine::Sglang {
                     sglang::add_queues(&draft, &mut reading);
@@ -358,7 +313,10 @@ impl<'p> Reader<'p> {
         let [success, client_error, server_error] = http.map(|n| n.and_then(Requests::new));
         Ok(Reading {
             engine,
-            started: started.flatten(),
+            started: match started {
+                Started::At(timestamp) => Some(timestamp),
+                Started::Missing | Started::Unusable => None,
+            },
             models,
             http: HttpReading { success, client_error, server_error },
             rejected: rejected.and_then(Requests::new),
@@ -397,12 +355,10 @@ impl<'p> Reader<'p> {
     }
 
     fn take_started(&mut self, value: f64) -> Result<(), SampleError> {
-        if self.started.is_some() {
+        if self.started != Started::Missing {
             return Err(SampleError::Duplicate);
         }
-        let since_epoch = SignedDuration::try_from_secs_f64(value).ok();
-        let started = since_epoch.filter(|span| span.is_positive());
-        self.started = Some(started.and_then(|span| Timestamp::from_duration(span).ok()));
+        self.started = timestamp(value).map_or(Started::Unusable, Started::At);
         Ok(())
     }
 
@@ -423,6 +379,10 @@ impl<'p> Reader<'p> {
             _ => None,
         };
         self.add_once(family, labels)?;
+        // Generation is asked for by POST; what polls a list of models is no demand.
+        let method = labels.iter().find(|label| *label.name == *b"method");
+        let asks = method.is_none_or(|method| *method.value == *b"POST");
+        let class = class.filter(|_| asks);
         if let Some(total) = class.and_then(|class: usize| self.http.get_mut(class)) {
             *total = Some(total.unwrap_or(0.0) + value);
         }
@@ -472,11 +432,15 @@ impl<'p> Reader<'p> {
             self.note_model(model);
         }
         let value_of = match (family.signal, place.detail) {
-            (Signal::Distribution(_), _) => {
-                return self.rank(place.rank)?.observe(family, part, &place, value);
+            (Signal::Distribution(of), _) => {
+                let rank = self.rank(place.rank)?;
+                let at = self.ranks[rank].observe(of, family, part, &place, value)?;
+                self.bucket = (part == Part::Bucket).then_some((rank, at));
+                return Ok(());
             }
             (Signal::CacheConfig, _) => {
-                return vllm::take_cache_config(self.rank(place.rank)?, labels);
+                let rank = self.rank(place.rank)?;
+                return vllm::take_cache_config(&mut self.ranks[rank], labels);
             }
             (Signal::Value(value), _) => Some(value),
             (Signal::WaitingByReason, Some(reason)) => vllm::waiting(reason),
@@ -487,8 +451,8 @@ impl<'p> Reader<'p> {
             },
             _ => None,
         };
-        let draft = self.rank(place.rank)?;
-        value_of.map_or(Ok(()), |of| draft.set(of, family.spelling, &place, value))
+        let rank = self.rank(place.rank)?;
+        value_of.map_or(Ok(()), |of| self.ranks[rank].set(of, family.spelling, &place, value))
     }
 
     fn take_finished_other(
@@ -500,7 +464,8 @@ impl<'p> Reader<'p> {
     ) -> Result<(), SampleError> {
         let value = cumulative(value)?;
         self.add_once(family, labels)?;
-        self.rank(place.rank)?.add_finished_other(value);
+        let rank = self.rank(place.rank)?;
+        self.ranks[rank].add_finished_other(value);
         Ok(())
     }
 
@@ -516,52 +481,25 @@ impl<'p> Reader<'p> {
     }
 
     fn note_model(&mut self, name: &[u8]) {
-        if self.models.iter().any(|model| model.as_str().as_bytes() == name) {
-            return;
-        }
-        if let Some(model) = ModelName::new(&String::from_utf8_lossy(name)) {
-            let at = self.models.binary_search(&model).unwrap_or_else(|at| at);
+        let known = self.models.binary_search_by(|model| model.as_str().as_bytes().cmp(name));
+        if let Err(at) = known
+            && let Some(model) = ModelName::new(&String::from_utf8_lossy(name))
+        {
             self.models.insert(at, model);
         }
     }
 
-    fn rank(&mut self, rank: u32) -> Result<&mut RankDraft, SampleError> {
-        let at = match self.ranks.binary_search_by_key(&rank, RankDraft::rank) {
-            Ok(at) => at,
-            Err(_) if self.ranks.len() >= RANKS_MAX => return Err(SampleError::TooManyRanks),
+    /// The place of a rank in `ranks`, made if need be.
+    fn rank(&mut self, rank: u32) -> Result<usize, SampleError> {
+        match self.ranks.binary_search_by_key(&rank, RankDraft::rank) {
+            Ok(at) => Ok(at),
+            Err(_) if self.ranks.len() >= RANKS_MAX => Err(SampleError::TooManyRanks),
             Err(at) => {
                 self.ranks.insert(at, RankDraft::new(rank));
-                at
+                Ok(at)
             }
-        };
-        Ok(&mut self.ranks[at])
+        }
     }
-}
-
-/// The name without the engine's prefix, if it has it.
-fn bare(engine: Engine, name: &[u8]) -> Option<&[u8]> {
-    engine.prefixes().iter().find_map(|prefix| name.strip_prefix(prefix.as_bytes()))
-}
-
-/// What samples of this name stand for on a page of this engine.
-fn series(engine: Engine, name: &[u8]) -> Option<Series> {
-    const PARTS: [(&[u8], Part); 3] =
-        [(b"_bucket", Part::Bucket), (b"_sum", Part::Sum), (b"_count", Part::Count)];
-    let name = bare(engine, name)?;
-    let (base, part) = PARTS
-        .iter()
-        .find_map(|&(suffix, part)| Some((name.strip_suffix(suffix)?, part)))
-        .unwrap_or((name, Part::Whole));
-    let family = engine.families().iter().find(|family| family.name.as_bytes() == base)?;
-    let is_distribution = matches!(family.signal, Signal::Distribution(_));
-    (is_distribution == (part != Part::Whole)).then_some(Series { family, part })
-}
-
-/// The part of a name that tells whose it is: up to the first colon, else the first underscore.
-fn prefix(name: &[u8]) -> &[u8] {
-    let end = name.iter().position(|&byte| byte == b':');
-    let end = end.or_else(|| name.iter().position(|&byte| byte == b'_'));
-    end.and_then(|end| name.get(..=end)).unwrap_or(name)
 }
 
 /// The prefixes without those of language runtimes, unless there is nothing else.
@@ -571,23 +509,4 @@ fn telling(prefixes: Vec<String>) -> Vec<String> {
         return prefixes;
     }
     prefixes.into_iter().filter(|prefix| !is_runtime(prefix)).collect()
-}
-
-/// A number that has only ever been added to.
-fn cumulative(value: f64) -> Result<f64, SampleError> {
-    gauge(value).ok_or(SampleError::NotCumulative { value })
-}
-
-/// A gauge's value, if it means anything.
-fn gauge(value: f64) -> Option<f64> {
-    (value.is_finite() && value >= 0.0).then_some(value)
-}
-
-/// A rank label: a number of at most nine digits.
-fn rank_label(label: &'static str, value: &[u8]) -> Result<u32, SampleError> {
-    let digits = !value.is_empty() && value.len() <= 9 && value.iter().all(u8::is_ascii_digit);
-    if !digits {
-        return Err(SampleError::bad_label(label, value, "a rank such as \"0\""));
-    }
-    Ok(value.iter().fold(0, |rank, digit| rank * 10 + u32::from(digit - b'0')))
 }

@@ -69,6 +69,7 @@ struct RankRecord {
     prompt_tokens: Counter,
     generation_tokens: Counter,
     finished: [Counter; 5],
+    asked: Counter,
     ttft: Distribution,
     itl: Distribution,
 }
@@ -112,16 +113,14 @@ impl Recorder {
         let mut keys: Vec<&ReplicaKey> =
             listing.map(|listing| listing.replicas.iter().collect()).unwrap_or_default();
         keys.sort();
-        let never = Record::default();
-        let replicas: Vec<ReplicaObservation> = keys
-            .iter()
-            .map(|key| {
-                let record = self.replicas.get(key).unwrap_or(&never);
-                let unready = listing.is_some_and(|listing| listing.unready.contains(key));
-                ReplicaObservation { unready, ..record.observe(now, key, horizon) }
-            })
-            .collect();
+        let mut replicas = self.look(now, &keys, listing, horizon, horizon.window);
         let settled_since = self.settle(now, &spec.key, &replicas);
+        // Peaks of before the replicas were these say what another number of them carried: those
+        // that a new replica has relieved would ask for one more.
+        let settled = settled_since.and_then(|since| Seconds::from_span(now.duration_since(since)));
+        if let Some(settled) = settled.filter(|settled| *settled < horizon.window) {
+            replicas = self.look(now, &keys, listing, horizon, settled);
+        }
         let (state, scale_unknown) = match listing.map(|listing| &listing.scale) {
             Some(Scale::Known(state)) => (Some(*state), None),
             Some(Scale::Unknown(why)) => (None, Some(why.clone())),
@@ -146,6 +145,24 @@ impl Recorder {
             listed_at: listing.map(|listing| listing.as_of),
             settled_since,
         }
+    }
+
+    /// Each listed replica, with its gauges over the last `gauges` of the window.
+    fn look(
+        &self,
+        now: Timestamp,
+        keys: &[&ReplicaKey],
+        listing: Option<&Listing>,
+        horizon: Horizon,
+        gauges: Seconds,
+    ) -> Vec<ReplicaObservation> {
+        let never = Record::default();
+        let look = |key: &&ReplicaKey| {
+            let record = self.replicas.get(key).unwrap_or(&never);
+            let unready = listing.is_some_and(|listing| listing.unready.contains(key));
+            ReplicaObservation { unready, ..record.observe(now, key, horizon, gauges) }
+        };
+        keys.iter().map(look).collect()
     }
 
     /// What the targets themselves say about scale: those that have answered and have not stopped.
@@ -276,17 +293,24 @@ impl Record {
         }
     }
 
-    fn observe(&self, now: Timestamp, key: &ReplicaKey, horizon: Horizon) -> ReplicaObservation {
+    fn observe(
+        &self,
+        now: Timestamp,
+        key: &ReplicaKey,
+        horizon: Horizon,
+        gauges: Seconds,
+    ) -> ReplicaObservation {
         let window = span(horizon.window);
+        let seen = Horizon { window: gauges, ..horizon };
         let completions = self.finished(now, window);
         ReplicaObservation {
             replica: key.clone(),
             freshness: self.freshness(now, horizon),
-            kv_usage: summary(&self.kv_mean, now, horizon, Fraction::new),
-            kv_hottest: summary(&self.kv_hottest, now, horizon, Fraction::new),
-            waiting: summary(&self.waiting, now, horizon, Requests::new),
-            waiting_hottest: summary(&self.waiting_hottest, now, horizon, Requests::new),
-            running: summary(&self.running, now, horizon, Requests::new),
+            kv_usage: summary(&self.kv_mean, now, seen, Fraction::new),
+            kv_hottest: summary(&self.kv_hottest, now, seen, Fraction::new),
+            waiting: summary(&self.waiting, now, seen, Requests::new),
+            waiting_hottest: summary(&self.waiting_hottest, now, seen, Requests::new),
+            running: summary(&self.running, now, seen, Requests::new),
             arrivals: self.arrivals(now, window, completions),
             completions: completions.and_then(request_rate),
             prompt_rate: self.token_rate(now, window, |rank| &rank.prompt_tokens),
@@ -317,9 +341,10 @@ impl Record {
     /// `arrivals = (left + in flight at the end - in flight at the start) / elapsed`
     ///
     /// A client that hangs up is not among the finished requests of any vLLM up to 0.33, but the
-    /// HTTP server counts its answer; and a request for two completions finishes twice but is
-    /// answered once. So `left` is the larger of the two counts. Requests that admission control
-    /// turns away have arrived as well.
+    /// HTTP server counts its answer. So `left` is what finished, and in addition what was answered
+    /// without finishing: the answers beyond the finished requests, which the histogram of `n`
+    /// counts once where a request for two completions finishes twice. Requests that admission
+    /// control turns away have arrived as well.
     ///
     /// # Source
     ///
@@ -335,7 +360,11 @@ impl Record {
         let (first, last) = self.in_flight.ends(now, window)?;
         let answered = self.http_success.increase(now, window).map_or(0.0, |grown| grown.amount);
         let rejected = self.rejected.increase(now, window).map_or(0.0, |grown| grown.amount);
-        let left = finished.amount.max(answered);
+        let asked = self.ranks.values().filter_map(|rank| rank.asked.increase(now, window));
+        let left = match added(asked) {
+            Some(asked) => finished.amount + (answered - asked.amount).max(0.0),
+            None => finished.amount.max(answered),
+        };
         let amount = (left + last - first).max(0.0) + rejected;
         request_rate(Increase { amount, ..finished })
     }
@@ -384,6 +413,9 @@ impl RankRecord {
         let FinishedReading { stop, length, abort, error, other } = rank.finished;
         for (counter, value) in self.finished.iter_mut().zip([stop, length, abort, error, other]) {
             push(counter, at, value, life, window);
+        }
+        if let Some(asked) = &rank.completions_asked {
+            self.asked.push(at, asked.count, life, window);
         }
         if let Some(ttft) = &rank.ttft {
             self.ttft.push(at, ttft, life, window);

@@ -21,9 +21,8 @@ use crate::units::Seconds;
 /// delivers faster loses its oldest samples first.
 const SAMPLES_MAX: usize = 512;
 
-/// How many snapshots of a histogram's buckets a window keeps, give or take those that the scrape
-/// interval does not divide. Quantiles then span at least 15/16 of the window, at a fraction of the
-/// memory of one snapshot a scrape.
+/// How many snapshots of a histogram's buckets a window keeps. Quantiles then span between
+/// 15/16 of the window and all of it, at a sixteenth of the memory of one snapshot a scrape.
 const SNAPSHOTS: i32 = 16;
 
 /// The samples of one gauge.
@@ -60,13 +59,14 @@ pub(crate) struct Increase {
 // === impl Gauge ===
 
 impl Gauge {
-    /// Adds a sample and forgets those that `window` no longer reaches.
+    /// Adds a sample and forgets those that `window` no longer reaches, but for the one that it
+    /// starts from.
     pub(crate) fn push(&mut self, at: Timestamp, value: f64, window: SignedDuration) {
         if starts_anew(self.samples.back(), at, window) {
             self.samples.clear();
         }
         self.samples.push_back((at, value));
-        forget(&mut self.samples, at, window);
+        forget_but_one(&mut self.samples, at, window);
     }
 
     /// The latest value and its age at `now`.
@@ -92,10 +92,9 @@ impl Gauge {
         if count == 0 { Some((last, last)) } else { Some((sum / f64::from(count), peak)) }
     }
 
-    /// The values at both ends of the window.
+    /// The values at both ends of the window, between the same samples as [`Counter::increase`].
     pub(crate) fn ends(&self, now: Timestamp, window: SignedDuration) -> Option<(f64, f64)> {
-        let first = self.samples.iter().find(|(at, _)| within(now, *at, window))?.1;
-        Some((first, self.samples.back()?.1))
+        Some((first_of(&self.samples, now, window)?.1, self.samples.back()?.1))
     }
 }
 
@@ -121,10 +120,7 @@ impl Counter {
     /// By how much the counter grew during the last `window`; `None` before there are two samples.
     pub(crate) fn increase(&self, now: Timestamp, window: SignedDuration) -> Option<Increase> {
         let (last_at, last) = *self.samples.back()?;
-        // The sample at or before the window's start belongs to it: the increase since then is
-        // what the window saw.
-        let first = self.samples.iter().rposition(|(at, _)| !within(now, *at, window)).unwrap_or(0);
-        let (first_at, first) = *self.samples.get(first)?;
+        let (first_at, first) = first_of(&self.samples, now, window)?;
         let elapsed = Seconds::from_span(last_at.duration_since(first_at))?;
         (elapsed > Seconds::ZERO).then_some(Increase { amount: last - first, elapsed })
     }
@@ -150,14 +146,10 @@ impl Distribution {
         self.sum.push(at, value.sum, life, window);
         self.count.push(at, value.count, life, window);
         let spacing = window / SNAPSHOTS;
-        let crowded = self.snapshots.len() >= 2
-            && self
-                .snapshots
-                .iter()
-                .rev()
-                .nth(1)
-                .is_some_and(|(before, _)| at.duration_since(*before) < spacing);
-        if crowded {
+        let mut latest = self.snapshots.iter().rev().map(|(at, _)| *at);
+        if let (Some(last), Some(before)) = (latest.next(), latest.next())
+            && last.duration_since(before) < spacing
+        {
             self.snapshots.pop_back();
         }
         self.snapshots.push_back((at, value.clone()));
@@ -196,12 +188,15 @@ fn starts_anew(last: Option<&(Timestamp, f64)>, at: Timestamp, window: SignedDur
     last.is_some_and(|(last, _)| *last >= at || !within(at, *last, window))
 }
 
-fn forget(samples: &mut VecDeque<(Timestamp, f64)>, now: Timestamp, window: SignedDuration) {
-    while samples.len() > SAMPLES_MAX
-        || samples.front().is_some_and(|(at, _)| !within(now, *at, window))
-    {
-        samples.pop_front();
-    }
+/// The sample that a change over the window is measured from: the one at or before the window's
+/// start, because the change since then is what the window saw; else the oldest.
+fn first_of(
+    samples: &VecDeque<(Timestamp, f64)>,
+    now: Timestamp,
+    window: SignedDuration,
+) -> Option<(Timestamp, f64)> {
+    let first = samples.iter().rposition(|(at, _)| !within(now, *at, window)).unwrap_or(0);
+    samples.get(first).copied()
 }
 
 fn forget_but_one(
@@ -241,11 +236,27 @@ mod tests {
         for second in 0..=100 {
             gauge.push(at(second), if second == 10 { 9.0 } else { 1.0 }, WINDOW);
             if second == 69 {
-                assert_eq!(gauge.mean_and_peak(at(69), WINDOW).unwrap().1, 9.0);
+                assert_eq!(gauge.mean_and_peak(at(second), WINDOW).unwrap().1, 9.0);
             }
         }
         assert_eq!(gauge.mean_and_peak(at(100), WINDOW), Some((1.0, 1.0)));
         assert_eq!(gauge.last(at(103)).unwrap(), (1.0, Seconds::new(3.0).unwrap()));
+    }
+
+    #[test]
+    fn a_gauge_and_a_counter_change_between_the_same_samples() {
+        let mut gauge = Gauge::default();
+        let samples: Vec<_> = (0..=100).map(|second| (second, f64::from(2 * second))).collect();
+        for (second, value) in &samples {
+            gauge.push(at((*second).into()), *value, WINDOW);
+        }
+        let samples: Vec<_> = samples.iter().map(|(at, value)| ((*at).into(), *value)).collect();
+        let counter = counter(&samples);
+        for late in 0..3 {
+            let (first, last) = gauge.ends(at(100 + late), WINDOW).unwrap();
+            let increase = counter.increase(at(100 + late), WINDOW).unwrap();
+            assert_eq!(last - first, increase.amount, "{late} s after the last sample");
+        }
     }
 
     #[test]
@@ -314,7 +325,7 @@ mod tests {
             let value = Histogram { sum: count, count, buckets: vec![(f64::INFINITY, count)] };
             distribution.push(at(second), &value, Life::Same, WINDOW);
         }
-        assert!(distribution.snapshots.len() <= 24, "{}", distribution.snapshots.len());
+        assert!(distribution.snapshots.len() <= 18, "{}", distribution.snapshots.len());
         let seen = distribution.difference().unwrap().count;
         assert!((56.0..=64.0).contains(&seen), "{seen}");
     }

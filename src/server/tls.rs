@@ -32,7 +32,7 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::clock::Clock;
 
@@ -144,6 +144,20 @@ impl ServingCertificate {
     #[must_use]
     pub fn not_after(&self) -> Timestamp {
         self.loaded.borrow().not_after
+    }
+
+    /// The names that the certificate in use is for.
+    #[must_use]
+    pub fn dns_names(&self) -> Vec<String> {
+        let loaded = self.loaded.borrow();
+        let leaf = loaded.key.cert.first().map(|leaf| X509Certificate::from_der(leaf));
+        let Some(Ok((_, leaf))) = leaf else { return Vec::new() };
+        let Ok(Some(names)) = leaf.subject_alternative_name() else { return Vec::new() };
+        let dns = names.value.general_names.iter().filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        });
+        dns.collect()
     }
 
     /// Reads the files again, and uses what they hold if it has changed and is good.

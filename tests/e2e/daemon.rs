@@ -36,8 +36,9 @@ impl Daemon {
         let (config, log) = (folder.join("plimsoll.yaml"), folder.join("plimsoll.log"));
         fs::write(&config, configuration(stage, namespace)).unwrap();
         let output = File::options().append(true).create(true).open(&log).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-            .args(["run", "--config"])
+        // A test that is ended by force must not leave its daemon behind.
+        let mut child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_plimsoll"), "run", "--config"])
             .arg(&config)
             .stdout(output.try_clone().unwrap())
             .stderr(output)
@@ -61,12 +62,17 @@ impl Daemon {
     /// The value of the series of one of its gauges whose labels contain these; `None` while there
     /// is none.
     pub(crate) fn gauge(&self, stage: &Stage, name: &str, labels: &[&str]) -> Option<u32> {
+        self.gauge_text(stage, name, labels)?.parse().ok()
+    }
+
+    /// The same, as it is written.
+    pub(crate) fn gauge_text(&self, stage: &Stage, name: &str, labels: &[&str]) -> Option<String> {
         let page = stage.page(&format!("{}/metrics", self.url))?;
         let of = |line: &&str| {
             line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
                 && labels.iter().all(|label| line.contains(label))
         };
-        page.lines().find(of)?.rsplit(' ').next()?.parse().ok()
+        Some(page.lines().find(of)?.rsplit(' ').next()?.to_owned())
     }
 
     /// The number that it publishes.

@@ -53,6 +53,11 @@ impl Engines {
         self.plays.lock().unwrap().entry(namespace.to_owned()).or_default().wedged = wedged;
     }
 
+    /// The ready pods that share the load of a namespace.
+    pub(crate) fn ready(&self, namespace: &str) -> u32 {
+        self.play(namespace).ready
+    }
+
     fn play(&self, namespace: &str) -> Play {
         self.plays.lock().unwrap().get(namespace).copied().unwrap_or_default()
     }

@@ -18,12 +18,20 @@ use crate::stage::{Stage, stage, stays, until};
 /// Long enough for an HPA that syncs every second, and for data to become stale, several times.
 const A_WHILE: Duration = Duration::from_secs(15);
 
-/// Sets the load and waits until the Deployment has the replicas that carry it.
-fn follows(stage: &Stage, namespace: &str, load: f64, replicas: u32) {
+/// Looks at a rest, at five a second and with a window of 5 s.
+const REST: u32 = 40;
+
+/// Sets the load and waits until the number and the Deployment have come to rest at the replicas
+/// that carry it: for longer than the window, in which a peak of before is still seen.
+fn follows(stage: &Stage, daemon: &Daemon, namespace: &str, load: f64, replicas: u32) {
     stage.engines.load(namespace, load);
+    let mut glances = 0;
     until(&format!("{replicas} replicas at a load of {load}"), || {
-        (stage.replicas(namespace) == Some(replicas) && stage.ready(namespace) == Some(replicas))
-            .then_some(())
+        let there = daemon.desired(stage) == Some(replicas)
+            && stage.replicas(namespace) == Some(replicas)
+            && stage.engines.ready(namespace) == replicas;
+        glances = if there { glances + 1 } else { 0 };
+        (glances > REST).then_some(())
     });
 }
 
@@ -64,10 +72,10 @@ fn b_the_hpa_scales_with_the_load_up_and_down() {
     stage.engines.load("tide", 0.3);
     let daemon = Daemon::start(stage, "tide");
     until("a first number", || (daemon.desired(stage)? == 1).then_some(()));
-    follows(stage, "tide", 2.0, 3);
+    follows(stage, &daemon, "tide", 2.0, 3);
     assert_eq!(daemon.desired(stage), Some(3));
     keeps(stage, "tide", 3);
-    follows(stage, "tide", 0.3, 1);
+    follows(stage, &daemon, "tide", 0.3, 1);
 }
 
 #[test]
@@ -77,7 +85,7 @@ fn c_past_ten_replicas_the_number_is_followed_exactly_or_its_neglect_is_reported
     stage.engines.load("exact", 6.9);
     let daemon = Daemon::start(stage, "exact");
     for (load, replicas) in [(6.9, 10), (7.6, 11), (8.3, 12), (7.6, 11)] {
-        follows(stage, "exact", load, replicas);
+        follows(stage, &daemon, "exact", load, replicas);
     }
 
     let ignores = |daemon: &Daemon| {
@@ -101,7 +109,7 @@ fn c_past_ten_replicas_the_number_is_followed_exactly_or_its_neglect_is_reported
     let remedy =
         r#"{"spec":{"behavior":{"scaleUp":{"tolerance":"0"},"scaleDown":{"tolerance":"0"}}}}"#;
     stage.kubectl(&["patch", "hpa", "llama", "-n", "exact", "-p", remedy]).unwrap();
-    follows(stage, "exact", 8.3, 12);
+    follows(stage, &daemon, "exact", 8.3, 12);
     until("an HPA that ignores nothing", || (ignores(&daemon)? == 0).then_some(()));
 }
 
@@ -120,7 +128,7 @@ fn d_engines_that_hang_change_no_count() {
     });
     keeps(stage, "wedged", 3);
     stage.engines.wedge("wedged", false);
-    follows(stage, "wedged", 0.3, 1);
+    follows(stage, &daemon, "wedged", 0.3, 1);
 }
 
 #[test]
@@ -138,9 +146,9 @@ fn e_a_killed_a_restarted_and_a_paused_plimsoll_change_no_count() {
 
     drop(daemon);
     keeps(stage, "crash", 3);
-    let _daemon = Daemon::start(stage, "crash");
+    let daemon = Daemon::start(stage, "crash");
     keeps(stage, "crash", 3);
-    follows(stage, "crash", 2.7, 4);
+    follows(stage, &daemon, "crash", 2.7, 4);
 }
 
 #[test]
@@ -168,7 +176,7 @@ fn g_an_api_server_that_restarts_changes_no_count() {
     keeps(stage, "away", 3);
     assert_eq!(daemon.desired(stage), Some(3));
     stage.look_again();
-    follows(stage, "away", 2.7, 4);
+    follows(stage, &daemon, "away", 2.7, 4);
 }
 
 #[test]

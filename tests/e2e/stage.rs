@@ -101,26 +101,23 @@ impl Stage {
 
     /// Makes a namespace with the variant `llama`, of so many replicas, and the HPA that scales it.
     pub(crate) fn open(&self, namespace: &str, replicas: u32) {
+        self.open_within(namespace, replicas, PATIENCE);
+    }
+
+    /// The same, with another patience.
+    pub(crate) fn open_within(&self, namespace: &str, replicas: u32, patience: Duration) {
         let variant = VARIANT.replace("NAMESPACE", namespace);
         self.apply(&variant.replace("REPLICAS", &replicas.to_string()));
         self.apply(&HPA.replace("namespace: shop", &format!("namespace: {namespace}")));
-        let ready = || (self.ready(namespace) == Some(replicas)).then_some(());
-        until(&format!("{replicas} ready pods in {namespace}"), ready);
+        let ready = || (self.engines.ready(namespace) == replicas).then_some(());
+        within(patience, &format!("{replicas} ready pods in {namespace}"), ready);
     }
 
     /// The replicas that the Deployment is asked for; `None` while the API server is away.
     pub(crate) fn replicas(&self, namespace: &str) -> Option<u32> {
-        self.deployment(namespace)?.spec?.replicas?.try_into().ok()
-    }
-
-    /// The replicas that are ready.
-    pub(crate) fn ready(&self, namespace: &str) -> Option<u32> {
-        self.deployment(namespace)?.status?.ready_replicas.unwrap_or(0).try_into().ok()
-    }
-
-    fn deployment(&self, namespace: &str) -> Option<Deployment> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
-        self.runtime.block_on(api.get("llama")).ok()
+        let deployment = self.runtime.block_on(api.get("llama")).ok()?;
+        deployment.spec?.replicas?.try_into().ok()
     }
 
     /// The page at a URL; `None` while nothing answers there.
@@ -166,8 +163,13 @@ fn control_plane(command: &str, folder: &Path, arguments: &[&str]) {
 }
 
 /// Waits for something.
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..PATIENCE.as_millis() / GLANCE.as_millis() {
+pub(crate) fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    within(PATIENCE, what, look)
+}
+
+/// Waits for something, for so long.
+pub(crate) fn within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..patience.as_millis() / GLANCE.as_millis() {
         if let Some(seen) = look() {
             return seen;
         }

@@ -415,6 +415,46 @@ async fn an_api_server_that_goes_away_leaves_the_last_state_to_grow_old() {
 }
 
 #[tokio::test]
+async fn an_api_server_that_refuses_everybody_while_it_starts_takes_nothing_back() {
+    let mut fake = FakeCluster::start().await;
+    deploy(&fake, DEPLOYMENTS, "llama", 2, 2);
+    fake.put(PODS, &pod("llama-a", true));
+    let llama = variant("llama");
+    let mut watching = Watching::start(&fake, &[deployment_of(&llama, "llama")]);
+    let before = watching.until_scale(&llama, &known(2, 2, 1, 1, None)).await;
+
+    fake.go_down().await;
+    let scale = format!("{DEPLOYMENTS}/llama/scale");
+    let refusing = [DEPLOYMENTS, PODS, HPAS, scale.as_str()];
+    for path in refusing {
+        fake.refuse_next(path, 3);
+    }
+    deploy(&fake, DEPLOYMENTS, "llama", 2, 2);
+    fake.come_up().await;
+    while refusing.iter().any(|path| fake.to_refuse(path) > 0) {
+        watching.state.changed().await.unwrap();
+        let state = watching.state.borrow_and_update().variants[&llama].clone();
+        assert_eq!((&state.scale, &state.pods), (&before.scale, &before.pods));
+    }
+    watching.until(&llama, |state| state.as_of > before.as_of).await;
+}
+
+#[tokio::test]
+async fn a_right_that_is_taken_away_for_good_leaves_the_pods_listed_but_the_scale_unknown() {
+    let fake = FakeCluster::start().await;
+    deploy(&fake, DEPLOYMENTS, "llama", 1, 1);
+    fake.put(PODS, &pod("llama-a", true));
+    let llama = variant("llama");
+    let mut watching = Watching::start(&fake, &[deployment_of(&llama, "llama")]);
+    watching.until_scale(&llama, &known(1, 1, 1, 0, None)).await;
+
+    fake.refuse(&format!("{DEPLOYMENTS}/llama/scale"));
+    fake.put(DEPLOYMENTS, &json!({"metadata": {"name": "llama"}}));
+    let state = watching.until_scale(&llama, &Scale::Unknown(WhyUnknown::Forbidden)).await;
+    assert_eq!(names(&state), ["llama-a"]);
+}
+
+#[tokio::test]
 async fn a_forgotten_history_is_listed_again_without_a_gap() {
     let fake = FakeCluster::start().await;
     deploy(&fake, DEPLOYMENTS, "llama", 1, 1);
@@ -489,7 +529,13 @@ async fn a_taken_over_registration_is_noticed() {
         Expected { service: Some(("plimsoll".to_owned(), "plimsoll".to_owned())), ca_bundle: None };
     let stop = CancellationToken::new();
     let _guard = stop.clone().drop_guard();
-    let mut seen = cluster::registration(fake.client(), expected, PACE, &TaskTracker::new(), stop);
+    let mut seen = cluster::registration(
+        fake.client(),
+        move || expected.clone(),
+        PACE,
+        &TaskTracker::new(),
+        stop,
+    );
     seen.wait_for(|seen| *seen == Some(Registration::Absent)).await.unwrap();
 
     let object = |name: &str| {

@@ -14,6 +14,7 @@ mod external_metrics_harness;
 mod external_metrics_transport;
 mod pages;
 mod pipeline;
+mod recordings;
 mod scrape;
 mod selector;
 mod simulate;

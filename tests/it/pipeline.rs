@@ -221,6 +221,16 @@ fn an_idle_model_shrinks_only_after_the_window_was_seen() {
 }
 
 #[test]
+fn a_new_replica_is_given_the_chance_to_relieve_the_others() {
+    let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 2, BUSY);
+    assert_eq!(desired(&world.run(8), "a"), 3);
+    world.set("a", 3, (0.5, 0.5));
+    let after: Vec<u32> = (0..30).map(|_| desired(&world.tick(), "a")).collect();
+    assert_eq!(after, [3; 30], "peaks of before do not ask for a fourth");
+}
+
+#[test]
 fn a_wish_that_nobody_carries_out_does_not_grow() {
     let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
     world.set("a", 2, BUSY);

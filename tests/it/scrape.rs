@@ -1,6 +1,6 @@
 //! The scraper against servers that answer, misbehave, and go away.
 
-mod server;
+pub(crate) mod server;
 mod tls;
 
 use std::io::Write;

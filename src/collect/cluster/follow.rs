@@ -19,6 +19,11 @@ use tokio::time::{sleep, timeout};
 /// Objects in one page of a list, which bounds what the API server and we hold at once.
 const PAGE: u32 = 500;
 
+/// Refusals in a row that are taken for an API server that does not know its own rules yet, once it
+/// has granted the same request: after a start it refuses everybody for some seconds. With the
+/// default delays these are about ten seconds.
+pub(crate) const REFUSALS_IN_PASSING: u32 = 6;
+
 /// How the cluster is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -93,18 +98,31 @@ enum End {
     Failed(Failure),
 }
 
-/// Delays that grow.
+/// Delays that grow, and refusals that are counted, until something succeeds.
 #[derive(Debug)]
 pub(crate) struct Retry {
     pace: Pace,
     next: Duration,
+    /// How many more refusals are in passing.
+    lenient: u32,
 }
 
 // === impl Retry ===
 
 impl Retry {
     pub(crate) fn new(pace: Pace) -> Self {
-        Self { pace, next: pace.retry_min }
+        Self { pace, next: pace.retry_min, lenient: 0 }
+    }
+
+    /// What a failure means: a refusal of what was granted before may be in passing.
+    pub(crate) fn judge(&mut self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Forbidden(error) if self.lenient > 0 => {
+                self.lenient -= 1;
+                Failure::Away(error)
+            }
+            other => other,
+        }
     }
 
     /// Waits after a failure. The delays are spread, so that a restarted API server does not get
@@ -115,8 +133,10 @@ impl Retry {
         sleep(delay).await;
     }
 
+    /// Something has succeeded.
     pub(crate) fn reset(&mut self) {
         self.next = self.pace.retry_min;
+        self.lenient = REFUSALS_IN_PASSING;
     }
 }
 
@@ -139,7 +159,7 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
         let (objects, mut version) = match list(&api, &selection, pace).await {
             Ok(listed) => listed,
             Err(failure) => {
-                tell(Change::Broken(failure)).await;
+                tell(Change::Broken(retry.judge(failure))).await;
                 retry.wait().await;
                 continue;
             }
@@ -162,7 +182,7 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
                     break;
                 }
                 End::Failed(failure) => {
-                    tell(Change::Broken(failure)).await;
+                    tell(Change::Broken(retry.judge(failure))).await;
                     retry.wait().await;
                 }
             }

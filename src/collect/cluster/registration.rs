@@ -112,10 +112,11 @@ fn certificates(pem: &[u8]) -> BTreeSet<String> {
 }
 
 /// Watches who answers for the external metrics, until `stop`; `None` until it is known. What was
-/// last known stays while the watch is broken.
+/// last known stays while the watch is broken. What is expected is asked for anew each time,
+/// because certificates rotate.
 pub fn registration(
     client: Client,
-    expected: Expected,
+    expected: impl Fn() -> Expected + Send + 'static,
     pace: Pace,
     tracker: &TaskTracker,
     stop: CancellationToken,
@@ -123,7 +124,7 @@ pub fn registration(
     let (sender, receiver) = watch::channel(None);
     let api: Api<APIService> = Api::all(client);
     let tell = move |change| {
-        note_registration(&sender, &expected, change);
+        note_registration(&sender, &expected(), change);
         std::future::ready(())
     };
     let task = async move {

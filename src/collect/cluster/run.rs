@@ -186,7 +186,12 @@ impl Watcher {
             {
                 let (client, reports) = (self.client.clone(), self.reports.clone());
                 let api = Api::namespaced_with(client, key.namespace.as_str(), resource);
-                let guard = self.spawn(read_scale(api, self.pace, key.clone(), version, reports));
+                let mut retry = Retry::new(self.pace);
+                if self.world.facts(&key).is_some() {
+                    retry.reset();
+                }
+                let guard =
+                    self.spawn(read_scale(api, self.pace, retry, key.clone(), version, reports));
                 self.reads.insert(key, guard);
             }
         }
@@ -334,14 +339,14 @@ async fn discover(
 async fn read_scale(
     api: Api<DynamicObject>,
     pace: Pace,
+    mut retry: Retry,
     key: TargetKey,
     version: String,
     reports: mpsc::Sender<Report>,
 ) {
-    let mut retry = Retry::new(pace);
     loop {
         let report = |answer| Report::Scale(key.clone(), version.clone(), answer);
-        match answer(pace, api.get_scale(&key.name)).await {
+        match answer(pace, api.get_scale(&key.name)).await.map_err(|failure| retry.judge(failure)) {
             Ok(scale) => return send(reports.clone(), report(ScaleAnswer::new(scale))).await,
             Err(Failure::Absent(error)) => {
                 debug!(target = %key.name, %error, "There is no scale subresource");

@@ -74,6 +74,8 @@ pub(crate) struct Feed<T> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScaleEntry {
     answered: Option<(String, ScaleAnswer)>,
+    /// The last facts that were told; a refusal afterwards does not undo them.
+    facts: Option<ScaleFacts>,
     true_at: Option<Timestamp>,
 }
 
@@ -248,8 +250,15 @@ impl World {
     /// Takes in the answer to a read that was made for this version of the object.
     pub(crate) fn read(&mut self, now: Now, key: TargetKey, version: String, answer: ScaleAnswer) {
         let entry = self.scales.entry(key).or_default();
+        match &answer {
+            ScaleAnswer::Known(facts) => entry.facts = Some(facts.clone()),
+            ScaleAnswer::Absent => entry.facts = None,
+            ScaleAnswer::Forbidden => {}
+        }
+        if answer != ScaleAnswer::Forbidden {
+            entry.true_at = Some(now.wall);
+        }
         entry.answered = Some((version, answer));
-        entry.true_at = Some(now.wall);
     }
 
     /// Forgets the scale of objects that are not wanted or do not exist.
@@ -279,7 +288,8 @@ impl World {
             .iter()
             .filter(|(key, entry)| {
                 let read = entry.answered.as_ref().map(|(version, _)| version.as_str());
-                read.is_some() && read == self.version(key)
+                let told = !matches!(entry.answered, Some((_, ScaleAnswer::Forbidden)));
+                told && read.is_some() && read == self.version(key)
             })
             .map(|(key, _)| (key.clone(), self.targets.get(&key.watch()).and_then(|f| f.true_at)))
             .collect();
@@ -393,11 +403,9 @@ impl World {
         self.targets.get(&key.watch())?.items.get(&key.name).map(String::as_str)
     }
 
-    fn facts(&self, key: &TargetKey) -> Option<&ScaleFacts> {
-        match self.scales.get(key)?.answered.as_ref()? {
-            (_, ScaleAnswer::Known(facts)) => Some(facts),
-            (_, ScaleAnswer::Forbidden | ScaleAnswer::Absent) => None,
-        }
+    /// What the target's scale subresource last told.
+    pub(crate) fn facts(&self, key: &TargetKey) -> Option<&ScaleFacts> {
+        self.scales.get(key)?.facts.as_ref()
     }
 
     fn pods_of(&self, namespace: &Namespace, facts: &ScaleFacts) -> Option<&Feed<Pod>> {
@@ -647,7 +655,11 @@ mod tests {
         world.read(at(12), key.clone(), "2".to_owned(), ScaleAnswer::Forbidden);
         let unread = BTreeMap::from([(key, "2".to_owned())]);
         assert_eq!(world.unread(&[want()]), unread, "a refusal is asked again");
-        assert_eq!(state(&world).scale, Scale::Unknown(WhyUnknown::Forbidden));
+        let refused = state(&world);
+        assert_eq!(refused.scale, Scale::Unknown(WhyUnknown::Forbidden));
+        assert_eq!(refused.current, after.current, "what was told before is kept");
+        world.age(at(13), QUIET);
+        assert_eq!(state(&world).as_of, at(11).wall, "a refusal vouches for nothing");
     }
 
     #[test]

@@ -13,10 +13,10 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
+use memchr::{memchr2, memrchr};
 
 use crate::collect::exposition::Format;
-use crate::observe::engine::Label;
+use crate::observe::engine::{Label, decimal, number};
 
 /// Where a line stops being a sample, and what should have been there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,35 +31,26 @@ const fn fault<T>(at: usize, expected: &'static str) -> Result<T, Fault> {
     Err(Fault { at, expected })
 }
 
-const NAME_FIRST: u8 = 1;
-const NAME_REST: u8 = 2;
-const NUMBER: u8 = 4;
+/// Bytes that can be in a label's name; the digits cannot start one.
+static LABEL: [bool; 256] = alphanumerics_and(b"_");
 
-/// For each byte, whether it can start a name, continue one, or be in a number.
-static CLASSES: [u8; 256] = classes();
+/// Bytes that can be in a metric's name; the digits cannot start one.
+static NAME: [bool; 256] = alphanumerics_and(b"_:");
 
-const fn classes() -> [u8; 256] {
-    const NUMBERS: &[u8] = b"0123456789+-.eEinfINFaA";
-    let mut classes = [0; 256];
+/// ASCII letters and digits, and some more.
+const fn alphanumerics_and(some: &[u8]) -> [bool; 256] {
+    let mut set = [false; 256];
     let mut byte: u8 = 0;
     while byte < 0x80 {
-        if byte.is_ascii_alphabetic() || byte == b'_' || byte == b':' {
-            classes[byte as usize] = NAME_FIRST | NAME_REST;
-        } else if byte.is_ascii_digit() {
-            classes[byte as usize] = NAME_REST;
-        }
+        set[byte as usize] = byte.is_ascii_alphanumeric();
         byte += 1;
     }
     let mut index = 0;
-    while index < NUMBERS.len() {
-        classes[NUMBERS[index] as usize] |= NUMBER;
+    while index < some.len() {
+        set[some[index] as usize] = true;
         index += 1;
     }
-    classes
-}
-
-fn is(byte: u8, class: u8) -> bool {
-    CLASSES[usize::from(byte)] & class != 0
+    set
 }
 
 const fn is_blank(byte: u8) -> bool {
@@ -74,30 +65,30 @@ pub(super) fn skip_blanks(line: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The end of the bare name that starts here; `at` itself when there is none.
+/// The end of the bare metric name that starts here; `at` itself when there is none.
 pub(super) fn name_end(line: &[u8], at: usize) -> usize {
-    let mut end = at;
-    if line.get(at).is_some_and(|&byte| is(byte, NAME_FIRST)) {
-        while line.get(end).is_some_and(|&byte| is(byte, NAME_REST)) {
-            end += 1;
-        }
+    run_end(line, at, &NAME)
+}
+
+fn run_end(line: &[u8], at: usize, of: &[bool; 256]) -> usize {
+    let rest = line.get(at..).unwrap_or_default();
+    if rest.first().is_none_or(u8::is_ascii_digit) {
+        return at;
     }
-    end
+    at + rest.iter().position(|&byte| !of[usize::from(byte)]).unwrap_or(rest.len())
 }
 
 /// Whether a line whose name ends at `name_end` is shaped like `name number` or
-/// `name{...} number`. What is between the braces is not looked at, which makes this cheap; a line
-/// that fails may still be a sample, with a time or an exemplar, and must be read in full to know.
+/// `name{...} number`: the last word starts like a number and ends with a digit, and before it is
+/// the closing brace or the name. What is between the braces is not looked at, which makes this
+/// cheap; a line that fails may still be a sample and must be read in full to know.
 pub(super) fn is_plain(line: &[u8], name_end: usize) -> bool {
-    let is_number = |byte: &u8| is(*byte, NUMBER);
-    let number = line.iter().rev().take_while(|byte| is_number(byte)).count();
-    let mut end = line.len() - number;
-    let before = end;
-    while end > name_end && is_blank(line[end - 1]) {
-        end -= 1;
-    }
-    let has_number = number > 0 && end < before;
-    has_number && (end == name_end || line[end - 1] == b'}' && line[name_end] == b'{')
+    let rest = line.get(name_end..).unwrap_or_default();
+    let Some(blank) = memrchr(b' ', rest) else { return false };
+    let (labels, number) = (&rest[..blank], &rest[blank + 1..]);
+    let is_number = matches!(number.first(), Some(b'0'..=b'9' | b'+' | b'-' | b'.'))
+        && number.last().is_some_and(u8::is_ascii_digit);
+    is_number && (labels.is_empty() || matches!(labels, [b'{', .., b'}']))
 }
 
 /// Reads a sample whose name is quoted and stands between the braces. `at` is after the brace.
@@ -160,8 +151,8 @@ fn label_name(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
     if line.get(at) == Some(&b'"') {
         return quoted(line, at + 1);
     }
-    let end = name_end(line, at);
-    if end == at || line[at..end].contains(&b':') {
+    let end = run_end(line, at, &LABEL);
+    if end == at {
         return fault(at, "a label name or `}`");
     }
     Ok((Cow::Borrowed(&line[at..end]), end))
@@ -170,7 +161,10 @@ fn label_name(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
 /// Adds a label unless its name has been there. Clients sort labels, so that a name is nearly
 /// always behind the last one and needs no search.
 fn add_label<'p>(labels: &mut Vec<Label<'p>>, label: Label<'p>, start: usize) -> Result<(), Fault> {
-    let is_sorted = labels.last().is_none_or(|last| last.name < label.name);
+    let is_sorted = labels.last().is_none_or(|last| {
+        let (last, name) = (last.name.first(), label.name.first());
+        last < name || last == name && labels[labels.len() - 1].name < label.name
+    });
     if !is_sorted && labels.iter().any(|known| known.name == label.name) {
         return fault(start, "a label name that is not there twice");
     }
@@ -183,7 +177,12 @@ fn add_label<'p>(labels: &mut Vec<Label<'p>>, label: Label<'p>, start: usize) ->
 fn quoted(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
     const UNCLOSED: &str = "a closing `\"`";
     let rest = line.get(at..).unwrap_or_default();
-    let Some(first) = memchr2(b'"', b'\\', rest) else { return fault(line.len(), UNCLOSED) };
+    // Most values are a digit or a word, over before a search for the quote has started.
+    let is_end = |&byte: &u8| matches!(byte, b'"' | b'\\');
+    let near = rest.iter().take(8).position(is_end);
+    let Some(first) = near.or_else(|| memchr2(b'"', b'\\', rest)) else {
+        return fault(line.len(), UNCLOSED);
+    };
     if rest[first] == b'"' {
         return Ok((Cow::Borrowed(&rest[..first]), at + first + 1));
     }
@@ -211,6 +210,10 @@ fn quoted(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
 /// Reads what follows name and labels: value, time and exemplar. Returns the value and its offset.
 pub(super) fn value(line: &[u8], at: usize, format: Format) -> Result<(f64, usize), Fault> {
     let start = skip_blanks(line, at);
+    // Nearly always the number is the rest of the line.
+    if let Some(value) = line.get(start..).and_then(decimal) {
+        return Ok((value, start));
+    }
     let end = token_end(line, start);
     let Some(value) = number(&line[start..end]) else { return fault(start, "a number") };
     let at = skip_blanks(line, end);
@@ -264,12 +267,39 @@ fn time(line: &[u8], at: usize, format: Format) -> Result<usize, Fault> {
     if is_time { Ok(skip_blanks(line, end)) } else { fault(at, expected) }
 }
 
+/// A bucket's line without its `le` and its number. The lines of one histogram differ in nothing
+/// else, and they are most of what is read, so the labels are taken apart only once for all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket<'p> {
+    /// Up to the opening quote of `le`, which is included.
+    head: &'p [u8],
+    /// From the closing quote of `le` to the closing brace, both included.
+    tail: &'p [u8],
+}
+
+impl<'p> Bucket<'p> {
+    /// The parts of a line whose labels end before `end`; `None` when it is no plain bucket.
+    pub(super) fn of(line: &'p [u8], end: usize, labels: &[Label<'p>]) -> Option<Self> {
+        let le = labels.iter().find(|label| *label.name == *b"le")?;
+        let Cow::Borrowed(le) = le.value else { return None };
+        // The value is a part of the line; this is where.
+        let start = le.as_ptr().addr().checked_sub(line.as_ptr().addr())?;
+        let tail = line.get(start + le.len()..end)?;
+        tail.starts_with(b"\"").then_some(Self { head: &line[..start], tail })
+    }
+
+    /// The `le` of a line that is otherwise the same, and the offset after its labels. The head
+    /// ends inside quotes and the tail starts where they close, so equal bytes are equal labels.
+    pub(super) fn next(self, line: &'p [u8]) -> Option<(&'p [u8], usize)> {
+        let rest = line.strip_prefix(self.head)?;
+        let close = rest.iter().position(|&byte| matches!(byte, b'"' | b'\\'))?;
+        let (le, tail) = rest.split_at(close);
+        let end = line.len() - tail.len() + self.tail.len();
+        tail.starts_with(self.tail).then_some((le, end))
+    }
+}
+
 fn token_end(line: &[u8], at: usize) -> usize {
     let rest = line.get(at..).unwrap_or_default();
     at + rest.iter().position(|&byte| is_blank(byte)).unwrap_or(rest.len())
-}
-
-/// A number as both formats write it; `NaN` and `Inf` in any case, as Prometheus accepts.
-fn number(token: &[u8]) -> Option<f64> {
-    std::str::from_utf8(token).ok()?.parse().ok()
 }

@@ -1,8 +1,8 @@
 //! One rank's samples, put together.
 
-use crate::observe::engine::{
-    BUCKETS_MAX, Family, Part, Place, SampleError, Signal, Unreadable, cumulative, gauge,
-};
+use crate::observe::engine::family::{Family, Part, Place};
+use crate::observe::engine::number::{cumulative, gauge, number};
+use crate::observe::engine::{BUCKETS_MAX, SampleError, Unreadable};
 use crate::observe::histogram::Histogram;
 use crate::observe::{FinishedReading, RankReading};
 use crate::units::{Fraction, Requests, Tokens};
@@ -88,6 +88,7 @@ pub(super) enum Distribution {
     QueueTime,
     PromptLength,
     GenerationLength,
+    CompletionsAsked,
     StepTokens,
 }
 
@@ -178,44 +179,43 @@ impl RankDraft {
         self.finished_other = Some(self.finished_other.unwrap_or(0.0) + value);
     }
 
-    /// Takes one sample of a histogram.
+    /// Takes one sample of a histogram, and says where that is.
     pub(super) fn observe(
         &mut self,
+        of: Distribution,
         family: &'static Family,
         part: Part,
         place: &Place<'_>,
         value: f64,
-    ) -> Result<(), SampleError> {
-        let Some(draft) = self.distribution_draft(family, place.class) else { return Ok(()) };
-        match (part, place.detail) {
-            (Part::Bucket, Some(le)) => draft.set_bucket(edge(le)?, cumulative(value)?),
-            (Part::Count, _) if draft.count.is_none() => {
-                draft.count = Some(cumulative(value)?);
-                Ok(())
-            }
-            (Part::Sum, _) if matches!(draft.sum, Sum::Missing) => {
-                draft.sum = gauge(value).map_or(Sum::Unusable, Sum::Usable);
-                Ok(())
-            }
-            (Part::Count | Part::Sum, _) => Err(SampleError::Duplicate),
-            (Part::Bucket, None) | (Part::Whole, _) => Ok(()),
-        }
-    }
-
-    fn distribution_draft(
-        &mut self,
-        family: &'static Family,
-        class: u8,
-    ) -> Option<&mut DistributionDraft> {
-        let Signal::Distribution(of) = family.signal else { return None };
+    ) -> Result<usize, SampleError> {
         let known = self.distributions.iter().rposition(|draft| {
-            draft.of == of && draft.family.spelling == family.spelling && draft.class == class
+            draft.of == of && draft.family.spelling == family.spelling && draft.class == place.class
         });
         let at = known.unwrap_or_else(|| {
-            self.distributions.push(DistributionDraft::new(of, family, class));
+            self.distributions.push(DistributionDraft::new(of, family, place.class));
             self.distributions.len() - 1
         });
-        self.distributions.get_mut(at)
+        let draft = &mut self.distributions[at];
+        match (part, place.detail) {
+            (Part::Bucket, Some(le)) => draft.set_bucket(edge(le)?, cumulative(value)?)?,
+            (Part::Count, _) if draft.count.is_none() => draft.count = Some(cumulative(value)?),
+            (Part::Sum, _) if matches!(draft.sum, Sum::Missing) => {
+                draft.sum = gauge(value).map_or(Sum::Unusable, Sum::Usable);
+            }
+            (Part::Count | Part::Sum, _) => return Err(SampleError::Duplicate),
+            (Part::Bucket, None) | (Part::Whole, _) => {}
+        }
+        Ok(at)
+    }
+
+    /// Takes another bucket of the histogram that is there.
+    pub(super) fn observe_next(
+        &mut self,
+        at: usize,
+        le: &[u8],
+        value: f64,
+    ) -> Result<(), SampleError> {
+        self.distributions[at].set_bucket(edge(le)?, cumulative(value)?)
     }
 
     /// Whether the page has the number, usable or not.
@@ -238,13 +238,14 @@ impl RankDraft {
         self.value(of).and_then(Tokens::new)
     }
 
-    /// The histogram in the spelling that counts, its classes added up.
-    fn distribution(&self, of: Distribution) -> Option<Histogram> {
-        let drafts = || self.distributions.iter().filter(|draft| draft.of == of);
-        let spelling = drafts().map(|draft| draft.family.spelling).min()?;
-        drafts()
-            .filter(|draft| draft.family.spelling == spelling)
-            .map(DistributionDraft::histogram)
+    /// The histogram in the spelling that counts, its classes added up; it is handed over.
+    fn distribution(&mut self, of: Distribution) -> Option<Histogram> {
+        let spellings = self.distributions.iter().filter(|draft| draft.of == of);
+        let spelling = spellings.map(|draft| draft.family.spelling).min()?;
+        self.distributions
+            .iter_mut()
+            .filter(|draft| draft.of == of && draft.family.spelling == spelling)
+            .map(DistributionDraft::take)
             .reduce(|one, other| Some(one?.plus(&other?)))?
     }
 
@@ -274,7 +275,7 @@ impl RankDraft {
     }
 
     /// What this rank reports, one of `engines` on its page.
-    pub(super) fn reading(&self, engines: usize) -> Result<RankReading, Unreadable> {
+    pub(super) fn reading(&mut self, engines: usize) -> Result<RankReading, Unreadable> {
         for draft in &self.distributions {
             if let Some(missing) = draft.missing() {
                 let family = draft.family.name;
@@ -311,14 +312,18 @@ impl RankDraft {
             queue_time: self.distribution(Distribution::QueueTime),
             prompt_length: self.distribution(Distribution::PromptLength),
             generation_length: self.distribution(Distribution::GenerationLength),
+            completions_asked: self.distribution(Distribution::CompletionsAsked),
             step_tokens: self.distribution(Distribution::StepTokens),
         })
     }
 }
 
 impl DistributionDraft {
-    const fn new(of: Distribution, family: &'static Family, class: u8) -> Self {
-        Self { of, family, class, sum: Sum::Missing, count: None, buckets: Vec::new() }
+    fn new(of: Distribution, family: &'static Family, class: u8) -> Self {
+        /// Room for the buckets of any of vLLM's histograms.
+        const USUAL: usize = 24;
+        let buckets = Vec::with_capacity(USUAL);
+        Self { of, family, class, sum: Sum::Missing, count: None, buckets }
     }
 
     /// Adds a bucket in order of its edge. Pages list edges ascending, so this is nearly always
@@ -353,16 +358,16 @@ impl DistributionDraft {
         }
     }
 
-    fn histogram(&self) -> Option<Histogram> {
+    fn take(&mut self) -> Option<Histogram> {
         let (Sum::Usable(sum), Some(count)) = (self.sum, self.count) else { return None };
-        Some(Histogram { sum, count, buckets: self.buckets.clone() })
+        Some(Histogram { sum, count, buckets: std::mem::take(&mut self.buckets) })
     }
 }
 
 /// A bucket's upper edge. Adding zero makes the two zeros one edge.
 fn edge(le: &[u8]) -> Result<f64, SampleError> {
-    let edge = std::str::from_utf8(le).ok().and_then(|text| text.parse::<f64>().ok());
-    edge.filter(|edge| !edge.is_nan())
+    number(le)
+        .filter(|edge| !edge.is_nan())
         .map(|edge| edge + 0.0)
         .ok_or_else(|| SampleError::bad_label("le", le, "a number or \"+Inf\""))
 }

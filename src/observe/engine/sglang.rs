@@ -8,7 +8,9 @@
 
 use crate::observe::RankReading;
 use crate::observe::engine::draft::{Distribution, RankDraft, Value};
-use crate::observe::engine::{Family, Label, Place, SampleError, Signal, rank_label};
+use crate::observe::engine::family::{Family, Place, Signal};
+use crate::observe::engine::number::rank_label;
+use crate::observe::engine::{Label, SampleError};
 use crate::units::Requests;
 
 pub(super) const PREFIXES: [&str; 2] = ["sglang:", "sglang_"];

@@ -5,7 +5,9 @@
 //! rank; V0 has none and is rank 0. `model_name` is the first served name, on every series.
 
 use crate::observe::engine::draft::{Distribution, RankDraft, Value};
-use crate::observe::engine::{Family, Label, Place, SampleError, Signal, rank_label};
+use crate::observe::engine::family::{Family, Place, Signal};
+use crate::observe::engine::number::rank_label;
+use crate::observe::engine::{Label, SampleError};
 
 pub(super) const PREFIXES: [&str; 2] = ["vllm:", "vllm_"];
 
@@ -37,6 +39,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::new("request_queue_time_seconds", Signal::Distribution(Distribution::QueueTime)),
     Family::new("request_prompt_tokens", Signal::Distribution(Distribution::PromptLength)),
     Family::new("request_generation_tokens", Signal::Distribution(Distribution::GenerationLength)),
+    Family::new("request_params_n", Signal::Distribution(Distribution::CompletionsAsked)),
     // A histogram in spite of its name.
     Family::new("iteration_tokens_total", Signal::Distribution(Distribution::StepTokens)),
 ];

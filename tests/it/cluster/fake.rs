@@ -38,6 +38,8 @@ struct Objects {
     documents: BTreeMap<String, Value>,
     events: Vec<Event>,
     refused: BTreeSet<String>,
+    /// How many requests below these paths are still refused.
+    refused_in_passing: BTreeMap<String, u32>,
     requests: Vec<String>,
 }
 
@@ -155,6 +157,16 @@ impl FakeCluster {
         self.objects.lock().unwrap().refused.insert(path.to_owned());
     }
 
+    /// Refuses, with 403, the next few requests for the path.
+    pub(crate) fn refuse_next(&self, path: &str, requests: u32) {
+        self.objects.lock().unwrap().refused_in_passing.insert(path.to_owned(), requests);
+    }
+
+    /// How many of those are to come.
+    pub(crate) fn to_refuse(&self, path: &str) -> u32 {
+        self.objects.lock().unwrap().refused_in_passing[path]
+    }
+
     /// Refuses it no longer.
     pub(crate) fn allow(&self, path: &str) {
         self.objects.lock().unwrap().refused.remove(path);
@@ -212,6 +224,10 @@ fn answer(
     let mut known = objects.lock().unwrap();
     known.requests.push(request.uri().to_string());
     if known.refused.iter().any(|refused| path.starts_with(refused.as_str())) {
+        return failure(StatusCode::FORBIDDEN, "Forbidden");
+    }
+    if let Some(left) = known.refused_in_passing.get_mut(&path).filter(|left| **left > 0) {
+        *left -= 1;
         return failure(StatusCode::FORBIDDEN, "Forbidden");
     }
     if let Some(document) = known.documents.get(&path) {

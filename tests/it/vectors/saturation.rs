@@ -206,7 +206,7 @@ fn judge(
     defects: &BTreeSet<Defect>,
 ) -> Outcome {
     for Target { outcome, .. } in ours {
-        let (said, decided) = (outcome.to_string(), Reason::from(outcome.clone()).to_string());
+        let (said, decided) = (outcome.to_string(), Reason::Load(outcome.clone()).to_string());
         if said != decided {
             return Outcome::Failed(format!("{said:?} becomes {decided:?} in a decision"));
         }

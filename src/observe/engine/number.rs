@@ -1,0 +1,105 @@
+//! Numbers as pages write them, and which of them mean something.
+
+use jiff::{SignedDuration, Timestamp, Unit};
+
+use crate::observe::engine::SampleError;
+
+/// A Unix time; of today's times, digits beyond the microsecond are noise of the `f64`.
+pub(super) fn timestamp(seconds: f64) -> Option<Timestamp> {
+    let since_epoch = SignedDuration::try_from_secs_f64(seconds).ok()?;
+    let timestamp = Timestamp::from_duration(since_epoch).ok()?;
+    timestamp.round(Unit::Microsecond).ok().filter(|timestamp| *timestamp > Timestamp::UNIX_EPOCH)
+}
+
+/// A number as pages write it, in a value or in a label; `NaN` and `Inf` in any case.
+#[must_use]
+pub fn number(text: &[u8]) -> Option<f64> {
+    decimal(text).or_else(|| std::str::from_utf8(text).ok()?.parse().ok())
+}
+
+/// A short number without sign and exponent, such as `443.0`, which nearly all are: quicker to
+/// read than numbers in general, and as exact. Digits and power of ten are both whole numbers that
+/// an `f64` holds exactly, and IEEE division rounds their quotient correctly.
+#[must_use]
+pub fn decimal(text: &[u8]) -> Option<f64> {
+    /// Digits that always stay below 2^53.
+    const DIGITS_MAX: usize = 15;
+    const POWERS: [f64; DIGITS_MAX + 1] =
+        [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+    if text.is_empty() || text.len() > DIGITS_MAX {
+        return None;
+    }
+    let mut number: u64 = 0;
+    let mut places = None;
+    for byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit <= 9 {
+            number = number * 10 + u64::from(digit);
+            places = places.map(|places| places + 1);
+        } else if *byte == b'.' && places.is_none() && text.len() > 1 {
+            places = Some(0);
+        } else {
+            return None;
+        }
+    }
+    Some(places.map_or(number as f64, |places: usize| number as f64 / POWERS[places]))
+}
+
+/// A number that has only ever been added to.
+pub(super) fn cumulative(value: f64) -> Result<f64, SampleError> {
+    gauge(value).ok_or(SampleError::NotCumulative { value })
+}
+
+/// A gauge's value, if it means anything.
+pub(super) fn gauge(value: f64) -> Option<f64> {
+    (value.is_finite() && value >= 0.0).then_some(value)
+}
+
+/// A rank label: a number of at most nine digits.
+pub(super) fn rank_label(label: &'static str, value: &[u8]) -> Result<u32, SampleError> {
+    let digits = !value.is_empty() && value.len() <= 9 && value.iter().all(u8::is_ascii_digit);
+    if !digits {
+        return Err(SampleError::bad_label(label, value, "a rank such as \"0\""));
+    }
+    Ok(value.iter().fold(0, |rank, digit| rank * 10 + u32::from(digit - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_that_prometheus_accepts() {
+        for (text, value) in [
+            ("443.0", 443.0),
+            ("1.", 1.0),
+            (".5", 0.5),
+            ("1.79522493492e+09", 1.795_224_934_92e9),
+            ("+Inf", f64::INFINITY),
+            ("-inf", f64::NEG_INFINITY),
+            ("-0", 0.0),
+        ] {
+            assert!(
+                number(text.as_bytes())
+                    .is_some_and(|got| (got - value).abs() <= 0.0 || got.total_cmp(&value).is_eq()),
+                "{text}"
+            );
+        }
+        assert!(number(b"NaN").is_some_and(f64::is_nan));
+        for text in ["", ".", "1.2.3", "1_0", "0x1", "one", "1 "] {
+            assert_eq!(number(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_quick_way_to_read_a_number_is_exact(text in "[0-9]{0,9}[.]?[0-9]{0,9}") {
+            if let Some(quick) = decimal(text.as_bytes()) {
+                let exact: f64 = text.parse().expect("a decimal is a number");
+                prop_assert_eq!(quick.to_bits(), exact.to_bits());
+            }
+        }
+    }
+}
