@@ -271,12 +271,15 @@ fn lines_of_prose_fit_a_hundred_columns() {
         "docs/safety.md",
         "docs/configuration.md",
     ];
+    let mut wide = Vec::new();
     for file in own {
         for (at, line) in prose(&read(file)).lines().enumerate() {
-            let table = line.starts_with('|');
-            assert!(table || line.chars().count() <= 100, "{file}:{}: {line}", at + 1);
+            if !line.starts_with('|') && line.chars().count() > 100 {
+                wide.push(format!("{file}:{}: {line}", at + 1));
+            }
         }
     }
+    assert!(wide.is_empty(), "{}", wide.join("\n"));
 }
 
 // === the stage ===
