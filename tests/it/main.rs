@@ -7,6 +7,7 @@ mod cluster;
 mod config;
 mod daemon;
 mod demo;
+mod documents;
 mod exposition;
 mod external_metrics;
 mod external_metrics_auth;
