@@ -72,8 +72,10 @@ impl Cluster {
             while let Some(Ok(())) = stop.run_until_cancelled(registration.changed()).await {
                 let now = registration.borrow_and_update().clone();
                 let Some(now) = now else { continue };
-                gauge.reset();
-                gauge.with_label_values(&[now.label()]).set(1.0);
+                for label in Registration::LABELS {
+                    let is = f64::from(u8::from(label == now.label()));
+                    gauge.with_label_values(&[label]).set(is);
+                }
                 say_registration(&now);
             }
         });

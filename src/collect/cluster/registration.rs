@@ -55,6 +55,10 @@ pub enum Registration {
 }
 
 impl Registration {
+    /// The label values of all registrations.
+    pub const LABELS: [&'static str; 5] =
+        ["ours", "absent", "foreign_service", "foreign_ca_bundle", "unavailable"];
+
     /// The registration as a label value.
     #[must_use]
     pub const fn label(&self) -> &'static str {

@@ -100,7 +100,7 @@ mod tests {
         let families = registry.gather();
         let failures = families.iter().find(|f| f.name() == "plimsoll_scrape_failures_total");
         assert_eq!(failures.unwrap().get_metric().len(), ScrapeFailure::ALL.len());
-        assert_eq!(families.len(), 5);
+        assert_eq!(families.len(), 6);
         assert!(Metrics::register(&registry).is_err());
     }
 }
