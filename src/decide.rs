@@ -230,6 +230,8 @@ pub enum NoData {
     NotTried,
     /// The daemon has restarted, and has no data yet.
     Restored,
+    /// The decisions of this tick broke an invariant, and no number was in force before.
+    Refused,
     /// The scale target was brought back from zero, and its replicas are starting.
     BroughtBack,
 }
@@ -241,6 +243,7 @@ impl fmt::Display for NoData {
             Self::ScaleUnknown(why) => f.write_str(why),
             Self::NotListed => f.write_str("the replicas have not been listed yet"),
             Self::NotTried => f.write_str("not every listed target has been tried yet"),
+            Self::Refused => f.write_str("the decisions break an invariant and are not published"),
             Self::Restored => f.write_str("restored after a restart, without data yet"),
             Self::BroughtBack => f.write_str("brought back from zero, without data yet"),
         }

@@ -440,8 +440,12 @@ impl Pipeline {
         let in_force =
             self.in_force.iter().map(|(key, in_force)| (key.clone(), in_force.desired)).collect();
         let Err(violation) = check::check(&found.decisions, fleet, &in_force) else { return };
+        let undecided = &mut found.undecided;
         found.decisions.retain_mut(|decision| {
-            let Some(in_force) = self.in_force.get(&decision.variant) else { return false };
+            let Some(in_force) = self.in_force.get(&decision.variant) else {
+                undecided.insert(decision.variant.clone(), Undecided(NoData::Refused));
+                return false;
+            };
             let (before, after) = (in_force.desired, in_force.desired);
             let reason = Reason::Refused(violation.clone());
             decision.steps = vec![Step { stage: Stage::Check, before, after, reason }];
@@ -578,4 +582,72 @@ fn saturation_of(loads: &[ReplicaLoad], thresholds: &Thresholds) -> Option<Fract
         })
         .sum();
     if loads.is_empty() { None } else { Fraction::new(total / loads.len() as f64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::{ModelName, Namespace, VariantName};
+    use crate::units::CostPerHour;
+
+    fn n(count: u32) -> Replicas {
+        Replicas::saturating(count)
+    }
+
+    fn spec(variant: &str) -> VariantSpec {
+        let namespace = Namespace::new("shop").unwrap();
+        VariantSpec {
+            key: VariantKey { namespace, variant: VariantName::new(variant).unwrap() },
+            model: ModelName::new("m").unwrap(),
+            accelerator: None,
+            role: Role::Both,
+            cost: CostPerHour::ZERO,
+            bounds: Bounds::new(n(1), Some(n(5))).unwrap(),
+        }
+    }
+
+    fn wild(variant: &str) -> Decision {
+        let spec = spec(variant);
+        let reason = Reason::BelowMin(n(99));
+        Decision {
+            variant: spec.key.clone(),
+            model: spec.model_key(),
+            current: None,
+            bounds: spec.bounds,
+            steps: vec![Step { stage: Stage::Bounds, before: n(3), after: n(99), reason }],
+            inputs_at: Timestamp::UNIX_EPOCH,
+            basis: Basis::Fresh,
+        }
+    }
+
+    #[test]
+    fn a_set_that_breaks_an_invariant_is_replaced_by_the_numbers_in_force_and_says_so() {
+        let spare = Seconds::new(60.0).unwrap();
+        let mut pipeline = Pipeline::new(Policy {
+            window: spare,
+            stale_after: spare,
+            thresholds: Thresholds {
+                kv_cache: Fraction::ONE,
+                queue_length: Requests::ZERO,
+                kv_spare: Fraction::ZERO,
+                queue_spare: Requests::ZERO,
+            },
+            overrides: BTreeMap::new(),
+            transition: TransitionRule::PendingOnly,
+            transition_patience: spare,
+            behavior: Behavior::default(),
+        });
+        let (now, fleet) = (Timestamp::UNIX_EPOCH, Fleet::new([spec("a"), spec("b")]));
+        pipeline.restore(now, spec("a").key, n(3), now);
+        let decisions = vec![wild("a"), wild("b")];
+        let mut found = Decisions { decisions, ..Decisions::default() };
+        pipeline.check(&fleet, &mut found);
+        let [kept] = found.decisions.as_slice() else { panic!("one number was in force") };
+        assert_eq!((kept.desired(), kept.basis), (n(3), Basis::Held));
+        assert!(
+            kept.steps[0].to_string().starts_with("check: 3, not published: shop/a would get 99")
+        );
+        assert_eq!(found.undecided[&spec("b").key].0, NoData::Refused);
+        assert!(found.violation.is_some());
+    }
 }

@@ -93,3 +93,78 @@ pub fn check(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::decide::{NoData, Reason, Stage, Step};
+    use crate::fleet::{Bounds, ModelName, Namespace, Role, VariantName, VariantSpec};
+    use crate::units::CostPerHour;
+
+    fn n(count: u32) -> Replicas {
+        Replicas::saturating(count)
+    }
+
+    fn spec(variant: &str) -> VariantSpec {
+        let namespace = Namespace::new("shop").unwrap();
+        VariantSpec {
+            key: VariantKey { namespace, variant: VariantName::new(variant).unwrap() },
+            model: ModelName::new("m").unwrap(),
+            accelerator: None,
+            role: Role::Both,
+            cost: CostPerHour::ZERO,
+            bounds: Bounds::new(n(1), Some(n(5))).unwrap(),
+        }
+    }
+
+    fn decision(variant: &str, steps: &[(u32, u32)], basis: Basis) -> Decision {
+        let spec = spec(variant);
+        let step = |&(before, after): &(u32, u32)| Step {
+            stage: Stage::Hold,
+            before: n(before),
+            after: n(after),
+            reason: Reason::NoData(NoData::NoFreshReplica),
+        };
+        Decision {
+            variant: spec.key.clone(),
+            model: spec.model_key(),
+            current: None,
+            bounds: spec.bounds,
+            steps: steps.iter().map(step).collect(),
+            inputs_at: Timestamp::UNIX_EPOCH,
+            basis,
+        }
+    }
+
+    #[test]
+    fn a_set_that_breaks_an_invariant_is_named_and_a_sound_one_is_not() {
+        let fleet = Fleet::new([spec("a"), spec("b")]);
+        let in_force = BTreeMap::from([(spec("a").key, n(3)), (spec("b").key, n(3))]);
+        let fresh = |variant, steps: &[(u32, u32)]| decision(variant, steps, Basis::Fresh);
+        let held = |variant, steps: &[(u32, u32)]| decision(variant, steps, Basis::Held);
+        for (set, broken) in [
+            (vec![fresh("a", &[(3, 2)]), fresh("b", &[(3, 4), (4, 5)])], None),
+            (vec![held("a", &[(3, 3)]), held("b", &[(3, 5)])], None),
+            (vec![fresh("a", &[(3, 6)])], Some("out_of_bounds")),
+            (vec![fresh("a", &[(3, 0)])], Some("out_of_bounds")),
+            (vec![fresh("c", &[(3, 3)])], Some("not_in_fleet")),
+            (vec![fresh("a", &[(3, 3)]), fresh("a", &[(3, 4)])], Some("twice")),
+            (vec![fresh("a", &[])], Some("broken_chain")),
+            (vec![fresh("a", &[(3, 4), (3, 5)])], Some("broken_chain")),
+            (vec![held("a", &[(3, 2)])], Some("lowered_blindly")),
+        ] {
+            let found = check(&set, &fleet, &in_force);
+            assert_eq!(found.as_ref().err().map(Violation::label), broken, "{set:?}");
+        }
+    }
+
+    #[test]
+    fn a_maximum_that_was_lowered_applies_without_data() {
+        let fleet = Fleet::new([spec("a")]);
+        let in_force = BTreeMap::from([(spec("a").key, n(9))]);
+        let capped = decision("a", &[(9, 5)], Basis::Held);
+        assert_eq!(check(&[capped], &fleet, &in_force), Ok(()));
+    }
+}

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::demo::pki::Pki;
 use crate::demo::scenario::Scenario;
 use crate::demo::stage::Shared;
+use crate::publish::quantity::Quantity;
 use crate::simulate::scaler::{MetricError, MilliValue, Outcome, Scaler, Settings};
 use crate::units::Replicas;
 
@@ -163,23 +164,12 @@ async fn ask(client: &reqwest::Client, url: &str) -> Answer {
 /// The sum over all items of an `ExternalMetricValueList`; an empty list is an error to an HPA.
 fn sum(list: &Value) -> Option<MilliValue> {
     let items = list.get("items")?.as_array().filter(|items| !items.is_empty())?;
-    let values = items.iter().map(|item| milli(item.get("value")?.as_str()?));
-    values.sum::<Option<i64>>().map(MilliValue)
-}
-
-/// A quantity in thousandths, rounded up, as `MilliValue` gives it. Only what an API that writes
-/// canonical decimal quantities can send: a whole number with at most one suffix.
-fn milli(quantity: &str) -> Option<i64> {
-    let digits = quantity.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number = digits.parse::<i64>().ok()?;
-    let factor = match &quantity[digits.len()..] {
-        "m" => 1,
-        "" => 1_000,
-        "k" => 1_000_000,
-        "M" => 1_000_000_000,
-        _ => return None,
+    let milli = |item: &Value| {
+        let quantity: Quantity = item.get("value")?.as_str()?.parse().ok()?;
+        Some(quantity.milli())
     };
-    number.checked_mul(factor)
+    let values = items.iter().map(milli);
+    values.sum::<Option<i64>>().map(MilliValue)
 }
 
 /// The end of a chain of errors, which says what went wrong; the rest says what was attempted.
@@ -208,21 +198,6 @@ impl Followed {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantities_are_read_in_thousandths() {
-        for (text, want) in [
-            ("3", Some(3_000)),
-            ("7500m", Some(7_500)),
-            ("12k", Some(12_000_000)),
-            ("-2", Some(-2_000)),
-            ("", None),
-            ("3x", None),
-            ("NaN", None),
-        ] {
-            assert_eq!(milli(text), want, "{text:?}");
-        }
-    }
 
     #[test]
     fn items_are_summed_and_an_empty_list_is_no_value() {
