@@ -56,7 +56,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     let summary = runtime.block_on(perform(options, seed))?;
     let mut out = std::io::stdout().lock();
     if json {
-        writeln!(out, "{}", json!({ "summary": summary.json() }))?;
+        writeln!(out, "{}", summary.json())?;
     } else {
         write!(out, "{summary}")?;
     }
