@@ -81,7 +81,7 @@ impl Ticks {
             match state::load(path) {
                 Ok(saved) => restore(&mut pipeline, now, &saved),
                 Err(problem) => error!(
-                    error = %anyhow::Error::new(problem),
+                    error = %format!("{:#}", anyhow::Error::new(problem)),
                     "Starting without the numbers of before the restart"
                 ),
             }
@@ -373,6 +373,6 @@ fn restore(pipeline: &mut Pipeline, now: Timestamp, saved: &[state::Saved]) {
 
 fn write_state(path: &std::path::Path, now: Timestamp, published: &Published) {
     if let Err(problem) = state::save(path, now, published) {
-        error!(error = %anyhow::Error::new(problem), "The state file cannot be written");
+        error!(error = %format!("{:#}", anyhow::Error::new(problem)), "The state file cannot be written");
     }
 }
