@@ -11,7 +11,6 @@ pub mod enforce;
 use std::fmt;
 
 use jiff::Timestamp;
-use serde::Serialize;
 
 use crate::analyze::saturation::{Outcome, Transition};
 use crate::fleet::{Bounds, ModelKey, VariantKey, VariantName};
@@ -136,8 +135,7 @@ impl fmt::Display for Step {
 }
 
 /// The stages of a decision, in their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// The analysis of the model's load.
     Analyze,

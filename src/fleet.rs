@@ -212,6 +212,22 @@ impl VariantSpec {
     }
 }
 
+#[cfg(test)]
+impl VariantSpec {
+    /// A variant of model `m` in `shop` between one and five replicas, for tests of the core.
+    pub(crate) fn example(variant: &str) -> Self {
+        let namespace = Namespace::new("shop").unwrap();
+        Self {
+            key: VariantKey { namespace, variant: VariantName::new(variant).unwrap() },
+            model: ModelName::new("m").unwrap(),
+            accelerator: None,
+            role: Role::Both,
+            cost: CostPerHour::ZERO,
+            bounds: Bounds::new(Replicas::ONE, Replicas::new(5)).unwrap(),
+        }
+    }
+}
+
 /// All variants, by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fleet {
@@ -233,16 +249,6 @@ impl Fleet {
     /// All variants in the order of their keys.
     pub fn variants(&self) -> impl Iterator<Item = &VariantSpec> {
         self.variants.values()
-    }
-
-    /// The variants of each model, models and variants in the order of their keys.
-    #[must_use]
-    pub fn by_model(&self) -> BTreeMap<ModelKey, Vec<&VariantSpec>> {
-        let mut models: BTreeMap<ModelKey, Vec<&VariantSpec>> = BTreeMap::new();
-        for spec in self.variants.values() {
-            models.entry(spec.model_key()).or_default().push(spec);
-        }
-        models
     }
 }
 

@@ -587,27 +587,13 @@ fn saturation_of(loads: &[ReplicaLoad], thresholds: &Thresholds) -> Option<Fract
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::{ModelName, Namespace, VariantName};
-    use crate::units::CostPerHour;
 
     fn n(count: u32) -> Replicas {
         Replicas::saturating(count)
     }
 
-    fn spec(variant: &str) -> VariantSpec {
-        let namespace = Namespace::new("shop").unwrap();
-        VariantSpec {
-            key: VariantKey { namespace, variant: VariantName::new(variant).unwrap() },
-            model: ModelName::new("m").unwrap(),
-            accelerator: None,
-            role: Role::Both,
-            cost: CostPerHour::ZERO,
-            bounds: Bounds::new(n(1), Some(n(5))).unwrap(),
-        }
-    }
-
     fn wild(variant: &str) -> Decision {
-        let spec = spec(variant);
+        let spec = VariantSpec::example(variant);
         let reason = Reason::BelowMin(n(99));
         Decision {
             variant: spec.key.clone(),
@@ -637,8 +623,11 @@ mod tests {
             transition_patience: spare,
             behavior: Behavior::default(),
         });
-        let (now, fleet) = (Timestamp::UNIX_EPOCH, Fleet::new([spec("a"), spec("b")]));
-        pipeline.restore(now, spec("a").key, n(3), now);
+        let (now, fleet) = (
+            Timestamp::UNIX_EPOCH,
+            Fleet::new([VariantSpec::example("a"), VariantSpec::example("b")]),
+        );
+        pipeline.restore(now, VariantSpec::example("a").key, n(3), now);
         let decisions = vec![wild("a"), wild("b")];
         let mut found = Decisions { decisions, ..Decisions::default() };
         pipeline.check(&fleet, &mut found);
@@ -647,7 +636,7 @@ mod tests {
         assert!(
             kept.steps[0].to_string().starts_with("check: 3, not published: shop/a would get 99")
         );
-        assert_eq!(found.undecided[&spec("b").key].0, NoData::Refused);
+        assert_eq!(found.undecided[&VariantSpec::example("b").key].0, NoData::Refused);
         assert!(found.violation.is_some());
     }
 }

@@ -100,27 +100,14 @@ mod tests {
 
     use super::*;
     use crate::decide::{NoData, Reason, Stage, Step};
-    use crate::fleet::{Bounds, ModelName, Namespace, Role, VariantName, VariantSpec};
-    use crate::units::CostPerHour;
+    use crate::fleet::VariantSpec;
 
     fn n(count: u32) -> Replicas {
         Replicas::saturating(count)
     }
 
-    fn spec(variant: &str) -> VariantSpec {
-        let namespace = Namespace::new("shop").unwrap();
-        VariantSpec {
-            key: VariantKey { namespace, variant: VariantName::new(variant).unwrap() },
-            model: ModelName::new("m").unwrap(),
-            accelerator: None,
-            role: Role::Both,
-            cost: CostPerHour::ZERO,
-            bounds: Bounds::new(n(1), Some(n(5))).unwrap(),
-        }
-    }
-
     fn decision(variant: &str, steps: &[(u32, u32)], basis: Basis) -> Decision {
-        let spec = spec(variant);
+        let spec = VariantSpec::example(variant);
         let step = |&(before, after): &(u32, u32)| Step {
             stage: Stage::Hold,
             before: n(before),
@@ -140,8 +127,11 @@ mod tests {
 
     #[test]
     fn a_set_that_breaks_an_invariant_is_named_and_a_sound_one_is_not() {
-        let fleet = Fleet::new([spec("a"), spec("b")]);
-        let in_force = BTreeMap::from([(spec("a").key, n(3)), (spec("b").key, n(3))]);
+        let fleet = Fleet::new([VariantSpec::example("a"), VariantSpec::example("b")]);
+        let in_force = BTreeMap::from([
+            (VariantSpec::example("a").key, n(3)),
+            (VariantSpec::example("b").key, n(3)),
+        ]);
         let fresh = |variant, steps: &[(u32, u32)]| decision(variant, steps, Basis::Fresh);
         let held = |variant, steps: &[(u32, u32)]| decision(variant, steps, Basis::Held);
         for (set, broken) in [
@@ -162,8 +152,8 @@ mod tests {
 
     #[test]
     fn a_maximum_that_was_lowered_applies_without_data() {
-        let fleet = Fleet::new([spec("a")]);
-        let in_force = BTreeMap::from([(spec("a").key, n(9))]);
+        let fleet = Fleet::new([VariantSpec::example("a")]);
+        let in_force = BTreeMap::from([(VariantSpec::example("a").key, n(9))]);
         let capped = decision("a", &[(9, 5)], Basis::Held);
         assert_eq!(check(&[capped], &fleet, &in_force), Ok(()));
     }

@@ -8,6 +8,7 @@ mod config;
 mod daemon;
 mod demo;
 mod documents;
+mod enforce;
 mod exposition;
 mod external_metrics;
 mod external_metrics_auth;
