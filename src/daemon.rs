@@ -26,7 +26,7 @@ use tracing::{error, info, warn};
 use crate::cli::{self, RunArgs};
 use crate::clock::Clock;
 use crate::collect::cluster::Expected;
-use crate::collect::scrape::{self, Scraper, Target};
+use crate::collect::scrape::{self, Board, Scraper, Target};
 use crate::collect::targets;
 use crate::config::{self, Authorization, Config, Files, Loaded};
 use crate::daemon::directory::Surroundings;
@@ -137,7 +137,7 @@ impl Daemon {
             Some(kubernetes) => Some(Cluster::connect(kubernetes, &config, &common).await?),
             None => None,
         };
-        let (targets, scrapes) = scrape(&config, &common)?;
+        let (targets, scrapes, board) = scrape(&config, &common)?;
         let (reloads, inbox) = mpsc::channel(1);
         let parts = Parts {
             clock: common.clock,
@@ -167,7 +167,7 @@ impl Daemon {
         let wanted = cluster.as_ref().map(Cluster::wanted);
         let from = Origin { file: options.config_file, config: config.clone() };
         let reloader = Reloader::new(from, reloads, wanted, telemetry, common.clock);
-        let admin = serve_admin(&config, &common, &reloader, options.log).await?;
+        let admin = serve_admin(&config, &common, &reloader, board, options.log).await?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
         common.tasks.spawn(ticks.run(common.stop.clone()));
         info!(
@@ -256,8 +256,8 @@ impl Common {
     }
 }
 
-/// Where targets go in and what comes of them comes out.
-type Scraping = (watch::Sender<Arc<Vec<Target>>>, mpsc::Receiver<Scrape>);
+/// Where targets go in, what comes of them comes out, and what was wrong with each is written.
+type Scraping = (watch::Sender<Arc<Vec<Target>>>, mpsc::Receiver<Scrape>, Board);
 
 fn scrape(config: &Config, common: &Common) -> anyhow::Result<Scraping> {
     let (targets, wanted) = watch::channel(Arc::default());
@@ -266,8 +266,9 @@ fn scrape(config: &Config, common: &Common) -> anyhow::Result<Scraping> {
         scrape::Limits { in_flight: config.scrape_concurrency, ..scrape::Limits::default() };
     let metrics = scrape::Metrics::register(&common.registry)?;
     let running = Scraper::new(common.clock, limits, metrics, inlet);
+    let board = running.board();
     common.tasks.spawn(running.run(wanted, common.tasks.clone(), common.stop.clone()));
-    Ok((targets, scrapes))
+    Ok((targets, scrapes, board))
 }
 
 /// Whom the external metrics API believes, as it changes.
@@ -359,9 +360,10 @@ async fn serve_admin(
     config: &Config,
     common: &Common,
     reloader: &Arc<Reloader>,
+    board: Board,
     log: Option<LogFilter>,
 ) -> anyhow::Result<SocketAddr> {
-    let hooks = Arc::new(hooks(common, reloader, log));
+    let hooks = Arc::new(hooks(common, reloader, board, log));
     let listener = listen(config.listen, "server.listen").await?;
     let address = listener.local_addr()?;
     let Common { tasks, stop, .. } = common;
@@ -374,7 +376,7 @@ async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 }
 
 /// What the admin port shows and does.
-fn hooks(common: &Common, reloader: &Arc<Reloader>, log: Option<LogFilter>) -> Hooks {
+fn hooks(common: &Common, reloader: &Arc<Reloader>, board: Board, log: Option<LogFilter>) -> Hooks {
     let (registry, published) = (common.registry.clone(), common.published.clone());
     let (reloader, phases, clock) = (Arc::clone(reloader), common.phases.clone(), common.clock);
     let (deciding, alive_phases, tasks) =
@@ -400,7 +402,9 @@ fn hooks(common: &Common, reloader: &Arc<Reloader>, log: Option<LogFilter>) -> H
         decisions: Box::new(move || {
             // The value is taken out first: who reads it in place keeps the loop from publishing.
             let published = published.borrow().clone();
-            explain::document(&published, clock.elapsed())
+            let failed = board.snapshot().into_iter();
+            let details = failed.filter_map(|(replica, it)| Some((replica, it.failure?.detail)));
+            explain::document(&published, &details.collect(), clock.elapsed())
         }),
         reload: Box::new(move || {
             let reloader = Arc::clone(&reloader);

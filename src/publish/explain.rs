@@ -10,18 +10,20 @@
 //!   "because":"analyze: 2 -> 3, KV spare low (0.045 < 0.100)",
 //!   "steps":[{"stage":"analyze","before":2,"after":3,"reason":"spare_low","text":"KV spare low …"}],
 //!   "replicas":[{"replica":"llama-l4-0","freshness":"fresh","age_seconds":0.4,
-//!                "kv_cache_usage":0.75,"waiting":1,"running":9}]}]}
+//!                "failure":null,"failure_detail":null,"kv_cache_usage":0.75,"waiting":1,"running":9}]}]}
 //! ```
 //!
 //! A field whose value is not known is `null`, never 0. `basis` is `fresh`, `held` (kept for want
-//! of data) or `none`, in which case `because` says what is missing.
+//! of data) or `none`, in which case `because` says what is missing. `failure` is the class of the
+//! last failed scrape and `failure_detail` what exactly was wrong, with line and column for a page.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::decide::{Basis, Decision, Step};
-use crate::fleet::Accelerator;
+use crate::fleet::{Accelerator, ReplicaKey};
 use crate::observe::{Freshness, ReplicaObservation, ScrapeFailure};
 use crate::publish::{Published, PublishedVariant};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
@@ -69,20 +71,28 @@ struct ReplicaLine<'a> {
     freshness: &'static str,
     age_seconds: Option<f64>,
     failure: Option<&'static str>,
+    failure_detail: Option<&'a str>,
     kv_cache_usage: Option<f64>,
     waiting: Option<f64>,
     running: Option<f64>,
 }
 
+/// What exactly was wrong with the last scrape of each replica that could not be read.
+pub type Details = BTreeMap<ReplicaKey, String>;
+
 /// The document, at the monotonic instant `now`.
 #[must_use]
-pub fn document(published: &Published, now: Duration) -> String {
-    let variants = published.variants.values().map(|it| variant(it, now)).collect();
+pub fn document(published: &Published, details: &Details, now: Duration) -> String {
+    let variants = published.variants.values().map(|it| variant(it, details, now)).collect();
     let document = Document { generation: published.generation, variants };
     serde_json::to_string(&document).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
 }
 
-fn variant(published: &PublishedVariant, now: Duration) -> VariantLine<'_> {
+fn variant<'a>(
+    published: &'a PublishedVariant,
+    details: &'a Details,
+    now: Duration,
+) -> VariantLine<'a> {
     let PublishedVariant { spec, observation, report: _, decided, undecided } = published;
     let decision = decided.as_ref().map(|decided| &decided.decision);
     let because = decision.and_then(Decision::because).map(ToString::to_string);
@@ -111,7 +121,7 @@ fn variant(published: &PublishedVariant, now: Duration) -> VariantLine<'_> {
             .map(|decided| now.saturating_sub(decided.elapsed).as_secs_f64()),
         because: because.or(missing).unwrap_or_default(),
         steps: decision.map(|it| it.steps.iter().map(step).collect()).unwrap_or_default(),
-        replicas: observation.replicas.iter().map(replica).collect(),
+        replicas: observation.replicas.iter().map(|it| replica(it, details)).collect(),
     }
 }
 
@@ -126,7 +136,7 @@ fn step(step: &Step) -> StepLine {
     }
 }
 
-fn replica(replica: &ReplicaObservation) -> ReplicaLine<'_> {
+fn replica<'a>(replica: &'a ReplicaObservation, details: &'a Details) -> ReplicaLine<'a> {
     let (freshness, age, failure) = match replica.freshness {
         Freshness::Fresh { age } => ("fresh", Some(age), None),
         Freshness::Stale { age, why } => ("stale", Some(age), why),
@@ -137,6 +147,7 @@ fn replica(replica: &ReplicaObservation) -> ReplicaLine<'_> {
         freshness,
         age_seconds: age.map(Seconds::seconds),
         failure: failure.map(ScrapeFailure::label),
+        failure_detail: details.get(&replica.replica).map(String::as_str),
         kv_cache_usage: replica.kv_usage.map(|it| Fraction::fraction(it.last)),
         waiting: replica.waiting.map(|it| Requests::requests(it.last)),
         running: replica.running.map(|it| Requests::requests(it.last)),

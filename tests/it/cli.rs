@@ -140,3 +140,23 @@ fn exit_codes_follow_the_cause() {
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
+
+#[test]
+fn the_demo_runs_as_a_whole_and_the_daemon_decides_in_it() {
+    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["demo", "--for", "8s", "--output", "json"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, ticks) = lines.split_last().unwrap();
+    assert!(summary["summary"]["autoscaled"]["requests_finished"].as_u64().unwrap() > 0);
+    let last = &ticks.last().unwrap()["models"];
+    for model in last.as_array().unwrap() {
+        for variant in model["variants"].as_array().unwrap() {
+            assert!(variant["desired"].as_u64() >= Some(1), "no number for {variant}");
+            assert_eq!(variant["trouble"], serde_json::Value::Null, "the HPA follows {variant}");
+        }
+    }
+}

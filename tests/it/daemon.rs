@@ -206,6 +206,11 @@ async fn losing_every_page_keeps_the_number_and_says_that_it_is_held() {
     engine.show(None);
     daemon.until_sample("plimsoll_decision_held{", 1.0).await;
     assert_eq!(daemon.desired("a").await, Some(2.0));
+    let (_, said) = daemon.ask("GET", "/api/v1/decisions").await;
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let replica = &said["variants"][0]["replicas"][0];
+    assert_eq!(replica["freshness"], "stale");
+    assert!(replica["failure_detail"].as_str().is_some_and(|it| !it.is_empty()), "{replica}");
     daemon.end().await;
 }
 

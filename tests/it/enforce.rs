@@ -110,9 +110,9 @@ fn direction() -> impl Strategy<Value = (Rules, scaler::Rules)> {
     (window, select, prop::collection::vec(policy, 1..3)).prop_map(|(window, select, policies)| {
         let ours: Vec<(Amount, f64)> = policies
             .iter()
-            .map(|&(pods, amount, period)| match pods {
-                true => (Amount::Pods(amount % 9 + 1), period),
-                false => (Amount::Percent(amount), period),
+            .map(|&(pods, amount, period)| {
+                let pods = pods.then_some(Amount::Pods(amount % 9 + 1));
+                (pods.unwrap_or(Amount::Percent(amount)), period)
             })
             .collect();
         let micros =

@@ -440,6 +440,50 @@ fn the_chain_of_steps_leads_to_the_number() {
     assert_eq!(decision.desired(), n(2), "the maximum holds");
 }
 
+#[test]
+fn an_override_holds_for_its_model_in_its_namespace_and_no_other() {
+    let other = VariantSpec { model: ModelName::new("other").unwrap(), ..spec("b", 1.0, (1, 9)) };
+    let mut policy = policy();
+    let early = Thresholds { kv_spare: Fraction::new(0.5).unwrap(), ..policy.thresholds };
+    policy.overrides.insert(other.model_key(), early);
+    let mut world = World::with(policy, vec![spec("a", 1.0, (1, 9)), other]);
+    world.set("a", 2, (0.5, 0.0));
+    world.set("b", 2, (0.5, 0.0));
+    let decisions = world.run(3);
+    assert_eq!((desired(&decisions, "a"), desired(&decisions, "b")), (2, 3));
+}
+
+#[test]
+fn an_idle_decoder_is_no_room_for_prompts() {
+    let role = |name: &str, role| VariantSpec { role, ..spec(name, 1.0, (1, 9)) };
+    let mut world = World::new(vec![role("p", Role::Prefill), role("d", Role::Decode)]);
+    world.set("p", 2, BUSY);
+    world.set("d", 2, IDLE);
+    let decisions = world.run(3);
+    assert_eq!((desired(&decisions, "p"), desired(&decisions, "d")), (3, 2));
+    assert_eq!(decisions.models.len(), 2, "each role has a report of its own");
+}
+
+#[test]
+fn each_transition_rule_treats_a_wish_that_is_not_carried_out_in_its_own_way() {
+    // `a` is asked for one more and stays; then `b` alone becomes the one with the load.
+    for (rule, b_grows) in [
+        (TransitionRule::ModelWide, false),
+        (TransitionRule::PerVariant, true),
+        (TransitionRule::PendingOnly, false),
+    ] {
+        let specs = vec![spec("a", 1.0, (1, 9)), spec("b", 2.0, (1, 9))];
+        let mut world = World::with(Policy { transition: rule, ..policy() }, specs);
+        world.set("a", 2, BUSY);
+        world.set("b", 2, BUSY);
+        let decisions = world.run(10);
+        assert_eq!(desired(&decisions, "a"), 3, "{rule:?}");
+        assert_eq!(desired(&decisions, "b") > 2, b_grows, "{rule:?}");
+        let waits = decisions.models.values().all(|model| model.transition.is_some());
+        assert_eq!(waits, rule != TransitionRule::PendingOnly, "{rule:?}");
+    }
+}
+
 /// One second of a hostile world.
 #[derive(Clone, Debug)]
 enum Second {
