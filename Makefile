@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check test e2e e2e-vllm bench doc fmt
+.PHONY: check test alerts e2e e2e-vllm bench doc fmt
 
 # Formatting, lints, and what the dependencies may be.
 check:
@@ -10,6 +10,10 @@ check:
 
 test:
 	cargo test
+
+# When the alerts fire and when they do not, with promtool, which it builds once into a cache.
+alerts:
+	tests/prometheus/alerts
 
 # Against a real Kubernetes control plane, which it builds once into a cache.
 e2e:

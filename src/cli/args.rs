@@ -1,5 +1,6 @@
 //! The arguments, and the texts that explain them.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -118,6 +119,10 @@ pub struct DemoArgs {
     /// Draws the load from this seed: the same seed gives the same load.
     #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Serves the daemon's plain HTTP port at this address, such as `127.0.0.1:8080`, for a
+    /// Prometheus or a browser, and says so on standard error. Port 0 takes a free one.
+    #[arg(verbatim_doc_comment, long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
 }
 
 /// What the demo shows.

@@ -18,6 +18,7 @@ use crate::collect::cluster::{ClusterState, Finding, Ignored};
 use crate::collect::scrape::Target;
 use crate::config::Config;
 use crate::daemon::directory::{Directory, Surroundings};
+use crate::decide::check::Violation;
 use crate::decide::{Basis, Decision};
 use crate::fleet::VariantKey;
 use crate::observe::{Inputs, Observation, Scrape};
@@ -87,6 +88,10 @@ impl Ticks {
             }
         }
         let directory = Directory::new(config, &parts.surroundings);
+        // A rate sees the first increase only of a series that was there before it.
+        for label in Violation::LABELS {
+            parts.telemetry.violations.with_label_values(&[label]);
+        }
         Self {
             pipeline,
             directory,
@@ -243,9 +248,14 @@ impl Ticks {
                 because = %because,
                 "Desired replicas changed"
             );
-            if let Some(old) = old {
-                let direction = if new > old { "up" } else { "down" };
-                telemetry.changes.with_label_values(&[namespace, name, direction]).inc();
+            let [up, down] = ["up", "down"].map(|direction| {
+                telemetry.changes.with_label_values(&[namespace, name, direction])
+            });
+            match old {
+                // The series begin at 0, so that a rate sees the first change.
+                None => {}
+                Some(old) if new > old => up.inc(),
+                Some(_) => down.inc(),
             }
         }
         self.counted.retain(|(key, reason)| {

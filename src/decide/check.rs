@@ -27,6 +27,10 @@ pub enum Violation {
 }
 
 impl Violation {
+    /// Every label value, for series that are there before anything goes wrong.
+    pub const LABELS: [&'static str; 5] =
+        ["out_of_bounds", "not_in_fleet", "twice", "broken_chain", "lowered_blindly"];
+
     /// The violation as a label value.
     #[must_use]
     pub const fn label(&self) -> &'static str {
@@ -123,6 +127,19 @@ mod tests {
             inputs_at: Timestamp::UNIX_EPOCH,
             basis,
         }
+    }
+
+    #[test]
+    fn every_violation_has_its_series_before_it_happens() {
+        let key = || VariantSpec::example("a").key;
+        let all = [
+            Violation::OutOfBounds(key(), n(1)),
+            Violation::NotInFleet(key()),
+            Violation::Twice(key()),
+            Violation::BrokenChain(key()),
+            Violation::LoweredBlindly(key()),
+        ];
+        assert_eq!(all.each_ref().map(Violation::label), Violation::LABELS);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,13 +33,16 @@ const WAVE: Micros = Micros::from_secs(180);
 /// in a tenth of the time that real ones take, and the HPA looks accordingly more often.
 const SYNC_PERIOD: Duration = Duration::from_secs(1);
 
+/// Where the daemon's plain HTTP port is when nobody asked for it.
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
 /// Runs the demo until its time is over or it is interrupted.
 ///
 /// # Errors
 ///
 /// Ports, files or the terminal cannot be had.
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
-    let DemoArgs { duration, output, seed } = args;
+    let DemoArgs { duration, output, seed, listen } = args;
     // Warnings would tear the table; what matters of them is on it.
     let _log = telemetry::init_logs("error", LogFormat::Text)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -53,7 +57,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
         DemoOutput::Json => Output::Json,
     };
     let options = Options { length, sync_period: SYNC_PERIOD, output };
-    let summary = runtime.block_on(perform(options, seed))?;
+    let summary = runtime.block_on(perform(options, seed, listen))?;
     let mut out = std::io::stdout().lock();
     if json {
         writeln!(out, "{}", summary.json())?;
@@ -63,16 +67,24 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-async fn perform(options: Options, seed: u64) -> anyhow::Result<crate::demo::summary::Summary> {
+async fn perform(
+    options: Options,
+    seed: u64,
+    listen: Option<SocketAddr>,
+) -> anyhow::Result<crate::demo::summary::Summary> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
     let scenario = Scenario::standard(WAVE, seed).context("the demo's scenario is not valid")?;
     let pki = Pki::generate().context("cannot make certificates")?;
-    let config = configuration(folder.path(), &scenario, &pki)?;
+    let config = configuration(folder.path(), &scenario, &pki, listen.unwrap_or(ANY_PORT))?;
     let stage = Stage::open(scenario, folder.path(), Clock::start(), &tracker, &cancel)?;
     let trust = Arc::new(trust(&pki)?);
     let options_of_daemon = daemon::Options { trust: Some(trust), ..daemon::Options::default() };
     let daemon = Daemon::start(config, options_of_daemon).await?;
+    if listen.is_some() {
+        // Whoever asked for it is not always reading standard error.
+        let _ = writeln!(std::io::stderr(), "The daemon's HTTP port is http://{}", daemon.admin());
+    }
     let api = daemon.external_metrics().context("the daemon serves no external metrics")?;
     let interrupted = cancel.clone();
     tracker.spawn(async move {
@@ -105,7 +117,12 @@ fn trust(pki: &Pki) -> anyhow::Result<TrustAnchor> {
 
 /// The daemon's configuration, as a user would write it. It differs from the defaults only in its
 /// times, which are as much shorter as the demo's replicas start faster.
-fn configuration(folder: &Path, scenario: &Scenario, pki: &Pki) -> anyhow::Result<Config> {
+fn configuration(
+    folder: &Path,
+    scenario: &Scenario,
+    pki: &Pki,
+    listen: SocketAddr,
+) -> anyhow::Result<Config> {
     let write = |name: &str, text: &str| -> anyhow::Result<PathBuf> {
         let path = folder.join(name);
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -114,7 +131,7 @@ fn configuration(folder: &Path, scenario: &Scenario, pki: &Pki) -> anyhow::Resul
     let cert = write("tls.crt", &pki.serving_certificate)?;
     let key = write("tls.key", &pki.serving_key)?;
     let mut text = format!(
-        "server: {{listen: '127.0.0.1:0'}}\n\
+        "server: {{listen: '{listen}'}}\n\
          external_metrics:\n  enabled: true\n  listen: '127.0.0.1:0'\n  \
          tls: {{cert_file: {cert}, key_file: {key}}}\n  authorization: trust_front_proxy\n\
          shutdown: {{delay: 0s, drain: 1s}}\n\
