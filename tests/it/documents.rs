@@ -30,10 +30,7 @@ const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
 
 /// Families that a sound daemon without a cluster does not show: they judge objects of a
 /// cluster. What they are is checked on the collector instead.
-const SILENT: [&str; 2] = [
-    "plimsoll_apiservice_state",
-    "plimsoll_hpa_ignores_desired",
-];
+const SILENT: [&str; 2] = ["plimsoll_apiservice_state", "plimsoll_hpa_ignores_desired"];
 
 /// One row of the tables in docs/metrics.md.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,8 +92,7 @@ fn families_without_samples_are_documented_as_they_are() {
     let table = table();
     let telemetry = Telemetry::register(&prometheus::Registry::new()).unwrap();
     let Telemetry { hpa_ignores, api_service, .. } = &telemetry;
-    let collectors: [(&dyn Collector, &str); 2] =
-        [(hpa_ignores, "gauge"), (api_service, "gauge")];
+    let collectors: [(&dyn Collector, &str); 2] = [(hpa_ignores, "gauge"), (api_service, "gauge")];
     let mut seen = BTreeSet::new();
     for (collector, kind) in collectors {
         let description = collector.desc()[0];
