@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check test alerts e2e e2e-vllm bench doc fmt
+.PHONY: check test alerts prometheus e2e e2e-vllm bench doc fmt
 
 # Formatting, lints, and what the dependencies may be.
 check:
@@ -14,6 +14,10 @@ test:
 # When the alerts fire and when they do not, with promtool, which it builds once into a cache.
 alerts:
 	tests/prometheus/alerts
+
+# Dashboards and alerts on a real Prometheus that scrapes the demo.
+prometheus:
+	tests/prometheus/run
 
 # Against a real Kubernetes control plane, which it builds once into a cache.
 e2e:

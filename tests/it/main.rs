@@ -1,11 +1,13 @@
 //! The integration tests: one binary, a module for each thing that is tested.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod alerts;
 mod architecture;
 mod cli;
 mod cluster;
 mod config;
 mod daemon;
+mod dashboards;
 mod demo;
 mod documents;
 mod enforce;

@@ -1,0 +1,183 @@
+//! The dashboards and the alerts on a real Prometheus, which scrapes the demo.
+//!
+//! `tests/prometheus/run` builds Prometheus and runs this. The demo is the real daemon under
+//! simulated load, so every query gets what it would get in a cluster, but for what only a cluster
+//! has: HPAs and the `APIService`.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod stage;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::stage::{Answer, Stage};
+
+/// What Grafana puts in the place of its variables: all of everything, a range that the demo has
+/// filled, and an interval with several scrapes in it.
+const CHOSEN: [(&str, &str); 6] = [
+    ("$__rate_interval", "15s"),
+    ("$__range", "2m"),
+    ("$__interval", "5s"),
+    ("$namespace", ".*"),
+    ("$model", ".*"),
+    ("$variant", ".*"),
+];
+
+/// A query of a panel.
+struct Query {
+    panel: String,
+    expr: String,
+    instant: bool,
+}
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn dashboards() -> Vec<Value> {
+    let files = std::fs::read_dir(root("dashboards")).unwrap().map(|entry| entry.unwrap().path());
+    let dashboards: Vec<Value> = files
+        .filter(|path| path.extension().is_some_and(|it| it == "json"))
+        .map(|path| serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
+        .collect();
+    assert_eq!(dashboards.len(), 2, "the dashboards are found");
+    dashboards
+}
+
+fn queries() -> Vec<Query> {
+    let mut queries = Vec::new();
+    for dashboard in dashboards() {
+        for panel in dashboard["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().into_iter().flatten() {
+                let title = format!("{} / {}", dashboard["uid"], panel["title"]);
+                let expr = target["expr"].as_str().unwrap().to_owned();
+                let expr =
+                    CHOSEN.iter().fold(expr, |expr, (name, value)| expr.replace(name, value));
+                assert!(!expr.contains('$'), "{title}: {expr}");
+                let instant = target["instant"] == true;
+                queries.push(Query { panel: title, expr, instant });
+            }
+        }
+    }
+    queries
+}
+
+/// The expressions of all alerts, as Prometheus has loaded them.
+fn rules(answer: &Value) -> BTreeMap<String, Value> {
+    let groups = answer["data"]["groups"].as_array().unwrap();
+    let rules = groups.iter().flat_map(|group| group["rules"].as_array().unwrap());
+    rules.map(|rule| (rule["name"].as_str().unwrap().to_owned(), rule.clone())).collect()
+}
+
+/// The names of the alerts in the files.
+fn written() -> BTreeSet<String> {
+    let files = std::fs::read_dir(root("alerts")).unwrap().map(|entry| entry.unwrap().path());
+    let yaml = files.filter(|path| path.extension().is_some_and(|it| it == "yaml"));
+    let text: String = yaml.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    text.lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: ").map(str::to_owned))
+        .collect()
+}
+
+/// The load rises until numbers are raised and replicas follow, so that there is something to show.
+async fn the_fleet_grows(stage: &Stage) {
+    let grown = "sum(plimsoll_desired_changes_total{direction=\"up\"}) >= 2 \
+                 and sum(plimsoll_ready_replicas) >= 5";
+    stage
+        .until(async |stage| match stage.query(grown).await {
+            Answer::Series(_) => Vec::new(),
+            Answer::Nothing => vec![grown.to_owned()],
+            Answer::Refused(why) => panic!("{grown}: {why}"),
+        })
+        .await;
+}
+
+/// A panel is done when it has shown something: load, scaling and quantiles take their time.
+async fn every_panel_shows_something(stage: &Stage) {
+    let mut waiting = queries();
+    assert!(waiting.len() > 90, "the queries are found");
+    stage
+        .until(async |stage| {
+            let mut still = Vec::new();
+            for query in std::mem::take(&mut waiting) {
+                let answer = if query.instant {
+                    stage.query(&query.expr).await
+                } else {
+                    stage.query_range(&query.expr).await
+                };
+                match answer {
+                    Answer::Series(_) => {}
+                    Answer::Nothing => still.push(query),
+                    Answer::Refused(why) => panic!("{}: {}: {why}", query.panel, query.expr),
+                }
+            }
+            waiting = still;
+            waiting.iter().map(|query| format!("{}: {}", query.panel, query.expr)).collect()
+        })
+        .await;
+}
+
+/// What may be chosen is there to be chosen.
+async fn every_variable_has_values(stage: &Stage) {
+    for dashboard in dashboards() {
+        for variable in dashboard["templating"]["list"].as_array().unwrap() {
+            if variable["type"] == "query" {
+                let question = variable["definition"].as_str().unwrap();
+                let question = question.replace("$namespace", ".*").replace("$model", ".*");
+                assert!(!stage.label_values(&question).await.is_empty(), "{question}");
+            }
+        }
+    }
+}
+
+/// An expression may hold for a moment while the HPA acts. One that never lets go would fire.
+async fn no_alert_holds(stage: &Stage) {
+    let loaded = rules(&stage.get("rules", &[]).await);
+    assert_eq!(loaded.keys().cloned().collect::<BTreeSet<_>>(), written());
+    let expr = |rule: &Value| rule["query"].as_str().unwrap().to_owned();
+    let mut holding: Vec<(String, String)> =
+        loaded.iter().map(|(name, rule)| (name.clone(), expr(rule))).collect();
+    stage
+        .until(async |stage| {
+            let (mut still, mut said) = (Vec::new(), Vec::new());
+            for (name, expr) in std::mem::take(&mut holding) {
+                match stage.query(&expr).await {
+                    Answer::Nothing => {}
+                    Answer::Series(series) => {
+                        said.push(format!("{name}: {series}"));
+                        still.push((name, expr));
+                    }
+                    Answer::Refused(why) => panic!("{name}: {why}"),
+                }
+            }
+            holding = still;
+            said
+        })
+        .await;
+    for (name, rule) in rules(&stage.get("rules", &[]).await) {
+        assert_eq!(rule["health"], "ok", "{name}: {}", rule["lastError"]);
+        assert_ne!(rule["state"], "firing", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn every_panel_shows_the_demo_and_every_alert_stays_silent_on_it() {
+    let mut stage = Stage::open(&root("alerts")).await;
+    the_fleet_grows(&stage).await;
+    every_panel_shows_something(&stage).await;
+    every_variable_has_values(&stage).await;
+    no_alert_holds(&stage).await;
+
+    // The same Prometheus notices when the daemon is gone, so the silence before means something.
+    stage.end_the_demo();
+    stage
+        .until(async |stage| {
+            let rules = rules(&stage.get("rules", &[]).await);
+            let down = &rules["PlimsollDown"]["state"];
+            if down == "pending" { Vec::new() } else { vec![format!("PlimsollDown is {down}")] }
+        })
+        .await;
+}

@@ -1,0 +1,178 @@
+//! The demo, and a Prometheus that scrapes it each second.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+use plimsoll::clock::Clock;
+use serde_json::Value;
+
+/// The longest that anything may take to show. Half a wave of the demo's load is 90 s, and the
+/// machine may be slow.
+const PATIENCE: Duration = Duration::from_mins(4);
+
+/// How often a condition is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The demo and its Prometheus, which both end with this.
+pub(crate) struct Stage {
+    demo: Process,
+    _prometheus: Process,
+    client: reqwest::Client,
+    url: String,
+    _folder: tempfile::TempDir,
+}
+
+/// A process that is killed when this is dropped.
+struct Process(Child);
+
+/// What Prometheus says to a query.
+pub(crate) enum Answer {
+    /// Series with at least one number, as JSON.
+    Series(String),
+    /// No series, or none with a number.
+    Nothing,
+    /// An error.
+    Refused(String),
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _gone_already = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+impl Stage {
+    /// Starts both, with the alerts of `alerts`.
+    pub(crate) async fn open(alerts: &Path) -> Self {
+        let mut demo = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+            .args(["demo", "--seed", "2", "--output", "json", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let target = said(demo.stderr.take().unwrap(), "The daemon's HTTP port is http://").await;
+        let demo = Process(demo);
+
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("prometheus.yml");
+        let text = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
+             rule_files: ['{}/*.yaml']\n\
+             scrape_configs:\n- job_name: plimsoll\n  honor_labels: true\n  \
+             static_configs: [{{targets: ['{target}']}}]\n",
+            alerts.display()
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut prometheus = Command::new(program())
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+            .arg("--web.listen-address=127.0.0.1:0")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = prometheus.stderr.take().unwrap();
+        let prometheus = Process(prometheus);
+        let address = said(log, "msg=\"Listening on\" component=web address=").await;
+        let url = format!("http://{address}/api/v1");
+        Self { demo, _prometheus: prometheus, client: reqwest::Client::new(), url, _folder: folder }
+    }
+
+    /// Kills the demo.
+    pub(crate) fn end_the_demo(&mut self) {
+        self.demo.0.kill().unwrap();
+        self.demo.0.wait().unwrap();
+    }
+
+    /// Looks until nothing is missing any more.
+    pub(crate) async fn until(&self, mut missing: impl AsyncFnMut(&Self) -> Vec<String>) {
+        let clock = Clock::start();
+        loop {
+            let missing = missing(self).await;
+            if missing.is_empty() {
+                return;
+            }
+            assert!(clock.elapsed() < PATIENCE, "still missing:\n{}", missing.join("\n"));
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// What an endpoint of the HTTP API answers.
+    pub(crate) async fn get(&self, path: &str, query: &[(&str, &str)]) -> Value {
+        let pairs = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        let url = format!("{}/{path}?{pairs}", self.url);
+        let answer = self.client.get(url).send().await.unwrap().bytes().await.unwrap();
+        serde_json::from_slice(&answer).unwrap()
+    }
+
+    /// What an expression is now.
+    pub(crate) async fn query(&self, expr: &str) -> Answer {
+        let answer = self.get("query", &[("query", expr)]).await;
+        Answer::new(&answer)
+    }
+
+    /// What an expression was over the last minute.
+    pub(crate) async fn query_range(&self, expr: &str) -> Answer {
+        let now = self.get("query", &[("query", "time()")]).await;
+        let now = now["data"]["result"][0].as_f64().unwrap();
+        let (start, end) = ((now - 60.0).to_string(), now.to_string());
+        let query = [("query", expr), ("start", &start), ("end", &end), ("step", "5s")];
+        Answer::new(&self.get("query_range", &query).await)
+    }
+
+    /// The values of `label_values(SELECTOR, LABEL)`.
+    pub(crate) async fn label_values(&self, question: &str) -> Vec<Value> {
+        let inside = question.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
+        let (selector, label) = inside.rsplit_once(", ").unwrap();
+        let answer = self.get(&format!("label/{label}/values"), &[("match[]", selector)]).await;
+        answer["data"].as_array().unwrap().clone()
+    }
+}
+
+impl Answer {
+    fn new(answer: &Value) -> Self {
+        if answer["status"] != "success" {
+            return Self::Refused(answer["error"].to_string());
+        }
+        let result = &answer["data"]["result"];
+        let numbers = |series: &Value| {
+            let many = series["values"].as_array().into_iter().flatten();
+            many.chain(series.get("value")).any(|sample| sample[1] != "NaN")
+        };
+        let some = result.as_array().is_some_and(|series| series.iter().any(numbers));
+        if some { Self::Series(result.to_string()) } else { Self::Nothing }
+    }
+}
+
+/// Prometheus, where `tests/prometheus/run` has built it.
+fn program() -> PathBuf {
+    let tools = std::env::var_os("TOOLS").expect("run tests/prometheus/run, which sets TOOLS");
+    Path::new(&tools).join("prometheus")
+}
+
+/// What follows `prefix` in a line of a log. The rest of the log is read to its end, so that whoever
+/// writes it never waits.
+async fn said(log: ChildStderr, prefix: &'static str) -> String {
+    let (found, seen) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut found = Some(found);
+        let mut all = String::new();
+        for line in BufReader::new(log).lines().map_while(Result::ok) {
+            if let Some((_, rest)) = line.split_once(prefix)
+                && let Some(found) = found.take()
+            {
+                let word = rest.split_whitespace().next().unwrap_or_default().to_owned();
+                let _nobody_waits = found.send(word);
+            }
+            if found.is_some() {
+                all.push_str(&line);
+                all.push('\n');
+            }
+        }
+        assert!(found.is_none(), "no line has {prefix:?}:\n{all}");
+    });
+    seen.await.expect("the process says where it listens")
+}
