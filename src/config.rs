@@ -103,12 +103,14 @@ pub struct Shutdown {
 }
 
 /// The connection to a cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubernetes {
     /// The kubeconfig; `None` for the pod's service account, or else the default kubeconfig.
     pub kubeconfig: Option<PathBuf>,
     /// The context; `None` for the kubeconfig's current one.
     pub context: Option<String>,
+    /// Whether changes of decisions are written as Kubernetes Events.
+    pub events: bool,
 }
 
 /// One variant: what it is, where its replicas are, and how they are scraped.

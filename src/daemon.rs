@@ -5,6 +5,7 @@
 //! the order that costs no request: first the servers say that they are not ready, then they send
 //! their peers away and finish, and only then does the deciding end.
 
+mod announce;
 mod directory;
 mod kubernetes;
 mod reload;
@@ -134,7 +135,9 @@ impl Daemon {
         let common = Common::new(&config, published, phases)?;
         let telemetry = Telemetry::register(&common.registry)?;
         let cluster = match &config.kubernetes {
-            Some(kubernetes) => Some(Cluster::connect(kubernetes, &config, &common).await?),
+            Some(kubernetes) => {
+                Some(Cluster::connect(kubernetes, &config, &common, &telemetry).await?)
+            }
             None => None,
         };
         let (targets, scrapes, board) = scrape(&config, &common)?;
@@ -146,6 +149,7 @@ impl Daemon {
             scrapes,
             targets,
             cluster: cluster.as_ref().map(Cluster::state),
+            announcer: cluster.as_ref().and_then(Cluster::announcer),
             reloads: inbox,
             surroundings: common.surroundings()?,
             tracker: common.tasks.clone(),

@@ -103,6 +103,20 @@ impl Decision {
             .map_or_else(|| self.desired(), |step| step.after)
     }
 
+    /// The maximum and why the load asks for more than it, if it does.
+    #[must_use]
+    pub fn beyond_max(&self) -> Option<(Replicas, &Reason)> {
+        let max = self.bounds.max()?;
+        let asks_more = |step: &&Step| match &step.reason {
+            Reason::AboveMax(_) => true,
+            Reason::Load(Outcome::SpareLowNoRoom(_)) => !self.bounds.allow_up(self.desired()),
+            _ => false,
+        };
+        let fresh = self.basis == Basis::Fresh;
+        let step = self.steps.iter().find(asks_more).filter(|_| fresh)?;
+        Some((max, &step.reason))
+    }
+
     /// The step that explains the answer best: the last that changed the number, else the last.
     #[must_use]
     pub fn because(&self) -> Option<&Step> {

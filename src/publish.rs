@@ -1,5 +1,6 @@
 //! Publishing: one value, read by every surface, so that no two of them can disagree.
 
+pub mod events;
 pub mod explain;
 pub mod external_metrics;
 pub mod gauges;

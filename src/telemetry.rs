@@ -75,6 +75,8 @@ pub struct Telemetry {
     pub hpa_ignores: GaugeVec,
     /// The state of the `APIService` that points at this daemon.
     pub api_service: GaugeVec,
+    /// Kubernetes Events by reason and by what became of them.
+    pub events: IntCounterVec,
 }
 
 // === logs ===
@@ -181,6 +183,11 @@ impl Telemetry {
                 "1 for the state that the APIService of the external metrics API is in, else 0.",
                 &["state"],
             )?,
+            events: counters(
+                "plimsoll_events_total",
+                "Kubernetes Events by reason and by what became of them.",
+                &["reason", "outcome"],
+            )?,
         };
         telemetry.add_to(registry)?;
         registry.register(Box::new(build))?;
@@ -201,6 +208,7 @@ impl Telemetry {
             reload_success_time,
             hpa_ignores,
             api_service,
+            events,
         } = self.clone();
         registry.register(Box::new(ticks))?;
         registry.register(Box::new(tick_duration))?;
@@ -212,7 +220,8 @@ impl Telemetry {
         registry.register(Box::new(reload_successful))?;
         registry.register(Box::new(reload_success_time))?;
         registry.register(Box::new(hpa_ignores))?;
-        registry.register(Box::new(api_service))
+        registry.register(Box::new(api_service))?;
+        registry.register(Box::new(events))
     }
 }
 

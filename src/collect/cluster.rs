@@ -138,6 +138,19 @@ impl VariantState {
         self.follower.as_ref()?.ignored(self.current?, desired)
     }
 
+    /// The HPA that scales the target, if there is exactly one, whether it does as it is told or
+    /// not.
+    #[must_use]
+    pub fn autoscaler(&self) -> Option<&str> {
+        let found = self.findings.iter().find_map(|finding| match finding {
+            Finding::WrongTargetType { hpa, .. } | Finding::WrongAverageValue { hpa, .. } => {
+                Some(hpa)
+            }
+            Finding::NotRead { hpa } => hpa.as_ref(),
+        });
+        self.follower.as_ref().map(|follower| &follower.hpa).or(found).map(String::as_str)
+    }
+
     /// The pods that should answer when they are scraped: running, not terminating, with an
     /// address.
     ///

@@ -107,6 +107,8 @@ sections! {
         kubeconfig: PathBuf,
         /// The context in the kubeconfig; without it, its current context.
         context: String,
+        /// Whether changes of decisions are written as Kubernetes Events.
+        events: bool,
     }
 
     /// Names that other programs know.

@@ -144,8 +144,10 @@ fn external_metrics_section(served: Option<&ExternalMetrics>) -> file::ExternalM
 }
 
 fn kubernetes_section(kubernetes: Option<&Kubernetes>) -> file::Kubernetes {
-    let Kubernetes { kubeconfig, context } = kubernetes.cloned().unwrap_or_default();
-    file::Kubernetes { enabled: Some(kubernetes.is_some()), kubeconfig, context }
+    let Some(Kubernetes { kubeconfig, context, events }) = kubernetes.cloned() else {
+        return file::Kubernetes { enabled: Some(false), ..Default::default() };
+    };
+    file::Kubernetes { enabled: Some(true), kubeconfig, context, events: Some(events) }
 }
 
 fn saturation_section(policy: &Policy) -> file::Saturation {

@@ -124,15 +124,20 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
 }
 
 fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Option<Kubernetes> {
-    let file::Kubernetes { enabled, kubeconfig, context } = section;
+    let file::Kubernetes { enabled, kubeconfig, context, events } = section;
     if enabled.unwrap_or(false) {
         let kubeconfig = checks.file("kubernetes.kubeconfig", kubeconfig.as_ref());
         let rule = "must be the name of a context";
         let context =
             checks.text("kubernetes.context", context.as_deref(), names::is_label_text, rule);
-        return Some(Kubernetes { kubeconfig, context: context.map(ToOwned::to_owned) });
+        let context = context.map(ToOwned::to_owned);
+        return Some(Kubernetes { kubeconfig, context, events: events.unwrap_or(true) });
     }
-    for (key, written) in [("kubeconfig", kubeconfig.is_some()), ("context", context.is_some())] {
+    for (key, written) in [
+        ("kubeconfig", kubeconfig.is_some()),
+        ("context", context.is_some()),
+        ("events", events.is_some()),
+    ] {
         if written {
             let rule = "has no effect, because kubernetes.enabled is not true";
             checks.problems.warning(join("kubernetes", key), rule);

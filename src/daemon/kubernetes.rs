@@ -9,7 +9,9 @@ use tracing::{error, info, warn};
 
 use crate::collect::cluster::{self, ClusterState, Expected, Pace, Registration, Wanted};
 use crate::config::{Config, Kubernetes};
+use crate::daemon::announce::Announcer;
 use crate::daemon::{Common, directory};
+use crate::publish::events::{Recorder, Reporter};
 use crate::server::auth::TrustAnchor;
 use crate::telemetry::Telemetry;
 
@@ -18,6 +20,7 @@ pub(crate) struct Cluster {
     client: kube::Client,
     state: watch::Receiver<Arc<ClusterState>>,
     wanted: Arc<watch::Sender<Arc<[Wanted]>>>,
+    recorder: Option<Recorder>,
     trust: watch::Receiver<Option<Arc<TrustAnchor>>>,
 }
 
@@ -27,9 +30,10 @@ impl Cluster {
         kubernetes: &Kubernetes,
         config: &Config,
         common: &Common,
+        telemetry: &Telemetry,
     ) -> anyhow::Result<Self> {
         let Common { clock, tasks, stop, .. } = common;
-        let Kubernetes { kubeconfig, context } = kubernetes;
+        let Kubernetes { kubeconfig, context, events } = kubernetes;
         let client = cluster::client(kubeconfig.as_deref(), context.as_deref()).await;
         let client = client.context("kubernetes")?;
         let pace = Pace::default();
@@ -38,7 +42,11 @@ impl Cluster {
         let authentication = cluster::authentication(client.clone(), pace, tasks, stop.clone());
         let (anchors, trust) = watch::channel(None);
         tasks.spawn(follow_trust(authentication, anchors, stop.clone()));
-        Ok(Self { client, state, wanted: Arc::new(wanted), trust })
+        let recorder = events.then(|| {
+            let reporter = Reporter { client: client.clone(), instance: identity() };
+            Recorder::start(reporter, *clock, telemetry.events.clone(), tasks, stop.clone())
+        });
+        Ok(Self { client, state, wanted: Arc::new(wanted), recorder, trust })
     }
 
     pub(crate) fn client(&self) -> kube::Client {
@@ -51,6 +59,16 @@ impl Cluster {
 
     pub(crate) fn wanted(&self) -> Arc<watch::Sender<Arc<[Wanted]>>> {
         Arc::clone(&self.wanted)
+    }
+
+    /// Who writes Kubernetes Events, if anybody does.
+    pub(crate) fn recorder(&self) -> Option<Recorder> {
+        self.recorder.clone()
+    }
+
+    /// Who says what changed, if anybody does.
+    pub(crate) fn announcer(&self) -> Option<Announcer> {
+        Some(Announcer::new(self.recorder()?, self.wanted.subscribe()))
     }
 
     pub(crate) fn trust(&self) -> watch::Receiver<Option<Arc<TrustAnchor>>> {
@@ -80,6 +98,14 @@ impl Cluster {
             }
         });
     }
+}
+
+/// Which of several daemons this is: the name of its pod, else of its machine.
+pub(crate) fn identity() -> String {
+    let named = ["POD_NAME", "HOSTNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    let machine = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = named.filter(|name| !name.is_empty()).or_else(machine);
+    name.map_or_else(|| "plimsoll".to_owned(), |name| name.trim().to_owned())
 }
 
 fn say_registration(registration: &Registration) {

@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::collect::cluster::{ClusterState, Finding, Ignored};
 use crate::collect::scrape::Target;
 use crate::config::Config;
+use crate::daemon::announce::Announcer;
 use crate::daemon::directory::{Directory, Surroundings};
 use crate::decide::check::Violation;
 use crate::decide::{Basis, Decision};
@@ -52,6 +53,7 @@ pub(crate) struct Parts {
     pub(crate) scrapes: mpsc::Receiver<Scrape>,
     pub(crate) targets: watch::Sender<Arc<Vec<Target>>>,
     pub(crate) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
+    pub(crate) announcer: Option<Announcer>,
     pub(crate) reloads: mpsc::Receiver<Reload>,
     pub(crate) surroundings: Surroundings,
     pub(crate) tracker: TaskTracker,
@@ -148,6 +150,7 @@ impl Ticks {
         let published = Arc::new(self.publish(now, &before, &inputs, decisions));
         self.count(&before, &published);
         self.parts.published.send_replace(Arc::clone(&published));
+        self.announce(&before, &published);
         self.judge_autoscalers(&published);
         self.save(&before, &published);
         self.parts.telemetry.ticks.inc();
@@ -272,6 +275,14 @@ impl Ticks {
         });
     }
 
+    fn announce(&mut self, before: &Published, after: &Published) {
+        let now = self.parts.clock.elapsed();
+        if let (Some(announcer), Some(cluster)) = (&mut self.parts.announcer, &self.parts.cluster) {
+            let cluster = cluster.borrow().clone();
+            announcer.decisions(now, before, after, &cluster);
+        }
+    }
+
     /// Says when an HPA will not follow a published number, and how to mend it.
     fn judge_autoscalers(&mut self, published: &Published) {
         let Some(cluster) = self.parts.cluster.as_ref().map(|it| it.borrow().clone()) else {
@@ -296,6 +307,9 @@ impl Ticks {
                 for finding in &state.findings {
                     let (namespace, variant) = (&key.namespace, &key.variant);
                     warn!(%namespace, %variant, "{finding}");
+                    if let Some(announcer) = &self.parts.announcer {
+                        announcer.finding(key, finding);
+                    }
                 }
                 self.findings.insert(key.clone(), state.findings.clone());
             }
@@ -324,6 +338,9 @@ impl Ticks {
                 "The HPA ignores the desired number, which is within its tolerance. Add to it:\n{}",
                 ignored.remedy()
             );
+            if let Some(announcer) = &self.parts.announcer {
+                announcer.ignored(key, &ignored);
+            }
             self.ignored.insert(key.clone(), ignored);
         }
     }

@@ -7,6 +7,7 @@
 
 mod daemon;
 mod engines;
+mod events;
 mod page;
 mod stage;
 

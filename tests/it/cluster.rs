@@ -1,6 +1,6 @@
 //! The watched cluster, against an API server that is scripted.
 
-mod fake;
+pub(crate) mod fake;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

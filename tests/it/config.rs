@@ -299,6 +299,8 @@ fn credentials_that_do_not_protect_are_warned_of() {
     }
     let context = format!("kubernetes: {{context: c}}\n{VARIANT}");
     check_warning(&context, "kubernetes.context", "no effect");
+    let events = format!("kubernetes: {{events: true}}\n{VARIANT}");
+    check_warning(&events, "kubernetes.events", "no effect");
 }
 
 #[test]
@@ -558,7 +560,7 @@ fn every_example_is_valid_and_prints_what_it_is() {
 fn what_is_printed_round_trips_for_every_kind_of_target_and_setting() {
     let text = "\
 tick_interval: 1500ms
-kubernetes: {enabled: true, kubeconfig: k, context: \"123\"}
+kubernetes: {enabled: true, kubeconfig: k, context: \"123\", events: false}
 external_metrics: {listen: \"[::1]:7\", authorization: trust_front_proxy, tls: {cert_file: c, key_file: d}}
 compatibility: {wva_metrics: true}
 state_file: s

@@ -30,28 +30,28 @@ use tokio_util::task::TaskTracker;
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// An engine's metrics port.
-struct Engine {
-    address: SocketAddr,
+pub(crate) struct Engine {
+    pub(crate) address: SocketAddr,
     /// What the page says; without it there is no page.
     stats: Arc<Mutex<Option<Stats>>>,
     _tasks: TaskTracker,
 }
 
 /// A daemon with the folder that holds its configuration and its state.
-struct Running {
-    daemon: Daemon,
+pub(crate) struct Running {
+    pub(crate) daemon: Daemon,
     client: Client,
     folder: TempDir,
 }
 
-fn stats(kv_blocks_used: u32) -> Stats {
+pub(crate) fn stats(kv_blocks_used: u32) -> Stats {
     let (kv_blocks, block_size) = (1000, 16);
     let counters = Counters::default();
     Stats { running: 3, waiting: 0, kv_blocks_used, kv_blocks, block_size, counters }
 }
 
 impl Engine {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shown = Arc::new(Mutex::new(Some(stats(400))));
@@ -81,7 +81,7 @@ impl Engine {
         Self { address, stats: shown, _tasks: tasks }
     }
 
-    fn show(&self, stats: impl Into<Option<Stats>>) {
+    pub(crate) fn show(&self, stats: impl Into<Option<Stats>>) {
         *self.stats.lock().unwrap() = stats.into();
     }
 }
@@ -105,7 +105,7 @@ impl Running {
         Self::start_in(TempDir::new().unwrap(), text).await
     }
 
-    async fn start_in(folder: TempDir, text: &str) -> Self {
+    pub(crate) async fn start_in(folder: TempDir, text: &str) -> Self {
         Self::start_with(folder, text, None).await
     }
 
@@ -128,25 +128,28 @@ impl Running {
         self.client.request(method.parse().unwrap(), url)
     }
 
-    async fn ask(&self, method: &str, path: &str) -> (StatusCode, String) {
+    pub(crate) async fn ask(&self, method: &str, path: &str) -> (StatusCode, String) {
         let answer = self.request(method, path).send().await.unwrap();
         (answer.status(), answer.text().await.unwrap())
     }
 
     /// The value of the first sample that begins like this.
-    async fn sample(&self, start: &str) -> Option<f64> {
+    pub(crate) async fn sample(&self, start: &str) -> Option<f64> {
         let (_, page) = self.ask("GET", "/metrics").await;
         let line = page.lines().find(|line| line.starts_with(start))?;
         Some(line.rsplit(' ').next().unwrap().parse().unwrap())
     }
 
-    async fn desired(&self, variant: &str) -> Option<f64> {
-        let labels = format!("model=\"m\",namespace=\"default\",variant=\"{variant}\"");
-        self.sample(&format!("plimsoll_desired_replicas{{{labels}}}")).await
+    pub(crate) async fn desired(&self, variant: &str) -> Option<f64> {
+        let (_, page) = self.ask("GET", "/metrics").await;
+        let label = format!("variant=\"{variant}\"}}");
+        let of =
+            |line: &&str| line.starts_with("plimsoll_desired_replicas{") && line.contains(&label);
+        Some(page.lines().find(of)?.rsplit(' ').next().unwrap().parse().unwrap())
     }
 
     /// Waits until the variant's number is this.
-    async fn until_desired(&self, variant: &str, want: Option<f64>) {
+    pub(crate) async fn until_desired(&self, variant: &str, want: Option<f64>) {
         let change = async {
             while self.desired(variant).await != want {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -158,7 +161,7 @@ impl Running {
     }
 
     /// Waits until a sample has this value.
-    async fn until_sample(&self, start: &str, want: f64) {
+    pub(crate) async fn until_sample(&self, start: &str, want: f64) {
         let change = async {
             while self.sample(start).await != Some(want) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -168,7 +171,7 @@ impl Running {
     }
 
     /// Ends the daemon and gives back its folder.
-    async fn end(self) -> TempDir {
+    pub(crate) async fn end(self) -> TempDir {
         tokio::time::timeout(PATIENCE, self.daemon.shutdown()).await.unwrap();
         self.folder
     }

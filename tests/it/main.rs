@@ -11,6 +11,7 @@ mod dashboards;
 mod demo;
 mod documents;
 mod enforce;
+mod events;
 mod exposition;
 mod external_metrics;
 mod external_metrics_auth;

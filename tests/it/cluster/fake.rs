@@ -1,4 +1,5 @@
-//! An API server that says what a test tells it to: list, watch, scale and discovery, as JSON.
+//! An API server that says what a test tells it to, as JSON: list, watch, scale and discovery, and
+//! objects that are created, replaced and patched as an API server does it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -10,8 +11,9 @@ use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
+use hyper::http::request::Parts;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -41,6 +43,8 @@ struct Objects {
     /// How many requests below these paths are still refused.
     refused_in_passing: BTreeMap<String, u32>,
     requests: Vec<String>,
+    /// Method and path of each request.
+    written: Vec<String>,
 }
 
 /// The API server. Dropping it ends it.
@@ -92,9 +96,16 @@ impl FakeCluster {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (objects, changed) = (objects.clone(), changed.clone());
                 connections.spawn(async move {
-                    let service = service_fn(move |request| {
-                        let response = answer(&request, &objects, &changed);
-                        async move { Ok::<_, Infallible>(response) }
+                    let service = service_fn(move |request: Request<Incoming>| {
+                        let (objects, changed) = (objects.clone(), changed.clone());
+                        async move {
+                            let (head, body) = request.into_parts();
+                            let response = match body.collect().await {
+                                Ok(body) => answer(&head, &body.to_bytes(), &objects, &changed),
+                                Err(_) => failure(StatusCode::BAD_REQUEST, "BadRequest"),
+                            };
+                            Ok::<_, Infallible>(response)
+                        }
                     });
                     let io = TokioIo::new(stream);
                     // A client that goes away is no failure of the test.
@@ -181,6 +192,40 @@ impl FakeCluster {
         self.changed.send_replace(objects.version);
     }
 
+    /// The objects of a collection in the order of their names.
+    pub(crate) fn objects(&self, collection: &str) -> Vec<Value> {
+        let objects = self.objects.lock().unwrap();
+        let known = objects.collections.get(collection);
+        known.into_iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// Waits until the objects of a collection are as they should be.
+    pub(crate) async fn until(
+        &self,
+        collection: &str,
+        are: impl Fn(&[Value]) -> bool,
+    ) -> Vec<Value> {
+        let mut changed = self.changed.subscribe();
+        let reached = async {
+            loop {
+                let objects = self.objects(collection);
+                if are(&objects) {
+                    return objects;
+                }
+                changed.changed().await.unwrap();
+            }
+        };
+        let reached = tokio::time::timeout(Duration::from_secs(60), reached).await;
+        reached.unwrap_or_else(|_| panic!("never reached, but {:#?}", self.objects(collection)))
+    }
+
+    /// How many requests with this method there were for paths with this beginning.
+    pub(crate) fn requests(&self, method: &str, path: &str) -> usize {
+        let objects = self.objects.lock().unwrap();
+        let start = format!("{method} {path}");
+        objects.written.iter().filter(|request| request.starts_with(&start)).count()
+    }
+
     /// The requests so far that list what is at the path.
     pub(crate) fn lists_of(&self, path: &str) -> usize {
         let objects = self.objects.lock().unwrap();
@@ -212,23 +257,30 @@ fn record(
 }
 
 fn answer(
-    request: &Request<Incoming>,
+    request: &Parts,
+    body: &[u8],
     objects: &Arc<Mutex<Objects>>,
     changed: &watch::Sender<u64>,
 ) -> Response<Body> {
-    let path = request.uri().path().to_owned();
+    let path = request.uri.path().to_owned();
     let query: BTreeMap<String, String> =
-        form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes())
+        form_urlencoded::parse(request.uri.query().unwrap_or_default().as_bytes())
             .into_owned()
             .collect();
     let mut known = objects.lock().unwrap();
-    known.requests.push(request.uri().to_string());
+    known.requests.push(request.uri.to_string());
+    known.written.push(format!("{} {path}", request.method));
     if known.refused.iter().any(|refused| path.starts_with(refused.as_str())) {
         return failure(StatusCode::FORBIDDEN, "Forbidden");
     }
     if let Some(left) = known.refused_in_passing.get_mut(&path).filter(|left| **left > 0) {
         *left -= 1;
         return failure(StatusCode::FORBIDDEN, "Forbidden");
+    }
+    if request.method != Method::GET {
+        let response = write(&request.method, &path, body, &mut known);
+        changed.send_replace(known.version);
+        return response;
     }
     if let Some(document) = known.documents.get(&path) {
         return whole(StatusCode::OK, document);
@@ -237,7 +289,11 @@ fn answer(
         path.split_once("/namespaces/").is_some_and(|(_, rest)| rest.split('/').count() == 2)
             || path.ends_with("/apiservices");
     if !collection {
-        return failure(StatusCode::NOT_FOUND, "NotFound");
+        let object = path.rsplit_once('/').and_then(|(collection, name)| {
+            known.collections.get(collection).and_then(|known| known.get(name))
+        });
+        let missing = || failure(StatusCode::NOT_FOUND, "NotFound");
+        return object.map_or_else(missing, |object| whole(StatusCode::OK, object));
     }
     if query.get("watch").is_some_and(|watch| watch == "true") {
         let from: u64 = query["resourceVersion"].parse().unwrap();
@@ -257,6 +313,59 @@ fn answer(
     let list = json!({"kind": "List", "apiVersion": "v1", "items": items,
                       "metadata": {"resourceVersion": known.version.to_string()}});
     whole(StatusCode::OK, &list)
+}
+
+/// Creates (POST on a collection), replaces (PUT) or merges into (PATCH) an object. Who names a
+/// version means no other.
+fn write(method: &Method, path: &str, body: &[u8], objects: &mut Objects) -> Response<Body> {
+    let given: Value = serde_json::from_slice(body).unwrap();
+    if *method == Method::POST {
+        let name = given["metadata"]["name"].as_str().unwrap().to_owned();
+        if objects.collections.get(path).is_some_and(|known| known.contains_key(&name)) {
+            return failure(StatusCode::CONFLICT, "AlreadyExists");
+        }
+        record(objects, path, "ADDED", &name, given);
+        return whole(StatusCode::CREATED, &objects.collections[path][&name]);
+    }
+    let (collection, name) = path.rsplit_once('/').unwrap();
+    let known = objects.collections.get(collection).and_then(|known| known.get(name)).cloned();
+    let Some(known) = known else { return failure(StatusCode::NOT_FOUND, "NotFound") };
+    if *method == Method::DELETE {
+        record(objects, collection, "DELETED", name, known);
+        return whole(StatusCode::OK, &status(200, "Deleted"));
+    }
+    let version = &given["metadata"]["resourceVersion"];
+    if !version.is_null() && *version != known["metadata"]["resourceVersion"] {
+        return failure(StatusCode::CONFLICT, "Conflict");
+    }
+    let mut changed = known.clone();
+    if *method == Method::PUT {
+        changed = given;
+    } else {
+        merge(&mut changed, given);
+    }
+    if changed != known {
+        record(objects, collection, "MODIFIED", name, changed);
+    }
+    whole(StatusCode::OK, &objects.collections[collection][name])
+}
+
+/// A merge patch (RFC 7396).
+fn merge(into: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *into = patch;
+        return;
+    };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            into.as_object_mut().unwrap().remove(&key);
+        } else {
+            merge(&mut into[&key], value);
+        }
+    }
 }
 
 /// A watch: what happened after `from`, then what happens, until the window is over.

@@ -1,0 +1,90 @@
+//! Says what changed as Kubernetes Events: on the HPA where one is known, else on the scale target.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::collect::cluster::{ClusterState, Finding, Ignored, Wanted, WantedTarget};
+use crate::fleet::VariantKey;
+use crate::publish::Published;
+use crate::publish::events::decisions::Herald;
+use crate::publish::events::{Event, Reason, Recorder, Reference};
+
+/// Makes events of what is published.
+pub(crate) struct Announcer {
+    recorder: Recorder,
+    herald: Herald,
+    wanted: watch::Receiver<Arc<[Wanted]>>,
+    targets: BTreeMap<VariantKey, WantedTarget>,
+}
+
+impl Announcer {
+    pub(crate) fn new(recorder: Recorder, wanted: watch::Receiver<Arc<[Wanted]>>) -> Self {
+        let mut announcer =
+            Self { recorder, herald: Herald::default(), wanted, targets: BTreeMap::new() };
+        announcer.index();
+        announcer
+    }
+
+    fn index(&mut self) {
+        let wanted = self.wanted.borrow_and_update().clone();
+        let target = |want: &Wanted| (want.variant.clone(), want.target.clone());
+        self.targets = wanted.iter().map(target).collect();
+    }
+
+    /// Says what a tick changed.
+    pub(crate) fn decisions(
+        &mut self,
+        now: Duration,
+        before: &Published,
+        after: &Published,
+        cluster: &ClusterState,
+    ) {
+        if self.wanted.has_changed().unwrap_or(false) {
+            self.index();
+        }
+        for told in self.herald.tell(now, before, after) {
+            let hpa = cluster.variants.get(&told.variant).and_then(|state| state.autoscaler());
+            self.record(&told.variant, hpa, told.reason, told.note);
+        }
+    }
+
+    /// Says that an HPA leaves a number alone.
+    pub(crate) fn ignored(&self, variant: &VariantKey, ignored: &Ignored) {
+        let note = format!("{ignored}; set spec.behavior.*.tolerance to \"0\" in the HPA");
+        self.record(variant, Some(&ignored.hpa), Reason::HpaIgnoresDesired, note);
+    }
+
+    /// Says what keeps an HPA from following the number. That the number is not read at all is no
+    /// mistake where something else carries it to the HPA, so that is only logged.
+    pub(crate) fn finding(&self, variant: &VariantKey, finding: &Finding) {
+        match finding {
+            Finding::WrongTargetType { hpa, .. } | Finding::WrongAverageValue { hpa, .. } => {
+                self.record(variant, Some(hpa), Reason::HpaMisconfigured, finding.to_string());
+            }
+            Finding::NotRead { .. } => {}
+        }
+    }
+
+    /// Records on the HPA, else on the scale target. Pods that nothing scales have no object that
+    /// anybody looks at.
+    fn record(&self, variant: &VariantKey, hpa: Option<&str>, reason: Reason, note: String) {
+        let (api_version, kind, name) = match (hpa, self.targets.get(variant)) {
+            (Some(hpa), _) => ("autoscaling/v2", "HorizontalPodAutoscaler", hpa),
+            (None, Some(WantedTarget::Scale { api_version, kind, name })) => {
+                (api_version.as_str(), kind.as_str(), name.as_str())
+            }
+            (None, Some(WantedTarget::Selector(_)) | None) => return,
+        };
+        let on = Reference {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            namespace: variant.namespace.as_str().to_owned(),
+            name: name.to_owned(),
+            uid: None,
+        };
+        self.recorder.record(Event { on, reason, note });
+    }
+}
