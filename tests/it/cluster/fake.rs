@@ -215,7 +215,7 @@ impl FakeCluster {
                 changed.changed().await.unwrap();
             }
         };
-        let reached = tokio::time::timeout(Duration::from_secs(60), reached).await;
+        let reached = tokio::time::timeout(Duration::from_mins(1), reached).await;
         reached.unwrap_or_else(|_| panic!("never reached, but {:#?}", self.objects(collection)))
     }
 
