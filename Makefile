@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check test alerts prometheus e2e e2e-vllm bench doc fmt
+.PHONY: check test alerts prometheus e2e e2e-vllm bench doc fmt browser
 
 # Formatting, lints, and what the dependencies may be.
 check:
@@ -18,6 +18,10 @@ alerts:
 # Dashboards and alerts on a real Prometheus that scrapes the demo.
 prometheus:
 	tests/prometheus/run
+
+# The status page in a headless Chromium, which must be installed.
+browser:
+	tests/browser/run
 
 # Against a real Kubernetes control plane, which it builds once into a cache.
 e2e:

@@ -9,6 +9,7 @@ mod announce;
 mod directory;
 mod kubernetes;
 mod reload;
+mod status;
 mod ticks;
 
 use std::net::SocketAddr;
@@ -35,14 +36,16 @@ use crate::daemon::kubernetes::Cluster;
 use crate::daemon::reload::{Origin, Reloader};
 use crate::daemon::ticks::{Parts, Ticks};
 use crate::observe::Scrape;
+use crate::publish::Published;
+use crate::publish::api::Surface;
 use crate::publish::external_metrics::authorize::{
     Authorize, Lifetimes, SubjectAccessReviews, TrustFrontProxy,
 };
 use crate::publish::external_metrics::state::Ages;
 use crate::publish::external_metrics::{self, Api};
 use crate::publish::gauges::{Gauges, Wva};
-use crate::publish::{Published, explain};
-use crate::server::admin::{self, Hooks};
+use crate::publish::history::History;
+use crate::server::admin::{self, Check, Hooks};
 use crate::server::auth::TrustAnchor;
 use crate::server::tls::{self, ServingCertificate};
 use crate::server::{Limits, Phase};
@@ -82,6 +85,7 @@ pub(crate) struct Common {
     pub(crate) tasks: TaskTracker,
     pub(crate) phases: watch::Receiver<Phase>,
     pub(crate) published: watch::Receiver<Arc<Published>>,
+    pub(crate) history: Arc<History>,
     pub(crate) wva: Wva,
 }
 
@@ -153,6 +157,7 @@ impl Daemon {
             reloads: inbox,
             surroundings: common.surroundings()?,
             tracker: common.tasks.clone(),
+            history: Arc::clone(&common.history),
         };
         let ticks = Ticks::new(&config, parts);
         let external_metrics = match &config.external_metrics {
@@ -160,18 +165,21 @@ impl Daemon {
                 let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
                 let served =
                     serve_external_metrics(settings, &common, trust, cluster.as_ref()).await?;
-                if let Some(cluster) = &cluster {
+                let registration = cluster.as_ref().map(|cluster| {
                     let expected = expected(settings, served.certificate);
-                    cluster.follow_registration(expected, &telemetry, &common);
-                }
-                Some(served.address)
+                    cluster.follow_registration(expected, &telemetry, &common)
+                });
+                Some((served.address, registration))
             }
             None => None,
         };
+        let (external_metrics, registration) = external_metrics.unzip();
         let wanted = cluster.as_ref().map(Cluster::wanted);
         let from = Origin { file: options.config_file, config: config.clone() };
         let reloader = Reloader::new(from, reloads, wanted, telemetry, common.clock);
-        let admin = serve_admin(&config, &common, &reloader, board, options.log).await?;
+        let registration = registration.flatten();
+        let api = status::surface(&common, &reloader, board, registration);
+        let admin = serve_admin(&config, &common, &reloader, api, options.log).await?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
         common.tasks.spawn(ticks.run(common.stop.clone()));
         info!(
@@ -247,7 +255,18 @@ impl Common {
         registry.register(Box::new(Gauges::new(published.clone(), clock, wva)))?;
         let (stop, servers, tasks) =
             (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
-        Ok(Self { clock, registry, stop, servers, tasks, phases, published, wva })
+        let history = Arc::default();
+        Ok(Self { clock, registry, stop, servers, tasks, phases, published, history, wva })
+    }
+
+    /// Every readiness check.
+    pub(crate) fn ready(&self) -> impl Fn() -> Vec<Check> + Send + Sync + 'static {
+        let phases = self.phases.clone();
+        move || {
+            let serving = *phases.borrow() == Phase::Serving;
+            let shutdown = if serving { Ok(()) } else { Err("shutting down".into()) };
+            vec![("ping", Ok(())), ("shutdown", shutdown)]
+        }
     }
 
     fn surroundings(&self) -> anyhow::Result<Surroundings> {
@@ -319,7 +338,7 @@ async fn serve_external_metrics(
     trust: Trust,
     cluster: Option<&Cluster>,
 ) -> anyhow::Result<Served> {
-    let Common { clock, registry, stop, servers, tasks, phases, published, wva } = common;
+    let Common { clock, registry, stop, servers, tasks, phases, published, wva, .. } = common;
     let files = tls::Settings {
         cert_file: settings.cert_file.clone(),
         key_file: settings.key_file.clone(),
@@ -364,10 +383,10 @@ async fn serve_admin(
     config: &Config,
     common: &Common,
     reloader: &Arc<Reloader>,
-    board: Board,
+    api: Surface,
     log: Option<LogFilter>,
 ) -> anyhow::Result<SocketAddr> {
-    let hooks = Arc::new(hooks(common, reloader, board, log));
+    let hooks = Arc::new(hooks(common, reloader, api, log));
     let listener = listen(config.listen, "server.listen").await?;
     let address = listener.local_addr()?;
     let Common { tasks, stop, .. } = common;
@@ -380,9 +399,10 @@ async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 }
 
 /// What the admin port shows and does.
-fn hooks(common: &Common, reloader: &Arc<Reloader>, board: Board, log: Option<LogFilter>) -> Hooks {
-    let (registry, published) = (common.registry.clone(), common.published.clone());
-    let (reloader, phases, clock) = (Arc::clone(reloader), common.phases.clone(), common.clock);
+fn hooks(common: &Common, reloader: &Arc<Reloader>, api: Surface, log: Option<LogFilter>) -> Hooks {
+    let (registry, reloader) = (common.registry.clone(), Arc::clone(reloader));
+    let ready = common.ready();
+    let api = status::answers(api, common.tasks.clone());
     let (deciding, alive_phases, tasks) =
         (common.published.clone(), common.phases.clone(), common.tasks.clone());
     Hooks {
@@ -392,24 +412,14 @@ fn hooks(common: &Common, reloader: &Arc<Reloader>, board: Board, log: Option<Lo
                 problem.to_string()
             })
         }),
-        ready: Box::new(move || {
-            let serving = *phases.borrow() == Phase::Serving;
-            let shutdown = if serving { Ok(()) } else { Err("shutting down".into()) };
-            vec![("ping", Ok(())), ("shutdown", shutdown)]
-        }),
+        ready: Box::new(ready),
         alive: Box::new(move || {
             // The loop drops its end only when it ends, which outside a shutdown is a panic.
             let draining = *alive_phases.borrow() == Phase::Draining;
             let ended = deciding.has_changed().is_err();
             if ended && !draining { Err("the decision loop has ended".into()) } else { Ok(()) }
         }),
-        decisions: Box::new(move || {
-            // The value is taken out first: who reads it in place keeps the loop from publishing.
-            let published = published.borrow().clone();
-            let failed = board.snapshot().into_iter();
-            let details = failed.filter_map(|(replica, it)| Some((replica, it.failure?.detail)));
-            explain::document(&published, &details.collect(), clock.elapsed())
-        }),
+        api,
         reload: Box::new(move || {
             let reloader = Arc::clone(&reloader);
             // A task of its own, because a client that hangs up must not leave a reload half done.

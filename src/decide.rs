@@ -12,7 +12,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use crate::analyze::saturation::{Outcome, Transition};
+use crate::analyze::saturation::{Outcome, Thresholds, Transition};
 use crate::fleet::{Bounds, ModelKey, VariantKey, VariantName};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -44,6 +44,8 @@ pub struct Undecided(pub NoData);
 /// What the analysis found of one model's variants of one role.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelReport {
+    /// The thresholds and triggers that held for the model.
+    pub thresholds: Thresholds,
     /// Mean spare KV cache of the replicas that are not saturated.
     pub spare_kv: Fraction,
     /// Mean spare queue of the replicas that are not saturated.

@@ -320,6 +320,7 @@ impl Pipeline {
             _ => None,
         });
         let report = ModelReport {
+            thresholds: *thresholds,
             spare_kv: analysis.spare.kv,
             spare_queue: analysis.spare.queue,
             required_kv: Fraction::new(missing_kv).unwrap_or_default(),

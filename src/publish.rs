@@ -1,9 +1,12 @@
 //! Publishing: one value, read by every surface, so that no two of them can disagree.
 
+pub mod api;
 pub mod events;
 pub mod explain;
 pub mod external_metrics;
 pub mod gauges;
+pub mod history;
+pub mod load;
 pub mod quantity;
 pub mod selector;
 pub mod state;

@@ -13,6 +13,7 @@
 
 pub mod admin;
 pub mod auth;
+mod page;
 pub mod tls;
 
 use std::convert::Infallible;

@@ -75,16 +75,18 @@ impl Cluster {
         self.trust.clone()
     }
 
-    /// Says who answers for the external metrics, in a metric and, when it changes, in the log.
+    /// Says who answers for the external metrics, in a metric and, when it changes, in the log;
+    /// returns it as it changes.
     pub(crate) fn follow_registration(
         &self,
         expected: impl Fn() -> Expected + Send + 'static,
         telemetry: &Telemetry,
         common: &Common,
-    ) {
+    ) -> watch::Receiver<Option<Registration>> {
         let Common { tasks, stop, .. } = common;
         let mut registration =
             cluster::registration(self.client(), expected, Pace::default(), tasks, stop.clone());
+        let shown = registration.clone();
         let (gauge, stop) = (telemetry.api_service.clone(), stop.clone());
         tasks.spawn(async move {
             while let Some(Ok(())) = stop.run_until_cancelled(registration.changed()).await {
@@ -97,6 +99,7 @@ impl Cluster {
                 say_registration(&now);
             }
         });
+        shown
     }
 }
 

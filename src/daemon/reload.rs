@@ -18,6 +18,7 @@ use crate::collect::cluster::Wanted;
 use crate::config::{self, Config, Files, Loaded};
 use crate::daemon::directory;
 use crate::daemon::ticks::Reload;
+use crate::publish::api::ConfigInForce;
 use crate::telemetry::Telemetry;
 
 /// How often the file is compared with what was loaded. Mounted `ConfigMap`s change by a symbolic
@@ -36,6 +37,14 @@ pub(crate) struct Reloader {
     inner: Mutex<Inner>,
     telemetry: Telemetry,
     clock: Clock,
+    shown: watch::Sender<Shown>,
+}
+
+/// What the status says of the configuration.
+#[derive(Clone)]
+pub(crate) struct Shown {
+    pub(crate) config: ConfigInForce,
+    pub(crate) tick_interval: Duration,
 }
 
 struct Inner {
@@ -55,12 +64,24 @@ impl Reloader {
     ) -> Arc<Self> {
         let Origin { file, config } = origin;
         let bytes = file.as_deref().and_then(read);
+        let in_force = ConfigInForce {
+            file: file.as_ref().map(|file| file.display().to_string()),
+            hash: config.hash(),
+            loaded: (clock.now(), clock.elapsed()),
+            last_reload: None,
+        };
+        let shown = Shown { config: in_force, tick_interval: config.tick_interval };
         let inner = Mutex::new(Inner { config, bytes, reloads, wanted });
-        let reloader = Self { file, inner, telemetry, clock };
+        let reloader = Self { file, inner, telemetry, clock, shown: watch::Sender::new(shown) };
         if let Ok(inner) = reloader.inner.try_lock() {
             reloader.accepted(&inner.config);
         }
         Arc::new(reloader)
+    }
+
+    /// The configuration in force, and the last attempt to load another.
+    pub(crate) fn shown(&self) -> Shown {
+        self.shown.borrow().clone()
     }
 
     /// Loads again on SIGHUP and when the file changes, until `stop`.
@@ -100,11 +121,19 @@ impl Reloader {
         match inner.load(file).await {
             Ok(()) => {
                 self.accepted(&inner.config);
+                self.shown.send_modify(|shown| {
+                    shown.tick_interval = inner.config.tick_interval;
+                    shown.config.hash = inner.config.hash();
+                    shown.config.loaded = (self.clock.now(), self.clock.elapsed());
+                    shown.config.last_reload = Some((self.clock.now(), Ok(())));
+                });
                 info!(config = inner.config.hash(), "The configuration was loaded again");
                 Ok(())
             }
             Err(why) => {
                 self.telemetry.reload_successful.set(0);
+                let refused = Some((self.clock.now(), Err(why.clone())));
+                self.shown.send_modify(|shown| shown.config.last_reload = refused);
                 error!(error = why, "The configuration was refused; the last good one stays");
                 Err(why)
             }

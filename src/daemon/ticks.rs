@@ -24,6 +24,7 @@ use crate::decide::{Basis, Decision};
 use crate::fleet::VariantKey;
 use crate::observe::{Inputs, Observation, Scrape};
 use crate::pipeline::{Decisions, Pipeline};
+use crate::publish::history::History;
 use crate::publish::{Decided, Published, PublishedVariant, state};
 use crate::telemetry::Telemetry;
 use crate::units::Replicas;
@@ -57,6 +58,7 @@ pub(crate) struct Parts {
     pub(crate) reloads: mpsc::Receiver<Reload>,
     pub(crate) surroundings: Surroundings,
     pub(crate) tracker: TaskTracker,
+    pub(crate) history: Arc<History>,
 }
 
 /// The loop.
@@ -149,6 +151,7 @@ impl Ticks {
         let before = self.parts.published.borrow().clone();
         let published = Arc::new(self.publish(now, &before, &inputs, decisions));
         self.count(&before, &published);
+        self.parts.history.record(now, self.parts.clock.elapsed(), &published);
         self.parts.published.send_replace(Arc::clone(&published));
         self.announce(&before, &published);
         self.judge_autoscalers(&published);

@@ -3,7 +3,8 @@
 //! # Shape
 //!
 //! ```json
-//! {"generation":812,"variants":[{
+//! {"generation":812,"now":"2026-11-21T09:30:00.4Z","models":[{"namespace":"shop",
+//!   "model":"meta/llama","role":"both","spare_kv":0.045,"trigger_kv":0.1,…}],"variants":[{
 //!   "namespace":"shop","variant":"llama-l4","model":"meta/llama","accelerator":"L4","role":"both",
 //!   "desired":3,"unconstrained":3,"current":2,"ready":2,"pending":0,"min":1,"max":8,
 //!   "basis":"fresh","at":"2026-11-21T09:30:00Z","age_seconds":0.4,
@@ -13,91 +14,225 @@
 //!                "failure":null,"failure_detail":null,"kv_cache_usage":0.75,"waiting":1,"running":9}]}]}
 //! ```
 //!
-//! A field whose value is not known is `null`, never 0. `basis` is `fresh`, `held` (kept for want
-//! of data) or `none`, in which case `because` says what is missing. `failure` is the class of the
-//! last failed scrape and `failure_detail` what exactly was wrong, with line and column for a page.
+//! The doc comments of the fields are their documentation in `docs/api.md`, word for word.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::decide::{Basis, Decision, Step};
-use crate::fleet::{Accelerator, ReplicaKey};
+use crate::decide::{Decision, ModelReport, Step};
+use crate::fleet::{Accelerator, ModelKey, ReplicaKey, Role};
 use crate::observe::{Freshness, ReplicaObservation, ScrapeFailure};
-use crate::publish::{Published, PublishedVariant};
-use crate::units::{Fraction, Replicas, Requests, Seconds};
+use crate::publish::PublishedVariant;
+use crate::publish::api::Asked;
+use crate::publish::api::query::Filter;
+use crate::publish::history::Verdict;
+use crate::publish::load::Load;
+use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds};
 
-#[derive(Serialize)]
-struct Document<'a> {
+/// Every number and the steps that made it.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Decisions<'a> {
+    /// Counts the ticks since the daemon started; all of the answer is from this one.
     generation: u64,
-    variants: Vec<VariantLine<'a>>,
+    /// The daemon's clock when it answered.
+    now: String,
+    /// Every model and role that the analysis had fresh data of, in the order of their names.
+    models: Vec<Model<'a>>,
+    /// Every variant, with a number or without, in the order of their names.
+    variants: Vec<Variant<'a>>,
 }
 
-#[derive(Serialize)]
-struct VariantLine<'a> {
+/// What the analysis found of one model's variants of one role.
+#[derive(Serialize, JsonSchema)]
+struct Model<'a> {
+    /// The namespace.
     namespace: &'a str,
-    variant: &'a str,
+    /// What the model's engines call it.
     model: &'a str,
-    accelerator: Option<&'a str>,
+    /// What part of a request these variants serve: `both`, `prefill` or `decode`.
     role: &'static str,
-    desired: Option<u32>,
-    unconstrained: Option<u32>,
-    current: Option<u32>,
-    ready: Option<u32>,
-    pending: u32,
-    min: u32,
-    max: Option<u32>,
-    basis: &'static str,
-    at: Option<String>,
-    age_seconds: Option<f64>,
-    because: String,
-    steps: Vec<StepLine>,
-    replicas: Vec<ReplicaLine<'a>>,
+    /// KV cache usage from which a replica is saturated, as a share of the whole.
+    threshold_kv: f64,
+    /// Waiting requests from which a replica is saturated.
+    threshold_queue: f64,
+    /// Mean spare KV cache of the replicas that are not saturated, as a share of the whole.
+    spare_kv: f64,
+    /// Spare KV cache below which the model grows, as a share of the whole.
+    trigger_kv: f64,
+    /// How much spare KV cache is missing to the trigger; above 0 the model grows.
+    required_kv: f64,
+    /// Mean spare queue of the replicas that are not saturated, in requests.
+    spare_queue: f64,
+    /// Spare queue below which the model grows, in requests.
+    trigger_queue: f64,
+    /// How much spare queue is missing to the trigger, in requests; above 0 the model grows.
+    required_queue: f64,
+    /// What the model waits for before it decides anew, as a sentence; null when it does not wait.
+    waits_for: Option<String>,
 }
 
-#[derive(Serialize)]
+/// One variant: its number, what made it, and what it is held against.
+#[derive(Serialize, JsonSchema)]
+struct Variant<'a> {
+    /// The namespace.
+    namespace: &'a str,
+    /// The variant's name, unique in its namespace.
+    variant: &'a str,
+    /// The model that it serves.
+    model: &'a str,
+    /// The kind of accelerator that it runs on; null when nobody says.
+    accelerator: Option<&'a str>,
+    /// What part of a request it serves: `both`, `prefill` or `decode`.
+    role: &'static str,
+    /// Replicas that it should have; null when nothing was ever decided.
+    desired: Option<u32>,
+    /// Replicas that the analysis alone asks for, before guards, windows, step limits and bounds;
+    /// null when nothing was ever decided.
+    unconstrained: Option<u32>,
+    /// Replicas that exist, ready or not; null when nobody can say.
+    current: Option<u32>,
+    /// Replicas that are ready; without an orchestrator, those that answer; null when nobody can
+    /// say.
+    ready: Option<u32>,
+    /// Replicas that exist or are asked for, and are not ready yet; null when nobody can say.
+    pending: Option<u32>,
+    /// The lower bound that holds, in replicas.
+    min: u32,
+    /// The upper bound that holds, in replicas; null when nothing limits the variant.
+    max: Option<u32>,
+    /// `fresh` when the number was decided on fresh data, `held` when it is kept from before for
+    /// want of data, `none` when there is no number.
+    basis: &'static str,
+    /// When the data that the number rests on was current; null when nothing was ever decided.
+    at: Option<String>,
+    /// Age of the data that the number rests on, in seconds; null when nothing was ever decided.
+    age_seconds: Option<f64>,
+    /// The step that explains the number best; without a number, what is missing.
+    because: String,
+    /// The chain of steps that made the number, in their order; empty when nothing was ever
+    /// decided.
+    steps: Vec<StepLine>,
+    /// How near the replicas are to saturation, 1 is the threshold; null without fresh data.
+    saturation: Option<f64>,
+    /// Replicas at or above a saturation threshold; null without fresh data.
+    saturated: Option<u32>,
+    /// KV cache in use, a mean over replicas and over the window, as a share of the whole; null
+    /// when no fresh replica says.
+    kv_cache_usage: Option<f64>,
+    /// Requests waiting on all replicas; null when no fresh replica says.
+    waiting: Option<f64>,
+    /// Requests running on all replicas; null when no fresh replica says.
+    running: Option<f64>,
+    /// Requests arriving at all replicas in a second, over the window; null when no fresh replica
+    /// says.
+    arrivals_per_second: Option<f64>,
+    /// What one replica costs in an hour, in the configuration's currency.
+    cost_per_replica_hour: f64,
+    /// What the current replicas cost in an hour, in the configuration's currency; null when their
+    /// number is not known.
+    cost_per_hour: Option<f64>,
+    /// Age of the oldest page among the replicas whose load is known, in seconds; null when there
+    /// is none.
+    data_age_seconds: Option<f64>,
+    /// Why the scale target's state is not known; null when it is, or when there is none.
+    scale_problem: Option<String>,
+    /// Every listed replica, in the order of their names.
+    replicas: Vec<Replica<'a>>,
+}
+
+/// One link of the chain that made a number.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Step")]
 struct StepLine {
+    /// The stage: `analyze`, `hold`, `guard`, `stabilize`, `step_limit`, `bounds` or `check`.
     stage: &'static str,
+    /// The number before it, in replicas.
     before: u32,
+    /// The number after it, in replicas; that of the last step is `desired`.
     after: u32,
+    /// Why, as a word; the same as the label `reason` in the metrics.
     reason: &'static str,
+    /// Why, as a sentence with the numbers that were compared.
     text: String,
 }
 
-#[derive(Serialize)]
-struct ReplicaLine<'a> {
+/// One replica and how recent its data is.
+#[derive(Serialize, JsonSchema)]
+struct Replica<'a> {
+    /// The replica: a pod's name, or the address of a target.
     replica: &'a str,
+    /// `fresh` when its page is recent enough to act on, `stale` when it is not, `never` when there
+    /// never was one.
     freshness: &'static str,
+    /// Age of its last page, in seconds; null when there never was one.
     age_seconds: Option<f64>,
+    /// The class of the last failed scrape; null while the data is fresh.
     failure: Option<&'static str>,
+    /// What exactly was wrong with the last scrape; null when it went well.
     failure_detail: Option<&'a str>,
+    /// KV cache in use, as a share of the whole; null when the replica does not say.
     kv_cache_usage: Option<f64>,
+    /// Requests waiting; null when the replica does not say.
     waiting: Option<f64>,
+    /// Requests running; null when the replica does not say.
     running: Option<f64>,
 }
 
 /// What exactly was wrong with the last scrape of each replica that could not be read.
 pub type Details = BTreeMap<ReplicaKey, String>;
 
-/// The document, at the monotonic instant `now`.
-#[must_use]
-pub fn document(published: &Published, details: &Details, now: Duration) -> String {
-    let variants = published.variants.values().map(|it| variant(it, details, now)).collect();
-    let document = Document { generation: published.generation, variants };
-    serde_json::to_string(&document).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+impl<'a> Decisions<'a> {
+    /// The document, of what the filter lets through.
+    pub(crate) fn new(asked: &'a Asked<'_>, filter: &Filter, details: &'a Details) -> Self {
+        let variants = asked.published.variants.values();
+        let variants = variants.filter(|it| filter.wants(&it.spec.key, &it.spec.model));
+        let variants: Vec<_> = variants.map(|it| variant(it, details, asked.elapsed)).collect();
+        // A filter by a variant's name leaves the model that the variant belongs to.
+        let shown = |key: &ModelKey| {
+            let (namespace, name) = (key.namespace.as_str(), key.model.as_str());
+            variants.iter().any(|it| it.namespace == namespace && it.model == name)
+        };
+        let models = asked.published.models.iter().filter(|((key, _), _)| shown(key));
+        let models = models.map(|((key, role), report)| model(key, *role, report)).collect();
+        let (generation, now) = (asked.published.generation, asked.now.to_string());
+        Self { generation, now, models, variants }
+    }
+}
+
+fn model<'a>(key: &'a ModelKey, role: Role, report: &'a ModelReport) -> Model<'a> {
+    let ModelReport { thresholds, spare_kv, spare_queue, required_kv, required_queue, transition } =
+        report;
+    Model {
+        namespace: key.namespace.as_str(),
+        model: key.model.as_str(),
+        role: role.label(),
+        threshold_kv: thresholds.kv_cache.fraction(),
+        threshold_queue: thresholds.queue_length.requests(),
+        spare_kv: spare_kv.fraction(),
+        trigger_kv: thresholds.kv_spare.fraction(),
+        required_kv: required_kv.fraction(),
+        spare_queue: spare_queue.requests(),
+        trigger_queue: thresholds.queue_spare.requests(),
+        required_queue: required_queue.requests(),
+        waits_for: transition.as_ref().map(ToString::to_string),
+    }
 }
 
 fn variant<'a>(
     published: &'a PublishedVariant,
     details: &'a Details,
     now: Duration,
-) -> VariantLine<'a> {
-    let PublishedVariant { spec, observation, report: _, decided, undecided } = published;
+) -> Variant<'a> {
+    let PublishedVariant { spec, observation, report, decided, undecided } = published;
     let decision = decided.as_ref().map(|decided| &decided.decision);
     let because = decision.and_then(Decision::because).map(ToString::to_string);
     let missing = undecided.as_ref().map(|undecided| undecided.0.to_string());
-    VariantLine {
+    let Load { kv_usage, waiting, running, arrivals } = Load::of(&observation.replicas);
+    let cost = |count: Replicas| f64::from(count.count()) * spec.cost.per_hour();
+    Variant {
         namespace: spec.key.namespace.as_str(),
         variant: spec.key.variant.as_str(),
         model: spec.model.as_str(),
@@ -107,20 +242,26 @@ fn variant<'a>(
         unconstrained: decision.map(|decision| decision.unconstrained().count()),
         current: observation.current.map(Replicas::count),
         ready: observation.ready.map(Replicas::count),
-        pending: observation.pending.count(),
+        pending: observation.current.map(|_| observation.pending.count()),
         min: published.bounds().min().count(),
         max: published.bounds().max().map(Replicas::count),
-        basis: match decision.map(|decision| decision.basis) {
-            Some(Basis::Fresh) => "fresh",
-            Some(Basis::Held) => "held",
-            None => "none",
-        },
+        basis: Verdict::of(published).label(),
         at: decided.as_ref().map(|decided| decided.at.to_string()),
         age_seconds: decided
             .as_ref()
             .map(|decided| now.saturating_sub(decided.elapsed).as_secs_f64()),
         because: because.or(missing).unwrap_or_default(),
         steps: decision.map(|it| it.steps.iter().map(step).collect()).unwrap_or_default(),
+        saturation: report.as_ref().map(|report| report.saturation.fraction()),
+        saturated: report.as_ref().map(|report| report.saturated.count()),
+        kv_cache_usage: kv_usage.map(Fraction::fraction),
+        waiting: waiting.map(Requests::requests),
+        running: running.map(Requests::requests),
+        arrivals_per_second: arrivals.map(RequestRate::requests_per_second),
+        cost_per_replica_hour: spec.cost.per_hour(),
+        cost_per_hour: observation.current.map(cost),
+        data_age_seconds: observation.oldest_measured().map(Seconds::seconds),
+        scale_problem: observation.scale_unknown.as_ref().map(ToString::to_string),
         replicas: observation.replicas.iter().map(|it| replica(it, details)).collect(),
     }
 }
@@ -136,13 +277,13 @@ fn step(step: &Step) -> StepLine {
     }
 }
 
-fn replica<'a>(replica: &'a ReplicaObservation, details: &'a Details) -> ReplicaLine<'a> {
+fn replica<'a>(replica: &'a ReplicaObservation, details: &'a Details) -> Replica<'a> {
     let (freshness, age, failure) = match replica.freshness {
         Freshness::Fresh { age } => ("fresh", Some(age), None),
         Freshness::Stale { age, why } => ("stale", Some(age), why),
         Freshness::Never { why } => ("never", None, why),
     };
-    ReplicaLine {
+    Replica {
         replica: replica.replica.replica.as_str(),
         freshness,
         age_seconds: age.map(Seconds::seconds),

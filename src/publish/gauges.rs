@@ -13,7 +13,8 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::decide::{Basis, Decision};
-use crate::observe::{Freshness, GaugeSummary, Observation, ReplicaObservation};
+use crate::observe::{Freshness, Observation, ReplicaObservation};
+use crate::publish::load::{Load, sum};
 use crate::publish::{Published, PublishedVariant};
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate};
 
@@ -267,13 +268,11 @@ impl Sheet {
         }
         self.set(&DATA_AGE, &labels, observation.oldest_measured().map(Seconds::seconds));
         let replicas = &observation.replicas;
-        let kv = mean(replicas, |replica| replica.kv_usage.map(|kv| kv.mean.fraction()));
-        self.set(&KV_USAGE, &labels, kv);
-        let last = |gauge: Option<GaugeSummary<Requests>>| gauge.map(|it| it.last.requests());
-        self.set(&WAITING, &labels, sum(replicas, |replica| last(replica.waiting)));
-        self.set(&RUNNING, &labels, sum(replicas, |replica| last(replica.running)));
-        let rate = |rate: Option<RequestRate>| rate.map(RequestRate::requests_per_second);
-        self.set(&ARRIVALS, &labels, sum(replicas, |replica| rate(replica.arrivals)));
+        let load = Load::of(replicas);
+        self.set(&KV_USAGE, &labels, load.kv_usage.map(Fraction::fraction));
+        self.set(&WAITING, &labels, load.waiting.map(Requests::requests));
+        self.set(&RUNNING, &labels, load.running.map(Requests::requests));
+        self.set(&ARRIVALS, &labels, load.arrivals.map(RequestRate::requests_per_second));
         let rate = |rate: Option<TokenRate>| rate.map(TokenRate::tokens_per_second);
         self.set(&PROMPT_RATE, &labels, sum(replicas, |replica| rate(replica.prompt_rate)));
         self.set(&GENERATION_RATE, &labels, sum(replicas, |replica| rate(replica.generation_rate)));
@@ -323,23 +322,6 @@ fn by_freshness(replicas: &[ReplicaObservation]) -> [(&'static str, f64); 3] {
         }
     }
     [("fresh", fresh), ("stale", stale), ("never", never)]
-}
-
-/// The sum over the replicas that say; `None` when none does.
-fn sum(
-    replicas: &[ReplicaObservation],
-    value: impl Fn(&ReplicaObservation) -> Option<f64>,
-) -> Option<f64> {
-    let fresh = replicas.iter().filter(|replica| replica.freshness.is_fresh());
-    fresh.filter_map(value).reduce(|a, b| a + b)
-}
-
-fn mean(
-    replicas: &[ReplicaObservation],
-    value: impl Fn(&ReplicaObservation) -> Option<f64>,
-) -> Option<f64> {
-    let said = sum(replicas, |replica| value(replica).map(|_| 1.0))?;
-    Some(sum(replicas, value)? / said)
 }
 
 /// The 95th percentile over the requests of all fresh replicas. Buckets add up, percentiles do not.

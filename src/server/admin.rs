@@ -5,7 +5,9 @@
 //! | `/metrics` | GET | every metric, text format 0.0.4 |
 //! | `/livez`, `/healthz` | GET | `ok` while the process can answer and decides |
 //! | `/readyz` | GET | `ok`, or 500 with the checks that fail |
-//! | `/api/v1/decisions` | GET | every variant's number and the steps that made it, as JSON |
+//! | `/` | GET | the status page for a browser, the list of paths for anything else |
+//! | `/help` | GET | the list of paths |
+//! | `/api/…` | GET | what is decided, why, and how the daemon is, as JSON |
 //! | `/-/reload` | POST | loads the configuration again; 400 with every problem if it is refused |
 //! | `/-/log` | PUT | replaces the log filter by the body |
 //!
@@ -22,7 +24,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -32,6 +36,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
+
+use crate::server::page;
 
 /// Connections at one time. Prometheus, a kubelet and a person need a handful.
 const CONNECTIONS_MAX: usize = 128;
@@ -59,8 +65,8 @@ pub struct Hooks {
     pub alive: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Every readiness check.
     pub ready: Box<dyn Fn() -> Vec<Check> + Send + Sync>,
-    /// Every variant's number and its steps, as JSON.
-    pub decisions: Box<dyn Fn() -> String + Send + Sync>,
+    /// Answers a GET of a path under `/api` with its query: a status and JSON.
+    pub api: Box<dyn Fn(String, Option<String>) -> Answer<(StatusCode, String)> + Send + Sync>,
     /// Loads the configuration again.
     pub reload: Box<dyn Fn() -> Answer<Result<(), String>> + Send + Sync>,
     /// Replaces the log filter.
@@ -125,8 +131,9 @@ impl Hooks {
                 Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
             },
             "/readyz" if get => self.readiness(),
-            "/api/v1/decisions" if get => reply(StatusCode::OK, JSON, (self.decisions)()),
-            "/" if get => text(StatusCode::OK, INDEX.into()),
+            "/" if get => index(&request),
+            "/help" if get => text(StatusCode::OK, INDEX.into()),
+            api if under_api(api) => self.api(get, &request).await,
             "/-/reload" if method == Method::POST => match (self.reload)().await {
                 Ok(()) => text(StatusCode::OK, "The configuration was loaded again.\n".into()),
                 Err(why) => text(StatusCode::BAD_REQUEST, why),
@@ -134,11 +141,28 @@ impl Hooks {
             "/-/log" if method == Method::PUT => self.log(request).await,
             "/-/reload" => not_allowed("POST"),
             "/-/log" => not_allowed("PUT"),
-            "/metrics" | "/livez" | "/healthz" | "/readyz" | "/api/v1/decisions" | "/" => {
+            "/metrics" | "/livez" | "/healthz" | "/readyz" | "/" | "/help" => {
                 not_allowed("GET, HEAD")
             }
             _ => text(StatusCode::NOT_FOUND, format!("There is nothing at {path}.\n{INDEX}")),
         }
+    }
+
+    async fn api(&self, get: bool, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let uri = request.uri();
+        let mut response = if get {
+            let (path, query) = (uri.path().to_owned(), uri.query().map(str::to_owned));
+            let (status, body) = (self.api)(path, query).await;
+            reply(status, JSON, body)
+        } else {
+            let body = "{\"error\":\"only GET and HEAD are answered here\"}";
+            let mut response = reply(StatusCode::METHOD_NOT_ALLOWED, JSON, body.into());
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            response
+        };
+        // An answer is out of date a tick later, and must never be shown as the present one.
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
     }
 
     fn readiness(&self) -> Response<Full<Bytes>> {
@@ -172,11 +196,33 @@ impl Hooks {
 
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
-const INDEX: &str = "GET  /metrics            every metric\n\
-                     GET  /livez /readyz      health\n\
-                     GET  /api/v1/decisions   every number and the steps that made it\n\
-                     POST /-/reload           load the configuration again\n\
-                     PUT  /-/log              replace the log filter by the body\n";
+const INDEX: &str = "GET  /                     the status page, in a browser\n\
+                     GET  /metrics              every metric\n\
+                     GET  /livez /readyz        health\n\
+                     GET  /api/v1/status        how the daemon and its fleet are\n\
+                     GET  /api/v1/decisions     every number and the steps that made it\n\
+                     GET  /api/v1/history       the last hour of a variant (?namespace=&variant=)\n\
+                     GET  /api/v1/events        what has changed, the newest first\n\
+                     GET  /api/v1/openapi.json  what these answers mean\n\
+                     POST /-/reload             load the configuration again\n\
+                     PUT  /-/log                replace the log filter by the body\n";
+
+/// Whether a path belongs to the JSON API, whose errors are JSON as well.
+fn under_api(path: &str) -> bool {
+    path == "/api" || path.starts_with("/api/")
+}
+
+/// The status page for a browser; for anything else the list of paths.
+fn index(request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let accepted = request.headers().get_all(ACCEPT).iter().filter_map(|it| it.to_str().ok());
+    let mut response = if accepted.into_iter().any(|accepted| accepted.contains("text/html")) {
+        page::response()
+    } else {
+        text(StatusCode::OK, INDEX.into())
+    };
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response
+}
 
 fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     reply(status, "text/plain; charset=utf-8", body)
@@ -193,5 +239,6 @@ fn reply(status: StatusCode, kind: &'static str, body: String) -> Response<Full<
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

@@ -87,7 +87,7 @@ impl Engine {
 }
 
 /// A configuration with these variants, each a name and the address of its only target.
-fn text(variants: &[(&str, SocketAddr)], more: &str) -> String {
+pub(crate) fn text(variants: &[(&str, SocketAddr)], more: &str) -> String {
     let mut text = format!(
         "server: {{listen: \"127.0.0.1:0\"}}\ntick_interval: 100ms\n\
          observe: {{window: 2s, stale_after: 1s}}\n\
@@ -101,7 +101,7 @@ fn text(variants: &[(&str, SocketAddr)], more: &str) -> String {
 }
 
 impl Running {
-    async fn start(text: &str) -> Self {
+    pub(crate) async fn start(text: &str) -> Self {
         Self::start_in(TempDir::new().unwrap(), text).await
     }
 
@@ -119,11 +119,11 @@ impl Running {
         Self { daemon, client: Client::new(), folder }
     }
 
-    fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.folder.path().join("plimsoll.yaml")
     }
 
-    fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+    pub(crate) fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let url = format!("http://{}{path}", self.daemon.admin());
         self.client.request(method.parse().unwrap(), url)
     }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod alerts;
+mod api;
 mod architecture;
 mod cli;
 mod cluster;

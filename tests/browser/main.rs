@@ -1,0 +1,235 @@
+//! The status page in a real browser, on a real daemon. Run by `tests/browser/run`.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod webdriver;
+mod world;
+
+use serde_json::{Value, json};
+
+use crate::webdriver::{Browser, key};
+use crate::world::{HOSTILE, World};
+
+/// A variant of the demo, and its row and its details on the page.
+const VARIANT: &str = "demo/llama-l40s";
+const ROW: &str = "document.querySelector('[data-variant=\"demo/llama-l40s\"]')";
+const DETAILS: &str = "document.getElementById('details-demo/llama-l40s')";
+
+/// Opens the page and waits until it shows the fleet.
+async fn open(world: &World) -> Browser {
+    world.until_decided().await;
+    let browser = Browser::open().await;
+    browser.go(&world.url()).await;
+    browser.until(ROW).await;
+    browser
+}
+
+/// The number of every variant on the page, by its fragment.
+async fn numbers(browser: &Browser) -> Value {
+    let script = "return Object.fromEntries([...document.querySelectorAll('[data-variant]')].map(
+        row => [row.dataset.variant, row.querySelector('[data-field=desired]').textContent]));";
+    browser.js(script).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_variant_is_shown_with_the_number_of_the_api_and_nothing_else_is_loaded() {
+    let world = World::start(0).await;
+    let browser = open(&world).await;
+    let mut agreed = false;
+    // Between the two questions a number may change, so they are asked until they agree.
+    for _ in 0..50 {
+        let decisions = world.ask("decisions").await;
+        let want = decisions["variants"].as_array().unwrap().iter().map(|variant| {
+            let name = ["namespace", "variant"].map(|field| variant[field].as_str().unwrap());
+            let number = variant["desired"].as_u64().map_or("–".into(), |it| it.to_string());
+            (name.join("/"), Value::from(number))
+        });
+        agreed = numbers(&browser).await == Value::Object(want.collect());
+        if agreed {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    assert!(agreed, "{} on the page", numbers(&browser).await);
+    let names = "return [...document.querySelectorAll('.model-name')].map(it => it.textContent);";
+    let names = browser.js(names).await;
+    assert!(names.as_array().unwrap().contains(&json!(HOSTILE)), "{names}");
+    assert_eq!(browser.js("return document.querySelectorAll('main img').length;").await, 0);
+    assert_eq!(browser.js("return window.owned ?? null;").await, Value::Null);
+    let live = browser.js("return document.getElementById('live').dataset.state;").await;
+    assert_eq!(live, "live");
+    browser.screenshot("light").await;
+
+    let problems = browser.log("browser").await;
+    assert!(problems.is_empty(), "{problems:?}");
+    let mut asked = 0;
+    for entry in browser.log("performance").await {
+        let event: Value = serde_json::from_str(entry["message"].as_str().unwrap()).unwrap();
+        let event = &event["message"];
+        if event["method"] == "Network.requestWillBeSent" {
+            let url = event["params"]["request"]["url"].as_str().unwrap();
+            let page = event["params"]["documentURL"].as_str().unwrap_or_default();
+            let ours = url.starts_with(&world.url()) || url.starts_with("data:");
+            assert!(ours || !page.starts_with(&world.url()), "{url}");
+            asked += usize::from(ours);
+        }
+    }
+    assert!(asked >= 4, "the page and its questions are in the log");
+    world.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_variant_is_opened_read_and_closed_by_keyboard_alone() {
+    let world = World::start(0).await;
+    let browser = open(&world).await;
+    let on_variant = format!("{ROW}.contains(document.activeElement)");
+    let mut tabs = 0;
+    while browser.js(&format!("return {on_variant};")).await != true {
+        browser.press(&[key::TAB]).await;
+        tabs += 1;
+        assert!(tabs < 100, "tab never gets to the variant");
+    }
+    let outline = "return getComputedStyle(document.activeElement).outlineStyle;";
+    assert_eq!(browser.js(outline).await, "solid", "the focus can be seen");
+    browser.press(&[key::ENTER]).await;
+    browser.until(DETAILS).await;
+    assert_eq!(browser.js("return location.hash.slice(1);").await, VARIANT);
+    // A line needs two samples of the load, which are ten seconds apart.
+    browser.until(&format!("Number({DETAILS}.dataset.drawn) >= 2")).await;
+    let path = |css: &str| {
+        format!("return {DETAILS}.querySelector('path.series.{css}').getAttribute('d');")
+    };
+    for css in ["s-desired", "s-current", "s-saturation", "s-kv", "s-running"] {
+        let drawn = browser.js(&path(css)).await;
+        assert!(drawn.as_str().unwrap().contains('L'), "{css}: {drawn}");
+    }
+    let steps =
+        format!("return [...{DETAILS}.querySelectorAll('.steps li')].map(it => it.textContent);");
+    let steps = browser.js(&steps).await;
+    let chain = steps.as_array().unwrap();
+    assert!(chain[0].as_str().unwrap().starts_with("The load asks for"), "{steps}");
+    browser.screenshot("details").await;
+
+    let in_chart = format!("{DETAILS}.querySelector('.stage') === document.activeElement");
+    browser.press(&[key::TAB]).await;
+    assert_eq!(browser.js(&format!("return {in_chart};")).await, true);
+    browser.press(&[key::LEFT, key::LEFT, key::LEFT]).await;
+    let said = "return document.activeElement.getAttribute('aria-valuetext');";
+    let said = browser.js(said).await;
+    assert!(said.as_str().unwrap().contains("desired"), "{said}");
+    assert!(!said.as_str().unwrap().starts_with("now"), "it is read in the past: {said}");
+
+    browser.press(&[key::ESCAPE]).await;
+    browser.until(&format!("!{DETAILS}")).await;
+    assert_eq!(browser.js(&format!("return {on_variant};")).await, true, "the focus is kept");
+    assert_eq!(browser.js("return location.hash;").await, "");
+    world.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_fits_a_narrow_screen_and_is_legible_in_both_themes() {
+    let world = World::start(0).await;
+    let browser = open(&world).await;
+    browser.go(&format!("{}#{VARIANT}", world.url())).await;
+    browser.until(&format!("{DETAILS} && {DETAILS}.dataset.drawn")).await;
+    let mut backgrounds = Vec::new();
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme).await;
+        let background = "return getComputedStyle(document.body).backgroundColor;";
+        backgrounds.push(browser.js(background).await);
+        let low = browser.js(&format!("{CONTRAST} return low(4.5);")).await;
+        assert_eq!(low, json!([]), "{scheme}: text with too little contrast");
+        browser.screenshot(&format!("{scheme}-details")).await;
+    }
+    assert_ne!(backgrounds[0], backgrounds[1], "the themes differ");
+    // The switch wins over what the system prefers.
+    browser.js("document.getElementById('theme').click();").await;
+    let background = "return getComputedStyle(document.body).backgroundColor;";
+    assert_eq!(browser.js(background).await, backgrounds[0]);
+    for width in [400, 700, 1000] {
+        browser.resize(width, 900).await;
+        let widths = "return [document.scrollingElement.scrollWidth, innerWidth];";
+        let widths = browser.js(widths).await;
+        assert!(widths[0].as_u64() <= widths[1].as_u64(), "{width}: {widths}");
+        if width == 400 {
+            browser.screenshot("narrow").await;
+        }
+    }
+    let nameless = "return [...document.querySelectorAll('button, input, select, [role=slider]')]
+        .filter(it => !(it.textContent.trim() || it.getAttribute('aria-label') || it.closest('label')))
+        .map(it => it.outerHTML);";
+    assert_eq!(browser.js(nameless).await, json!([]));
+    world.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_is_gone_leaves_numbers_that_are_marked_as_old() {
+    let world = World::start(0).await;
+    let browser = open(&world).await;
+    assert_eq!(browser.js("return document.getElementById('stale').hidden;").await, true);
+    world.daemon.shutdown().await;
+    browser.until("!document.getElementById('stale').hidden").await;
+    let banner = browser.js("return document.getElementById('stale').textContent;").await;
+    let banner = banner.as_str().unwrap();
+    assert!(banner.contains("does not answer") && banner.contains("ago"), "{banner}");
+    let grey = "return getComputedStyle(document.querySelector('main')).filter;";
+    assert_eq!(browser.js(grey).await, "grayscale(1)");
+    let live = browser.js("return document.getElementById('live-text').textContent;").await;
+    assert!(live.as_str().unwrap().starts_with("No answer"), "{live}");
+    browser.screenshot("stale").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_variants_are_folded_by_model_and_found_by_name() {
+    let world = World::start(1000).await;
+    world.until_decided().await;
+    let browser = Browser::open().await;
+    browser.go(&world.url()).await;
+    browser.until("document.querySelectorAll('.model').length === 103").await;
+    let rows = "return document.querySelectorAll('[data-variant]').length;";
+    assert_eq!(browser.js(rows).await, 0, "the list is folded");
+    browser.screenshot("thousand").await;
+    browser.js("document.getElementById('search').focus();").await;
+    browser.press(&"idle-0427".chars().collect::<Vec<_>>()).await;
+    browser.until("document.querySelectorAll('[data-variant]').length === 1").await;
+    let found = browser.js("return document.getElementById('found').textContent;").await;
+    assert_eq!(found, "1 of 1004 variants shown.");
+    browser.js("location.hash = '#idle/idle-0999';").await;
+    browser.until("document.getElementById('details-idle/idle-0999')").await;
+    world.daemon.shutdown().await;
+}
+
+/// Finds visible texts whose contrast with what is behind them is below a ratio, by the formula of
+/// WCAG 2.2.
+const CONTRAST: &str = r"
+    const parse = text => {
+        const parts = text.match(/[\d.]+/g).map(Number);
+        const scale = text.startsWith('color(') ? 1 : 255;
+        return [parts[0] / scale, parts[1] / scale, parts[2] / scale, parts[3] ?? 1];
+    };
+    const over = (top, below) => [0, 1, 2].map(at => top[at] * top[3] + below[at] * (1 - top[3]));
+    const behind = element => {
+        const layers = [];
+        for (let it = element; it; it = it.parentElement) {
+            layers.push(parse(getComputedStyle(it).backgroundColor));
+        }
+        return layers.reverse().reduce((below, top) => over(top, below), [1, 1, 1]);
+    };
+    const luminance = colour => {
+        const [r, g, b] = colour.map(it => it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const low = least => {
+        const found = [];
+        for (const element of document.querySelectorAll('body *')) {
+            const text = [...element.childNodes].some(it => it.nodeType === 3 && it.data.trim());
+            if (!text || !element.checkVisibility() || ['SCRIPT', 'STYLE', 'OPTION'].includes(element.tagName)) continue;
+            const style = getComputedStyle(element);
+            const below = behind(element);
+            const ink = over(parse(element instanceof SVGElement ? style.fill : style.color), below);
+            const [a, b] = [luminance(ink), luminance(below)].sort((x, y) => y - x);
+            const ratio = (a + 0.05) / (b + 0.05);
+            if (ratio < least) found.push(`${ratio.toFixed(2)} ${element.tagName}.${element.getAttribute('class')}: ${element.textContent.slice(0, 40)}`);
+        }
+        return found;
+    };
+";
