@@ -11,14 +11,11 @@ use crate::collect::scrape::Board;
 use crate::daemon::Common;
 use crate::daemon::reload::{Reloader, Shown};
 use crate::publish::api::{Surface, Vitals};
-use crate::server::admin::Answer;
+use crate::server::admin::Documents;
 
 /// Answers that are made at one time. One takes milliseconds, or tens of them for a thousand
 /// variants, and as much memory as it is long; two leave one for a person while a script polls.
 const ANSWERS_MAX: usize = 2;
-
-/// What the admin port asks for each request of the API.
-type Answers = Box<dyn Fn(String, Option<String>) -> Answer<(StatusCode, String)> + Send + Sync>;
 
 /// The API, with all that it shows.
 pub(crate) fn surface(
@@ -52,7 +49,7 @@ pub(crate) fn surface(
 }
 
 /// Makes answers away from the threads that scrape and decide.
-pub(crate) fn answers(surface: Surface, tasks: TaskTracker) -> Answers {
+pub(crate) fn answers(surface: Surface, tasks: TaskTracker) -> Documents {
     let (surface, permits) = (Arc::new(surface), Arc::new(Semaphore::new(ANSWERS_MAX)));
     Box::new(move |path, query| {
         let (surface, permits, tasks) = (Arc::clone(&surface), Arc::clone(&permits), tasks.clone());

@@ -51,7 +51,7 @@ pub(crate) enum Endpoint {
     Events,
     /// How the daemon and its fleet are.
     Status,
-    /// This API, as an OpenAPI document.
+    /// This API, as an `OpenAPI` document.
     Openapi,
 }
 

@@ -57,6 +57,10 @@ pub type Check = (&'static str, Result<(), String>);
 /// A hook that takes a text and may refuse it.
 pub type Setter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
+/// A hook that takes a path and its query, and answers with a status and JSON.
+pub type Documents =
+    Box<dyn Fn(String, Option<String>) -> Answer<(StatusCode, String)> + Send + Sync>;
+
 /// What the port shows and does.
 pub struct Hooks {
     /// The page of all metrics, or why there is none.
@@ -65,8 +69,8 @@ pub struct Hooks {
     pub alive: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Every readiness check.
     pub ready: Box<dyn Fn() -> Vec<Check> + Send + Sync>,
-    /// Answers a GET of a path under `/api` with its query: a status and JSON.
-    pub api: Box<dyn Fn(String, Option<String>) -> Answer<(StatusCode, String)> + Send + Sync>,
+    /// Answers a GET of a path under `/api`.
+    pub api: Documents,
     /// Loads the configuration again.
     pub reload: Box<dyn Fn() -> Answer<Result<(), String>> + Send + Sync>,
     /// Replaces the log filter.

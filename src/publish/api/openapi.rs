@@ -1,4 +1,4 @@
-//! The API as an OpenAPI 3.1 document, from the types that are answered.
+//! The API as an `OpenAPI` 3.1 document, from the types that are answered.
 
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
