@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check test alerts prometheus e2e e2e-vllm bench doc fmt browser
+.PHONY: check test alerts prometheus e2e e2e-vllm bench doc fmt browser chart release
 
 # Formatting, lints, and what the dependencies may be.
 check:
@@ -22,6 +22,15 @@ prometheus:
 # The status page in a headless Chromium, which must be installed.
 browser:
 	tests/browser/run
+
+# The Helm chart and the Containerfile, with the real helm against a real control plane.
+chart:
+	tests/containerfile
+	tests/chart/run
+
+# The binary of a release, with its checksum and what is in it, in dist/.
+release:
+	packaging/release
 
 # Against a real Kubernetes control plane, which it builds once into a cache.
 e2e:

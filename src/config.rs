@@ -70,18 +70,45 @@ pub struct Config {
 pub struct ExternalMetrics {
     /// Where it listens.
     pub listen: SocketAddr,
-    /// PEM certificate chain.
-    pub cert_file: PathBuf,
-    /// PEM key.
-    pub key_file: PathBuf,
-    /// PEM bundle of the authorities that signed the certificate, where it is known.
-    pub ca_file: Option<PathBuf>,
+    /// The certificate that it presents.
+    pub certificate: ServerCertificate,
     /// Who may ask.
     pub authorization: Authorization,
     /// Age up to which a decision is served as it is.
     pub fresh: Duration,
     /// Age up to which a decision is served while there is nothing newer.
     pub hold: Duration,
+}
+
+/// Where a server's certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerCertificate {
+    /// Somebody else makes and renews it.
+    Files {
+        /// PEM certificate chain.
+        cert_file: PathBuf,
+        /// PEM key.
+        key_file: PathBuf,
+        /// PEM bundle of the authorities that signed the certificate, where it is known.
+        ca_file: Option<PathBuf>,
+    },
+    /// Plimsoll does.
+    SelfManaged(SelfManaged),
+}
+
+/// A certificate that Plimsoll makes and renews, with an authority of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelfManaged {
+    /// The Secret that it is kept in.
+    pub secret: String,
+    /// The Service that it is for.
+    pub service: String,
+    /// The namespace of both; `None` stands for that of the pod.
+    pub namespace: Option<String>,
+    /// How long a certificate is valid.
+    pub leaf_lifetime: Duration,
+    /// How long an authority is valid.
+    pub ca_lifetime: Duration,
 }
 
 /// Who may ask for external metrics.

@@ -6,6 +6,7 @@
 //! their peers away and finish, and only then does the deciding end.
 
 mod announce;
+mod certificates;
 mod directory;
 mod kubernetes;
 mod reload;
@@ -27,10 +28,10 @@ use tracing::{error, info, warn};
 
 use crate::cli::{self, RunArgs};
 use crate::clock::Clock;
-use crate::collect::cluster::Expected;
 use crate::collect::scrape::{self, Board, Scraper, Target};
 use crate::collect::targets;
 use crate::config::{self, Authorization, Config, Files, Loaded};
+use crate::daemon::certificates::Followed;
 use crate::daemon::directory::Surroundings;
 use crate::daemon::kubernetes::Cluster;
 use crate::daemon::reload::{Origin, Reloader};
@@ -160,16 +161,18 @@ impl Daemon {
             history: Arc::clone(&common.history),
         };
         let ticks = Ticks::new(&config, parts);
+        let mut certificate = None;
         let external_metrics = match &config.external_metrics {
             Some(settings) => {
                 let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
                 let served =
-                    serve_external_metrics(settings, &common, trust, cluster.as_ref()).await?;
+                    serve_external_metrics(settings, &common, trust, cluster.as_ref(), &telemetry);
+                let Served { address, followed } = served.await?;
+                certificate = Some(followed.certificate);
                 let registration = cluster.as_ref().map(|cluster| {
-                    let expected = expected(settings, served.certificate);
-                    cluster.follow_registration(expected, &telemetry, &common)
+                    cluster.follow_registration(followed.expected, &telemetry, &common)
                 });
-                Some((served.address, registration))
+                Some((address, registration))
             }
             None => None,
         };
@@ -178,8 +181,10 @@ impl Daemon {
         let from = Origin { file: options.config_file, config: config.clone() };
         let reloader = Reloader::new(from, reloads, wanted, telemetry, common.clock);
         let registration = registration.flatten();
-        let api = status::surface(&common, &reloader, board, registration);
-        let admin = serve_admin(&config, &common, &reloader, api, options.log).await?;
+        let ready = common.ready(certificate);
+        let api = status::surface(&common, &reloader, board, registration, ready.clone());
+        let shown = Shown { api, ready, log: options.log };
+        let admin = serve_admin(&config, &common, &reloader, shown).await?;
         common.tasks.spawn(Arc::clone(&reloader).follow(common.stop.clone()));
         common.tasks.spawn(ticks.run(common.stop.clone()));
         info!(
@@ -242,6 +247,9 @@ impl Daemon {
     }
 }
 
+/// All readiness checks, as they are now.
+pub(crate) type Readiness = Arc<dyn Fn() -> Vec<Check> + Send + Sync>;
+
 // === impl Common ===
 
 impl Common {
@@ -260,13 +268,17 @@ impl Common {
     }
 
     /// Every readiness check.
-    pub(crate) fn ready(&self) -> impl Fn() -> Vec<Check> + Send + Sync + 'static {
+    /// `certificate` is what the external metrics API presents, if it is served.
+    pub(crate) fn ready(&self, certificate: Option<Arc<ServingCertificate>>) -> Readiness {
         let phases = self.phases.clone();
-        move || {
+        Arc::new(move || {
             let serving = *phases.borrow() == Phase::Serving;
             let shutdown = if serving { Ok(()) } else { Err("shutting down".into()) };
-            vec![("ping", Ok(())), ("shutdown", shutdown)]
-        }
+            let awaited = certificate.as_ref().is_some_and(|it| it.not_after().is_none());
+            let certificate =
+                if awaited { Err("no serving certificate yet".into()) } else { Ok(()) };
+            vec![("ping", Ok(())), ("shutdown", shutdown), ("certificate", certificate)]
+        })
     }
 
     fn surroundings(&self) -> anyhow::Result<Surroundings> {
@@ -310,26 +322,7 @@ fn trust(given: Option<&Arc<TrustAnchor>>, cluster: Option<&Cluster>) -> anyhow:
 /// The external metrics API where it is served.
 struct Served {
     address: SocketAddr,
-    certificate: Arc<ServingCertificate>,
-}
-
-/// What the `APIService` should say: the Service that the certificate is for, and the authority
-/// that signed it, where that is configured.
-fn expected(
-    settings: &config::ExternalMetrics,
-    certificate: Arc<ServingCertificate>,
-) -> impl Fn() -> Expected + Send + 'static {
-    let ca_file = settings.ca_file.clone();
-    move || {
-        let names = certificate.dns_names();
-        // An API server calls SERVICE.NAMESPACE.svc, so that name is among them.
-        let service = names.iter().find_map(|name| {
-            let (service, namespace) = name.strip_suffix(".svc")?.split_once('.')?;
-            Some((namespace.to_owned(), service.to_owned()))
-        });
-        let ca_bundle = ca_file.as_ref().and_then(|file| std::fs::read(file).ok());
-        Expected { service, ca_bundle }
-    }
+    followed: Followed,
 }
 
 async fn serve_external_metrics(
@@ -337,16 +330,12 @@ async fn serve_external_metrics(
     common: &Common,
     trust: Trust,
     cluster: Option<&Cluster>,
+    telemetry: &Telemetry,
 ) -> anyhow::Result<Served> {
-    let Common { clock, registry, stop, servers, tasks, phases, published, wva, .. } = common;
-    let files = tls::Settings {
-        cert_file: settings.cert_file.clone(),
-        key_file: settings.key_file.clone(),
-    };
-    let certificate = ServingCertificate::load(clock.now(), files).await;
-    let certificate = Arc::new(certificate.context("external_metrics.tls")?);
+    let Common { clock, registry, servers, tasks, phases, published, wva, .. } = common;
     let metrics = external_metrics::metrics::Metrics::register(registry)?;
-    metrics.certificate(certificate.not_after());
+    let followed =
+        certificates::follow(settings, common, cluster, &metrics, &telemetry.certificates).await?;
     let authorizer: Arc<dyn Authorize> = match (settings.authorization, cluster) {
         (Authorization::SubjectAccessReview, Some(cluster)) => {
             let lifetimes = Lifetimes::default();
@@ -362,31 +351,32 @@ async fn serve_external_metrics(
         ages: Ages { fresh: settings.fresh, hold: settings.hold },
         wva_metrics: *wva == Wva::Published,
     };
-    let api = Api::new(of_api, published.clone(), *clock, trust, authorizer, metrics.clone());
+    let api = Api::new(of_api, published.clone(), *clock, trust, authorizer, metrics);
     let listener = listen(settings.listen, "external_metrics.listen").await?;
     let address = listener.local_addr()?;
-    let server_config = tls::server_config(Arc::clone(&certificate))?;
+    let server_config = tls::server_config(Arc::clone(&followed.certificate))?;
     let (connections, phases) = (servers.clone(), phases.clone());
     servers.spawn(async move {
         let (api, limits) = (Arc::new(api), Limits::default());
         external_metrics::serve(listener, api, server_config, limits, phases, &connections).await;
     });
-    let (stop, clock, followed) = (stop.clone(), *clock, Arc::clone(&certificate));
-    tasks.spawn(async move {
-        let report = |outcome: &_| metrics.reload(outcome, followed.not_after());
-        followed.follow(clock, tls::RELOAD_INTERVAL, stop, report).await;
-    });
-    Ok(Served { address, certificate })
+    Ok(Served { address, followed })
+}
+
+/// What the admin port shows and does beside what all parts use.
+struct Shown {
+    api: Surface,
+    ready: Readiness,
+    log: Option<LogFilter>,
 }
 
 async fn serve_admin(
     config: &Config,
     common: &Common,
     reloader: &Arc<Reloader>,
-    api: Surface,
-    log: Option<LogFilter>,
+    shown: Shown,
 ) -> anyhow::Result<SocketAddr> {
-    let hooks = Arc::new(hooks(common, reloader, api, log));
+    let hooks = Arc::new(hooks(common, reloader, shown));
     let listener = listen(config.listen, "server.listen").await?;
     let address = listener.local_addr()?;
     let Common { tasks, stop, .. } = common;
@@ -399,9 +389,9 @@ async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 }
 
 /// What the admin port shows and does.
-fn hooks(common: &Common, reloader: &Arc<Reloader>, api: Surface, log: Option<LogFilter>) -> Hooks {
+fn hooks(common: &Common, reloader: &Arc<Reloader>, shown: Shown) -> Hooks {
+    let Shown { api, ready, log } = shown;
     let (registry, reloader) = (common.registry.clone(), Arc::clone(reloader));
-    let ready = common.ready();
     let api = status::answers(api, common.tasks.clone());
     let (deciding, alive_phases, tasks) =
         (common.published.clone(), common.phases.clone(), common.tasks.clone());
@@ -412,7 +402,7 @@ fn hooks(common: &Common, reloader: &Arc<Reloader>, api: Surface, log: Option<Lo
                 problem.to_string()
             })
         }),
-        ready: Box::new(ready),
+        ready: Box::new(move || ready()),
         alive: Box::new(move || {
             // The loop drops its end only when it ends, which outside a shutdown is a panic.
             let draining = *alive_phases.borrow() == Phase::Draining;

@@ -13,6 +13,7 @@
 
 pub mod admin;
 pub mod auth;
+pub mod certificates;
 mod page;
 pub mod tls;
 

@@ -4,6 +4,8 @@
 //! runs. The metrics say how the daemon does, not what it decides: those are in
 //! [`crate::publish::gauges`].
 
+mod certificates;
+
 use std::fs;
 use std::io::IsTerminal;
 
@@ -16,6 +18,8 @@ use prometheus::{
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry as Subscriber, reload};
+
+pub use crate::telemetry::certificates::Certificates;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +81,8 @@ pub struct Telemetry {
     pub api_service: GaugeVec,
     /// Kubernetes Events by reason and by what became of them.
     pub events: IntCounterVec,
+    /// The certificates that the daemon makes itself.
+    pub certificates: Certificates,
 }
 
 // === logs ===
@@ -188,6 +194,7 @@ impl Telemetry {
                 "Kubernetes Events by reason and by what became of them.",
                 &["reason", "outcome"],
             )?,
+            certificates: Certificates::register(registry)?,
         };
         telemetry.add_to(registry)?;
         registry.register(Box::new(build))?;
@@ -209,6 +216,7 @@ impl Telemetry {
             hpa_ignores,
             api_service,
             events,
+            certificates: _,
         } = self.clone();
         registry.register(Box::new(ticks))?;
         registry.register(Box::new(tick_duration))?;

@@ -28,7 +28,7 @@ pub use crate::collect::cluster::client::{ClientError, client};
 pub use crate::collect::cluster::follow::Pace;
 pub use crate::collect::cluster::hpa::{Direction, Finding, Follower, Ignored, Tolerances};
 pub use crate::collect::cluster::registration::{
-    Expected, Registration, authentication, registration,
+    API_SERVICE, Expected, Registration, authentication, registration,
 };
 pub use crate::collect::cluster::run::watch;
 use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, VariantKey};

@@ -89,6 +89,24 @@ sections! {
         /// PEM bundle of the authorities that signed the certificate. With it, a foreign `caBundle`
         /// in the `APIService` is noticed.
         ca_file: PathBuf,
+        /// A certificate that Plimsoll makes and renews itself, instead of files.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        self_managed: SelfManaged,
+    }
+
+    /// A certificate that Plimsoll makes and renews itself, with an authority of its own. It is kept
+    /// in a Secret, and the authority is written into the `APIService`.
+    SelfManaged {
+        /// The Secret. Required; it may be empty.
+        secret: String,
+        /// The Service that the API server calls. Required.
+        service: String,
+        /// Namespace of both; without it, that of the pod.
+        namespace: String,
+        /// How long a certificate is valid. It is renewed after two thirds of that.
+        leaf_lifetime: WrittenDuration,
+        /// How long an authority is valid. It is replaced after two thirds of that.
+        ca_lifetime: WrittenDuration,
     }
 
     /// How the process ends.

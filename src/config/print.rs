@@ -15,8 +15,8 @@ use crate::collect::targets::{Endpoint, Record, Scheme, Source};
 use crate::config::file::{self, File};
 use crate::config::written::{WrittenDuration, WrittenSize};
 use crate::config::{
-    Authorization, Config, ExternalMetrics, Files, Kubernetes, ScaleTarget, Scrape, Shutdown,
-    Surroundings, Targets, Variant, yaml,
+    Authorization, Config, ExternalMetrics, Files, Kubernetes, ScaleTarget, Scrape, SelfManaged,
+    ServerCertificate, Shutdown, Surroundings, Targets, Variant, yaml,
 };
 use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
 use crate::fleet::{ModelKey, Role, VariantSpec};
@@ -120,20 +120,37 @@ fn file(config: &Config) -> File {
     }
 }
 
+fn tls_section(certificate: ServerCertificate) -> file::ServerTls {
+    match certificate {
+        ServerCertificate::Files { cert_file, key_file, ca_file } => file::ServerTls {
+            cert_file: Some(cert_file),
+            key_file: Some(key_file),
+            ca_file,
+            self_managed: None,
+        },
+        ServerCertificate::SelfManaged(own) => {
+            let SelfManaged { secret, service, namespace, leaf_lifetime, ca_lifetime } = own;
+            let self_managed = file::SelfManaged {
+                secret: Some(secret),
+                service: Some(service),
+                namespace,
+                leaf_lifetime: Some(WrittenDuration(leaf_lifetime)),
+                ca_lifetime: Some(WrittenDuration(ca_lifetime)),
+            };
+            file::ServerTls { self_managed: Some(self_managed), ..file::ServerTls::default() }
+        }
+    }
+}
+
 fn external_metrics_section(served: Option<&ExternalMetrics>) -> file::ExternalMetrics {
     let Some(served) = served else {
         return file::ExternalMetrics { enabled: Some(false), ..Default::default() };
     };
-    let ExternalMetrics { listen, cert_file, key_file, ca_file, authorization, fresh, hold } =
-        served;
+    let ExternalMetrics { listen, certificate, authorization, fresh, hold } = served;
     file::ExternalMetrics {
         enabled: Some(true),
         listen: Some(listen.to_string()),
-        tls: Some(file::ServerTls {
-            cert_file: Some(cert_file.clone()),
-            key_file: Some(key_file.clone()),
-            ca_file: ca_file.clone(),
-        }),
+        tls: Some(tls_section(certificate.clone())),
         authorization: Some(match authorization {
             Authorization::SubjectAccessReview => file::Authorization::SubjectAccessReview,
             Authorization::TrustFrontProxy => file::Authorization::TrustFrontProxy,

@@ -3,12 +3,12 @@
 //! The defaults are the constants of this file and of [`scrape`]; the schema and the documents
 //! take them from here.
 
+mod certificate;
 mod scrape;
 mod variants;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::analyze::saturation::{Thresholds, TransitionRule};
@@ -187,19 +187,8 @@ fn resolve_external_metrics(
             "subject_access_review",
         );
     }
-    let file::ServerTls { cert_file, key_file, ca_file } = tls.clone().unwrap_or_default();
-    let mut required = |key: &str, written: &Option<PathBuf>| {
-        let path = join("external_metrics.tls", key);
-        if written.is_none() {
-            let rule = "is missing: the external metrics API is served over TLS only";
-            checks.problems.missing(path.clone(), rule);
-        }
-        checks.file(&path, written.as_ref()).unwrap_or_default()
-    };
-    let cert_file = required("cert_file", &cert_file);
-    let key_file = required("key_file", &key_file);
-    let ca_file = checks.file(&join("external_metrics.tls", "ca_file"), ca_file.as_ref());
-    Some(ExternalMetrics { listen, cert_file, key_file, ca_file, authorization, fresh, hold })
+    let certificate = certificate::resolve(tls.as_ref(), cluster, checks);
+    Some(ExternalMetrics { listen, certificate, authorization, fresh, hold })
 }
 
 /// Whether two listeners would want the same port of the same address.

@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::collect::cluster::Registration;
 use crate::collect::scrape::Board;
-use crate::daemon::Common;
+use crate::daemon::{Common, Readiness};
 use crate::daemon::reload::{Reloader, Shown};
 use crate::publish::api::{Surface, Vitals};
 use crate::server::admin::Documents;
@@ -23,8 +23,9 @@ pub(crate) fn surface(
     reloader: &Arc<Reloader>,
     board: Board,
     registration: Option<watch::Receiver<Option<Registration>>>,
+    ready: Readiness,
 ) -> Surface {
-    let (reloader, ready) = (Arc::clone(reloader), common.ready());
+    let reloader = Arc::clone(reloader);
     let started = common.clock.elapsed();
     Surface {
         published: common.published.clone(),

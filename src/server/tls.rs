@@ -4,7 +4,8 @@
 //! read again on a period and compared by content, because mounted secrets change by a swap of
 //! symbolic links, which watches on the file miss. A new pair is checked before it replaces the
 //! old one: key and certificate belong together, it is in its period of validity, and it names
-//! somebody. A pair that fails is refused and the old one stays.
+//! somebody. A pair that fails is refused and the old one stays. A pair that is in no file can be
+//! handed over instead; until one has been, no handshake succeeds.
 //!
 //! Client certificates are requested, and accepted whoever has signed them, provided that the
 //! client holds the key. The chain is judged for each request (see [`crate::server::auth`]), as Go
@@ -109,11 +110,11 @@ pub enum Reload {
     Replaced,
 }
 
-/// A serving certificate that follows its files.
+/// A serving certificate that can be replaced while it is in use.
 #[derive(Debug)]
 pub struct ServingCertificate {
     settings: Settings,
-    loaded: watch::Sender<Arc<Loaded>>,
+    loaded: watch::Sender<Option<Arc<Loaded>>>,
 }
 
 #[derive(Debug)]
@@ -137,21 +138,30 @@ impl ServingCertificate {
     /// When they cannot be read, or do not hold a certificate that clients could accept at `now`.
     pub async fn load(now: Timestamp, settings: Settings) -> Result<Self, CertificateError> {
         let loaded = check(now, &settings, read(&settings).await?)?;
-        Ok(Self { settings, loaded: watch::Sender::new(Arc::new(loaded)) })
+        Ok(Self { settings, loaded: watch::Sender::new(Some(Arc::new(loaded))) })
     }
 
-    /// When the certificate in use expires.
+    /// Of a certificate that is handed over by [`ServingCertificate::replace`]. The settings say
+    /// what messages call its parts.
     #[must_use]
-    pub fn not_after(&self) -> Timestamp {
-        self.loaded.borrow().not_after
+    pub fn awaited(settings: Settings) -> Self {
+        Self { settings, loaded: watch::Sender::new(None) }
+    }
+
+    /// When the certificate in use expires; `None` while there is none.
+    #[must_use]
+    pub fn not_after(&self) -> Option<Timestamp> {
+        self.loaded.borrow().as_ref().map(|loaded| loaded.not_after)
     }
 
     /// The names that the certificate in use is for.
     #[must_use]
     pub fn dns_names(&self) -> Vec<String> {
         let loaded = self.loaded.borrow();
-        let leaf = loaded.key.cert.first().map(|leaf| X509Certificate::from_der(leaf));
-        let Some(Ok((_, leaf))) = leaf else { return Vec::new() };
+        let leaf = loaded.as_ref().and_then(|loaded| loaded.key.cert.first());
+        let Some(Ok((_, leaf))) = leaf.map(|leaf| X509Certificate::from_der(leaf)) else {
+            return Vec::new();
+        };
         let Ok(Some(names)) = leaf.subject_alternative_name() else { return Vec::new() };
         let dns = names.value.general_names.iter().filter_map(|name| match name {
             GeneralName::DNSName(name) => Some((*name).to_owned()),
@@ -166,12 +176,27 @@ impl ServingCertificate {
     ///
     /// As [`ServingCertificate::load`]; the certificate in use stays.
     pub async fn reload(&self, now: Timestamp) -> Result<Reload, CertificateError> {
-        let files = read(&self.settings).await?;
-        if files == self.loaded.borrow().files {
+        let Files { cert, key } = read(&self.settings).await?;
+        self.replace(now, cert, key)
+    }
+
+    /// Uses this PEM from now on, if it is another than before and good.
+    ///
+    /// # Errors
+    ///
+    /// It is not a certificate that clients could accept at `now`; the one in use stays.
+    pub fn replace(
+        &self,
+        now: Timestamp,
+        cert: Vec<u8>,
+        key: Vec<u8>,
+    ) -> Result<Reload, CertificateError> {
+        let files = Files { cert, key };
+        if self.loaded.borrow().as_ref().is_some_and(|loaded| loaded.files == files) {
             return Ok(Reload::Unchanged);
         }
         let loaded = check(now, &self.settings, files)?;
-        self.loaded.send_replace(Arc::new(loaded));
+        self.loaded.send_replace(Some(Arc::new(loaded)));
         Ok(Reload::Replaced)
     }
 
@@ -188,11 +213,14 @@ impl ServingCertificate {
             match &outcome {
                 Ok(Reload::Unchanged) => {}
                 Ok(Reload::Replaced) => {
-                    info!(not_after = %self.not_after(), "The serving certificate was replaced");
+                    info!(
+                        not_after = self.not_after().map(tracing::field::display),
+                        "The serving certificate was replaced"
+                    );
                 }
                 Err(error) => warn!(
                     error = error as &dyn std::error::Error,
-                    not_after = %self.not_after(),
+                    not_after = self.not_after().map(tracing::field::display),
                     "The new serving certificate is refused and the old one stays"
                 ),
             }
@@ -203,7 +231,7 @@ impl ServingCertificate {
 
 impl ResolvesServerCert for ServingCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.loaded.borrow().key))
+        self.loaded.borrow().as_ref().map(|loaded| Arc::clone(&loaded.key))
     }
 }
 

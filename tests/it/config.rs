@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use plimsoll::collect::targets::{Record, Scheme, Source};
 use plimsoll::config::{
-    Authorization, Files, LoadError, Loaded, Problem, Severity, Surroundings, Targets, load, parse,
-    schema,
+    Authorization, Files, LoadError, Loaded, Problem, SelfManaged, ServerCertificate, Severity,
+    Surroundings, Targets, load, parse, schema,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -240,7 +240,68 @@ fn the_external_metrics_api_needs_what_it_is_served_with() {
     let trusting = valid(&external("authorization: trust_front_proxy").replace("true", "false"));
     let served = trusting.config.external_metrics.unwrap();
     assert_eq!(served.authorization, Authorization::TrustFrontProxy);
-    assert_eq!(served.cert_file, Path::new("/base/c"));
+    let files = ServerCertificate::Files {
+        cert_file: "/base/c".into(),
+        key_file: "/base/k".into(),
+        ca_file: None,
+    };
+    assert_eq!(served.certificate, files);
+}
+
+#[test]
+fn a_certificate_of_its_own_needs_a_cluster_a_secret_a_service_and_no_files() {
+    let own = |keys: &str| {
+        format!(
+            "kubernetes: {{enabled: true}}\n\
+             external_metrics: {{tls: {{self_managed: {{{keys}}}}}}}\n{VARIANT}"
+        )
+    };
+    let path = "external_metrics.tls.self_managed";
+    let named = "secret: s, service: v";
+    let config = valid(&own(named)).config;
+    let year = Duration::from_hours(24 * 365);
+    assert_eq!(
+        config.external_metrics.as_ref().unwrap().certificate,
+        ServerCertificate::SelfManaged(SelfManaged {
+            secret: "s".to_owned(),
+            service: "v".to_owned(),
+            namespace: None,
+            leaf_lifetime: year,
+            ca_lifetime: 10 * year,
+        })
+    );
+    assert_eq!(valid(&config.print()).config, config, "{}", config.print());
+    let written = own("secret: s, service: v, namespace: n, leaf_lifetime: 1m, ca_lifetime: 3m");
+    let config = valid(&written).config;
+    assert_eq!(valid(&config.print()).config, config, "{}", config.print());
+
+    let below = |key: &str| format!("{path}.{key}");
+    check_errors(&own(""), &[(&below("secret"), "is missing"), (&below("service"), "is missing")]);
+    check_errors(
+        &own("secret: S, service: a.b, namespace: \"\""),
+        &[
+            (&below("secret"), "name of a Secret"),
+            (&below("service"), "name of a Service"),
+            (&below("namespace"), "name of a namespace"),
+        ],
+    );
+    check_errors(
+        &own(&format!("{named}, leaf_lifetime: 1s, ca_lifetime: 3m")),
+        &[(&below("leaf_lifetime"), "must be from 1m")],
+    );
+    check_errors(
+        &own(&format!("{named}, leaf_lifetime: 1h, ca_lifetime: 2h")),
+        &[(&below("leaf_lifetime"), "a third of")],
+    );
+    let text = own(named);
+    check_errors(
+        &text.replace("tls: {", "tls: {cert_file: c, "),
+        &[("external_metrics.tls.cert_file", "beside external_metrics.tls.self_managed")],
+    );
+    check_errors(
+        &text.replace("true}", "false}").replace("{tls", "{authorization: trust_front_proxy, tls"),
+        &[(path, "needs kubernetes.enabled")],
+    );
 }
 
 #[test]

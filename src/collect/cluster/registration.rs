@@ -20,7 +20,8 @@ use crate::collect::cluster::follow::{Change, Failure, Pace, Selection, follow};
 
 const AUTHENTICATION_NAMESPACE: &str = "kube-system";
 const AUTHENTICATION_NAME: &str = "extension-apiserver-authentication";
-const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
+/// The one object that says who answers for external metrics.
+pub const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
 
 /// What the `APIService` should say. What is `None` is not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

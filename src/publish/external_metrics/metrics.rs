@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry,
     exponential_buckets,
 };
 
@@ -19,7 +19,8 @@ pub struct Metrics {
     duration: HistogramVec,
     authorizations: IntCounterVec,
     age: Histogram,
-    not_after: Gauge,
+    // Without a label, and without a sample until there is a certificate.
+    not_after: GaugeVec,
     reload_failures: IntCounter,
 }
 
@@ -62,9 +63,12 @@ impl Metrics {
                 )
                 .buckets(exponential_buckets(1.0, 1.364, 20)?),
             )?,
-            not_after: Gauge::new(
-                "plimsoll_tls_certificate_not_after_timestamp_seconds",
-                "When the serving certificate expires.",
+            not_after: GaugeVec::new(
+                Opts::new(
+                    "plimsoll_tls_certificate_not_after_timestamp_seconds",
+                    "When the serving certificate expires.",
+                ),
+                &[],
             )?,
             reload_failures: IntCounter::new(
                 "plimsoll_tls_reload_failures_total",
@@ -94,13 +98,15 @@ impl Metrics {
         self.age.observe(age.as_secs_f64());
     }
 
-    /// Records when the serving certificate expires.
-    pub fn certificate(&self, not_after: Timestamp) {
-        self.not_after.set(not_after.as_second() as f64);
+    /// Records when the serving certificate expires, if there is one.
+    pub fn certificate(&self, not_after: Option<Timestamp>) {
+        if let Some(not_after) = not_after {
+            self.not_after.with_label_values::<&str>(&[]).set(not_after.as_second() as f64);
+        }
     }
 
     /// Records an attempt to read the serving certificate again.
-    pub fn reload(&self, outcome: &Result<Reload, CertificateError>, not_after: Timestamp) {
+    pub fn reload(&self, outcome: &Result<Reload, CertificateError>, not_after: Option<Timestamp>) {
         if outcome.is_err() {
             self.reload_failures.inc();
         }

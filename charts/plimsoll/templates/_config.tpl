@@ -1,0 +1,51 @@
+{{/*
+The daemon's configuration: that of the values, and over it what only the chart knows. The schema of
+the values refuses the keys that are set here.
+*/}}
+{{- define "plimsoll.config" -}}
+{{- if not .Values.config.variants -}}
+{{- fail "config.variants: there must be at least one variant; values.yaml has one as a comment, and docs/configuration.md the keys" -}}
+{{- end -}}
+{{- $own := dict
+  "server" (dict "listen" "0.0.0.0:8080")
+  "kubernetes" (dict "enabled" true) -}}
+{{- if .Values.externalMetrics.enabled -}}
+{{- $tls := dict "cert_file" "/tls/tls.crt" "key_file" "/tls/tls.key" -}}
+{{- if eq .Values.tls.mode "certManager" -}}
+{{- $_ := set $tls "ca_file" "/tls/ca.crt" -}}
+{{- else if eq .Values.tls.mode "selfManaged" -}}
+{{- $own := dict
+  "secret" (include "plimsoll.tlsSecret" .)
+  "service" (include "plimsoll.fullname" .)
+  "namespace" .Release.Namespace
+  "leaf_lifetime" .Values.tls.selfManaged.leafLifetime
+  "ca_lifetime" .Values.tls.selfManaged.caLifetime -}}
+{{- $tls = dict "self_managed" $own -}}
+{{- end -}}
+{{- $served := dict
+  "enabled" true
+  "listen" (printf "0.0.0.0:%v" .Values.externalMetrics.port)
+  "tls" $tls -}}
+{{- $_ := set $own "external_metrics" $served -}}
+{{- else -}}
+{{- $_ := set $own "external_metrics" (dict "enabled" false) -}}
+{{- end -}}
+{{- if .Values.state.enabled -}}
+{{- $_ := set $own "state_file" "/var/lib/plimsoll/state.json" -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite (deepCopy .Values.config) $own) -}}
+{{- end -}}
+
+{{/*
+The keys that the daemon cannot change while it runs: it refuses a new file that differs in one. So
+their hash is on the pods, which a change restarts. Everything else is loaded by the running daemon.
+*/}}
+{{- define "plimsoll.fixedConfig" -}}
+{{- $config := fromYaml (include "plimsoll.config" .) -}}
+{{- $fixed := dict -}}
+{{- range list "server" "external_metrics" "shutdown" "kubernetes" "compatibility" -}}
+{{- $_ := set $fixed . (get $config .) -}}
+{{- end -}}
+{{- $_ := set $fixed "scrape.concurrency" (dig "scrape" "concurrency" "" $config) -}}
+{{- toJson $fixed -}}
+{{- end -}}

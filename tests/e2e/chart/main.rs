@@ -1,0 +1,157 @@
+//! The Helm chart as it is: installed by helm into a real control plane, with Plimsoll as a process
+//! in the place of its pod. `tests/chart/run` starts the control plane and runs these, in order.
+//!
+//! The process has the configuration of the rendered `ConfigMap` and the token of the chart's
+//! service account, and nothing else: what the chart does not grant, it cannot do. Only addresses
+//! are set over it, because the process listens where the API server looks for the pod.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+#[expect(dead_code, reason = "these engines neither hang nor are they counted")]
+#[path = "../engines.rs"]
+mod engines;
+#[path = "../page.rs"]
+mod page;
+mod release;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::release::{Handshake, release, stays, until};
+
+const HPA: &str = include_str!("../../../examples/hpa.yaml");
+
+/// Long enough to see a renewal of each certificate, and the authority's from end to end.
+const LIFETIMES: [&str; 2] =
+    ["tls.selfManaged.leafLifetime=1m", "tls.selfManaged.caLifetime=3m"];
+
+#[test]
+fn a_a_stock_hpa_scales_by_what_the_chart_installs() {
+    let release = release();
+    release.install(&[]);
+    release.apply(&HPA.replace("namespace: shop", "namespace: production"));
+    release.engines.load("production", 0.3);
+    let daemon = release.start("first");
+    release.available();
+    release.engines.load("production", 2.0);
+    until("3 replicas", || (release.replicas("production")? == 3).then_some(()));
+    release.engines.load("production", 0.3);
+    until("1 replica", || (release.replicas("production")? == 1).then_some(()));
+    assert_eq!(release.handshake(&daemon), Handshake::Trusted);
+}
+
+#[test]
+fn b_a_second_replica_presents_the_same_certificate_and_writes_none() {
+    let release = release();
+    let (one, two) = (release.start("first"), release.start("second"));
+    for daemon in [&one, &two] {
+        until("a handshake", || (release.handshake(daemon) == Handshake::Trusted).then_some(()));
+    }
+    let expiry = "plimsoll_tls_certificate_not_after_timestamp_seconds";
+    assert_eq!(one.gauge(release, expiry), two.gauge(release, expiry));
+    for daemon in [&one, &two] {
+        assert_eq!(daemon.changes(release, ""), 0.0, "nothing was due");
+    }
+}
+
+#[test]
+fn c_the_account_may_do_what_is_listed_and_nothing_else() {
+    let release = release();
+    let everywhere: BTreeSet<&str> = [
+        "deployments.apps [list watch]",
+        "deployments.apps/scale [get]",
+        "horizontalpodautoscalers.autoscaling [list watch]",
+        "pods [list watch]",
+        "apiservices.apiregistration.k8s.io v1beta1.external.metrics.k8s.io [get list watch patch]",
+        "subjectaccessreviews.authorization.k8s.io [create]",
+        "tokenreviews.authentication.k8s.io [create]",
+    ]
+    .into();
+    let own = ["secrets plimsoll-certificate [get update]"];
+    let system = ["configmaps extension-apiserver-authentication [get list watch]"];
+    for (namespace, more) in
+        [("plimsoll", &own[..]), ("kube-system", &system[..]), ("production", &[]), ("staging", &[])]
+    {
+        let wanted: BTreeSet<String> =
+            everywhere.iter().chain(more).map(|rule| (*rule).to_owned()).collect();
+        assert_eq!(release.permissions(namespace), wanted, "in {namespace}");
+    }
+}
+
+#[test]
+fn d_a_restricted_account_sees_only_its_namespaces() {
+    let release = release();
+    release.upgrade(&["rbac.namespaces={production}"]);
+    let sees = |namespace| release.permissions(namespace).contains("pods [list watch]");
+    assert!(sees("production"));
+    assert!(!sees("staging") && !sees("plimsoll") && !sees("kube-system"));
+    let daemon = release.start("first");
+    release.available();
+    release.engines.load("production", 1.3);
+    until("2 replicas", || (release.replicas("production")? == 2).then_some(()));
+    release.upgrade(&[]);
+    drop(daemon);
+}
+
+#[test]
+fn e_an_authority_is_replaced_and_no_call_fails() {
+    let release = release();
+    release.upgrade(&LIFETIMES);
+    let (one, two) = (release.start("first"), release.start("second"));
+    // Both find the Secret empty, and one of them is refused when it writes.
+    release.forget_certificate();
+    let made = || one.changes(release, "everything") + two.changes(release, "everything");
+    until("a certificate", || (made() > 0.0).then_some(()));
+    for daemon in [&one, &two] {
+        until("a handshake", || (release.handshake(daemon) == Handshake::Trusted).then_some(()));
+    }
+    release.available();
+    let since = release.available_since();
+    let path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/production/plimsoll_desired_replicas";
+    until("an answer", || release.kubectl(&["get", "--raw", path]).ok());
+    let changes = |change| one.changes(release, change) + two.changes(release, change);
+    let mut calls = 0;
+    release::within(Duration::from_mins(8), "an authority that has replaced another", || {
+        let answer = release.kubectl(&["get", "--raw", path]);
+        assert!(answer.is_ok(), "call {calls}: {answer:?}");
+        for daemon in [&one, &two] {
+            assert_eq!(release.handshake(daemon), Handshake::Trusted, "call {calls}");
+        }
+        calls += 1;
+        (changes("retirement") > 0.0).then_some(())
+    });
+    stays("trusted", Duration::from_secs(15), || {
+        [&one, &two].iter().all(|daemon| release.handshake(daemon) == Handshake::Trusted)
+    });
+    assert!(changes("authority") >= 1.0 && changes("certificate") >= 1.0);
+    assert_eq!(release.available_since(), since, "it was available throughout");
+    assert!(calls > 100, "{calls} calls are too few to mean something");
+}
+
+#[test]
+fn f_what_somebody_else_does_is_mended_or_said() {
+    let release = release();
+    release.upgrade(&[]);
+    release.forget_certificate();
+    let daemon = release.start("first");
+    until("a handshake", || (release.handshake(&daemon) == Handshake::Trusted).then_some(()));
+    // As KEDA's operator does.
+    release.write_ca_bundle("LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg==");
+    until("our authority", || (release.handshake(&daemon) == Handshake::Trusted).then_some(()));
+
+    release.restart_api_server();
+    until("a handshake", || (release.handshake(&daemon) == Handshake::Trusted).then_some(()));
+
+    let secret = ["patch", "secret", "plimsoll-certificate", "-n", "plimsoll", "--type=merge", "-p"];
+    let foreign = "{\"data\": {\"tls.key\": \"Zm9yZWlnbg==\"}}";
+    release.kubectl(&[&secret[..], &[foreign]].concat()).unwrap();
+    let failures = "plimsoll_tls_failures_total{operation=\"use_secret\"}";
+    until("a failure", || daemon.gauge(release, failures).filter(|count| *count > 0.0));
+    assert_eq!(release.handshake(&daemon), Handshake::Trusted, "the last good one stays");
+    let log = daemon.log();
+    assert!(log.contains("tls.key is not the key of the certificate beside it"), "{log}");
+
+    let before = daemon.changes(release, "everything");
+    release.forget_certificate();
+    until("a new certificate", || (daemon.changes(release, "everything") > before).then_some(()));
+    until("a handshake", || (release.handshake(&daemon) == Handshake::Trusted).then_some(()));
+}
