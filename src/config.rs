@@ -31,7 +31,7 @@ use crate::collect::targets::{Endpoint, Source};
 use crate::config::check::Checks;
 use crate::config::problem::List;
 use crate::config::written::WrittenDuration;
-use crate::fleet::{ModelName, VariantSpec};
+use crate::fleet::{ModelName, Namespace, VariantSpec};
 use crate::pipeline::Policy;
 
 /// The largest configuration file: more than a thousand variants, and far less than a log file
@@ -59,7 +59,7 @@ pub struct Config {
     pub policy: Policy,
     /// Scrapes at the same time, all variants together.
     pub scrape_concurrency: usize,
-    /// The variants in the order of the file; never empty.
+    /// The variants in the order of the file; empty only where they are discovered.
     pub variants: Vec<Variant>,
     /// How replicas are scraped where the variant does not say otherwise.
     pub scrape: Scrape,
@@ -138,6 +138,19 @@ pub struct Kubernetes {
     pub context: Option<String>,
     /// Whether changes of decisions are written as Kubernetes Events.
     pub events: bool,
+    /// Where variants are discovered; `None` where they are not.
+    pub discovery: Option<Discovery>,
+}
+
+/// How variants are discovered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discovery {
+    /// The namespaces that are looked through; all of them where the list is empty.
+    pub namespaces: Vec<Namespace>,
+    /// A label selector for the objects; `None` for all.
+    pub selector: Option<String>,
+    /// Whether annotations for the workload variant autoscaler count too.
+    pub wva: bool,
 }
 
 /// One variant: what it is, where its replicas are, and how they are scraped.

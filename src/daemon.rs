@@ -8,6 +8,7 @@
 mod announce;
 mod certificates;
 mod directory;
+mod discovery;
 mod kubernetes;
 mod reload;
 mod status;
@@ -177,9 +178,9 @@ impl Daemon {
             None => None,
         };
         let (external_metrics, registration) = external_metrics.unzip();
-        let wanted = cluster.as_ref().map(Cluster::wanted);
+        let needs = cluster.as_ref().map(Cluster::needs);
         let from = Origin { file: options.config_file, config: config.clone() };
-        let reloader = Reloader::new(from, reloads, wanted, telemetry, common.clock);
+        let reloader = Reloader::new(from, reloads, needs, telemetry, common.clock);
         let registration = registration.flatten();
         let ready = common.ready(certificate);
         let api = status::surface(&common, &reloader, board, registration, ready.clone());

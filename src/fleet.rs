@@ -4,6 +4,8 @@
 //! accelerator with one engine configuration. A [`Fleet`] holds what is configured and discovered
 //! at one moment. It says nothing about load.
 
+pub(crate) mod names;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;

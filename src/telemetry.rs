@@ -83,6 +83,8 @@ pub struct Telemetry {
     pub events: IntCounterVec,
     /// The certificates that the daemon makes itself.
     pub certificates: Certificates,
+    /// The cluster's objects that declare variants, by what has become of them.
+    pub discovery_objects: GaugeVec,
 }
 
 // === logs ===
@@ -195,6 +197,11 @@ impl Telemetry {
                 &["reason", "outcome"],
             )?,
             certificates: Certificates::register(registry)?,
+            discovery_objects: gauges(
+                "plimsoll_discovery_objects",
+                "Objects with annotations by their state: accepted, refused or shadowed by another.",
+                &["state"],
+            )?,
         };
         telemetry.add_to(registry)?;
         registry.register(Box::new(build))?;
@@ -217,6 +224,7 @@ impl Telemetry {
             api_service,
             events,
             certificates: _,
+            discovery_objects,
         } = self.clone();
         registry.register(Box::new(ticks))?;
         registry.register(Box::new(tick_duration))?;
@@ -229,6 +237,7 @@ impl Telemetry {
         registry.register(Box::new(reload_success_time))?;
         registry.register(Box::new(hpa_ignores))?;
         registry.register(Box::new(api_service))?;
+        registry.register(Box::new(discovery_objects))?;
         registry.register(Box::new(events))
     }
 }

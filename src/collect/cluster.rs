@@ -1,9 +1,11 @@
 //! The cluster: scale targets, their pods and their HPAs, watched.
 //!
-//! What is watched follows from the variants: the kinds of their scale targets and the HPAs in
-//! their namespaces, and the pods behind each target. Nothing is watched in a namespace without a
+//! What is watched follows from the variants: the kinds of their scale targets and what scales them
+//! in their namespaces, and the pods behind each target. Nothing is watched in a namespace without a
 //! variant, and a namespace that refuses leaves the others alone. The scale subresource, which
-//! cannot be watched, is read when its object has changed.
+//! cannot be watched, is read when its object has changed. Where variants are to be discovered as
+//! well, the same watches see every object that may declare one; over a whole cluster there is then
+//! one watch for each kind, and none for each namespace.
 //!
 //! A listing carries `as_of`, the last instant at which every watch that it rests on was connected
 //! and had told all it knew. While the watches are sound it advances with the heartbeat; when one
@@ -13,27 +15,45 @@
 //! [`Pace::grace`], and `as_of` is too young by up to that much until then.
 
 mod client;
+pub mod discovery;
 mod follow;
 mod hpa;
+mod keda;
+mod keys;
+mod pod;
 mod registration;
 mod run;
+mod scalers;
 mod world;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 pub use crate::collect::cluster::client::{ClientError, client};
+use crate::collect::cluster::discovery::Discover;
+pub use crate::collect::cluster::discovery::Discovery;
 pub use crate::collect::cluster::follow::Pace;
 pub use crate::collect::cluster::hpa::{Direction, Finding, Follower, Ignored, Tolerances};
+pub use crate::collect::cluster::keda::Paused;
 pub use crate::collect::cluster::registration::{
     API_SERVICE, Expected, Registration, authentication, registration,
 };
 pub use crate::collect::cluster::run::watch;
-use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, VariantKey};
+use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, Role, VariantKey};
 use crate::observe::{Listing, Scale, WhyUnknown};
 use crate::units::Replicas;
+
+/// What is to be watched.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Needs {
+    /// The variants that are declared.
+    pub variants: Vec<Wanted>,
+    /// What is to be discovered beside them, if anything.
+    pub discover: Option<Discover>,
+}
 
 /// A variant whose scale target is to be watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,13 +78,17 @@ pub enum WantedTarget {
     },
     /// The pods that this label selector matches, where nothing has a scale subresource.
     Selector(String),
+    /// Nothing: its replicas are listed outside the cluster. Its name is taken all the same.
+    Elsewhere,
 }
 
 /// What is known of every wanted variant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterState {
-    /// Each wanted variant, known or not.
+    /// Each wanted variant of the cluster, declared or discovered, known or not.
     pub variants: BTreeMap<VariantKey, VariantState>,
+    /// What is discovered.
+    pub discovery: Arc<Discovery>,
 }
 
 /// What is known of one variant.
@@ -80,6 +104,8 @@ pub struct VariantState {
     pub follower: Option<Follower>,
     /// What keeps its HPA from following its desired number.
     pub findings: Vec<Finding>,
+    /// What its pods say that they serve of a request, if they do.
+    pub role: Option<Role>,
     current: Option<Replicas>,
 }
 
@@ -100,6 +126,8 @@ pub struct Pod {
     pub terminating: bool,
     /// The node that it runs on, once it has one.
     pub node: Option<String>,
+    /// What its labels say that it serves of a request, if they do.
+    pub role: Option<Role>,
 }
 
 /// Where a pod is in its life.
@@ -127,6 +155,7 @@ impl VariantState {
             as_of,
             follower: None,
             findings: Vec::new(),
+            role: None,
             current: None,
         }
     }

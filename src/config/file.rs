@@ -52,7 +52,8 @@ sections! {
         enforce: Enforce,
         /// How replicas are scraped.
         scrape: Scrape,
-        /// The variants: scalable workloads, each serving one model.
+        /// The variants: scalable workloads, each serving one model. May be empty only where
+        /// `kubernetes.discovery` finds them.
         #[schemars(with = "Option<Vec<Variant>>")]
         variants: Items<Variant>,
     }
@@ -127,6 +128,21 @@ sections! {
         context: String,
         /// Whether changes of decisions are written as Kubernetes Events.
         events: bool,
+        /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
+        discovery: Discovery,
+    }
+
+    /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
+    Discovery {
+        /// Whether the cluster is looked through for annotations.
+        enabled: bool,
+        /// The namespaces that are looked through. An empty list is all of them.
+        #[schemars(with = "Option<Vec<String>>")]
+        namespaces: Items<String>,
+        /// A label selector; objects that it does not match are left alone.
+        selector: String,
+        /// Whether annotations for the workload variant autoscaler count too.
+        wva: bool,
     }
 
     /// Names that other programs know.

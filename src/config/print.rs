@@ -15,8 +15,8 @@ use crate::collect::targets::{Endpoint, Record, Scheme, Source};
 use crate::config::file::{self, File};
 use crate::config::written::{WrittenDuration, WrittenSize};
 use crate::config::{
-    Authorization, Config, ExternalMetrics, Files, Kubernetes, ScaleTarget, Scrape, SelfManaged,
-    ServerCertificate, Shutdown, Surroundings, Targets, Variant, yaml,
+    Authorization, Config, Discovery, ExternalMetrics, Files, Kubernetes, ScaleTarget, Scrape,
+    SelfManaged, ServerCertificate, Shutdown, Surroundings, Targets, Variant, yaml,
 };
 use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
 use crate::fleet::{ModelKey, Role, VariantSpec};
@@ -161,10 +161,21 @@ fn external_metrics_section(served: Option<&ExternalMetrics>) -> file::ExternalM
 }
 
 fn kubernetes_section(kubernetes: Option<&Kubernetes>) -> file::Kubernetes {
-    let Some(Kubernetes { kubeconfig, context, events }) = kubernetes.cloned() else {
-        return file::Kubernetes { enabled: Some(false), ..Default::default() };
+    let Some(Kubernetes { kubeconfig, context, events, discovery }) = kubernetes.cloned() else {
+        let discovery = Some(discovery_section(None));
+        return file::Kubernetes { enabled: Some(false), discovery, ..Default::default() };
     };
-    file::Kubernetes { enabled: Some(true), kubeconfig, context, events: Some(events) }
+    let (enabled, events) = (Some(true), Some(events));
+    let discovery = Some(discovery_section(discovery));
+    file::Kubernetes { enabled, kubeconfig, context, events, discovery }
+}
+
+fn discovery_section(discovery: Option<Discovery>) -> file::Discovery {
+    let enabled = Some(discovery.is_some());
+    let none = || Discovery { namespaces: Vec::new(), selector: None, wva: true };
+    let Discovery { namespaces, selector, wva } = discovery.unwrap_or_else(none);
+    let namespaces = namespaces.iter().map(|name| Some(name.to_string())).collect();
+    file::Discovery { enabled, namespaces: Some(namespaces), selector, wva: Some(wva) }
 }
 
 fn saturation_section(policy: &Policy) -> file::Saturation {

@@ -18,7 +18,9 @@ use crate::config::names;
 use crate::config::problem::join;
 use crate::config::resolve::scrape::Scraped;
 use crate::config::written::WrittenDuration;
-use crate::config::{Authorization, Config, ExternalMetrics, Kubernetes, Shutdown, Variant};
+use crate::config::{
+    Authorization, Config, Discovery, ExternalMetrics, Kubernetes, Shutdown, Variant,
+};
 use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
 use crate::fleet::{ModelKey, ModelName, Namespace};
 use crate::pipeline::Policy;
@@ -105,8 +107,11 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let shutdown = resolve_shutdown(&shutdown.clone().unwrap_or_default(), checks);
     let state_file = checks.file_to_write("state_file", state_file.as_ref());
     let global = scrape::resolve(scrape.as_ref(), checks);
-    let variants = variants::resolve(variants.as_deref(), &global, kubernetes.is_some(), checks);
-    let policy = Policies { observe, saturation, enforce }.resolve(&global, &variants, checks);
+    let discovers = kubernetes.as_ref().is_some_and(|it| it.discovery.is_some());
+    let sources = variants::Listed { cluster: kubernetes.is_some(), discovery: discovers };
+    let variants = variants::resolve(variants.as_deref(), &global, sources, checks);
+    let policy = Policies { discovery: discovers, observe, saturation, enforce }
+        .resolve(&global, &variants, checks);
     let Scraped { scrape, concurrency } = global;
     Some(Config {
         tick_interval,
@@ -124,14 +129,21 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
 }
 
 fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Option<Kubernetes> {
-    let file::Kubernetes { enabled, kubeconfig, context, events } = section;
+    let file::Kubernetes { enabled, kubeconfig, context, events, discovery } = section;
     if enabled.unwrap_or(false) {
         let kubeconfig = checks.file("kubernetes.kubeconfig", kubeconfig.as_ref());
         let rule = "must be the name of a context";
         let context =
             checks.text("kubernetes.context", context.as_deref(), names::is_label_text, rule);
+        let discovery = resolve_discovery(discovery.unwrap_or_default(), checks);
         let context = context.map(ToOwned::to_owned);
-        return Some(Kubernetes { kubeconfig, context, events: events.unwrap_or(true) });
+        let events = events.unwrap_or(true);
+        return Some(Kubernetes { kubeconfig, context, events, discovery });
+    }
+    let discovers = discovery.is_some_and(|section| section.enabled == Some(true));
+    if discovers {
+        let rule = "needs kubernetes.enabled to be true";
+        checks.problems.error_at("kubernetes.discovery.enabled", rule);
     }
     for (key, written) in [
         ("kubeconfig", kubeconfig.is_some()),
@@ -144,6 +156,34 @@ fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Opt
         }
     }
     None
+}
+
+fn resolve_discovery(section: file::Discovery, checks: &mut Checks<'_>) -> Option<Discovery> {
+    let file::Discovery { enabled, namespaces, selector, wva } = section;
+    let path = |key| join("kubernetes.discovery", key);
+    let mut resolved: Vec<Namespace> = Vec::new();
+    for (at, namespace) in namespaces.as_deref().unwrap_or_default().iter().enumerate() {
+        let path = format!("{}[{at}]", path("namespaces"));
+        let text = checks.text(&path, namespace.as_deref(), names::is_dns_label, names::DNS_LABEL);
+        let Some(namespace) = text.and_then(Namespace::new) else { continue };
+        if resolved.contains(&namespace) {
+            checks.problems.warning(path, "is in the list already");
+        } else {
+            resolved.push(namespace);
+        }
+    }
+    let rule = "must be a label selector, such as \"team=chat,tier in (gold, silver)\"";
+    let selector = checks.text(&path("selector"), selector.as_deref(), names::is_selector, rule);
+    let selector = selector.map(ToOwned::to_owned);
+    let enabled = enabled.unwrap_or(false);
+    let wva = wva.unwrap_or(true);
+    let written =
+        [("namespaces", !resolved.is_empty()), ("selector", selector.is_some()), ("wva", !wva)];
+    for (key, _) in written.iter().filter(|(_, written)| *written && !enabled) {
+        let rule = "has no effect, because kubernetes.discovery.enabled is not true";
+        checks.problems.warning(path(key), rule);
+    }
+    enabled.then_some(Discovery { namespaces: resolved, selector, wva })
 }
 
 fn resolve_external_metrics(
@@ -207,6 +247,8 @@ fn resolve_shutdown(section: &file::Shutdown, checks: &mut Checks<'_>) -> Shutdo
 
 /// The sections that become the policy.
 struct Policies<'a> {
+    /// Whether there may be variants that are not in the file.
+    discovery: bool,
     observe: &'a Option<file::Observe>,
     saturation: &'a Option<file::Saturation>,
     enforce: &'a Option<file::Enforce>,
@@ -231,7 +273,8 @@ impl Policies<'_> {
         let numbers = Numbers::DEFAULT.overlaid("saturation", &written, checks);
         numbers.check_together("saturation", checks);
         let overrides = saturation.overrides.unwrap_or_default();
-        let overrides = resolve_overrides(&overrides, &numbers, variants, checks);
+        let known = (!self.discovery).then_some(variants);
+        let overrides = resolve_overrides(&overrides, &numbers, known, checks);
         let patience = "saturation.transition_patience";
         let transition_patience = checks
             .duration(patience, saturation.transition_patience, &AGES)
@@ -367,7 +410,7 @@ impl Numbers {
 fn resolve_overrides(
     written: &BTreeMap<String, Option<file::Thresholds>>,
     numbers: &Numbers,
-    variants: &[Variant],
+    known: Option<&[Variant]>,
     checks: &mut Checks<'_>,
 ) -> BTreeMap<ModelKey, Thresholds> {
     let mut overrides = BTreeMap::new();
@@ -391,7 +434,8 @@ fn resolve_overrides(
             numbers.check_together(&path, checks);
         }
         let key = ModelKey { namespace, model };
-        if !variants.iter().any(|variant| variant.spec.model_key() == key) {
+        let serves = |variant: &Variant| variant.spec.model_key() == key;
+        if known.is_some_and(|variants| !variants.iter().any(serves)) {
             checks.problems.warning(path, "has no effect, because no variant serves this model");
         }
         overrides.extend(numbers.thresholds().map(|thresholds| (key, thresholds)));

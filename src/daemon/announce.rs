@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::collect::cluster::{ClusterState, Finding, Ignored, Wanted, WantedTarget};
+use crate::collect::cluster::{ClusterState, Finding, Ignored, Needs, Wanted, WantedTarget};
 use crate::fleet::VariantKey;
 use crate::publish::Published;
 use crate::publish::events::decisions::Herald;
@@ -16,22 +16,22 @@ use crate::publish::events::{Event, Reason, Recorder, Reference};
 pub(crate) struct Announcer {
     recorder: Recorder,
     herald: Herald,
-    wanted: watch::Receiver<Arc<[Wanted]>>,
+    needs: watch::Receiver<Arc<Needs>>,
     targets: BTreeMap<VariantKey, WantedTarget>,
 }
 
 impl Announcer {
-    pub(crate) fn new(recorder: Recorder, wanted: watch::Receiver<Arc<[Wanted]>>) -> Self {
+    pub(crate) fn new(recorder: Recorder, needs: watch::Receiver<Arc<Needs>>) -> Self {
         let mut announcer =
-            Self { recorder, herald: Herald::default(), wanted, targets: BTreeMap::new() };
+            Self { recorder, herald: Herald::default(), needs, targets: BTreeMap::new() };
         announcer.index();
         announcer
     }
 
     fn index(&mut self) {
-        let wanted = self.wanted.borrow_and_update().clone();
+        let needs = self.needs.borrow_and_update().clone();
         let target = |want: &Wanted| (want.variant.clone(), want.target.clone());
-        self.targets = wanted.iter().map(target).collect();
+        self.targets = needs.variants.iter().map(target).collect();
     }
 
     /// Says what a tick changed.
@@ -42,7 +42,7 @@ impl Announcer {
         after: &Published,
         cluster: &ClusterState,
     ) {
-        if self.wanted.has_changed().unwrap_or(false) {
+        if self.needs.has_changed().unwrap_or(false) {
             self.index();
         }
         for told in self.herald.tell(now, before, after) {
@@ -76,7 +76,7 @@ impl Announcer {
             (None, Some(WantedTarget::Scale { api_version, kind, name })) => {
                 (api_version.as_str(), kind.as_str(), name.as_str())
             }
-            (None, Some(WantedTarget::Selector(_)) | None) => return,
+            (None, Some(WantedTarget::Selector(_) | WantedTarget::Elsewhere) | None) => return,
         };
         let on = Reference {
             api_version: api_version.to_owned(),

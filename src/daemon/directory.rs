@@ -1,5 +1,9 @@
 //! The directory: what there is to scrape, put together from the configuration, the lists outside
 //! Kubernetes and the watched cluster.
+//!
+//! Variants are declared in the configuration or discovered in the cluster. They are put together
+//! anew whenever either changes, so a reload keeps what is discovered, and a discovery what is
+//! declared.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,12 +15,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::collect::cluster::{ClusterState, Wanted, WantedTarget};
+use crate::collect::cluster::discovery::{Discover, Discovered, Filter, Vocabulary};
+use crate::collect::cluster::{ClusterState, Discovery, Needs, Wanted, WantedTarget};
 use crate::collect::scrape::Target;
-use crate::collect::targets::{Listed, Lister, Metrics, NameServer, Source};
-use crate::config::{Config, Targets, Variant};
-use crate::fleet::{Fleet, ModelName, VariantKey};
+use crate::collect::targets::{Endpoint, Listed, Lister, Metrics, NameServer, Source};
+use crate::config::{self, Config, Scrape, Targets, Variant};
+use crate::fleet::{Fleet, ModelName, Role, VariantKey, VariantSpec};
 use crate::observe::{Listing, Scale, WhyUnknown};
+use crate::publish::selector::Selector;
 
 /// What listers need beside their source.
 #[derive(Clone)]
@@ -34,16 +40,31 @@ pub(crate) struct Seen {
     pub(crate) targets: Vec<Target>,
 }
 
-/// The variants of the configuration and where their replicas are listed.
+/// The variants and where their replicas are listed.
 pub(crate) struct Directory {
     fleet: Arc<Fleet>,
     entries: BTreeMap<VariantKey, Entry>,
+    /// How replicas of discovered variants are scraped where nothing else is said.
+    scrape: Scrape,
+    discovery: Arc<Discovery>,
+    /// What the pods of discovered variants have said of their roles; without a pod nothing says it.
+    roles: BTreeMap<VariantKey, Role>,
 }
 
 struct Entry {
     variant: Variant,
     /// `None` for replicas that the cluster lists.
     list: Option<List>,
+    origin: Origin,
+}
+
+/// Where a variant is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The configuration.
+    Declared,
+    /// The cluster.
+    Discovered,
 }
 
 /// A running lister; dropping it ends it.
@@ -56,7 +77,13 @@ struct List {
 impl Directory {
     /// Starts to list every variant that is listed outside Kubernetes.
     pub(crate) fn new(config: &Config, surroundings: &Surroundings) -> Self {
-        let mut directory = Self { fleet: Arc::default(), entries: BTreeMap::new() };
+        let mut directory = Self {
+            fleet: Arc::default(),
+            entries: BTreeMap::new(),
+            scrape: config.scrape.clone(),
+            discovery: Arc::default(),
+            roles: BTreeMap::new(),
+        };
         directory.replace(config, surroundings);
         directory
     }
@@ -64,7 +91,7 @@ impl Directory {
     /// Goes on with another configuration; lists whose source stays the same go on undisturbed.
     pub(crate) fn replace(&mut self, config: &Config, surroundings: &Surroundings) {
         let mut old = std::mem::take(&mut self.entries);
-        self.fleet = Arc::new(Fleet::new(config.variants.iter().map(|it| it.spec.clone())));
+        self.scrape = config.scrape.clone();
         for variant in &config.variants {
             let known = old.remove(&variant.spec.key).and_then(|entry| entry.list);
             let list = match &variant.targets {
@@ -75,16 +102,54 @@ impl Directory {
                 ),
                 Targets::ScaleTarget(_) | Targets::Selector(_) => None,
             };
-            let entry = Entry { variant: variant.clone(), list };
+            let entry = Entry { variant: variant.clone(), list, origin: Origin::Declared };
             self.entries.insert(variant.spec.key.clone(), entry);
         }
+        self.put_together();
+    }
+
+    /// Takes in what is discovered now.
+    pub(crate) fn discover(&mut self, cluster: &ClusterState) {
+        let mut changed = !Arc::ptr_eq(&self.discovery, &cluster.discovery);
+        self.discovery = Arc::clone(&cluster.discovery);
+        self.roles.retain(|key, _| cluster.discovery.variants.contains_key(key));
+        for key in cluster.discovery.variants.keys() {
+            let said = cluster.variants.get(key).and_then(|state| state.role);
+            let Some(said) = said else { continue };
+            changed |= self.roles.insert(key.clone(), said) != Some(said);
+        }
+        if changed {
+            self.put_together();
+        }
+    }
+
+    /// What is discovered.
+    pub(crate) fn discovery(&self) -> &Arc<Discovery> {
+        &self.discovery
+    }
+
+    /// Puts the discovered variants beside the declared ones, which come first: one that has just
+    /// been declared may be discovered for a moment longer.
+    fn put_together(&mut self) {
+        self.entries.retain(|_, entry| entry.origin == Origin::Declared);
+        for (key, discovered) in &self.discovery.variants {
+            if self.entries.contains_key(key) {
+                continue;
+            }
+            let role = discovered.role.or_else(|| self.roles.get(key).copied());
+            let variant = variant(discovered, role.unwrap_or_default(), &self.scrape);
+            let entry = Entry { variant, list: None, origin: Origin::Discovered };
+            self.entries.insert(key.clone(), entry);
+        }
+        self.fleet =
+            Arc::new(Fleet::new(self.entries.values().map(|entry| entry.variant.spec.clone())));
     }
 
     /// What there is to scrape now.
     pub(crate) fn look(&self, now: Timestamp, cluster: Option<&ClusterState>) -> Seen {
         let mut seen =
             Seen { fleet: Arc::clone(&self.fleet), listings: BTreeMap::new(), targets: Vec::new() };
-        for (key, Entry { variant, list }) in &self.entries {
+        for (key, Entry { variant, list, origin: _ }) in &self.entries {
             let names = names(variant);
             let (listing, targets) = if let Some(list) = list {
                 let listed = list.listed.borrow().clone();
@@ -106,6 +171,40 @@ impl Directory {
         }
         seen
     }
+}
+
+/// A discovered variant as if it were declared.
+fn variant(discovered: &Discovered, role: Role, scrape: &Scrape) -> Variant {
+    let Discovered {
+        object: _,
+        key,
+        target,
+        model,
+        aliases,
+        accelerator,
+        role: _,
+        cost,
+        bounds,
+        scheme,
+        port,
+        path,
+        doubts: _,
+    } = discovered.clone();
+    let Scrape { endpoint, settings } = scrape;
+    let endpoint = Endpoint {
+        scheme: scheme.unwrap_or(endpoint.scheme),
+        port: port.unwrap_or(endpoint.port),
+        path: path.unwrap_or_else(|| endpoint.path.clone()),
+    };
+    let targets = match target {
+        WantedTarget::Scale { api_version, kind, name } => {
+            Targets::ScaleTarget(config::ScaleTarget { api_version, kind, name })
+        }
+        WantedTarget::Selector(selector) => Targets::Selector(selector),
+        WantedTarget::Elsewhere => Targets::Selector(String::new()),
+    };
+    let spec = VariantSpec { key, model, accelerator, role, cost, bounds };
+    Variant { spec, aliases, targets, endpoint, scrape: Arc::clone(settings) }
 }
 
 impl List {
@@ -151,10 +250,10 @@ fn from_cluster(
 }
 
 /// What is to be watched in the cluster.
-pub(crate) fn wanted(config: &Config) -> Vec<Wanted> {
+pub(crate) fn needs(config: &Config) -> Needs {
     let wanted = |variant: &Variant| {
         let target = match &variant.targets {
-            Targets::Listed(_) => return None,
+            Targets::Listed(_) => WantedTarget::Elsewhere,
             Targets::ScaleTarget(target) => WantedTarget::Scale {
                 api_version: target.api_version.clone(),
                 kind: target.kind.clone(),
@@ -162,7 +261,27 @@ pub(crate) fn wanted(config: &Config) -> Vec<Wanted> {
             },
             Targets::Selector(selector) => WantedTarget::Selector(selector.clone()),
         };
-        Some(Wanted { variant: variant.spec.key.clone(), target })
+        Wanted { variant: variant.spec.key.clone(), target }
     };
-    config.variants.iter().filter_map(wanted).collect()
+    let discovery = config.kubernetes.as_ref().and_then(|it| it.discovery.as_ref());
+    Needs {
+        variants: config.variants.iter().map(wanted).collect(),
+        discover: discovery.map(discover),
+    }
+}
+
+fn discover(discovery: &config::Discovery) -> Discover {
+    let config::Discovery { namespaces, selector, wva } = discovery;
+    let filter = selector.as_deref().map_or_else(Filter::all, |text| {
+        let selector: Option<Selector> = text.parse().ok();
+        Filter::new(text, move |labels| {
+            let labels = labels.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+            selector.as_ref().is_some_and(|selector| selector.matches(&labels))
+        })
+    });
+    Discover {
+        namespaces: namespaces.clone(),
+        filter,
+        wva: if *wva { Vocabulary::WithWva } else { Vocabulary::Own },
+    }
 }

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::collect::cluster::{self, ClusterState, Expected, Pace, Registration, Wanted};
+use crate::collect::cluster::{self, ClusterState, Expected, Needs, Pace, Registration};
 use crate::config::{Config, Kubernetes};
 use crate::daemon::announce::Announcer;
 use crate::daemon::{Common, directory};
@@ -19,7 +19,7 @@ use crate::telemetry::Telemetry;
 pub(crate) struct Cluster {
     client: kube::Client,
     state: watch::Receiver<Arc<ClusterState>>,
-    wanted: Arc<watch::Sender<Arc<[Wanted]>>>,
+    needs: Arc<watch::Sender<Arc<Needs>>>,
     recorder: Option<Recorder>,
     trust: watch::Receiver<Option<Arc<TrustAnchor>>>,
 }
@@ -33,12 +33,12 @@ impl Cluster {
         telemetry: &Telemetry,
     ) -> anyhow::Result<Self> {
         let Common { clock, tasks, stop, .. } = common;
-        let Kubernetes { kubeconfig, context, events } = kubernetes;
+        let Kubernetes { kubeconfig, context, events, discovery: _ } = kubernetes;
         let client = cluster::client(kubeconfig.as_deref(), context.as_deref()).await;
         let client = client.context("kubernetes")?;
         let pace = Pace::default();
-        let (wanted, needs) = watch::channel(directory::wanted(config).into());
-        let state = cluster::watch(client.clone(), needs, pace, *clock, tasks, stop.clone());
+        let (needs, needed) = watch::channel(Arc::new(directory::needs(config)));
+        let state = cluster::watch(client.clone(), needed, pace, *clock, tasks, stop.clone());
         let authentication = cluster::authentication(client.clone(), pace, tasks, stop.clone());
         let (anchors, trust) = watch::channel(None);
         tasks.spawn(follow_trust(authentication, anchors, stop.clone()));
@@ -46,7 +46,7 @@ impl Cluster {
             let reporter = Reporter { client: client.clone(), instance: identity() };
             Recorder::start(reporter, *clock, telemetry.events.clone(), tasks, stop.clone())
         });
-        Ok(Self { client, state, wanted: Arc::new(wanted), recorder, trust })
+        Ok(Self { client, state, needs: Arc::new(needs), recorder, trust })
     }
 
     pub(crate) fn client(&self) -> kube::Client {
@@ -57,8 +57,8 @@ impl Cluster {
         self.state.clone()
     }
 
-    pub(crate) fn wanted(&self) -> Arc<watch::Sender<Arc<[Wanted]>>> {
-        Arc::clone(&self.wanted)
+    pub(crate) fn needs(&self) -> Arc<watch::Sender<Arc<Needs>>> {
+        Arc::clone(&self.needs)
     }
 
     /// Who writes Kubernetes Events, if anybody does.
@@ -68,7 +68,7 @@ impl Cluster {
 
     /// Who says what changed, if anybody does.
     pub(crate) fn announcer(&self) -> Option<Announcer> {
-        Some(Announcer::new(self.recorder()?, self.wanted.subscribe()))
+        Some(Announcer::new(self.recorder()?, self.needs.subscribe()))
     }
 
     pub(crate) fn trust(&self) -> watch::Receiver<Option<Arc<TrustAnchor>>> {

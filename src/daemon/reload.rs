@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
-use crate::collect::cluster::Wanted;
-use crate::config::{self, Config, Files, Loaded};
+use crate::collect::cluster::Needs;
+use crate::config::{self, Config, Files, Kubernetes, Loaded};
 use crate::daemon::directory;
 use crate::daemon::ticks::Reload;
 use crate::publish::api::ConfigInForce;
@@ -51,14 +51,14 @@ struct Inner {
     config: Config,
     bytes: Option<Vec<u8>>,
     reloads: mpsc::Sender<Reload>,
-    wanted: Option<Arc<watch::Sender<Arc<[Wanted]>>>>,
+    needs: Option<Arc<watch::Sender<Arc<Needs>>>>,
 }
 
 impl Reloader {
     pub(crate) fn new(
         origin: Origin,
         reloads: mpsc::Sender<Reload>,
-        wanted: Option<Arc<watch::Sender<Arc<[Wanted]>>>>,
+        needs: Option<Arc<watch::Sender<Arc<Needs>>>>,
         telemetry: Telemetry,
         clock: Clock,
     ) -> Arc<Self> {
@@ -71,7 +71,7 @@ impl Reloader {
             last_reload: None,
         };
         let shown = Shown { config: in_force, tick_interval: config.tick_interval };
-        let inner = Mutex::new(Inner { config, bytes, reloads, wanted });
+        let inner = Mutex::new(Inner { config, bytes, reloads, needs });
         let reloader = Self { file, inner, telemetry, clock, shown: watch::Sender::new(shown) };
         if let Ok(inner) = reloader.inner.try_lock() {
             reloader.accepted(&inner.config);
@@ -169,8 +169,8 @@ impl Inner {
         let ended = || "the decision loop has ended".to_owned();
         self.reloads.send(reload).await.map_err(|_| ended())?;
         finished.await.map_err(|_| ended())?;
-        if let Some(wanted) = &self.wanted {
-            wanted.send_replace(directory::wanted(&config).into());
+        if let Some(needs) = &self.needs {
+            needs.send_replace(Arc::new(directory::needs(&config)));
         }
         self.config = config;
         Ok(())
@@ -196,11 +196,17 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
         ("server.listen", *listen != new.listen),
         ("external_metrics", *external_metrics != new.external_metrics),
         ("shutdown", *shutdown != new.shutdown),
-        ("kubernetes", *kubernetes != new.kubernetes),
+        ("kubernetes", connection(kubernetes.as_ref()) != connection(new.kubernetes.as_ref())),
         ("compatibility.wva_metrics", *wva_metrics != new.wva_metrics),
         ("scrape.concurrency", *scrape_concurrency != new.scrape_concurrency),
     ];
     differ.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+}
+
+/// What the client was built from; what is discovered with it may change.
+fn connection(kubernetes: Option<&Kubernetes>) -> Option<(Option<&Path>, Option<&str>)> {
+    let Kubernetes { kubeconfig, context, discovery: _ } = kubernetes?;
+    Some((kubeconfig.as_deref(), context.as_deref()))
 }
 
 fn read(file: &Path) -> Option<Vec<u8>> {

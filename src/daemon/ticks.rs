@@ -14,14 +14,15 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
-use crate::collect::cluster::{ClusterState, Finding, Ignored};
+use crate::collect::cluster::{ClusterState, Discovery, Finding, Ignored};
 use crate::collect::scrape::Target;
 use crate::config::Config;
 use crate::daemon::announce::Announcer;
 use crate::daemon::directory::{Directory, Surroundings};
+use crate::daemon::discovery::Said;
 use crate::decide::check::Violation;
 use crate::decide::{Basis, Decision};
-use crate::fleet::VariantKey;
+use crate::fleet::{Fleet, VariantKey};
 use crate::observe::{Inputs, Observation, Scrape};
 use crate::pipeline::{Decisions, Pipeline};
 use crate::publish::history::History;
@@ -37,6 +38,10 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(15);
 /// served by nobody, and whoever has scaled by hand since knows better; beginning without a number
 /// holds every replica count.
 const RESTORE_MAX: SignedDuration = SignedDuration::from_mins(15);
+
+/// How long a tick that something has called for waits for more to happen, and so the shortest time
+/// between two of them. A burst of new objects is one tick.
+const CALLED_AFTER: Duration = Duration::from_millis(100);
 
 /// A configuration to go on with, and where to say that it is in force.
 pub(crate) struct Reload {
@@ -66,6 +71,9 @@ pub(crate) struct Ticks {
     parts: Parts,
     pipeline: Pipeline,
     directory: Directory,
+    said: Said,
+    /// Numbers of before a restart whose variants have not been seen yet.
+    saved: BTreeMap<VariantKey, state::Saved>,
     interval: Duration,
     state_file: Option<PathBuf>,
     saved_at: Option<Duration>,
@@ -80,11 +88,12 @@ pub(crate) struct Ticks {
 impl Ticks {
     /// A loop that has not ticked; numbers in the state file are in force from the start.
     pub(crate) fn new(config: &Config, parts: Parts) -> Self {
-        let mut pipeline = Pipeline::new(config.policy.clone());
+        let pipeline = Pipeline::new(config.policy.clone());
         let now = parts.clock.now();
+        let mut saved = BTreeMap::new();
         if let Some(path) = &config.state_file {
             match state::load(path) {
-                Ok(saved) => restore(&mut pipeline, now, &saved),
+                Ok(loaded) => saved = in_force(now, loaded),
                 Err(problem) => error!(
                     error = %format!("{:#}", anyhow::Error::new(problem)),
                     "Starting without the numbers of before the restart"
@@ -99,6 +108,8 @@ impl Ticks {
         Self {
             pipeline,
             directory,
+            said: Said::new(parts.telemetry.discovery_objects.clone()),
+            saved,
             interval: config.tick_interval,
             state_file: config.state_file.clone(),
             saved_at: None,
@@ -115,6 +126,8 @@ impl Ticks {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut interval = tokio::time::interval(self.interval);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut cluster = self.parts.cluster.clone();
+        let mut called = false;
         loop {
             tokio::select! {
                 biased;
@@ -124,7 +137,14 @@ impl Ticks {
                     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
                     self.reload(reload);
                 }
-                _ = interval.tick() => self.tick(),
+                _ = interval.tick() => {
+                    called = false;
+                    self.tick();
+                }
+                changed = discovered(&mut cluster, self.directory.discovery()), if !called => {
+                    called = changed;
+                    interval.reset_after(CALLED_AFTER.min(self.interval));
+                }
             }
         }
         self.save_last().await;
@@ -165,7 +185,12 @@ impl Ticks {
 
     fn take_inputs(&mut self, now: Timestamp) -> Inputs {
         let cluster = self.parts.cluster.as_ref().map(|cluster| cluster.borrow().clone());
+        if let Some(cluster) = &cluster {
+            self.directory.discover(cluster);
+            self.said.say(&cluster.discovery);
+        }
         let seen = self.directory.look(now, cluster.as_deref());
+        self.restore(now, &seen.fleet);
         self.parts.targets.send_if_modified(|targets| {
             let differ = **targets != seen.targets;
             if differ {
@@ -181,6 +206,19 @@ impl Ticks {
         // must not matter.
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
         Inputs { fleet: seen.fleet, listings: seen.listings, scrapes }
+    }
+
+    /// Puts the numbers of before a restart in force for variants that are seen for the first time.
+    /// Those that are discovered are not there in the first tick.
+    fn restore(&mut self, now: Timestamp, fleet: &Fleet) {
+        let seen: Vec<VariantKey> =
+            self.saved.keys().filter(|key| fleet.get(key).is_some()).cloned().collect();
+        for saved in seen.into_iter().filter_map(|key| self.saved.remove(&key)) {
+            let state::Saved { variant, model: _, desired, at, written } = saved;
+            if now.duration_since(written) <= RESTORE_MAX {
+                self.pipeline.restore(now, variant, desired, at);
+            }
+        }
     }
 
     fn publish(
@@ -351,6 +389,9 @@ impl Ticks {
     /// Writes the state file when a number has changed, and from time to time.
     fn save(&mut self, before: &Published, after: &Arc<Published>) {
         let Some(path) = self.state_file.clone() else { return };
+        if self.is_looking() {
+            return;
+        }
         let numbers = |published: &Published| -> Vec<_> {
             let desired = |variant: &PublishedVariant| {
                 variant.decided.as_ref().map(|decided| decided.decision.desired())
@@ -374,6 +415,11 @@ impl Ticks {
         self.saving = Some(self.parts.tracker.spawn_blocking(save));
     }
 
+    /// Whether there may be variants that have not been seen, of which the state file knows more.
+    fn is_looking(&self) -> bool {
+        self.parts.cluster.as_ref().is_some_and(|it| !it.borrow().discovery.complete)
+    }
+
     /// Writes the state file one last time, after a save that is under way: two writers would mix
     /// their files. Before the first tick there is nothing that the file does not know.
     async fn save_last(mut self) {
@@ -381,7 +427,8 @@ impl Ticks {
             let _reported_in_the_log = saving.await;
         }
         let published = self.parts.published.borrow().clone();
-        if let Some(path) = self.state_file.take().filter(|_| published.generation > 0) {
+        let known = published.generation > 0 && !self.is_looking();
+        if let Some(path) = self.state_file.take().filter(|_| known) {
             let now = self.parts.clock.now();
             let save = move || write_state(&path, now, &published);
             let _reported_in_the_log = self.parts.tracker.spawn_blocking(save).await;
@@ -389,16 +436,29 @@ impl Ticks {
     }
 }
 
-fn restore(pipeline: &mut Pipeline, now: Timestamp, saved: &[state::Saved]) {
-    let Some(written) = saved.first().map(|first| first.written) else { return };
+/// The numbers of before a restart that can be in force, by their variants.
+fn in_force(now: Timestamp, saved: Vec<state::Saved>) -> BTreeMap<VariantKey, state::Saved> {
+    let Some(written) = saved.first().map(|first| first.written) else { return BTreeMap::new() };
     if now.duration_since(written) > RESTORE_MAX {
         warn!(%written, "The numbers of before the restart are too old to be in force");
-        return;
-    }
-    for state::Saved { variant, model: _, desired, at, written: _ } in saved {
-        pipeline.restore(now, variant.clone(), *desired, *at);
+        return BTreeMap::new();
     }
     info!(variants = saved.len(), "The numbers of before the restart are in force");
+    saved.into_iter().map(|saved| (saved.variant.clone(), saved)).collect()
+}
+
+/// Waits until something else is discovered than is known. Without a cluster that is never.
+async fn discovered(
+    cluster: &mut Option<watch::Receiver<Arc<ClusterState>>>,
+    known: &Arc<Discovery>,
+) -> bool {
+    let Some(cluster) = cluster else { return std::future::pending().await };
+    let differs = |state: &Arc<ClusterState>| !Arc::ptr_eq(&state.discovery, known);
+    if cluster.wait_for(differs).await.is_ok() {
+        return true;
+    }
+    // The watching ends only with everything else.
+    std::future::pending().await
 }
 
 fn write_state(path: &std::path::Path, now: Timestamp, published: &Published) {

@@ -15,11 +15,25 @@ pub(crate) struct Daemon {
     url: String,
 }
 
+/// How Plimsoll knows of the variant.
+#[derive(Clone, Copy)]
+pub(crate) enum Knows {
+    /// It is in the configuration.
+    ByConfiguration,
+    /// It looks through the cluster.
+    ByDiscovery,
+}
+
 impl Daemon {
     /// Starts Plimsoll for the variant of one namespace, and waits until it is ready and the API
     /// server has seen it.
     pub(crate) fn start(stage: &Stage, namespace: &str) -> Self {
-        let daemon = Self::launch(stage, namespace);
+        Self::start_knowing(stage, namespace, Knows::ByConfiguration)
+    }
+
+    /// The same, with another way to know of the variant.
+    pub(crate) fn start_knowing(stage: &Stage, namespace: &str, knows: Knows) -> Self {
+        let daemon = Self::launch(stage, namespace, knows);
         stage.look_again();
         until("the APIService available", || {
             let path = "jsonpath={.status.conditions[?(@.type==\"Available\")].status}";
@@ -30,11 +44,11 @@ impl Daemon {
         daemon
     }
 
-    fn launch(stage: &Stage, namespace: &str) -> Self {
+    fn launch(stage: &Stage, namespace: &str, knows: Knows) -> Self {
         let folder = stage.folder.join(namespace);
         fs::create_dir_all(&folder).unwrap();
         let (config, log) = (folder.join("plimsoll.yaml"), folder.join("plimsoll.log"));
-        fs::write(&config, configuration(stage, namespace)).unwrap();
+        fs::write(&config, configuration(stage, namespace, knows)).unwrap();
         let output = File::options().append(true).create(true).open(&log).unwrap();
         // A test that is ended by force must not leave its daemon behind.
         let mut child = Command::new("setpriv")
@@ -95,28 +109,41 @@ impl Drop for Daemon {
     }
 }
 
-fn configuration(stage: &Stage, namespace: &str) -> String {
+fn configuration(stage: &Stage, namespace: &str, knows: Knows) -> String {
     let address = stage.address();
     let cluster = stage.cluster();
     let cluster = cluster.display();
+    let (discovery, variants) = match knows {
+        Knows::ByDiscovery => (true, "[]".to_owned()),
+        Knows::ByConfiguration => (false, declared(namespace)),
+    };
     format!(
         "server: {{listen: \"{address}:8080\"}}
 external_metrics:
   enabled: true
   listen: \"{address}:8443\"
   tls: {{cert_file: {cluster}/pki/plimsoll.plimsoll.crt, key_file: {cluster}/pki/plimsoll.plimsoll.key}}
-kubernetes: {{enabled: true, kubeconfig: {cluster}/plimsoll.plimsoll.kubeconfig}}
+kubernetes:
+  enabled: true
+  kubeconfig: {cluster}/plimsoll.plimsoll.kubeconfig
+  discovery: {{enabled: {discovery}}}
+compatibility: {{wva_metrics: {discovery}}}
 tick_interval: 1s
 observe: {{window: 5s, stale_after: 4s}}
-scrape: {{interval: 1s, timeout: 1s}}
 enforce: {{scale_down: {{stabilization_window: 5s}}}}
-variants:
+scrape: {{interval: 1s, timeout: 1s, port: {PORT}}}
+variants: {variants}
+"
+    )
+}
+
+fn declared(namespace: &str) -> String {
+    format!(
+        "
 - name: llama
   namespace: {namespace}
   model: {MODEL}
   cost: 1
-  targets: {{scale_target: {{api_version: apps/v1, kind: Deployment, name: llama}}}}
-  scrape: {{port: {PORT}}}
-"
+  targets: {{scale_target: {{api_version: apps/v1, kind: Deployment, name: llama}}}}"
     )
 }

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod daemon;
+mod discovery;
 mod engines;
 mod events;
 mod page;

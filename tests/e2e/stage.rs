@@ -91,17 +91,56 @@ impl Stage {
 
     /// Applies manifests.
     pub(crate) fn apply(&self, manifests: &str) {
+        assert!(self.try_apply(manifests), "kubectl apply failed");
+    }
+
+    /// Applies manifests, if the API server takes them.
+    pub(crate) fn try_apply(&self, manifests: &str) -> bool {
+        self.feed(&["apply", "-f", "-"], manifests).is_some()
+    }
+
+    /// Creates objects that are too large to be applied.
+    pub(crate) fn create(&self, manifests: &str) {
+        assert!(self.feed(&["create", "-f", "-"], manifests).is_some(), "kubectl create failed");
+    }
+
+    /// A manifest as JSON.
+    pub(crate) fn as_json(&self, manifest: &str) -> serde_json::Value {
+        let arguments = ["create", "--dry-run=client", "-o", "json", "-f", "-"];
+        serde_json::from_str(&self.feed(&arguments, manifest).unwrap()).unwrap()
+    }
+
+    /// Runs kubectl on manifests; `None` when it fails.
+    fn feed(&self, arguments: &[&str], manifests: &str) -> Option<String> {
         let mut command = self.kubectl_command();
-        let mut child =
-            command.args(["apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
-        let child = child.as_mut().unwrap();
+        let child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), manifests.as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success(), "kubectl apply failed");
+        let output = child.wait_with_output().unwrap();
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// A client with the administrator's rights.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Waits for a request.
+    pub(crate) fn run<F: Future>(&self, request: F) -> F::Output {
+        self.runtime.block_on(request)
     }
 
     /// Makes a namespace with the variant `llama`, of so many replicas, and the HPA that scales it.
     pub(crate) fn open(&self, namespace: &str, replicas: u32) {
         self.open_within(namespace, replicas, PATIENCE);
+    }
+
+    /// The same without the HPA.
+    pub(crate) fn open_without_hpa(&self, namespace: &str, replicas: u32) {
+        let variant = VARIANT.replace("NAMESPACE", namespace);
+        self.apply(&variant.replace("REPLICAS", &replicas.to_string()));
+        let ready = || (self.engines.ready(namespace) == replicas).then_some(());
+        until(&format!("{replicas} ready pods in {namespace}"), ready);
     }
 
     /// The same, with another patience.
@@ -142,7 +181,7 @@ impl Stage {
     }
 }
 
-fn tools() -> PathBuf {
+pub(crate) fn tools() -> PathBuf {
     let cache = || {
         let home = PathBuf::from(std::env::var_os("HOME").unwrap());
         std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from)

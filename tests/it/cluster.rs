@@ -1,5 +1,6 @@
 //! The watched cluster, against an API server that is scripted.
 
+mod discovery;
 pub(crate) mod fake;
 
 use std::collections::BTreeMap;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use plimsoll::clock::Clock;
 use plimsoll::collect::cluster::{
-    self, ClusterState, Expected, Finding, Pace, Registration, VariantState, Wanted, WantedTarget,
+    self, ClusterState, Expected, Finding, Needs, Pace, Registration, VariantState, Wanted,
+    WantedTarget,
 };
 use plimsoll::fleet::{Bounds, Namespace, VariantKey, VariantName};
 use plimsoll::observe::{Scale, ScaleState, WhyUnknown};
@@ -36,14 +38,18 @@ const PACE: Pace = Pace {
 
 /// The watching of a fake cluster.
 struct Watching {
-    wanted: watch::Sender<Arc<[Wanted]>>,
+    needs: watch::Sender<Arc<Needs>>,
     state: watch::Receiver<Arc<ClusterState>>,
     _stop: DropGuard,
 }
 
 impl Watching {
     fn start(fake: &FakeCluster, wanted: &[Wanted]) -> Self {
-        let (sender, receiver) = watch::channel(Arc::from(wanted));
+        Self::needing(fake, Needs { variants: wanted.to_vec(), discover: None })
+    }
+
+    fn needing(fake: &FakeCluster, needs: Needs) -> Self {
+        let (sender, receiver) = watch::channel(Arc::new(needs));
         let stop = CancellationToken::new();
         let state = cluster::watch(
             fake.client(),
@@ -53,7 +59,7 @@ impl Watching {
             &TaskTracker::new(),
             stop.clone(),
         );
-        Self { wanted: sender, state, _stop: stop.drop_guard() }
+        Self { needs: sender, state, _stop: stop.drop_guard() }
     }
 
     /// Waits until the variant is as it should be.
@@ -285,7 +291,8 @@ async fn two_variants_on_one_target_leave_both_unknown() {
     watching.until_scale(&one, &owners).await;
     watching.until_scale(&two, &owners).await;
 
-    watching.wanted.send_replace(Arc::from([deployment_of(&one, "llama")]));
+    let needs = Needs { variants: vec![deployment_of(&one, "llama")], discover: None };
+    watching.needs.send_replace(Arc::new(needs));
     watching.until_scale(&one, &known(1, 1, 0, 1, None)).await;
     assert_eq!(watching.state.borrow().variants.get(&two), None);
 }
@@ -494,8 +501,8 @@ async fn a_reload_leaves_the_watches_alone_that_are_still_needed() {
     watching.until_scale(&llama, &known(1, 1, 0, 1, None)).await;
     let lists = [DEPLOYMENTS, HPAS, PODS].map(|path| fake.lists_of(path));
 
-    let wanted = [deployment_of(&llama, "llama"), deployment_of(&mistral, "mistral")];
-    watching.wanted.send_replace(Arc::from(wanted));
+    let variants = vec![deployment_of(&llama, "llama"), deployment_of(&mistral, "mistral")];
+    watching.needs.send_replace(Arc::new(Needs { variants, discover: None }));
     watching.until_scale(&mistral, &known(2, 2, 0, 2, None)).await;
     assert_eq!(watching.state.borrow().variants[&llama].scale, known(1, 1, 0, 1, None));
     assert_eq!([DEPLOYMENTS, HPAS, PODS].map(|path| fake.lists_of(path)), lists);

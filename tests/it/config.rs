@@ -387,6 +387,35 @@ fn names_must_be_possible_in_kubernetes() {
 }
 
 #[test]
+fn without_variants_there_is_only_discovery() {
+    let on = "kubernetes: {enabled: true, discovery: {enabled: true}}\n";
+    for variants in ["", "variants: []\n", "variants: null\n"] {
+        let config = valid(&format!("{on}{variants}")).config;
+        let discovery = config.kubernetes.unwrap().discovery.unwrap();
+        assert_eq!((discovery.namespaces, discovery.selector), (Vec::new(), None));
+        assert!(discovery.wva, "on by default");
+    }
+    let off = "kubernetes: {enabled: true, discovery: {enabled: false}}\nvariants: []\n";
+    check_errors(off, &[("variants", "at least one variant, or kubernetes.discovery")]);
+    let no_cluster = format!("kubernetes: {{discovery: {{enabled: true}}}}\n{VARIANT}");
+    check_errors(&no_cluster, &[("kubernetes.discovery.enabled", "needs kubernetes.enabled")]);
+    let wrong = "kubernetes: {enabled: true, discovery: {enabled: true, namespaces: [a, A_b], \
+                 selector: \"a in b\"}}\n";
+    check_errors(
+        wrong,
+        &[
+            ("kubernetes.discovery.namespaces[1]", "1 to 63"),
+            ("kubernetes.discovery.selector", "must be a label selector"),
+        ],
+    );
+    let idle = format!("kubernetes: {{enabled: true, discovery: {{wva: false}}}}\n{VARIANT}");
+    check_warning(&idle, "kubernetes.discovery.wva", "no effect");
+    // Which models there are is not known, so thresholds of one that is not listed are no mistake.
+    let overrides = "saturation: {overrides: {\"m#n\": {queue_length_threshold: 7}}}\n";
+    assert_eq!(valid(&format!("{on}{overrides}")).warnings, []);
+}
+
+#[test]
 fn what_is_required_is_missed() {
     check_errors("", &[("variants", "at least one variant")]);
     check_errors("variants: []\n", &[("variants", "at least one variant")]);
@@ -621,7 +650,12 @@ fn every_example_is_valid_and_prints_what_it_is() {
 fn what_is_printed_round_trips_for_every_kind_of_target_and_setting() {
     let text = "\
 tick_interval: 1500ms
-kubernetes: {enabled: true, kubeconfig: k, context: \"123\", events: false}
+kubernetes:
+  enabled: true
+  kubeconfig: k
+  context: \"123\"
+  events: false
+  discovery: {enabled: true, namespaces: [\"1\", b], selector: \"a in (b, c)\", wva: false}
 external_metrics: {listen: \"[::1]:7\", authorization: trust_front_proxy, tls: {cert_file: c, key_file: d}}
 compatibility: {wva_metrics: true}
 state_file: s

@@ -60,15 +60,23 @@ pub(crate) struct Selection {
     pub(crate) fields: Option<String>,
 }
 
+/// Which object of a watch. Those of one namespace are beside each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ObjectName {
+    /// Empty for an object that is in no namespace.
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
 /// What a watch says. Objects go by their names.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change<T> {
     /// These are all the objects.
-    Synced(BTreeMap<String, T>),
+    Synced(BTreeMap<ObjectName, T>),
     /// This object is new or different.
-    Applied(String, T),
+    Applied(ObjectName, T),
     /// This object is gone.
-    Deleted(String),
+    Deleted(ObjectName),
     /// Nothing changed, and the watch is connected.
     Alive,
     /// The watch is being resumed or started over; what is known may be behind until it is.
@@ -105,6 +113,15 @@ pub(crate) struct Retry {
     next: Duration,
     /// How many more refusals are in passing.
     lenient: u32,
+}
+
+// === impl ObjectName ===
+
+impl ObjectName {
+    fn of(object: &impl Resource) -> Self {
+        let namespace = object.meta().namespace.clone().unwrap_or_default();
+        Self { namespace, name: object.name_any() }
+    }
 }
 
 // === impl Retry ===
@@ -165,7 +182,7 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
             }
         };
         let objects = objects.into_iter().filter_map(|object| {
-            let name = object.name_any();
+            let name = ObjectName::of(&object);
             facts(object).map(|facts| (name, facts))
         });
         tell(Change::Synced(objects.collect())).await;
@@ -258,12 +275,12 @@ where
         let change = match next(&mut events, pace).await {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
                 advance(version, object.meta().resource_version.as_deref());
-                let name = object.name_any();
+                let name = ObjectName::of(&object);
                 facts(object).map_or(Change::Alive, |facts| Change::Applied(name, facts))
             }
             Ok(WatchEvent::Deleted(object)) => {
                 advance(version, object.meta().resource_version.as_deref());
-                Change::Deleted(object.name_any())
+                Change::Deleted(ObjectName::of(&object))
             }
             Ok(WatchEvent::Bookmark(bookmark)) => {
                 advance(version, Some(&bookmark.metadata.resource_version));

@@ -11,7 +11,11 @@ use std::fmt;
 use k8s_openapi::api::autoscaling::v2::{
     HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec, MetricTarget,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::collect::cluster::WantedTarget;
+use crate::collect::cluster::discovery::{Marked, ObjectRef, Source};
+use crate::collect::cluster::keda::{MADE_FOR, Paused};
 use crate::fleet::{Bounds, VariantName};
 use crate::units::{Fraction, Replicas};
 
@@ -36,6 +40,10 @@ pub(crate) struct Hpa {
     pub(crate) target: String,
     /// Between which counts it scales; `None` when the object contradicts itself.
     pub(crate) bounds: Option<Bounds>,
+    /// The `ScaledObject` that KEDA has made it for, if it has.
+    pub(crate) made_for: Option<String>,
+    /// What it says of a variant, if it does.
+    pub(crate) marked: Option<Marked>,
     tolerances: Tolerances,
     reads: Vec<Read>,
 }
@@ -125,6 +133,13 @@ pub enum Finding {
         /// The scale target's HPA, if there is one.
         hpa: Option<String>,
     },
+    /// KEDA has been told to leave the replicas alone.
+    Paused {
+        /// The `ScaledObject`'s name.
+        scaled_object: String,
+        /// How.
+        how: Paused,
+    },
 }
 
 // === impl Hpa ===
@@ -132,21 +147,23 @@ pub enum Finding {
 impl Hpa {
     /// Reads the object.
     pub(crate) fn new(object: HorizontalPodAutoscaler) -> Self {
-        let spec = object.spec.unwrap_or_default();
+        let HorizontalPodAutoscaler { metadata, spec, status: _ } = object;
+        let spec = spec.unwrap_or_default();
         let api_version = spec.scale_target_ref.api_version.as_deref().unwrap_or_default();
+        let labels = metadata.labels.as_ref();
+        let made_for = labels.and_then(|labels| labels.get(MADE_FOR)).cloned();
+        // KEDA copies the annotations of a `ScaledObject` to the HPA that it makes for it.
+        let marked = if made_for.is_some() { None } else { marked(&metadata, &spec) };
         Self {
             group: group_of(api_version).to_owned(),
             kind: spec.scale_target_ref.kind.clone(),
             target: spec.scale_target_ref.name.clone(),
             bounds: bounds(&spec),
+            made_for,
+            marked,
             tolerances: tolerances(&spec),
             reads: reads(spec),
         }
-    }
-
-    /// Whether this HPA scales the object; versions of one group are one object.
-    pub(crate) fn scales(&self, api_version: &str, kind: &str, name: &str) -> bool {
-        self.group == group_of(api_version) && self.kind == kind && self.target == name
     }
 
     /// What keeps this HPA from following the variant's number, or that it follows it.
@@ -183,6 +200,17 @@ impl Hpa {
 /// The group in an `apiVersion`: `apps` of `apps/v1`, nothing of `v1`.
 pub(crate) fn group_of(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
+}
+
+fn marked(metadata: &ObjectMeta, spec: &HorizontalPodAutoscalerSpec) -> Option<Marked> {
+    let object = ObjectRef::of("autoscaling/v2", "HorizontalPodAutoscaler", metadata);
+    let reference = &spec.scale_target_ref;
+    let target = WantedTarget::Scale {
+        api_version: reference.api_version.clone().unwrap_or_default(),
+        kind: reference.kind.clone(),
+        name: reference.name.clone(),
+    };
+    Marked::new(object, Source::Hpa, target, metadata)
 }
 
 fn bounds(spec: &HorizontalPodAutoscalerSpec) -> Option<Bounds> {
@@ -338,6 +366,7 @@ impl Finding {
             Self::WrongTargetType { .. } => "wrong_target_type",
             Self::WrongAverageValue { .. } => "wrong_average_value",
             Self::NotRead { .. } => "not_read",
+            Self::Paused { .. } => "keda_paused",
         }
     }
 }
@@ -359,6 +388,14 @@ impl fmt::Display for Finding {
                 write!(f, "HPA {hpa} scales the target but does not read the desired number")
             }
             Self::NotRead { hpa: None } => f.write_str("no HPA scales the target"),
+            Self::Paused { scaled_object, how: Paused::AsItIs } => {
+                write!(f, "KEDA is paused by an annotation of ScaledObject {scaled_object}")
+            }
+            Self::Paused { scaled_object, how: Paused::At(replicas) } => write!(
+                f,
+                "KEDA is paused at {replicas} replicas by an annotation of ScaledObject \
+                 {scaled_object}"
+            ),
         }
     }
 }
@@ -498,10 +535,8 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_minimum_is_one_and_the_version_of_the_target_does_not_matter() {
+    fn a_missing_minimum_is_one() {
         let hpa = hpa(&average("1"), &json!({}));
         assert_eq!(hpa.bounds, Bounds::new(Replicas::ONE, Some(replicas(64))));
-        assert!(hpa.scales("apps/v1beta2", "Deployment", "llama"));
-        assert!(!hpa.scales("example.org/v1", "Deployment", "llama"));
     }
 }

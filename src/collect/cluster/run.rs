@@ -1,6 +1,6 @@
 //! The watching: starts the watches that are needed, stops those that are not, publishes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -15,10 +15,16 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use crate::clock::Clock;
+use crate::collect::cluster::discovery::ledger::{Discovery, Ledger};
+use crate::collect::cluster::discovery::{Discover, Marked, is_excluded};
 use crate::collect::cluster::follow::{Change, Failure, Pace, Retry, Selection, answer, follow};
 use crate::collect::cluster::hpa::Hpa;
-use crate::collect::cluster::world::{Feed, Health, Now, ScaleAnswer, TargetKey, WatchKey, World};
-use crate::collect::cluster::{ClusterState, Pod, Wanted};
+use crate::collect::cluster::keda::{self, ScaledObject};
+use crate::collect::cluster::keys::{Reach, Scope, TargetKey, WatchKey};
+use crate::collect::cluster::world::{
+    Feed, Health, Now, ScaleAnswer, TargetObject, World, needed_to_discover,
+};
+use crate::collect::cluster::{ClusterState, Needs, Pod, Wanted};
 use crate::observe::Scale;
 
 /// Changes that may wait to be taken in. A watch that is ahead of us waits, which costs nothing.
@@ -27,9 +33,11 @@ const BACKLOG: usize = 256;
 /// What a task reports.
 enum Report {
     Kind(WatchKey, u64, ApiResource),
-    Target(WatchKey, u64, Change<String>),
+    Target(WatchKey, u64, Change<TargetObject>),
     Hpa(WatchKey, u64, Change<Hpa>),
+    ScaledObject(WatchKey, u64, Change<ScaledObject>),
     Pod(WatchKey, u64, Change<Pod>),
+    Namespace(WatchKey, u64, Change<bool>),
     Scale(TargetKey, String, ScaleAnswer),
 }
 
@@ -41,7 +49,13 @@ struct Watcher {
     tracker: TaskTracker,
     stop: CancellationToken,
     reports: mpsc::Sender<Report>,
-    wanted: Arc<[Wanted]>,
+    needs: Arc<Needs>,
+    /// The variants that are declared and those that are discovered.
+    wanted: Vec<Wanted>,
+    ledger: Ledger,
+    discovery: Arc<Discovery>,
+    /// Whether something has changed that decides over what is discovered.
+    unsettled: bool,
     since: jiff::Timestamp,
     world: World,
     /// The running watches, each with a number of its own, so that a late report of one that was
@@ -55,24 +69,25 @@ struct Watcher {
     state: watch::Sender<Arc<ClusterState>>,
 }
 
-/// Watches what these variants need, until `stop`; `wanted` may be replaced at any time, and a
-/// watch that is needed before and after goes on undisturbed.
+/// Watches what is needed, until `stop`; `needs` may be replaced at any time, and a watch that is
+/// needed before and after goes on undisturbed.
 ///
-/// The receiver's value has every wanted variant from the start, unknown until more is known. It is
-/// replaced with every change and with every heartbeat.
+/// The receiver's value has every declared variant from the start, unknown until more is known. It
+/// is replaced with every change and with every heartbeat.
 pub fn watch(
     client: Client,
-    wanted: watch::Receiver<Arc<[Wanted]>>,
+    needs: watch::Receiver<Arc<Needs>>,
     pace: Pace,
     clock: Clock,
     tracker: &TaskTracker,
     stop: CancellationToken,
 ) -> watch::Receiver<Arc<ClusterState>> {
     let (reports, inbox) = mpsc::channel(BACKLOG);
-    let first = wanted.borrow().clone();
+    let first = needs.borrow().clone();
     let world = World::default();
-    let since = clock.now();
-    let (state, published) = watch::channel(Arc::new(world.judge(&first, since)));
+    let (since, discovery) = (clock.now(), Arc::default());
+    let state = world.judge(&first.variants, &discovery, since);
+    let (state, published) = watch::channel(Arc::new(state));
     let watcher = Watcher {
         client,
         pace,
@@ -80,7 +95,11 @@ pub fn watch(
         tracker: tracker.clone(),
         stop: stop.clone(),
         reports,
-        wanted: first,
+        wanted: first.variants.clone(),
+        needs: first,
+        ledger: Ledger::default(),
+        discovery,
+        unsettled: true,
         since,
         world,
         watches: BTreeMap::new(),
@@ -89,7 +108,7 @@ pub fn watch(
         started: 0,
         state,
     };
-    let run = async move { stop.run_until_cancelled(watcher.run(wanted, inbox)).await };
+    let run = async move { stop.run_until_cancelled(watcher.run(needs, inbox)).await };
     tracker.spawn(run.instrument(info_span!("cluster")));
     published
 }
@@ -99,13 +118,14 @@ pub fn watch(
 impl Watcher {
     async fn run(
         mut self,
-        mut wanted: watch::Receiver<Arc<[Wanted]>>,
+        mut needs: watch::Receiver<Arc<Needs>>,
         mut inbox: mpsc::Receiver<Report>,
     ) {
         let mut heartbeat = interval(self.pace.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut open = true;
         loop {
+            self.discover();
             self.reconcile();
             self.publish();
             tokio::select! {
@@ -116,9 +136,10 @@ impl Watcher {
                         self.absorb(report);
                     }
                 }
-                changed = wanted.changed(), if open => {
+                changed = needs.changed(), if open => {
                     open = changed.is_ok();
-                    self.wanted = wanted.borrow_and_update().clone();
+                    self.needs = needs.borrow_and_update().clone();
+                    self.unsettled = true;
                 }
                 _ = heartbeat.tick() => {
                     self.world.age(self.now(), self.pace.window + self.pace.grace);
@@ -136,43 +157,92 @@ impl Watcher {
         let live = |watches: &BTreeMap<WatchKey, (u64, DropGuard)>, key, number| {
             watches.get(key).is_some_and(|(running, _)| *running == number)
         };
-        match report {
+        let world = &mut self.world;
+        let changes_discovery = match report {
             Report::Kind(key, number, resource) if live(&self.watches, &key, number) => {
                 self.resources.insert(key, resource);
+                false
             }
             Report::Target(key, number, change) if live(&self.watches, &key, number) => {
-                take(&mut self.world.targets, now, &key, change);
+                take_marked(&mut world.targets, now, &key, change, |it| it.marked.as_ref())
             }
             Report::Hpa(key, number, change) if live(&self.watches, &key, number) => {
-                take(&mut self.world.hpas, now, &key, change);
+                take_marked(&mut world.hpas, now, &key, change, |it| it.marked.as_ref())
+            }
+            Report::ScaledObject(key, number, change) if live(&self.watches, &key, number) => {
+                take_marked(&mut world.scaled_objects, now, &key, change, |it| it.marked.as_ref())
+            }
+            Report::Namespace(key, number, change) if live(&self.watches, &key, number) => {
+                take(&mut world.namespaces, now, &key, change);
+                true
             }
             Report::Pod(key, number, change) if live(&self.watches, &key, number) => {
-                take(&mut self.world.pods, now, &key, change);
+                take(&mut world.pods, now, &key, change);
+                false
             }
             Report::Scale(key, version, answer) if self.reads.contains_key(&key) => {
                 // A refusal is tried again by the same task; every other answer ends it.
                 if answer != ScaleAnswer::Forbidden {
                     self.reads.remove(&key);
                 }
-                self.world.read(now, key, version, answer);
+                world.read(now, key, version, answer);
+                false
             }
             Report::Kind(..)
             | Report::Target(..)
             | Report::Hpa(..)
+            | Report::ScaledObject(..)
+            | Report::Namespace(..)
             | Report::Pod(..)
-            | Report::Scale(..) => {}
+            | Report::Scale(..) => false,
+        };
+        self.unsettled |= changes_discovery;
+    }
+
+    /// Finds out which variants there are, when something has changed that decides over it.
+    fn discover(&mut self) {
+        if !std::mem::take(&mut self.unsettled) {
+            return;
         }
+        let Needs { variants, discover } = &*self.needs;
+        let everywhere = |discover: &Discover| discover.namespaces.is_empty();
+        self.world.reach = match discover {
+            Some(discover) if everywhere(discover) => Reach::Cluster,
+            Some(_) | None => Reach::Namespaces,
+        };
+        let next = match discover {
+            None => {
+                self.ledger = Ledger::default();
+                Some(Discovery { complete: true, ..Discovery::default() })
+            }
+            // What was known stays while the watches have nothing to say.
+            Some(discover) => self
+                .world
+                .marked(discover)
+                .map(|marked| self.ledger.settle(&marked, variants, discover.wva)),
+        };
+        if let Some(next) = next.filter(|next| *next != *self.discovery) {
+            if discover.is_some() {
+                log_discovery(&self.discovery, &next);
+            }
+            self.discovery = Arc::new(next);
+        }
+        let discovered = self
+            .discovery
+            .variants
+            .values()
+            .map(|one| Wanted { variant: one.key.clone(), target: one.target.clone() });
+        self.wanted = variants.iter().cloned().chain(discovered).collect();
     }
 
     /// Starts what is needed and stops what is not.
     fn reconcile(&mut self) {
         self.world.forget(&self.wanted);
-        let needed = self.world.needed(&self.wanted);
-        self.watches.retain(|key, _| needed.contains(key));
-        self.resources.retain(|key, _| needed.contains(key));
-        self.world.targets.retain(|key, _| needed.contains(key));
-        self.world.hpas.retain(|key, _| needed.contains(key));
-        self.world.pods.retain(|key, _| needed.contains(key));
+        let mut needed = self.world.needed(&self.wanted);
+        if let Some(discover) = &self.needs.discover {
+            needed.extend(needed_to_discover(discover));
+        }
+        self.forget(&needed);
         for key in needed {
             if !self.watches.contains_key(&key) {
                 self.start(key);
@@ -181,7 +251,7 @@ impl Watcher {
         let unread = self.world.unread(&self.wanted);
         self.reads.retain(|key, _| unread.contains_key(key));
         for (key, version) in unread {
-            if let Some(resource) = self.resources.get(&key.watch())
+            if let Some(resource) = self.resources.get(&key.watch(self.world.reach))
                 && !self.reads.contains_key(&key)
             {
                 let (client, reports) = (self.client.clone(), self.reports.clone());
@@ -197,6 +267,18 @@ impl Watcher {
         }
     }
 
+    /// Stops and forgets what is not needed.
+    fn forget(&mut self, needed: &BTreeSet<WatchKey>) {
+        self.watches.retain(|key, _| needed.contains(key));
+        self.resources.retain(|key, _| needed.contains(key));
+        let World { targets, hpas, scaled_objects, pods, namespaces, .. } = &mut self.world;
+        targets.retain(|key, _| needed.contains(key));
+        hpas.retain(|key, _| needed.contains(key));
+        scaled_objects.retain(|key, _| needed.contains(key));
+        pods.retain(|key, _| needed.contains(key));
+        namespaces.retain(|key, _| needed.contains(key));
+    }
+
     fn start(&mut self, key: WatchKey) {
         self.started += 1;
         let number = self.started;
@@ -206,9 +288,28 @@ impl Watcher {
                 self.world.targets.insert(key.clone(), Feed::default());
                 self.spawn(watch_targets(client, pace, key.clone(), number, reports))
             }
-            WatchKey::Hpas(namespace) => {
+            WatchKey::ScaledObjects(_) => {
+                self.world.scaled_objects.insert(key.clone(), Feed::default());
+                self.spawn(watch_scaled_objects(client, pace, key.clone(), number, reports))
+            }
+            WatchKey::Namespaces => {
+                self.world.namespaces.insert(key.clone(), Feed::default());
+                let api: Api<PartialObjectMeta<core::Namespace>> = Api::all(client);
+                let facts = |object: PartialObjectMeta<core::Namespace>| {
+                    Some(is_excluded(&object.metadata))
+                };
+                let key = key.clone();
+                let tell = move |change| {
+                    send(reports.clone(), Report::Namespace(key.clone(), number, change))
+                };
+                self.spawn(follow(api, Selection::default(), pace, facts, tell))
+            }
+            WatchKey::Hpas(scope) => {
                 self.world.hpas.insert(key.clone(), Feed::default());
-                let api = Api::namespaced(client, namespace.as_str());
+                let api = match scope {
+                    Scope::Cluster => Api::all(client),
+                    Scope::Namespace(namespace) => Api::namespaced(client, namespace.as_str()),
+                };
                 let facts = |object: HorizontalPodAutoscaler| Some(Hpa::new(object));
                 let key = key.clone();
                 let tell =
@@ -240,10 +341,32 @@ impl Watcher {
     }
 
     fn publish(&self) {
-        let next = self.world.judge(&self.wanted, self.since);
+        let next = self.world.judge(&self.wanted, &self.discovery, self.since);
         let previous = self.state.send_replace(Arc::new(next));
         log_changes(&previous, &self.state.borrow());
     }
+}
+
+/// Takes a change in, and says whether it changes what an object says of a variant, as most changes
+/// do not: controllers write status all the time.
+fn take_marked<T>(
+    feeds: &mut BTreeMap<WatchKey, Feed<T>>,
+    now: Now,
+    key: &WatchKey,
+    change: Change<T>,
+    marked: fn(&T) -> Option<&Marked>,
+) -> bool {
+    let Some(feed) = feeds.get(key) else { return false };
+    let known = |name| feed.get(name).and_then(marked);
+    let differs = match &change {
+        Change::Applied(name, object) => known(name) != marked(object),
+        Change::Deleted(name) => known(name).is_some(),
+        // The first answer may be the one that everything waits for.
+        Change::Synced(_) | Change::Broken(_) => true,
+        Change::Alive | Change::Resuming => false,
+    };
+    take(feeds, now, key, change);
+    differs
 }
 
 fn take<T>(feeds: &mut BTreeMap<WatchKey, Feed<T>>, now: Now, key: &WatchKey, change: Change<T>) {
@@ -257,6 +380,9 @@ fn take<T>(feeds: &mut BTreeMap<WatchKey, Feed<T>>, now: Now, key: &WatchKey, ch
         }
         (_, Health::Broken(Failure::Forbidden(error))) => {
             warn!(watch = %key, %error, "Watch is forbidden: grant list and watch");
+        }
+        (_, Health::Broken(Failure::Absent(_))) if key.is_optional() => {
+            debug!(watch = %key, "There is no such resource yet");
         }
         (_, Health::Broken(Failure::Absent(error))) => {
             warn!(watch = %key, %error, "There is no such resource");
@@ -288,6 +414,26 @@ fn log_changes(previous: &ClusterState, next: &ClusterState) {
     }
 }
 
+/// Says once which variants come, go and change.
+fn log_discovery(previous: &Discovery, next: &Discovery) {
+    if previous.complete != next.complete {
+        info!(variants = next.variants.len(), "The cluster has been looked through");
+    }
+    for (variant, one) in &next.variants {
+        let (model, object) = (&one.model, &one.object);
+        match previous.variants.get(variant) {
+            None => info!(%variant, %model, %object, "Variant is discovered"),
+            Some(before) if before != one => {
+                info!(%variant, %model, %object, "Discovered variant has changed");
+            }
+            Some(_) => {}
+        }
+    }
+    for variant in previous.variants.keys().filter(|key| !next.variants.contains_key(*key)) {
+        info!(%variant, "Discovered variant is gone");
+    }
+}
+
 async fn send(reports: mpsc::Sender<Report>, report: Report) {
     // The receiver is gone only while everything is being shut down.
     let _ = reports.send(report).await;
@@ -301,24 +447,66 @@ async fn watch_targets(
     number: u64,
     reports: mpsc::Sender<Report>,
 ) {
-    let WatchKey::Targets { namespace, api_version, kind } = &key else { return };
+    let WatchKey::Targets { scope, api_version, kind } = &key else { return };
+    let broken = |failure| Report::Target(key.clone(), number, Change::Broken(failure));
+    let resource = await_kind(&client, pace, (api_version, kind), &reports, broken).await;
+    let api: Api<PartialObjectMeta<DynamicObject>> = within(client, scope, &resource);
+    send(reports.clone(), Report::Kind(key.clone(), number, resource)).await;
+    let facts = |object: PartialObjectMeta<DynamicObject>| {
+        TargetObject::new(api_version, kind, object.metadata)
+    };
+    let tell = |change| send(reports.clone(), Report::Target(key.clone(), number, change));
+    follow(api, Selection::default(), pace, facts, tell).await;
+}
+
+/// Watches `ScaledObject`s, as soon as the cluster has such a kind.
+async fn watch_scaled_objects(
+    client: Client,
+    pace: Pace,
+    key: WatchKey,
+    number: u64,
+    reports: mpsc::Sender<Report>,
+) {
+    let WatchKey::ScaledObjects(scope) = &key else { return };
+    let broken = |failure| Report::ScaledObject(key.clone(), number, Change::Broken(failure));
+    let kind = (keda::API_VERSION, keda::KIND);
+    let resource = await_kind(&client, pace, kind, &reports, broken).await;
+    let api: Api<DynamicObject> = within(client, scope, &resource);
+    let facts = |object: DynamicObject| ScaledObject::new(&object);
+    let tell = |change| send(reports.clone(), Report::ScaledObject(key.clone(), number, change));
+    follow(api, Selection::default(), pace, facts, tell).await;
+}
+
+fn within<K>(client: Client, scope: &Scope, resource: &ApiResource) -> Api<K>
+where
+    K: kube::Resource<DynamicType = ApiResource>,
+    K: kube::Resource<Scope = kube::core::DynamicResourceScope>,
+{
+    match scope {
+        Scope::Cluster => Api::all_with(client, resource),
+        Scope::Namespace(namespace) => Api::namespaced_with(client, namespace.as_str(), resource),
+    }
+}
+
+/// Asks for the resource of a kind, an API version and a name, until there is one; reports every
+/// failure as `broken` says.
+async fn await_kind(
+    client: &Client,
+    pace: Pace,
+    (api_version, kind): (&str, &str),
+    reports: &mpsc::Sender<Report>,
+    broken: impl Fn(Failure) -> Report,
+) -> ApiResource {
     let mut retry = Retry::new(pace);
-    let resource = loop {
-        match discover(&client, pace, api_version, kind).await {
-            Ok(resource) => break resource,
+    loop {
+        match discover(client, pace, api_version, kind).await {
+            Ok(resource) => return resource,
             Err(failure) => {
-                let broken = Change::Broken(failure);
-                send(reports.clone(), Report::Target(key.clone(), number, broken)).await;
+                send(reports.clone(), broken(failure)).await;
                 retry.wait().await;
             }
         }
-    };
-    let api: Api<PartialObjectMeta<DynamicObject>> =
-        Api::namespaced_with(client, namespace.as_str(), &resource);
-    send(reports.clone(), Report::Kind(key.clone(), number, resource)).await;
-    let facts = |object: PartialObjectMeta<DynamicObject>| object.metadata.resource_version;
-    let tell = |change| send(reports.clone(), Report::Target(key.clone(), number, change));
-    follow(api, Selection::default(), pace, facts, tell).await;
+    }
 }
 
 /// Asks the API server for the resource of a kind, such as `deployments` for `Deployment`.

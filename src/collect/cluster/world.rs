@@ -5,17 +5,22 @@
 //! objects: the cluster does not change because we cannot see it. Only its time stands still.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v1;
-use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::collect::cluster::follow::{Change, Failure};
-use crate::collect::cluster::hpa::{Finding, Follower, Hpa, group_of};
-use crate::collect::cluster::{ClusterState, Phase, Pod, VariantState, Wanted, WantedTarget};
-use crate::fleet::{Incarnation, Namespace, ReplicaName};
+use crate::collect::cluster::discovery::ledger::{Claim, Discovery};
+use crate::collect::cluster::discovery::{Discover, Marked, ObjectRef, Source};
+use crate::collect::cluster::follow::{Change, Failure, ObjectName};
+use crate::collect::cluster::hpa::{Finding, Hpa};
+use crate::collect::cluster::keda::ScaledObject;
+use crate::collect::cluster::keys::{Reach, Scope, TargetKey, WatchKey};
+use crate::collect::cluster::scalers::{Of, Scalers};
+use crate::collect::cluster::{ClusterState, Pod, VariantState, Wanted, WantedTarget};
+use crate::fleet::Namespace;
 use crate::observe::{Scale, ScaleState, WhyUnknown};
 use crate::units::Replicas;
 
@@ -28,25 +33,12 @@ pub(crate) struct Now {
     pub(crate) elapsed: Duration,
 }
 
-/// Which watch.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum WatchKey {
-    /// The metadata of all objects of a kind in a namespace.
-    Targets { namespace: Namespace, api_version: String, kind: String },
-    /// The HPAs of a namespace.
-    Hpas(Namespace),
-    /// The pods of a namespace that a label selector matches.
-    Pods { namespace: Namespace, selector: String },
-}
-
-/// A scale target.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TargetKey {
-    pub(crate) namespace: Namespace,
-    pub(crate) api_version: String,
-    pub(crate) kind: String,
-    pub(crate) name: String,
-}
+/// The kinds of workloads whose annotations may declare a variant.
+pub(crate) const WORKLOADS: [(&str, &str); 3] = [
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "StatefulSet"),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+];
 
 /// How a watch is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,9 +54,11 @@ pub(crate) enum Health {
 /// The objects of one watch, by name.
 #[derive(Clone, Debug)]
 pub(crate) struct Feed<T> {
-    items: BTreeMap<String, T>,
+    items: BTreeMap<ObjectName, T>,
     pub(crate) health: Health,
     synced: bool,
+    /// Whether the API server has ever said what there is, or that it will not.
+    answered: bool,
     heard: Duration,
     true_at: Option<Timestamp>,
 }
@@ -97,28 +91,26 @@ pub(crate) struct ScaleFacts {
     selector: Option<String>,
 }
 
+/// A scale target as its metadata shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TargetObject {
+    /// Its resource version: that it has changed is all that scaling needs to know of it.
+    pub(crate) version: String,
+    /// What it says of a variant, if it does.
+    pub(crate) marked: Option<Marked>,
+}
+
 /// What all watches have said.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct World {
-    /// The objects' resource versions: all that is needed of them is that they changed.
-    pub(crate) targets: BTreeMap<WatchKey, Feed<String>>,
+    pub(crate) reach: Reach,
+    pub(crate) targets: BTreeMap<WatchKey, Feed<TargetObject>>,
     pub(crate) scales: BTreeMap<TargetKey, ScaleEntry>,
     pub(crate) hpas: BTreeMap<WatchKey, Feed<Hpa>>,
+    pub(crate) scaled_objects: BTreeMap<WatchKey, Feed<ScaledObject>>,
     pub(crate) pods: BTreeMap<WatchKey, Feed<Pod>>,
-}
-
-// === impl WatchKey ===
-
-impl fmt::Display for WatchKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Targets { namespace, api_version, kind } => {
-                write!(f, "{api_version} {kind} in {namespace}")
-            }
-            Self::Hpas(namespace) => write!(f, "HPAs in {namespace}"),
-            Self::Pods { namespace, selector } => write!(f, "pods {selector} in {namespace}"),
-        }
-    }
+    /// Whether each namespace wants its objects left alone.
+    pub(crate) namespaces: BTreeMap<WatchKey, Feed<bool>>,
 }
 
 // === impl Feed ===
@@ -129,6 +121,7 @@ impl<T> Default for Feed<T> {
             items: BTreeMap::new(),
             health: Health::Waiting,
             synced: false,
+            answered: false,
             heard: Duration::ZERO,
             true_at: None,
         }
@@ -141,6 +134,7 @@ impl<T> Feed<T> {
             Change::Synced(items) => {
                 self.items = items;
                 self.synced = true;
+                self.answered = true;
             }
             Change::Applied(name, item) => {
                 self.items.insert(name, item);
@@ -154,6 +148,7 @@ impl<T> Feed<T> {
                 return;
             }
             Change::Broken(failure) => {
+                self.answered |= !matches!(failure, Failure::Away(_));
                 self.health = Health::Broken(failure);
                 return;
             }
@@ -171,8 +166,13 @@ impl<T> Feed<T> {
         }
     }
 
+    /// The object of this name.
+    pub(crate) fn get(&self, name: &ObjectName) -> Option<&T> {
+        self.items.get(name)
+    }
+
     /// Whether there is no object of this name, as opposed to not knowing.
-    fn lacks(&self, name: &str) -> bool {
+    fn lacks(&self, name: &ObjectName) -> bool {
         self.synced && !self.items.contains_key(name)
     }
 
@@ -214,20 +214,58 @@ impl World {
             let namespace = want.variant.namespace.clone();
             match &want.target {
                 WantedTarget::Scale { .. } => {
-                    needed.insert(WatchKey::Hpas(namespace));
+                    let scope = self.reach.scope(&namespace);
+                    needed.insert(WatchKey::Hpas(scope.clone()));
+                    needed.insert(WatchKey::ScaledObjects(scope));
                 }
                 WantedTarget::Selector(selector) => {
                     needed.insert(WatchKey::Pods { namespace, selector: selector.clone() });
                 }
+                WantedTarget::Elsewhere => {}
             }
         }
         for key in wanted.iter().filter_map(TargetKey::of) {
-            needed.insert(key.watch());
+            needed.insert(key.watch(self.reach));
             if let Some(selector) = self.facts(&key).and_then(|facts| facts.selector.clone()) {
                 needed.insert(WatchKey::Pods { namespace: key.namespace, selector });
             }
         }
         needed
+    }
+
+    /// The objects that may declare a variant; `None` while one of the watches has never been
+    /// answered, because what is in force depends on all of them.
+    pub(crate) fn marked(&self, discover: &Discover) -> Option<Vec<&Marked>> {
+        let mut marked = Vec::new();
+        for key in needed_to_discover(discover) {
+            let (answered, found): (bool, Vec<Option<&Marked>>) = match &key {
+                WatchKey::Targets { .. } => self.targets.get(&key).map(|feed| {
+                    (feed.answered, feed.items.values().map(|it| it.marked.as_ref()).collect())
+                }),
+                WatchKey::Hpas(_) => self.hpas.get(&key).map(|feed| {
+                    (feed.answered, feed.items.values().map(|it| it.marked.as_ref()).collect())
+                }),
+                WatchKey::ScaledObjects(_) => self.scaled_objects.get(&key).map(|feed| {
+                    (feed.answered, feed.items.values().map(|it| it.marked.as_ref()).collect())
+                }),
+                WatchKey::Namespaces => {
+                    self.namespaces.get(&key).map(|feed| (feed.answered, Vec::new()))
+                }
+                WatchKey::Pods { .. } => None,
+            }?;
+            if !answered {
+                return None;
+            }
+            marked.extend(found.into_iter().flatten());
+        }
+        let excluded = |namespace: &str| {
+            let name = ObjectName { namespace: String::new(), name: namespace.to_owned() };
+            let feed = self.namespaces.get(&WatchKey::Namespaces);
+            feed.and_then(|feed| feed.items.get(&name)).is_some_and(|excluded| *excluded)
+        };
+        marked
+            .retain(|one| discover.filter.accepts(&one.labels) && !excluded(&one.object.namespace));
+        Some(marked)
     }
 
     /// The targets whose scale subresource has not been read for their present version, with it.
@@ -268,8 +306,8 @@ impl World {
             .scales
             .keys()
             .filter(|key| {
-                let feed = self.targets.get(&key.watch());
-                !wanted.contains(key) || feed.is_some_and(|feed| feed.lacks(&key.name))
+                let feed = self.targets.get(&key.watch(self.reach));
+                !wanted.contains(key) || feed.is_some_and(|feed| feed.lacks(&key.object()))
             })
             .cloned()
             .collect();
@@ -282,6 +320,7 @@ impl World {
     pub(crate) fn age(&mut self, now: Now, quiet: Duration) {
         self.targets.values_mut().for_each(|feed| feed.age(now, quiet));
         self.hpas.values_mut().for_each(|feed| feed.age(now, quiet));
+        self.scaled_objects.values_mut().for_each(|feed| feed.age(now, quiet));
         self.pods.values_mut().for_each(|feed| feed.age(now, quiet));
         let current: Vec<(TargetKey, Option<Timestamp>)> = self
             .scales
@@ -291,7 +330,10 @@ impl World {
                 let told = !matches!(entry.answered, Some((_, ScaleAnswer::Forbidden)));
                 told && read.is_some() && read == self.version(key)
             })
-            .map(|(key, _)| (key.clone(), self.targets.get(&key.watch()).and_then(|f| f.true_at)))
+            .map(|(key, _)| {
+                let feed = self.targets.get(&key.watch(self.reach));
+                (key.clone(), feed.and_then(|feed| feed.true_at))
+            })
             .collect();
         for (key, true_at) in current {
             if let Some(entry) = self.scales.get_mut(&key) {
@@ -301,37 +343,59 @@ impl World {
     }
 
     /// What follows for each variant. `since` is the age of what nothing has been heard of.
-    pub(crate) fn judge(&self, wanted: &[Wanted], since: Timestamp) -> ClusterState {
-        let mut owners: BTreeMap<Claim<'_>, Vec<String>> = BTreeMap::new();
+    pub(crate) fn judge(
+        &self,
+        wanted: &[Wanted],
+        discovery: &Arc<Discovery>,
+        since: Timestamp,
+    ) -> ClusterState {
+        let mut owners: BTreeMap<Claim, Vec<String>> = BTreeMap::new();
         for want in wanted {
+            let Some(claim) = Claim::of(&want.variant, &want.target) else { continue };
             let owner = format!("variant {}", want.variant.variant);
-            owners.entry(Claim::of(want)).or_default().push(owner);
+            owners.entry(claim).or_default().push(owner);
         }
-        let variants = wanted.iter().map(|want| {
-            let claims = &owners[&Claim::of(want)];
+        let scalers = Scalers::new(
+            self.hpas.values().flat_map(|feed| &feed.items),
+            self.scaled_objects.values().flat_map(|feed| &feed.items),
+        );
+        let variants = wanted.iter().filter_map(|want| {
+            let claims = owners.get(&Claim::of(&want.variant, &want.target)?)?;
             let state = match &want.target {
-                WantedTarget::Scale { .. } => self.judge_target(want, claims, since),
+                WantedTarget::Scale { .. } => {
+                    let key = TargetKey::of(want)?;
+                    self.judge_target(want, &key, scalers.of(&key), claims, since)
+                }
                 WantedTarget::Selector(selector) => {
                     self.judge_selector(want, selector, claims, since)
                 }
+                WantedTarget::Elsewhere => return None,
             };
-            (want.variant.clone(), state)
+            Some((want.variant.clone(), state))
         });
-        ClusterState { variants: variants.collect() }
+        ClusterState { variants: variants.collect(), discovery: Arc::clone(discovery) }
     }
 
-    fn judge_target(&self, want: &Wanted, claims: &[String], since: Timestamp) -> VariantState {
+    fn judge_target(
+        &self,
+        want: &Wanted,
+        key: &TargetKey,
+        scalers: Option<&Of<'_>>,
+        claims: &[String],
+        since: Timestamp,
+    ) -> VariantState {
         let mut state = VariantState::unknown(WhyUnknown::NotListed, since);
-        let Some(key) = TargetKey::of(want) else { return state };
-        let Some(feed) = self.targets.get(&key.watch()) else { return state };
-        if feed.lacks(&key.name) {
+        let Some(feed) = self.targets.get(&key.watch(self.reach)) else { return state };
+        if feed.lacks(&key.object()) {
             state.as_of = feed.true_at.unwrap_or(since);
             state.scale = Scale::Unknown(feed.unknown().unwrap_or(WhyUnknown::NoSuchTarget));
             return state;
         }
-        let entry = self.scales.get(&key);
-        let hpas = self.hpas.get(&WatchKey::Hpas(key.namespace.clone()));
-        let facts = self.facts(&key);
+        let entry = self.scales.get(key);
+        let scope = self.reach.scope(&key.namespace);
+        let hpas = self.hpas.get(&WatchKey::Hpas(scope.clone()));
+        let scaled_objects = self.scaled_objects.get(&WatchKey::ScaledObjects(scope));
+        let facts = self.facts(key);
         let pods = facts.and_then(|facts| self.pods_of(&key.namespace, facts));
         let ages = [
             feed.true_at,
@@ -339,22 +403,30 @@ impl World {
             hpas.and_then(|feed| feed.true_at),
             pods.and_then(|feed| feed.true_at),
         ];
-        state.as_of = ages.into_iter().map(|at| at.unwrap_or(since)).min().unwrap_or(since);
+        // A cluster without KEDA has nothing here that could grow old.
+        let keda = scaled_objects.filter(|feed| feed.synced).map(|feed| feed.true_at);
+        let ages = ages.into_iter().chain(keda);
+        state.as_of = ages.map(|at| at.unwrap_or(since)).min().unwrap_or(since);
         state.current = facts.map(|facts| facts.current);
         state.pods = pods.into_iter().flat_map(|pods| pods.items.values().cloned()).collect();
-        let autoscalers = autoscalers(hpas, &key);
-        if hpas.is_some_and(|feed| feed.unknown().is_none()) {
-            (state.follower, state.findings) = follow(want, &autoscalers);
+        state.role = state.pods.iter().filter(|pod| pod.counts()).find_map(|pod| pod.role);
+        let unheard = !scaled_objects.is_some_and(|feed| feed.answered);
+        if !unheard && hpas.is_some_and(|feed| feed.unknown().is_none()) {
+            let not_read = || (None, vec![Finding::NotRead { hpa: None }]);
+            (state.follower, state.findings) =
+                scalers.map_or_else(not_read, |of| of.follow(&want.variant.variant));
         }
         let answer = entry.and_then(|entry| entry.answered.as_ref()).map(|(_, answer)| answer);
-        let blind =
-            feed.unknown().or_else(|| hpas.map_or(Some(WhyUnknown::NotListed), Feed::unknown));
+        let blind = feed
+            .unknown()
+            .or_else(|| hpas.map_or(Some(WhyUnknown::NotListed), Feed::unknown))
+            .or_else(|| unheard.then_some(WhyUnknown::NotListed));
         state.scale = match (blind, answer) {
             (Some(why), _) => Scale::Unknown(why),
             (None, None) => Scale::Unknown(WhyUnknown::NotListed),
             (None, Some(ScaleAnswer::Forbidden)) => Scale::Unknown(WhyUnknown::Forbidden),
             (None, Some(ScaleAnswer::Absent)) => Scale::Unknown(WhyUnknown::NoSuchTarget),
-            (None, Some(ScaleAnswer::Known(facts))) => scale(facts, pods, &autoscalers, claims),
+            (None, Some(ScaleAnswer::Known(facts))) => scale(facts, pods, scalers, claims),
         };
         state
     }
@@ -396,11 +468,13 @@ impl World {
             current: Some(existing),
             follower: None,
             findings: Vec::new(),
+            role: None,
         }
     }
 
     fn version(&self, key: &TargetKey) -> Option<&str> {
-        self.targets.get(&key.watch())?.items.get(&key.name).map(String::as_str)
+        let feed = self.targets.get(&key.watch(self.reach))?;
+        feed.items.get(&key.object()).map(|object| object.version.as_str())
     }
 
     /// What the target's scale subresource last told.
@@ -414,32 +488,42 @@ impl World {
     }
 }
 
-/// The HPAs that scale the target, by name.
-fn autoscalers<'a>(hpas: Option<&'a Feed<Hpa>>, key: &TargetKey) -> Vec<(&'a String, &'a Hpa)> {
-    let TargetKey { namespace: _, api_version, kind, name } = key;
-    let items = hpas.into_iter().flat_map(|feed| &feed.items);
-    items.filter(|(_, hpa)| hpa.scales(api_version, kind, name)).collect()
+/// The watches that see everything that may declare a variant.
+pub(crate) fn needed_to_discover(discover: &Discover) -> BTreeSet<WatchKey> {
+    let mut needed = BTreeSet::new();
+    for scope in scopes(discover) {
+        needed.insert(WatchKey::Hpas(scope.clone()));
+        needed.insert(WatchKey::ScaledObjects(scope.clone()));
+        needed.extend(WORKLOADS.map(|(api_version, kind)| WatchKey::Targets {
+            scope: scope.clone(),
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+        }));
+        if scope == Scope::Cluster {
+            needed.insert(WatchKey::Namespaces);
+        }
+    }
+    needed
 }
 
-fn follow(want: &Wanted, autoscalers: &[(&String, &Hpa)]) -> (Option<Follower>, Vec<Finding>) {
-    match autoscalers {
-        [] => (None, vec![Finding::NotRead { hpa: None }]),
-        [(name, hpa)] => hpa.follow(name, &want.variant.variant),
-        // Which of several would win cannot be said; that there are several is.
-        _ => (None, Vec::new()),
+/// Where variants are looked for.
+fn scopes(discover: &Discover) -> Vec<Scope> {
+    if discover.namespaces.is_empty() {
+        return vec![Scope::Cluster];
     }
+    discover.namespaces.iter().cloned().map(Scope::Namespace).collect()
 }
 
 /// The state of a target whose scale subresource is known.
 fn scale(
     facts: &ScaleFacts,
     pods: Option<&Feed<Pod>>,
-    autoscalers: &[(&String, &Hpa)],
+    scalers: Option<&Of<'_>>,
     claims: &[String],
 ) -> Scale {
-    if autoscalers.len() > 1 {
-        let names = autoscalers.iter().map(|(name, _)| format!("HPA {name}"));
-        return Scale::Unknown(WhyUnknown::DuplicateOwners(names.collect()));
+    let owners = scalers.map(Of::names).unwrap_or_default();
+    if owners.len() > 1 {
+        return Scale::Unknown(WhyUnknown::DuplicateOwners(owners));
     }
     if claims.len() > 1 {
         return Scale::Unknown(WhyUnknown::DuplicateOwners(claims.into()));
@@ -454,7 +538,7 @@ fn scale(
     }
     let ScaleFacts { wanted, current, selector: _ } = *facts;
     let ready = count(pods.items.values().filter(|pod| pod.serves()));
-    let bounds = autoscalers.first().and_then(|(_, hpa)| hpa.bounds);
+    let bounds = scalers.and_then(|of| of.bounds(wanted));
     let pending = wanted.max(current).beyond(ready);
     Scale::Known(ScaleState { wanted, current, ready, pending, bounds })
 }
@@ -463,82 +547,19 @@ fn count<'a>(pods: impl Iterator<Item = &'a Pod>) -> Replicas {
     Replicas::saturating(u32::try_from(pods.count()).unwrap_or(u32::MAX))
 }
 
-/// What a variant claims for itself. Versions of one group are views of one object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Claim<'a> {
-    namespace: &'a Namespace,
-    group: Option<&'a str>,
-    kind: &'a str,
-    name: &'a str,
-}
+// === impl TargetObject ===
 
-impl<'a> Claim<'a> {
-    fn of(want: &'a Wanted) -> Self {
-        let namespace = &want.variant.namespace;
-        match &want.target {
-            WantedTarget::Scale { api_version, kind, name } => {
-                Self { namespace, group: Some(group_of(api_version)), kind, name }
-            }
-            WantedTarget::Selector(selector) => {
-                Self { namespace, group: None, kind: "", name: selector }
-            }
-        }
-    }
-}
-
-// === impl TargetKey ===
-
-impl TargetKey {
-    /// The scale target that is wanted, if it is one.
-    pub(crate) fn of(want: &Wanted) -> Option<Self> {
-        match want.target.clone() {
-            WantedTarget::Scale { api_version, kind, name } => {
-                let namespace = want.variant.namespace.clone();
-                Some(Self { namespace, api_version, kind, name })
-            }
-            WantedTarget::Selector(_) => None,
-        }
-    }
-
-    /// The watch that sees this object.
-    pub(crate) fn watch(&self) -> WatchKey {
-        let Self { namespace, api_version, kind, name: _ } = self.clone();
-        WatchKey::Targets { namespace, api_version, kind }
-    }
-}
-
-// === impl Pod ===
-
-impl Pod {
-    /// Reads the object; `None` for one without a name or a uid, which no API server sends.
-    pub(crate) fn new(object: core::Pod) -> Option<Self> {
-        let status = object.status.unwrap_or_default();
-        let ready = status.conditions.unwrap_or_default();
-        Some(Self {
-            name: ReplicaName::new(object.metadata.name.as_deref()?)?,
-            uid: Incarnation::new(object.metadata.uid.as_deref()?)?,
-            ip: status.pod_ip.and_then(|ip| ip.parse().ok()),
-            phase: match status.phase.as_deref() {
-                Some("Pending") => Phase::Pending,
-                Some("Running") => Phase::Running,
-                Some("Succeeded") => Phase::Succeeded,
-                Some("Failed") => Phase::Failed,
-                _ => Phase::Unknown,
-            },
-            ready: ready.iter().any(|is| is.type_ == "Ready" && is.status == "True"),
-            terminating: object.metadata.deletion_timestamp.is_some(),
-            node: object.spec.and_then(|spec| spec.node_name),
-        })
-    }
-
-    /// Whether the pod is one of its target's replicas: neither finished nor on its way out.
-    pub(crate) fn counts(&self) -> bool {
-        !self.terminating && !matches!(self.phase, Phase::Succeeded | Phase::Failed)
-    }
-
-    /// Whether the pod serves requests.
-    pub(crate) fn serves(&self) -> bool {
-        self.counts() && self.phase == Phase::Running && self.ready
+impl TargetObject {
+    /// Reads the metadata of an object of this kind.
+    pub(crate) fn new(api_version: &str, kind: &str, metadata: ObjectMeta) -> Option<Self> {
+        let target = WantedTarget::Scale {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            name: metadata.name.clone()?,
+        };
+        let object = ObjectRef::of(api_version, kind, &metadata);
+        let marked = Marked::new(object, Source::Workload, target, &metadata);
+        Some(Self { version: metadata.resource_version?, marked })
     }
 }
 
@@ -578,7 +599,15 @@ mod tests {
         })
     }
 
-    fn synced<T>(now: Now, items: BTreeMap<String, T>) -> Feed<T> {
+    fn name() -> ObjectName {
+        ObjectName { namespace: "shop".to_owned(), name: "llama".to_owned() }
+    }
+
+    fn at_version(version: &str) -> TargetObject {
+        TargetObject { version: version.to_owned(), marked: None }
+    }
+
+    fn synced<T>(now: Now, items: BTreeMap<ObjectName, T>) -> Feed<T> {
         let mut feed = Feed::default();
         feed.absorb(now, Change::Synced(items));
         feed
@@ -588,9 +617,13 @@ mod tests {
     fn world(now: Now) -> World {
         let key = TargetKey::of(&want()).unwrap();
         let mut world = World::default();
-        let versions = BTreeMap::from([("llama".to_owned(), "1".to_owned())]);
-        world.targets.insert(key.watch(), synced(now, versions));
-        world.hpas.insert(WatchKey::Hpas(key.namespace.clone()), synced(now, BTreeMap::new()));
+        let scope = Scope::Namespace(key.namespace.clone());
+        let targets = BTreeMap::from([(name(), at_version("1"))]);
+        world.targets.insert(key.watch(Reach::Namespaces), synced(now, targets));
+        world.hpas.insert(WatchKey::Hpas(scope.clone()), synced(now, BTreeMap::new()));
+        let mut no_keda = Feed::default();
+        no_keda.absorb(now, Change::Broken(Failure::Absent("no such group".to_owned())));
+        world.scaled_objects.insert(WatchKey::ScaledObjects(scope), no_keda);
         world.read(now, key, "1".to_owned(), known(1));
         for pods in world.needed(&[want()]) {
             if matches!(pods, WatchKey::Pods { .. }) {
@@ -601,7 +634,7 @@ mod tests {
     }
 
     fn state(world: &World) -> VariantState {
-        let state = world.judge(&[want()], at(0).wall);
+        let state = world.judge(&[want()], &Arc::default(), at(0).wall);
         state.variants[&want().variant].clone()
     }
 
@@ -638,7 +671,7 @@ mod tests {
         let key = TargetKey::of(&want()).unwrap();
         assert_eq!(world.unread(&[want()]), BTreeMap::new());
 
-        let applied = Change::Applied("llama".to_owned(), "2".to_owned());
+        let applied = Change::Applied(name(), at_version("2"));
         world.targets.values_mut().for_each(|feed| feed.absorb(at(3), applied.clone()));
         world.age(at(9), QUIET);
         let unread = BTreeMap::from([(key.clone(), "2".to_owned())]);
@@ -683,7 +716,7 @@ mod tests {
             *api_version = "apps/v1beta2".to_owned();
         }
         let world = world(at(0));
-        let state = world.judge(&[want(), other], at(0).wall);
+        let state = world.judge(&[want(), other], &Arc::default(), at(0).wall);
         let owners = vec!["variant llama".to_owned(), "variant other".to_owned()];
         let duplicate = Scale::Unknown(WhyUnknown::DuplicateOwners(owners));
         assert_eq!(state.variants[&want().variant].scale, duplicate);

@@ -29,16 +29,27 @@ const REFRESHES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
 /// What a variant claims for itself, and the path that claims it.
 type Claims = BTreeMap<String, String>;
 
+/// Where variants may come from beside the list.
+#[derive(Clone, Copy)]
+pub(crate) struct Listed {
+    /// Whether there is a cluster that they can refer to.
+    pub(crate) cluster: bool,
+    /// Whether more of them are discovered in it.
+    pub(crate) discovery: bool,
+}
+
 /// Resolves the variants that can be; all others have a problem.
 pub(crate) fn resolve(
     written: Option<&[Option<file::Variant>]>,
     global: &Scraped,
-    cluster: bool,
+    listed: Listed,
     checks: &mut Checks<'_>,
 ) -> Vec<Variant> {
+    let Listed { cluster, discovery } = listed;
     let written = written.unwrap_or_default();
-    if written.is_empty() {
-        checks.problems.missing("variants", "is empty: there must be at least one variant");
+    if written.is_empty() && !discovery {
+        let rule = "is empty: there must be at least one variant, or kubernetes.discovery";
+        checks.problems.missing("variants", rule);
     }
     let mut claims = Claims::new();
     written

@@ -246,6 +246,9 @@ fn record(
 ) {
     objects.version += 1;
     let version = objects.version;
+    if let Some((_, rest)) = collection.split_once("/namespaces/") {
+        object["metadata"]["namespace"] = json!(rest.split('/').next().unwrap());
+    }
     object["metadata"]["resourceVersion"] = json!(version.to_string());
     let known = objects.collections.entry(collection.to_owned()).or_default();
     if kind == "DELETED" {
@@ -285,10 +288,7 @@ fn answer(
     if let Some(document) = known.documents.get(&path) {
         return whole(StatusCode::OK, document);
     }
-    let collection =
-        path.split_once("/namespaces/").is_some_and(|(_, rest)| rest.split('/').count() == 2)
-            || path.ends_with("/apiservices");
-    if !collection {
+    if !is_collection(&path) {
         let object = path.rsplit_once('/').and_then(|(collection, name)| {
             known.collections.get(collection).and_then(|known| known.get(name))
         });
@@ -303,11 +303,9 @@ fn answer(
         drop(known);
         return streamed(path, from, query, objects.clone(), changed.subscribe());
     }
-    let items: Vec<&Value> = known
-        .collections
-        .get(&path)
-        .into_iter()
-        .flat_map(BTreeMap::values)
+    let within = known.collections.iter().filter(|(collection, _)| is_part(collection, &path));
+    let items: Vec<&Value> = within
+        .flat_map(|(_, objects)| objects.values())
         .filter(|object| selects(&query, object))
         .collect();
     let list = json!({"kind": "List", "apiVersion": "v1", "items": items,
@@ -368,6 +366,24 @@ fn merge(into: &mut Value, patch: Value) {
     }
 }
 
+fn is_collection(path: &str) -> bool {
+    if let Some((_, rest)) = path.split_once("/namespaces/") {
+        return rest.split('/').count() == 2;
+    }
+    // The kinds of a cluster, or of all its namespaces.
+    let parts = path.split('/').count();
+    (path.starts_with("/apis/") && parts == 5) || path == "/api/v1/namespaces"
+}
+
+/// Whether a collection is the one at the path, or that of one namespace where the path is of all.
+fn is_part(collection: &str, path: &str) -> bool {
+    let everywhere = collection.split_once("/namespaces/").and_then(|(group, rest)| {
+        let (_, resource) = rest.split_once('/')?;
+        Some(format!("{group}/{resource}"))
+    });
+    collection == path || everywhere.as_deref() == Some(path)
+}
+
 /// A watch: what happened after `from`, then what happens, until the window is over.
 fn streamed(
     collection: String,
@@ -419,7 +435,9 @@ fn lines(
     query: &BTreeMap<String, String>,
 ) -> Vec<Bytes> {
     let events = known.events.iter().filter(|event| {
-        event.version > from && event.collection == collection && selects(query, &event.object)
+        event.version > from
+            && is_part(&event.collection, collection)
+            && selects(query, &event.object)
     });
     events.map(|event| line(event.kind, &event.object)).collect()
 }

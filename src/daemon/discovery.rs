@@ -1,0 +1,55 @@
+//! Says what discovery makes of the cluster's objects: in a metric and, when it changes, in the log.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use prometheus::GaugeVec;
+use tracing::{info, warn};
+
+use crate::collect::cluster::Discovery;
+use crate::collect::cluster::discovery::{Objection, Standing};
+
+/// What has been said, so that it is said once.
+pub(crate) struct Said {
+    objects: GaugeVec,
+    discovery: Arc<Discovery>,
+    objections: BTreeSet<Objection>,
+}
+
+// === impl Said ===
+
+impl Said {
+    /// Nothing has been said.
+    pub(crate) fn new(objects: GaugeVec) -> Self {
+        Self { objects, discovery: Arc::default(), objections: BTreeSet::new() }
+    }
+
+    /// Says what is new.
+    pub(crate) fn say(&mut self, discovery: &Arc<Discovery>) {
+        if Arc::ptr_eq(&self.discovery, discovery) {
+            return;
+        }
+        self.discovery = Arc::clone(discovery);
+        for standing in Standing::ALL {
+            let count = discovery.standings.get(&standing).copied();
+            match count {
+                Some(count) => {
+                    self.objects.with_label_values(&[standing.label()]).set(count as f64);
+                }
+                None => {
+                    let _gone = self.objects.remove_label_values(&[standing.label()]);
+                }
+            }
+        }
+        let objections: BTreeSet<Objection> = discovery.objections.iter().cloned().collect();
+        for Objection { object, cause } in objections.difference(&self.objections) {
+            warn!(%object, reason = cause.reason(), "{cause}");
+        }
+        let settled = self.objections.iter().map(|it| &it.object).collect::<BTreeSet<_>>();
+        let open = objections.iter().map(|it| &it.object).collect::<BTreeSet<_>>();
+        for object in settled.difference(&open) {
+            info!(%object, "Nothing is wrong with the object any more");
+        }
+        self.objections = objections;
+    }
+}
