@@ -18,7 +18,7 @@ mod client;
 pub mod discovery;
 mod follow;
 mod hpa;
-mod keda;
+pub(crate) mod keda;
 mod keys;
 mod pod;
 mod registration;
@@ -176,6 +176,7 @@ impl VariantState {
                 Some(hpa)
             }
             Finding::NotRead { hpa } => hpa.as_ref(),
+            Finding::Paused { .. } => None,
         });
         self.follower.as_ref().map(|follower| &follower.hpa).or(found).map(String::as_str)
     }

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::collect::cluster::discovery::ObjectRef;
+use crate::collect::cluster::discovery::ledger::{Cause, Objection};
+use crate::collect::cluster::keda;
 use crate::collect::cluster::{ClusterState, Finding, Ignored, Needs, Wanted, WantedTarget};
 use crate::fleet::VariantKey;
 use crate::publish::Published;
@@ -46,6 +49,11 @@ impl Announcer {
             self.index();
         }
         for told in self.herald.tell(now, before, after) {
+            if let Some(discovered) = cluster.discovery.variants.get(&told.variant) {
+                let on = reference(&discovered.object);
+                self.recorder.record(Event { on, reason: told.reason, note: told.note });
+                continue;
+            }
             let hpa = cluster.variants.get(&told.variant).and_then(|state| state.autoscaler());
             self.record(&told.variant, hpa, told.reason, told.note);
         }
@@ -64,8 +72,31 @@ impl Announcer {
             Finding::WrongTargetType { hpa, .. } | Finding::WrongAverageValue { hpa, .. } => {
                 self.record(variant, Some(hpa), Reason::HpaMisconfigured, finding.to_string());
             }
+            Finding::Paused { scaled_object, .. } => {
+                let on = Reference {
+                    api_version: keda::API_VERSION.to_owned(),
+                    kind: keda::KIND.to_owned(),
+                    namespace: variant.namespace.as_str().to_owned(),
+                    name: scaled_object.clone(),
+                    uid: None,
+                };
+                let (reason, note) = (Reason::KedaPaused, finding.to_string());
+                self.recorder.record(Event { on, reason, note });
+            }
             Finding::NotRead { .. } => {}
         }
+    }
+
+    /// Says what keeps an object from declaring a variant.
+    pub(crate) fn objection(&self, objection: &Objection) {
+        let Objection { object, cause } = objection;
+        let reason = match cause {
+            Cause::Refused { .. } | Cause::Doubted { .. } => Reason::InvalidAnnotation,
+            Cause::TargetTaken { .. } | Cause::NameTaken { .. } | Cause::TooMany { .. } => {
+                Reason::DiscoveryConflict
+            }
+        };
+        self.recorder.record(Event { on: reference(object), reason, note: cause.to_string() });
     }
 
     /// Records on the HPA, else on the scale target. Pods that nothing scales have no object that
@@ -87,4 +118,9 @@ impl Announcer {
         };
         self.recorder.record(Event { on, reason, note });
     }
+}
+
+fn reference(object: &ObjectRef) -> Reference {
+    let ObjectRef { api_version, kind, namespace, name, uid } = object.clone();
+    Reference { api_version, kind, namespace, name, uid }
 }

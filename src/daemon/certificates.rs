@@ -90,8 +90,7 @@ pub(crate) async fn follow(
 ) -> anyhow::Result<Followed> {
     match (&settings.certificate, cluster) {
         (ServerCertificate::Files { cert_file, key_file, ca_file }, _) => {
-            let files =
-                tls::Settings { cert_file: cert_file.clone(), key_file: key_file.clone() };
+            let files = tls::Settings { cert_file: cert_file.clone(), key_file: key_file.clone() };
             follow_files(files, ca_file.clone(), common, metrics).await
         }
         (ServerCertificate::SelfManaged(own), Some(cluster)) => {
@@ -280,7 +279,8 @@ impl Upkeep {
     async fn look(&mut self) -> Result<Look, UpkeepError> {
         let stored = self.read_secret().await?;
         let values = stored.as_ref().and_then(|secret| secret.data.as_ref());
-        let held = held(values).map_err(|source| UpkeepError::Secret { name: self.name(), source })?;
+        let held =
+            held(values).map_err(|source| UpkeepError::Secret { name: self.name(), source })?;
         // The certificate is renewed even while it is not known who is registered.
         let (registered, unknown) = match self.read_api_service().await {
             Ok(object) => (object, None),
@@ -342,8 +342,7 @@ impl Upkeep {
             let gauge = self.telemetry.authority_not_after.with_label_values::<&str>(&[]);
             gauge.set(not_after.as_second() as f64);
         }
-        let outcome =
-            self.certificate.replace(self.clock.now(), held.certificate(), held.key());
+        let outcome = self.certificate.replace(self.clock.now(), held.certificate(), held.key());
         self.metrics.reload(&outcome, self.certificate.not_after());
         match outcome {
             Ok(Reload::Unchanged) => Ok(()),

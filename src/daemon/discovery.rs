@@ -1,4 +1,5 @@
-//! Says what discovery makes of the cluster's objects: in a metric and, when it changes, in the log.
+//! Says what discovery makes of the cluster's objects: in a metric and, when it changes, in the log
+//! and in an Event on the object.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use tracing::{info, warn};
 
 use crate::collect::cluster::Discovery;
 use crate::collect::cluster::discovery::{Objection, Standing};
+use crate::daemon::announce::Announcer;
 
 /// What has been said, so that it is said once.
 pub(crate) struct Said {
@@ -25,7 +27,7 @@ impl Said {
     }
 
     /// Says what is new.
-    pub(crate) fn say(&mut self, discovery: &Arc<Discovery>) {
+    pub(crate) fn say(&mut self, discovery: &Arc<Discovery>, announcer: Option<&Announcer>) {
         if Arc::ptr_eq(&self.discovery, discovery) {
             return;
         }
@@ -42,8 +44,12 @@ impl Said {
             }
         }
         let objections: BTreeSet<Objection> = discovery.objections.iter().cloned().collect();
-        for Objection { object, cause } in objections.difference(&self.objections) {
+        for objection in objections.difference(&self.objections) {
+            let Objection { object, cause } = objection;
             warn!(%object, reason = cause.reason(), "{cause}");
+            if let Some(announcer) = announcer {
+                announcer.objection(objection);
+            }
         }
         let settled = self.objections.iter().map(|it| &it.object).collect::<BTreeSet<_>>();
         let open = objections.iter().map(|it| &it.object).collect::<BTreeSet<_>>();

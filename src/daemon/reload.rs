@@ -203,10 +203,10 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
     differ.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }
 
-/// What the client was built from; what is discovered with it may change.
-fn connection(kubernetes: Option<&Kubernetes>) -> Option<(Option<&Path>, Option<&str>)> {
-    let Kubernetes { kubeconfig, context, discovery: _ } = kubernetes?;
-    Some((kubeconfig.as_deref(), context.as_deref()))
+/// What the connection was built with; what is discovered over it may change.
+fn connection(kubernetes: Option<&Kubernetes>) -> Option<(Option<&Path>, Option<&str>, bool)> {
+    let Kubernetes { kubeconfig, context, events, discovery: _ } = kubernetes?;
+    Some((kubeconfig.as_deref(), context.as_deref(), *events))
 }
 
 fn read(file: &Path) -> Option<Vec<u8>> {

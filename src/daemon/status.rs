@@ -8,8 +8,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::collect::cluster::Registration;
 use crate::collect::scrape::Board;
-use crate::daemon::{Common, Readiness};
 use crate::daemon::reload::{Reloader, Shown};
+use crate::daemon::{Common, Readiness};
 use crate::publish::api::{Surface, Vitals};
 use crate::server::admin::Documents;
 

@@ -187,7 +187,7 @@ impl Ticks {
         let cluster = self.parts.cluster.as_ref().map(|cluster| cluster.borrow().clone());
         if let Some(cluster) = &cluster {
             self.directory.discover(cluster);
-            self.said.say(&cluster.discovery);
+            self.said.say(&cluster.discovery, self.parts.announcer.as_ref());
         }
         let seen = self.directory.look(now, cluster.as_deref());
         self.restore(now, &seen.fleet);

@@ -140,8 +140,12 @@ reasons! {
     HpaIgnoresDesired = "HPAIgnoresDesired", Warning, "JudgeHPA";
     /// The HPA reads the number in a way that makes something else of it.
     HpaMisconfigured = "HPAMisconfigured", Warning, "JudgeHPA";
+    /// KEDA has been told to leave the replicas alone.
+    KedaPaused = "KEDAPaused", Warning, "JudgeHPA";
     /// An annotation or label cannot be used.
     InvalidAnnotation = "InvalidAnnotation", Warning, "Discover";
+    /// An object declares what another one has declared already.
+    DiscoveryConflict = "DiscoveryConflict", Warning, "Discover";
 }
 
 /// What became of one event.

@@ -88,7 +88,9 @@ pub enum SecretError {
     #[error("it has no {0}, but other keys; name a Secret of its own, or remove all of its data")]
     Missing(&'static str),
     /// A value is not PEM.
-    #[error("{key} is not PEM with what belongs there; remove all of its data to have it made anew")]
+    #[error(
+        "{key} is not PEM with what belongs there; remove all of its data to have it made anew"
+    )]
     Pem {
         /// Under which key.
         key: &'static str,
@@ -100,10 +102,14 @@ pub enum SecretError {
     #[error("{0} holds no X.509 certificate; remove all of its data to have it made anew")]
     Malformed(&'static str),
     /// A key belongs to another certificate.
-    #[error("{0} is not the key of the certificate beside it; remove all of its data to have it made anew")]
+    #[error(
+        "{0} is not the key of the certificate beside it; remove all of its data to have it made anew"
+    )]
     Key(&'static str),
     /// The serving certificate is of another authority.
-    #[error("no authority of ca.crt has signed tls.crt; remove all of its data to have it made anew")]
+    #[error(
+        "no authority of ca.crt has signed tls.crt; remove all of its data to have it made anew"
+    )]
     Unsigned,
 }
 
@@ -161,12 +167,7 @@ pub fn plan(now: Timestamp, policy: &Policy, held: Option<&Held>, registered: &R
     Plan { secret: next(now, policy, held, registered), bundle }
 }
 
-fn next(
-    now: Timestamp,
-    policy: &Policy,
-    held: &Held,
-    registered: &Registered,
-) -> Option<Change> {
+fn next(now: Timestamp, policy: &Policy, held: &Held, registered: &Registered) -> Option<Change> {
     let Held { authorities, leaf, signer, .. } = held;
     let newest = authorities.first()?;
     if newest.is_due(now) {
@@ -300,15 +301,12 @@ impl Held {
     /// # Errors
     ///
     /// It holds something that [`issue`] has not made.
-    pub fn read<B: AsRef<[u8]>>(
-        values: &BTreeMap<String, B>,
-    ) -> Result<Option<Self>, SecretError> {
+    pub fn read<B: AsRef<[u8]>>(values: &BTreeMap<String, B>) -> Result<Option<Self>, SecretError> {
         if values.values().all(|value| value.as_ref().is_empty()) {
             return Ok(None);
         }
-        let value = |key: &'static str| {
-            values.get(key).map(AsRef::as_ref).ok_or(SecretError::Missing(key))
-        };
+        let value =
+            |key: &'static str| values.get(key).map(AsRef::as_ref).ok_or(SecretError::Missing(key));
         let authorities = certificates(CA_CERT, value(CA_CERT)?)?;
         let [leaf] = &certificates(CERT, value(CERT)?)?[..] else {
             return Err(SecretError::Malformed(CERT));
@@ -402,7 +400,8 @@ impl Certificate {
 /// The certificates of a value, which are at least one.
 fn certificates(key: &'static str, value: &[u8]) -> Result<Vec<Certificate>, SecretError> {
     let ders: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(value).collect();
-    let ders = ders.and_then(|all| if all.is_empty() { Err(PemError::NoItemsFound) } else { Ok(all) });
+    let ders =
+        ders.and_then(|all| if all.is_empty() { Err(PemError::NoItemsFound) } else { Ok(all) });
     let ders = ders.map_err(|source| SecretError::Pem { key, source })?;
     let all: Option<Vec<_>> = ders.into_iter().map(Certificate::read).collect();
     all.ok_or(SecretError::Malformed(key))
@@ -449,10 +448,7 @@ fn skew(lifetime: Duration) -> Duration {
     SKEW_MAX.min(lifetime / 10)
 }
 
-fn new_authority(
-    now: Timestamp,
-    policy: &Policy,
-) -> Result<(Certificate, String), IssueError> {
+fn new_authority(now: Timestamp, policy: &Policy) -> Result<(Certificate, String), IssueError> {
     // Each has a name of its own, so that clients need not try one after the other.
     let name = format!("plimsoll-ca-{:016x}", rand::random::<u64>());
     let mut params = valid(now, policy.ca_lifetime, &name, Vec::new())?;
@@ -474,8 +470,12 @@ fn signed(
     let authority = &authorities[0];
     let left = now.duration_until(authority.not_after).unsigned_abs();
     let names: Vec<String> = policy.names().into_iter().collect();
-    let mut params =
-        valid(now, policy.leaf_lifetime.min(left), &format!("{}.{}", policy.service, policy.namespace), names)?;
+    let mut params = valid(
+        now,
+        policy.leaf_lifetime.min(left),
+        &format!("{}.{}", policy.service, policy.namespace),
+        names,
+    )?;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
@@ -487,8 +487,8 @@ fn signed(
 }
 
 fn issuer(authority: &Certificate, key: &str) -> Result<Issuer<'static, KeyPair>, IssueError> {
-    let (_, parsed) = X509Certificate::from_der(&authority.der)
-        .map_err(|_| SecretError::Malformed(CA_CERT))?;
+    let (_, parsed) =
+        X509Certificate::from_der(&authority.der).map_err(|_| SecretError::Malformed(CA_CERT))?;
     let name = parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
     let name = name.ok_or(SecretError::Malformed(CA_CERT))?;
     Ok(Issuer::new(named(name, Vec::new())?, KeyPair::from_pem(key)?))
@@ -563,25 +563,129 @@ mod tests {
         let trusts = |held: &Held, time| here(held.bundle(), Some(time));
         // What is wrong, when, what the Secret holds, who is registered, and what is to be done.
         for (case, policy, now, held, registered, change, bundle) in [
-            ("nothing", &policy, start(), None, Registered::Unknown, Some(Change::Everything), false),
+            (
+                "nothing",
+                &policy,
+                start(),
+                None,
+                Registered::Unknown,
+                Some(Change::Everything),
+                false,
+            ),
             ("nobody", &policy, start() + month, Some(&first), Registered::Elsewhere, None, false),
             ("unknown", &policy, start() + month, Some(&first), Registered::Unknown, None, false),
             ("no bundle", &policy, start() + month, Some(&first), here(vec![], None), None, true),
-            ("foreign bundle", &policy, start() + month, Some(&first), here(fresh(&policy).bundle(), None), None, true),
-            ("no PEM", &policy, start() + month, Some(&first), here(b"?".to_vec(), None), None, true),
-            ("all is well", &policy, start() + month, Some(&first), trusts(&first, month), None, false),
-            ("two thirds", &policy, start() + 244 * DAY, Some(&first), trusts(&first, month), Some(Change::Leaf), false),
-            ("two thirds, alone", &policy, start() + 244 * DAY, Some(&first), Registered::Unknown, Some(Change::Leaf), false),
-            ("another name", &renamed, start() + month, Some(&first), trusts(&first, month), Some(Change::Leaf), false),
-            ("an old authority", &policy, due, Some(&aged), trusts(&first, month), Some(Change::Authority), false),
+            (
+                "foreign bundle",
+                &policy,
+                start() + month,
+                Some(&first),
+                here(fresh(&policy).bundle(), None),
+                None,
+                true,
+            ),
+            (
+                "no PEM",
+                &policy,
+                start() + month,
+                Some(&first),
+                here(b"?".to_vec(), None),
+                None,
+                true,
+            ),
+            (
+                "all is well",
+                &policy,
+                start() + month,
+                Some(&first),
+                trusts(&first, month),
+                None,
+                false,
+            ),
+            (
+                "two thirds",
+                &policy,
+                start() + 244 * DAY,
+                Some(&first),
+                trusts(&first, month),
+                Some(Change::Leaf),
+                false,
+            ),
+            (
+                "two thirds, alone",
+                &policy,
+                start() + 244 * DAY,
+                Some(&first),
+                Registered::Unknown,
+                Some(Change::Leaf),
+                false,
+            ),
+            (
+                "another name",
+                &renamed,
+                start() + month,
+                Some(&first),
+                trusts(&first, month),
+                Some(Change::Leaf),
+                false,
+            ),
+            (
+                "an old authority",
+                &policy,
+                due,
+                Some(&aged),
+                trusts(&first, month),
+                Some(Change::Authority),
+                false,
+            ),
             ("a new authority", &policy, due, Some(&two), trusts(&first, month), None, true),
             ("seen by one", &policy, due, Some(&two), here(two.bundle(), Some(soon)), None, false),
-            ("seen by all", &policy, due, Some(&two), trusts(&two, MINUTE), Some(Change::Leaf), false),
+            (
+                "seen by all",
+                &policy,
+                due,
+                Some(&two),
+                trusts(&two, MINUTE),
+                Some(Change::Leaf),
+                false,
+            ),
             ("seen by nobody", &policy, due, Some(&two), Registered::Unknown, None, false),
-            ("checked by nobody", &policy, due, Some(&two), Registered::Elsewhere, Some(Change::Leaf), false),
-            ("expired meanwhile", &policy, start() + 3000 * DAY, Some(&two), Registered::Unknown, Some(Change::Leaf), false),
-            ("not loaded by all", &policy, due + soon, Some(&moved), trusts(&moved, month), None, false),
-            ("loaded by all", &policy, due + MINUTE, Some(&moved), trusts(&moved, month), Some(Change::Retirement), false),
+            (
+                "checked by nobody",
+                &policy,
+                due,
+                Some(&two),
+                Registered::Elsewhere,
+                Some(Change::Leaf),
+                false,
+            ),
+            (
+                "expired meanwhile",
+                &policy,
+                start() + 3000 * DAY,
+                Some(&two),
+                Registered::Unknown,
+                Some(Change::Leaf),
+                false,
+            ),
+            (
+                "not loaded by all",
+                &policy,
+                due + soon,
+                Some(&moved),
+                trusts(&moved, month),
+                None,
+                false,
+            ),
+            (
+                "loaded by all",
+                &policy,
+                due + MINUTE,
+                Some(&moved),
+                trusts(&moved, month),
+                Some(Change::Retirement),
+                false,
+            ),
             ("retired", &policy, due + month, Some(&one), trusts(&moved, month), None, true),
             ("settled", &policy, due + month, Some(&one), trusts(&one, month), None, false),
         ] {
@@ -668,7 +772,10 @@ mod tests {
             (without("ca.key"), "it has no ca.key"),
             (with("ca.crt", b"x"), "ca.crt is not PEM"),
             (with("tls.crt", b""), "tls.crt is not PEM"),
-            (with("tls.crt", &[ours["tls.crt"].clone(), ours["ca.crt"].clone()].concat()), "tls.crt holds no"),
+            (
+                with("tls.crt", &[ours["tls.crt"].clone(), ours["ca.crt"].clone()].concat()),
+                "tls.crt holds no",
+            ),
             (with("tls.key", &others["tls.key"]), "tls.key is not the key"),
             (with("ca.key", b"x"), "ca.key is not the key"),
             (

@@ -100,7 +100,8 @@ fn every_documented_metric_is_in_the_sources_and_the_other_way_round() {
 fn families_without_samples_are_documented_as_they_are() {
     let table = table();
     let telemetry = Telemetry::register(&prometheus::Registry::new()).unwrap();
-    let Telemetry { hpa_ignores, api_service, events, certificates, discovery_objects, .. } = &telemetry;
+    let Telemetry { hpa_ignores, api_service, events, certificates, discovery_objects, .. } =
+        &telemetry;
     let collectors: [(&dyn Collector, &str); 7] = [
         (discovery_objects, "gauge"),
         (hpa_ignores, "gauge"),

@@ -91,11 +91,7 @@ fn resolve_self_managed(
             join(&path, "ca_lifetime"),
             WrittenDuration(ca_lifetime)
         );
-        checks.problems.error(
-            join(&path, "leaf_lifetime"),
-            rule,
-            WrittenDuration(leaf_lifetime),
-        );
+        checks.problems.error(join(&path, "leaf_lifetime"), rule, WrittenDuration(leaf_lifetime));
     }
     SelfManaged { secret, service, namespace, leaf_lifetime, ca_lifetime }
 }

@@ -21,8 +21,7 @@ use crate::release::{Handshake, release, stays, until};
 const HPA: &str = include_str!("../../../examples/hpa.yaml");
 
 /// Long enough to see a renewal of each certificate, and the authority's from end to end.
-const LIFETIMES: [&str; 2] =
-    ["tls.selfManaged.leafLifetime=1m", "tls.selfManaged.caLifetime=3m"];
+const LIFETIMES: [&str; 2] = ["tls.selfManaged.leafLifetime=1m", "tls.selfManaged.caLifetime=3m"];
 
 #[test]
 fn a_a_stock_hpa_scales_by_what_the_chart_installs() {
@@ -68,9 +67,12 @@ fn c_the_account_may_do_what_is_listed_and_nothing_else() {
     .into();
     let own = ["secrets plimsoll-certificate [get update]"];
     let system = ["configmaps extension-apiserver-authentication [get list watch]"];
-    for (namespace, more) in
-        [("plimsoll", &own[..]), ("kube-system", &system[..]), ("production", &[]), ("staging", &[])]
-    {
+    for (namespace, more) in [
+        ("plimsoll", &own[..]),
+        ("kube-system", &system[..]),
+        ("production", &[]),
+        ("staging", &[]),
+    ] {
         let wanted: BTreeSet<String> =
             everywhere.iter().chain(more).map(|rule| (*rule).to_owned()).collect();
         assert_eq!(release.permissions(namespace), wanted, "in {namespace}");
@@ -106,7 +108,8 @@ fn e_an_authority_is_replaced_and_no_call_fails() {
     }
     release.available();
     let since = release.available_since();
-    let path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/production/plimsoll_desired_replicas";
+    let path =
+        "/apis/external.metrics.k8s.io/v1beta1/namespaces/production/plimsoll_desired_replicas";
     until("an answer", || release.kubectl(&["get", "--raw", path]).ok());
     let changes = |change| one.changes(release, change) + two.changes(release, change);
     let mut calls = 0;
@@ -141,7 +144,8 @@ fn f_what_somebody_else_does_is_mended_or_said() {
     release.restart_api_server();
     until("a handshake", || (release.handshake(&daemon) == Handshake::Trusted).then_some(()));
 
-    let secret = ["patch", "secret", "plimsoll-certificate", "-n", "plimsoll", "--type=merge", "-p"];
+    let secret =
+        ["patch", "secret", "plimsoll-certificate", "-n", "plimsoll", "--type=merge", "-p"];
     let foreign = "{\"data\": {\"tls.key\": \"Zm9yZWlnbg==\"}}";
     release.kubectl(&[&secret[..], &[foreign]].concat()).unwrap();
     let failures = "plimsoll_tls_failures_total{operation=\"use_secret\"}";

@@ -81,8 +81,15 @@ impl Release {
         let values = self.folder.join("values.yaml").display().to_string();
         let admin = format!("{}/admin.kubeconfig", self.cluster());
         let mut arguments = vec![
-            command, "plimsoll", CHART, "--kubeconfig", &admin, "--namespace", "plimsoll",
-            "--values", &values,
+            command,
+            "plimsoll",
+            CHART,
+            "--kubeconfig",
+            &admin,
+            "--namespace",
+            "plimsoll",
+            "--values",
+            &values,
         ];
         set.iter().for_each(|set| arguments.extend(["--set", *set]));
         self.run(&tool("helm"), &arguments);
@@ -230,9 +237,7 @@ impl Release {
     pub(crate) fn available(&self) {
         let again = format!("plimsoll.test/look-again={}", rand::random::<u32>());
         self.kubectl(&["annotate", "--overwrite", "apiservice", API_SERVICE, &again]).unwrap();
-        until("the APIService available", || {
-            (self.condition("status")? == "True").then_some(())
-        });
+        until("the APIService available", || (self.condition("status")? == "True").then_some(()));
     }
 
     /// Since when its condition is what it is.
@@ -248,14 +253,18 @@ impl Release {
 
     pub(crate) fn replicas(&self, namespace: &str) -> Option<u32> {
         let path = "jsonpath={.spec.replicas}";
-        self.kubectl(&["get", "deployment", "llama", "-n", namespace, "-o", path]).ok()?.parse().ok()
+        self.kubectl(&["get", "deployment", "llama", "-n", namespace, "-o", path])
+            .ok()?
+            .parse()
+            .ok()
     }
 
     /// What the release's account may do in a namespace beyond what every account may.
     pub(crate) fn permissions(&self, namespace: &str) -> BTreeSet<String> {
         let of = |account: &str| {
             let user = format!("--as=system:serviceaccount:plimsoll:{account}");
-            let all = self.kubectl(&["auth", "can-i", "--list", "--no-headers", "-n", namespace, &user]);
+            let all =
+                self.kubectl(&["auth", "can-i", "--list", "--no-headers", "-n", namespace, &user]);
             all.unwrap().lines().map(rule).collect::<BTreeSet<String>>()
         };
         &of("plimsoll") - &of("default")
@@ -331,9 +340,8 @@ impl Daemon {
     /// What it has written of this kind for the certificate; of all kinds, if none is named.
     pub(crate) fn changes(&self, release: &Release, change: &str) -> f64 {
         let page = release.page(&format!("{}/metrics", self.url)).unwrap_or_default();
-        let of = |line: &&str| {
-            line.starts_with("plimsoll_tls_changes_total{") && line.contains(change)
-        };
+        let of =
+            |line: &&str| line.starts_with("plimsoll_tls_changes_total{") && line.contains(change);
         let values = page.lines().filter(of).filter_map(|line| line.rsplit(' ').next());
         values.filter_map(|value| value.parse::<f64>().ok()).sum()
     }
