@@ -44,6 +44,9 @@ const SOON: Duration = Duration::from_millis(500);
 /// The API server answers within a second, or not at all.
 const CALL_MAX: Duration = Duration::from_secs(10);
 
+/// The status of a write that names a version which is not the newest.
+const CONFLICT: u16 = 409;
+
 /// What is written, as label values.
 const CHANGES: [&str; 5] = [
     Change::Everything.label(),
@@ -164,6 +167,9 @@ enum UpkeepError {
         #[source]
         source: Box<kube::Error>,
     },
+    // The status has the message in it several times.
+    #[error("cannot {} {object}: {message}", operation.what())]
+    Refused { operation: Operation, object: String, code: u16, message: String },
     #[error("cannot {} {object}: no answer in {} s", operation.what(), CALL_MAX.as_secs())]
     Silence { operation: Operation, object: String },
     #[error("the Secret {name} cannot be used")]
@@ -203,12 +209,12 @@ impl Upkeep {
         let SelfManaged { secret, service, namespace, leaf_lifetime, ca_lifetime } = own.clone();
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         telemetry.start(&CHANGES, &OPERATIONS);
-        let named = |key: &str| PathBuf::from(format!("{key} of the Secret {namespace}/{secret}"));
-        let names = tls::Settings { cert_file: named("tls.crt"), key_file: named("tls.key") };
+        let part = |key: &str| PathBuf::from(format!("{key} of the Secret {namespace}/{secret}"));
+        let parts = tls::Settings { cert_file: part("tls.crt"), key_file: part("tls.key") };
         Self {
             secrets: Api::namespaced(client.clone(), &namespace),
             api_services: Api::all(client),
-            certificate: Arc::new(ServingCertificate::awaited(names)),
+            certificate: Arc::new(ServingCertificate::awaited(parts)),
             authorities: watch::Sender::new(None),
             clock: common.clock,
             metrics: metrics.clone(),
@@ -262,16 +268,13 @@ impl Upkeep {
     }
 
     fn say(&self, problem: &str) {
-        match self.certificate.not_after() {
-            Some(not_after) => warn!(
-                error = problem,
-                %not_after,
-                "The serving certificate cannot be looked after; the one in use stays"
-            ),
-            None => error!(
-                error = problem,
-                "There is no serving certificate yet, so the external metrics API cannot be reached"
-            ),
+        if let Some(not_after) = self.certificate.not_after() {
+            let text = "The serving certificate cannot be looked after; the one in use stays";
+            warn!(error = problem, %not_after, "{text}");
+        } else {
+            let text =
+                "There is no serving certificate, so the external metrics API is out of reach";
+            error!(error = problem, "{text}");
         }
     }
 
@@ -405,7 +408,7 @@ impl Upkeep {
                 info!(change, secret = self.name(), "The self-managed certificate was changed");
                 Ok(())
             }
-            Err(UpkeepError::Call { source, .. }) if is_conflict(&source) => {
+            Err(UpkeepError::Refused { code: CONFLICT, .. }) => {
                 debug!(change, "Another replica has written first");
                 Ok(())
             }
@@ -428,6 +431,10 @@ impl Upkeep {
         };
         match tokio::time::timeout(CALL_MAX, call).await {
             Ok(Ok(value)) => Ok(value),
+            Ok(Err(kube::Error::Api(status))) => {
+                let kube::core::Status { code, message, .. } = *status;
+                Err(UpkeepError::Refused { operation, object: object(), code, message })
+            }
             Ok(Err(source)) => {
                 Err(UpkeepError::Call { operation, object: object(), source: Box::new(source) })
             }
@@ -445,7 +452,9 @@ impl Upkeep {
 impl UpkeepError {
     const fn label(&self) -> &'static str {
         match self {
-            Self::Call { operation, .. } | Self::Silence { operation, .. } => operation.label(),
+            Self::Call { operation, .. }
+            | Self::Refused { operation, .. }
+            | Self::Silence { operation, .. } => operation.label(),
             Self::Secret { .. } => USE_SECRET,
             Self::Issue(_) => ISSUE,
             Self::Serve { .. } => SERVE,
@@ -477,8 +486,4 @@ fn held(values: Option<&BTreeMap<String, ByteString>>) -> Result<Option<Held>, S
     let Some(values) = values else { return Ok(None) };
     let values = values.iter().map(|(key, value)| (key.clone(), &value.0)).collect();
     Held::read(&values)
-}
-
-fn is_conflict(problem: &kube::Error) -> bool {
-    matches!(problem, kube::Error::Api(status) if status.code == 409)
 }

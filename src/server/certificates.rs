@@ -549,151 +549,92 @@ mod tests {
         Registered::Here { bundle, trusted_for }
     }
 
+    /// What is planned for the Secret, and whether the `caBundle` is to hold what the Secret does.
+    fn next_step(
+        policy: &Policy,
+        now: Timestamp,
+        held: &Held,
+        registered: &Registered,
+    ) -> (Option<Change>, bool) {
+        let Plan { secret, bundle } = plan(now, policy, Some(held), registered);
+        assert!(
+            bundle.iter().all(|bundle| *bundle == held.bundle()),
+            "only what is held is written"
+        );
+        (secret, bundle.is_some())
+    }
+
     #[test]
-    fn each_state_has_one_next_step() {
-        let policy = years();
-        let (month, soon) = (30 * DAY, MINUTE - Duration::from_secs(1));
-        let first = fresh(&policy);
-        let due = start() + 2440 * DAY;
-        let aged = issue(due - month, &policy, Change::Leaf, Some(&first)).unwrap();
-        let two = issue(due, &policy, Change::Authority, Some(&aged)).unwrap();
-        let moved = issue(due, &policy, Change::Leaf, Some(&two)).unwrap();
-        let one = issue(due, &policy, Change::Retirement, Some(&moved)).unwrap();
-        let renamed = Policy { service: "other".to_owned(), ..policy.clone() };
-        let trusts = |held: &Held, time| here(held.bundle(), Some(time));
-        // What is wrong, when, what the Secret holds, who is registered, and what is to be done.
-        for (case, policy, now, held, registered, change, bundle) in [
-            (
-                "nothing",
-                &policy,
-                start(),
-                None,
-                Registered::Unknown,
-                Some(Change::Everything),
-                false,
-            ),
-            ("nobody", &policy, start() + month, Some(&first), Registered::Elsewhere, None, false),
-            ("unknown", &policy, start() + month, Some(&first), Registered::Unknown, None, false),
-            ("no bundle", &policy, start() + month, Some(&first), here(vec![], None), None, true),
-            (
-                "foreign bundle",
-                &policy,
-                start() + month,
-                Some(&first),
-                here(fresh(&policy).bundle(), None),
-                None,
-                true,
-            ),
-            (
-                "no PEM",
-                &policy,
-                start() + month,
-                Some(&first),
-                here(b"?".to_vec(), None),
-                None,
-                true,
-            ),
-            (
-                "all is well",
-                &policy,
-                start() + month,
-                Some(&first),
-                trusts(&first, month),
-                None,
-                false,
-            ),
-            (
-                "two thirds",
-                &policy,
-                start() + 244 * DAY,
-                Some(&first),
-                trusts(&first, month),
-                Some(Change::Leaf),
-                false,
-            ),
-            (
-                "two thirds, alone",
-                &policy,
-                start() + 244 * DAY,
-                Some(&first),
-                Registered::Unknown,
-                Some(Change::Leaf),
-                false,
-            ),
-            (
-                "another name",
-                &renamed,
-                start() + month,
-                Some(&first),
-                trusts(&first, month),
-                Some(Change::Leaf),
-                false,
-            ),
-            (
-                "an old authority",
-                &policy,
-                due,
-                Some(&aged),
-                trusts(&first, month),
-                Some(Change::Authority),
-                false,
-            ),
-            ("a new authority", &policy, due, Some(&two), trusts(&first, month), None, true),
-            ("seen by one", &policy, due, Some(&two), here(two.bundle(), Some(soon)), None, false),
-            (
-                "seen by all",
-                &policy,
-                due,
-                Some(&two),
-                trusts(&two, MINUTE),
-                Some(Change::Leaf),
-                false,
-            ),
-            ("seen by nobody", &policy, due, Some(&two), Registered::Unknown, None, false),
-            (
-                "checked by nobody",
-                &policy,
-                due,
-                Some(&two),
-                Registered::Elsewhere,
-                Some(Change::Leaf),
-                false,
-            ),
-            (
-                "expired meanwhile",
-                &policy,
-                start() + 3000 * DAY,
-                Some(&two),
-                Registered::Unknown,
-                Some(Change::Leaf),
-                false,
-            ),
-            (
-                "not loaded by all",
-                &policy,
-                due + soon,
-                Some(&moved),
-                trusts(&moved, month),
-                None,
-                false,
-            ),
-            (
-                "loaded by all",
-                &policy,
-                due + MINUTE,
-                Some(&moved),
-                trusts(&moved, month),
-                Some(Change::Retirement),
-                false,
-            ),
-            ("retired", &policy, due + month, Some(&one), trusts(&moved, month), None, true),
-            ("settled", &policy, due + month, Some(&one), trusts(&one, month), None, false),
-        ] {
-            let planned = plan(now, policy, held, &registered);
-            assert_eq!(planned.secret, change, "{case}");
-            let wanted = bundle.then(|| held.unwrap().bundle());
-            assert!(planned.bundle == wanted, "{case}: the caBundle");
+    fn an_empty_secret_is_filled_whoever_is_registered() {
+        for registered in [Registered::Unknown, Registered::Elsewhere, here(Vec::new(), None)] {
+            let planned = plan(start(), &years(), None, &registered);
+            assert_eq!(planned, Plan { secret: Some(Change::Everything), bundle: None });
         }
+    }
+
+    #[test]
+    fn the_ca_bundle_is_written_only_where_it_leads_to_us_and_is_another() {
+        let (policy, now) = (years(), start() + 30 * DAY);
+        let (ours, others) = (fresh(&policy), fresh(&policy));
+        for (registered, written) in [
+            (Registered::Unknown, false),
+            (Registered::Elsewhere, false),
+            (here(ours.bundle(), Some(DAY)), false),
+            (here(Vec::new(), None), true),
+            (here(b"?".to_vec(), None), true),
+            (here(others.bundle(), None), true),
+            (here([ours.bundle(), others.bundle()].concat(), Some(DAY)), true),
+        ] {
+            assert_eq!(next_step(&policy, now, &ours, &registered), (None, written));
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_after_two_thirds_of_its_life_and_for_another_name() {
+        let policy = years();
+        let held = fresh(&policy);
+        let renamed = Policy { service: "other".to_owned(), ..policy.clone() };
+        let leaf = Some(Change::Leaf);
+        for registered in
+            [Registered::Unknown, Registered::Elsewhere, here(held.bundle(), Some(DAY))]
+        {
+            let next = |policy, days| next_step(policy, start() + days * DAY, &held, &registered).0;
+            assert_eq!(next(&policy, 242), None);
+            assert_eq!(next(&policy, 244), leaf);
+            assert_eq!(next(&policy, 400), leaf, "it has expired");
+            assert_eq!(next(&renamed, 1), leaf);
+        }
+    }
+
+    #[test]
+    fn an_authority_is_replaced_in_four_steps_each_of_which_waits_for_the_one_before() {
+        let policy = years();
+        let due = start() + 2440 * DAY;
+        let one = issue(due - 30 * DAY, &policy, Change::Leaf, Some(&fresh(&policy))).unwrap();
+        let seen = |held: &Held, time| here(held.bundle(), Some(time));
+        let next = |now, held, registered| next_step(&policy, now, held, &registered);
+        let almost = Duration::from_secs(59);
+
+        assert_eq!(next(due - 30 * DAY, &one, seen(&one, DAY)), (None, false));
+        assert_eq!(next(due, &one, seen(&one, DAY)), (Some(Change::Authority), false));
+
+        let two = issue(due, &policy, Change::Authority, Some(&one)).unwrap();
+        assert_eq!(next(due, &two, here(one.bundle(), None)), (None, true));
+        assert_eq!(next(due, &two, Registered::Unknown), (None, false));
+        assert_eq!(next(due, &two, seen(&two, almost)), (None, false));
+        let leaf = (Some(Change::Leaf), false);
+        assert_eq!(next(due, &two, seen(&two, MINUTE)), leaf);
+        assert_eq!(next(due, &two, Registered::Elsewhere), leaf, "nobody checks it");
+        assert_eq!(next(due + 400 * DAY, &two, Registered::Unknown), leaf, "it has expired");
+
+        let moved = issue(due, &policy, Change::Leaf, Some(&two)).unwrap();
+        assert_eq!(next(due + almost, &moved, seen(&moved, DAY)), (None, false));
+        let retirement = (Some(Change::Retirement), false);
+        assert_eq!(next(due + MINUTE, &moved, seen(&moved, DAY)), retirement);
+
+        let last = issue(due, &policy, Change::Retirement, Some(&moved)).unwrap();
+        assert_eq!(next(due + MINUTE, &last, seen(&moved, DAY)), (None, true));
+        assert_eq!(next(due + DAY, &last, seen(&last, DAY)), (None, false));
     }
 
     /// Plays what a cluster does over three generations of authorities, and holds what the

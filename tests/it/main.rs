@@ -4,6 +4,7 @@
 mod alerts;
 mod api;
 mod architecture;
+mod chart;
 mod cli;
 mod cluster;
 mod config;

@@ -91,7 +91,9 @@ impl Release {
             "--values",
             &values,
         ];
-        set.iter().for_each(|set| arguments.extend(["--set", *set]));
+        for set in set {
+            arguments.extend(["--set", set]);
+        }
         self.run(&tool("helm"), &arguments);
     }
 

@@ -1,0 +1,71 @@
+//! The Helm chart, as far as it can be held to the sources without helm; `tests/chart/run` has it.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+/// What the chart sets itself, so that no value may: as in tests/chart/sync.
+const OWN: [&str; 8] = [
+    "server.listen",
+    "external_metrics.enabled",
+    "external_metrics.listen",
+    "external_metrics.tls",
+    "kubernetes.enabled",
+    "kubernetes.kubeconfig",
+    "kubernetes.context",
+    "state_file",
+];
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn the_values_know_the_configuration_key_by_key() {
+    let mut wanted = plimsoll::config::schema();
+    for path in OWN {
+        let (sections, key) = path.rsplit_once('.').unwrap_or(("", path));
+        let mut section = &mut wanted;
+        for name in sections.split('.').filter(|name| !name.is_empty()) {
+            section = &mut section["properties"][name];
+        }
+        let keys = section["properties"].as_object_mut().unwrap();
+        assert!(keys.shift_remove(key).is_some(), "there is no key {path}");
+    }
+    let schema: Value = serde_json::from_str(&read("charts/plimsoll/values.schema.json")).unwrap();
+    let config = &schema["properties"]["config"];
+    assert!(
+        config["properties"] == wanted["properties"],
+        "the configuration has changed: run tests/chart/sync"
+    );
+    assert_eq!(config["additionalProperties"], false);
+    let sync = read("tests/chart/sync");
+    for path in OWN {
+        let written = path.split('.').map(|part| format!("\"{part}\"")).collect::<Vec<_>>();
+        assert!(sync.contains(&format!("[{}]", written.join(", "))), "tests/chart/sync: {path}");
+    }
+}
+
+#[test]
+fn what_the_daemon_cannot_change_while_it_runs_restarts_its_pods() {
+    let reload = read("src/daemon/reload.rs");
+    let keys = reload.split("let differ = [").nth(1).unwrap().split("];").next().unwrap();
+    let keys: Vec<&str> = keys.split('"').skip(1).step_by(2).collect();
+    assert!(keys.contains(&"shutdown"), "{keys:?}");
+    let template = read("charts/plimsoll/templates/_config.tpl");
+    let fixed = template.split("define \"plimsoll.fixedConfig\"").nth(1).unwrap();
+    for key in keys {
+        let section = key.split('.').next().unwrap();
+        let known = [key, section].iter().any(|key| fixed.contains(&format!("\"{key}\"")));
+        assert!(known, "templates/_config.tpl does not have {key} in plimsoll.fixedConfig");
+    }
+}
+
+#[test]
+fn the_chart_has_the_version_of_the_program() {
+    let chart = read("charts/plimsoll/Chart.yaml");
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(chart.contains(&format!("\nappVersion: \"{version}\"\n")), "{chart}");
+    assert!(chart.contains(&format!("\nversion: {version}\n")), "{chart}");
+}
