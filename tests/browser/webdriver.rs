@@ -112,15 +112,19 @@ impl Browser {
 
     /// Waits until the expression is true in the page.
     pub(crate) async fn until(&self, expression: &str) {
+        if !self.comes_true(expression).await {
+            self.screenshot("failed").await;
+            panic!("never: {expression}");
+        }
+    }
+
+    async fn comes_true(&self, expression: &str) -> bool {
         let holds = async {
             while self.js(&format!("return Boolean({expression});")).await != true {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, holds).await.is_err() {
-            self.screenshot("failed").await;
-            panic!("never: {expression}");
-        }
+        tokio::time::timeout(PATIENCE, holds).await.is_ok()
     }
 
     /// Presses keys, one after the other.
@@ -139,7 +143,7 @@ impl Browser {
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false,
         });
         self.chrome("Emulation.setDeviceMetricsOverride", metrics).await;
-        self.until(&format!("innerWidth === {width}")).await;
+        assert!(self.comes_true(&format!("innerWidth === {width}")).await, "never {width} wide");
     }
 
     /// Lets the system behind the browser prefer `dark` or `light`.
