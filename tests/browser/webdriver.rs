@@ -1,4 +1,4 @@
-//! A headless Chromium, driven through chromedriver by the W3C WebDriver protocol.
+//! A headless Chromium, driven through chromedriver by the W3C `WebDriver` protocol.
 
 use std::env;
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ pub(crate) struct Browser {
     driver: Child,
     client: Client,
     session: String,
-    _profile: TempDir,
+    profile: TempDir,
 }
 
 fn program(variable: &str, usual: &str) -> String {
@@ -54,14 +54,14 @@ impl Browser {
             driver,
             client: Client::builder().no_proxy().build().unwrap(),
             session: format!("http://127.0.0.1:{}/session", port.expect("chromedriver listens")),
-            _profile: profile,
+            profile,
         };
         browser.begin().await;
         browser
     }
 
     async fn begin(&mut self) {
-        let profile = format!("--user-data-dir={}", self._profile.path().display());
+        let profile = format!("--user-data-dir={}", self.profile.path().display());
         let arguments = [
             "--headless=new",
             "--no-sandbox",
