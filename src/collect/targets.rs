@@ -10,7 +10,7 @@ mod dns;
 mod file_sd;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,6 +153,15 @@ pub(crate) enum ListError {
         /// What went wrong.
         detail: String,
     },
+}
+
+/// The addresses that a file of this name and content lists.
+///
+/// # Errors
+///
+/// The content is not a list of targets; says what is wrong, and where.
+pub fn listed_in(path: &Path, content: &[u8]) -> Result<Vec<Address>, String> {
+    file_sd::addresses_in(path, content).map_err(|error| crate::collect::chain(&error))
 }
 
 /// Counts the readings that gave no list.

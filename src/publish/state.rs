@@ -126,24 +126,33 @@ pub fn save(path: &Path, now: Timestamp, published: &Published) -> Result<(), St
 /// The file is there but cannot be read, or is not one that [`save`] wrote.
 pub fn load(path: &Path) -> Result<Vec<Saved>, StateError> {
     let failed = |source| StateError::Io { path: path.to_owned(), action: "read", source };
-    let content = |problem: String| StateError::Content { path: path.to_owned(), problem };
     let size = match fs::metadata(path) {
         Ok(metadata) => metadata.len(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
     };
     if size > BYTES_MAX {
-        return Err(content(format!("{size} bytes, more than {BYTES_MAX}")));
+        let problem = format!("{size} bytes, more than {BYTES_MAX}");
+        return Err(StateError::Content { path: path.to_owned(), problem });
     }
-    let text = fs::read(path).map_err(failed)?;
-    let file: File = serde_json::from_slice(&text)
+    parse(path, &fs::read(path).map_err(failed)?)
+}
+
+/// Reads the numbers in a file's content; the path is for messages.
+///
+/// # Errors
+///
+/// The content is not what [`save`] writes.
+pub fn parse(path: &Path, content: &[u8]) -> Result<Vec<Saved>, StateError> {
+    let refused = |problem: String| StateError::Content { path: path.to_owned(), problem };
+    let file: File = serde_json::from_slice(content)
         .map_err(|source| StateError::Shape { path: path.to_owned(), source })?;
     if file.version != VERSION {
-        return Err(content(format!("version {}, not {VERSION}", file.version)));
+        return Err(refused(format!("version {}, not {VERSION}", file.version)));
     }
     let saved = file.decisions.iter().enumerate().map(|(index, line)| {
         line.saved(file.written).ok_or_else(|| {
-            content(format!("decisions[{index}] has an empty name or too many replicas"))
+            refused(format!("decisions[{index}] has an empty name or too many replicas"))
         })
     });
     saved.collect()

@@ -15,6 +15,7 @@
 //! numbers, and taking it out of service would take the cluster's namespace deletions with it.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::fmt::Write as _;
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::Body;
 use hyper::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -119,10 +120,16 @@ pub async fn serve(
     }
 }
 
+/// A request's body: what comes over a connection, or what is there already.
+pub trait ReadableBody: Body<Error: Into<Box<dyn Error + Send + Sync>>> {}
+
+impl<B: Body<Error: Into<Box<dyn Error + Send + Sync>>>> ReadableBody for B {}
+
 // === impl Hooks ===
 
 impl Hooks {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    /// The answer to one request.
+    pub async fn answer<B: ReadableBody>(&self, request: Request<B>) -> Response<Full<Bytes>> {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let get = method == Method::GET || method == Method::HEAD;
         match path.as_str() {
@@ -185,7 +192,7 @@ impl Hooks {
         }
     }
 
-    async fn log(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn log<B: ReadableBody>(&self, request: Request<B>) -> Response<Full<Bytes>> {
         let Ok(body) = Limited::new(request.into_body(), BODY_MAX).collect().await else {
             return text(StatusCode::PAYLOAD_TOO_LARGE, "A filter is a short text.\n".into());
         };

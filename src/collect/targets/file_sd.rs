@@ -73,7 +73,7 @@ impl Files {
 }
 
 /// The addresses in one file.
-fn addresses_in(path: &Path, content: &[u8]) -> Result<Vec<Address>, ListError> {
+pub(crate) fn addresses_in(path: &Path, content: &[u8]) -> Result<Vec<Address>, ListError> {
     let malformed = |detail| ListError::Malformed { path: path.to_owned(), detail };
     let mut addresses = Vec::new();
     for Group { targets, labels } in groups(path, content).map_err(malformed)? {

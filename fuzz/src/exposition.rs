@@ -1,0 +1,62 @@
+//! Pages of metrics.
+//!
+//! The reader has shortcuts for lines that are like the one before, and does not look between the
+//! braces of lines that nobody wants. None of that may show in what is read.
+
+use plimsoll::collect::exposition::read;
+use plimsoll::observe::Reading;
+
+/// What an input starts with when it is an `OpenMetrics` page.
+const OPEN: &[u8] = b"openmetrics\n";
+
+/// Reads a page in several ways that must not differ.
+pub fn check(input: &[u8]) {
+    let (body, content_type) = match input.strip_prefix(OPEN) {
+        Some(body) => (body, Some("application/openmetrics-text; version=1.0.0")),
+        None => (input, None),
+    };
+    let reading = |body: &[u8]| read(body, content_type).ok();
+    let whole = reading(body);
+    assert!(whole == reading(body), "reading a page twice gives two readings");
+    if let Err(error) = read(body, content_type) {
+        assert!(!error.to_string().is_empty());
+    }
+    let apart = reading(&with_lines_between(body));
+    assert!(
+        without_counts(apart) == without_counts(whole.clone()),
+        "shortcuts show in the reading"
+    );
+    if whole.is_some() && content_type.is_none() {
+        cut(body, reading);
+    }
+}
+
+/// The page with a line that nobody wants before each line, so that no line is like the one before.
+fn with_lines_between(body: &[u8]) -> Vec<u8> {
+    let mut apart = Vec::with_capacity(2 * body.len());
+    let mut is_ended = body.trim_ascii().is_empty();
+    for line in body.split_inclusive(|byte| *byte == b'\n') {
+        is_ended |= line.trim_ascii() == b"# EOF";
+        if !is_ended && line.ends_with(b"\n") {
+            apart.extend_from_slice(b"zz_nobody_wants_this 1\n");
+        }
+        apart.extend_from_slice(line);
+    }
+    apart
+}
+
+/// The reading alone, and not how many samples it took.
+fn without_counts(reading: Option<Reading>) -> Option<Reading> {
+    reading.map(|reading| Reading { samples: 0, ..reading })
+}
+
+/// A text page that ends inside a line is refused.
+fn cut(body: &[u8], reading: impl Fn(&[u8]) -> Option<Reading>) {
+    let Some(newline) = body.iter().rposition(|byte| *byte == b'\n') else { return };
+    let start = body[..newline].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    for end in [newline, (start + newline).div_ceil(2), start + 1] {
+        if (start + 1..=newline).contains(&end) {
+            assert!(reading(&body[..end]).is_none(), "a page that is cut inside a line was read");
+        }
+    }
+}

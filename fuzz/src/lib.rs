@@ -1,0 +1,30 @@
+//! What must hold of everything that reads bytes from outside, whatever the bytes are.
+//!
+//! Each module has one function, `check`, that takes any bytes and panics when a rule is broken.
+//! The fuzzer calls it with what it makes up; `tests/it/corpus.rs` calls it with what the fuzzer
+//! has found so far, in every run of the tests.
+
+pub mod admin;
+pub mod configuration;
+pub mod exposition;
+pub mod external_metrics;
+pub mod quantity;
+pub mod request;
+pub mod selector;
+pub mod state_file;
+pub mod target_file;
+
+/// A check of any bytes.
+pub type Check = fn(&[u8]);
+
+/// Every check by its name, which is also that of its folder in `fuzz/corpus`.
+pub const ALL: [(&str, Check); 8] = [
+    ("admin", admin::check),
+    ("configuration", configuration::check),
+    ("exposition", exposition::check),
+    ("external_metrics", external_metrics::check),
+    ("quantity", quantity::check),
+    ("selector", selector::check),
+    ("state_file", state_file::check),
+    ("target_file", target_file::check),
+];

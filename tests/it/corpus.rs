@@ -1,0 +1,75 @@
+//! What the fuzzer has found, in every run of the tests: `fuzz/corpus` has a folder for each check.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[path = "../../fuzz/src/lib.rs"]
+#[expect(unreachable_pub, reason = "the same files are a library of the fuzzer")]
+mod fuzz;
+
+/// All that is committed. A corpus is for coverage; what one file can show, a second need not.
+const BYTES_MAX: u64 = 500_000;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name)
+}
+
+/// The files of a folder, by name.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries =
+        fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Puts every file of the corpus through its check, and says which it was that failed.
+fn replay(name: &str) {
+    let (_, check) = fuzz::ALL.iter().find(|(known, _)| *known == name).unwrap();
+    let files = files(&folder(name));
+    assert!(!files.is_empty(), "fuzz/corpus/{name} is empty, so nothing was checked");
+    for file in files {
+        let input = fs::read(&file).unwrap();
+        let outcome = std::panic::catch_unwind(|| check(&input));
+        assert!(outcome.is_ok(), "{} breaks a rule, see above", file.display());
+    }
+}
+
+#[test]
+fn every_folder_of_the_corpus_has_a_check_and_every_check_a_folder() {
+    let known: Vec<PathBuf> = fuzz::ALL.iter().map(|(name, _)| folder(name)).collect();
+    assert_eq!(files(&folder("")), known);
+}
+
+#[test]
+fn the_corpus_is_small_enough_to_be_committed() {
+    let all = fuzz::ALL.iter().flat_map(|(name, _)| files(&folder(name)));
+    let bytes: u64 = all.map(|file| fs::metadata(file).unwrap().len()).sum();
+    assert!(bytes <= BYTES_MAX, "{bytes} bytes; fuzz/run minimises");
+}
+
+macro_rules! replays {
+    ($($test:ident: $name:literal,)*) => {$(
+        #[test]
+        fn $test() {
+            replay($name);
+        }
+    )*
+
+        #[test]
+        fn every_check_is_replayed() {
+            assert_eq!([$($name),*], fuzz::ALL.map(|(name, _)| name));
+        }
+    };
+}
+
+replays! {
+    requests_to_the_plain_port_are_answered_by_their_method: "admin",
+    what_is_printed_of_a_configuration_is_the_same_configuration: "configuration",
+    shortcuts_of_the_page_reader_never_show: "exposition",
+    requests_for_metrics_get_what_is_published_or_an_error: "external_metrics",
+    quantities_are_written_as_the_number_that_they_are: "quantity",
+    selectors_mean_what_their_canonical_text_means: "selector",
+    what_is_read_of_a_state_file_can_be_written: "state_file",
+    every_target_that_is_listed_can_be_scraped: "target_file",
+}
