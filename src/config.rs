@@ -13,6 +13,7 @@ mod print;
 mod problem;
 mod resolve;
 mod written;
+mod wva;
 mod yaml;
 
 use std::collections::BTreeMap;
@@ -53,6 +54,8 @@ pub struct Config {
     pub kubernetes: Option<Kubernetes>,
     /// Whether the gauges of the workload variant autoscaler are published too.
     pub wva_metrics: bool,
+    /// Folder of that autoscaler's mounted thresholds, which are part of the policy already.
+    pub wva_config: Option<PathBuf>,
     /// File in which the last decisions survive a restart.
     pub state_file: Option<PathBuf>,
     /// Everything that decisions depend on beside what is observed.
@@ -352,6 +355,19 @@ fn environment() -> BTreeMap<String, String> {
 // === impl Config ===
 
 impl Config {
+    /// All that the configuration of this file was read from, to be compared: the file itself, and
+    /// the other autoscaler's thresholds. `None` while one of them cannot be read.
+    #[must_use]
+    pub fn sources(&self, file: &Path) -> Option<Vec<u8>> {
+        let mut bytes = std::fs::read(file).ok()?;
+        if let Some(folder) = &self.wva_config {
+            for (name, text) in wva::read_folder(folder).ok()? {
+                bytes.extend_from_slice(format!("\0{name}\0{text}").as_bytes());
+            }
+        }
+        Some(bytes)
+    }
+
     /// The effective configuration as YAML, with every default. Reading it gives this value again.
     #[must_use]
     pub fn print(&self) -> String {

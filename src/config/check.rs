@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::config::problem::Problems;
 use crate::config::written::{WrittenDuration, WrittenSize};
+use crate::config::wva::{self, Entries};
 use crate::config::{Files, Surroundings};
 
 /// The problems so far, and what checks look at beside the value.
@@ -174,6 +175,18 @@ impl<'a> Checks<'a> {
             self.problems.error(path, "must be a file in a folder that exists", file.display());
         }
         Some(file)
+    }
+
+    /// The entries of a mounted `ConfigMap`; none where files are not looked for.
+    pub(crate) fn wva_entries(&mut self, path: &str, folder: Option<&Path>) -> Entries {
+        let Some(folder) = folder.filter(|_| self.surroundings.files == Files::MustExist) else {
+            return Entries::new();
+        };
+        wva::read_folder(folder).unwrap_or_else(|why| {
+            let rule = format!("must be a folder that can be read ({why})");
+            self.problems.error(path, rule, folder.display());
+            Entries::new()
+        })
     }
 
     fn unreadable(&self, file: &Path) -> Option<String> {

@@ -149,6 +149,9 @@ sections! {
     Compatibility {
         /// Whether the gauges of the workload variant autoscaler are published too.
         wva_metrics: bool,
+        /// Folder in which its `ConfigMap` with the saturation thresholds is mounted; what
+        /// `saturation` says wins.
+        wva_config: PathBuf,
     }
 
     /// How values over time are seen.

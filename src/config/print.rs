@@ -92,6 +92,7 @@ fn file(config: &Config) -> File {
         shutdown: Shutdown { delay, drain },
         kubernetes,
         wva_metrics,
+        wva_config,
         state_file,
         policy,
         scrape_concurrency,
@@ -107,7 +108,10 @@ fn file(config: &Config) -> File {
             drain: Some(WrittenDuration(*drain)),
         }),
         kubernetes: Some(kubernetes_section(kubernetes.as_ref())),
-        compatibility: Some(file::Compatibility { wva_metrics: Some(*wva_metrics) }),
+        compatibility: Some(file::Compatibility {
+            wva_metrics: Some(*wva_metrics),
+            wva_config: wva_config.clone(),
+        }),
         state_file: state_file.clone(),
         observe: Some(file::Observe {
             window: Some(written(policy.window)),

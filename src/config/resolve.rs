@@ -18,6 +18,7 @@ use crate::config::names;
 use crate::config::problem::join;
 use crate::config::resolve::scrape::Scraped;
 use crate::config::written::WrittenDuration;
+use crate::config::wva::{self, Wva};
 use crate::config::{
     Authorization, Config, Discovery, ExternalMetrics, Kubernetes, Shutdown, Variant,
 };
@@ -110,8 +111,12 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let discovers = kubernetes.as_ref().is_some_and(|it| it.discovery.is_some());
     let sources = variants::Listed { cluster: kubernetes.is_some(), discovery: discovers };
     let variants = variants::resolve(variants.as_deref(), &global, sources, checks);
-    let policy = Policies { discovery: discovers, observe, saturation, enforce }
-        .resolve(&global, &variants, checks);
+    let file::Compatibility { wva_metrics, wva_config } = compatibility.clone().unwrap_or_default();
+    let wva_config = checks.path(wva::KEY, wva_config.as_ref());
+    let entries = checks.wva_entries(wva::KEY, wva_config.as_deref());
+    let wva = wva::parse(&entries, checks);
+    let policies = Policies { discovery: discovers, observe, saturation, enforce, wva };
+    let policy = policies.resolve(&global, &variants, checks);
     let Scraped { scrape, concurrency } = global;
     Some(Config {
         tick_interval,
@@ -119,7 +124,8 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         external_metrics,
         shutdown,
         kubernetes,
-        wva_metrics: compatibility.as_ref().and_then(|one| one.wva_metrics).unwrap_or(false),
+        wva_metrics: wva_metrics.unwrap_or(false),
+        wva_config,
         state_file,
         policy: policy?,
         scrape_concurrency: concurrency,
@@ -252,6 +258,8 @@ struct Policies<'a> {
     observe: &'a Option<file::Observe>,
     saturation: &'a Option<file::Saturation>,
     enforce: &'a Option<file::Enforce>,
+    /// What lies under the section of the saturation.
+    wva: Wva,
 }
 
 impl Policies<'_> {
@@ -270,11 +278,13 @@ impl Policies<'_> {
             kv_spare_trigger: saturation.kv_spare_trigger,
             queue_spare_trigger: saturation.queue_spare_trigger,
         };
-        let numbers = Numbers::DEFAULT.overlaid("saturation", &written, checks);
+        let beneath = Numbers::DEFAULT.overlaid(wva::KEY, &self.wva.default, checks);
+        let numbers = beneath.overlaid("saturation", &written, checks);
         numbers.check_together("saturation", checks);
         let overrides = saturation.overrides.unwrap_or_default();
         let known = (!self.discovery).then_some(variants);
-        let overrides = resolve_overrides(&overrides, &numbers, known, checks);
+        let overrides =
+            resolve_overrides(&overrides, &self.wva.overrides, &numbers, known, checks);
         let patience = "saturation.transition_patience";
         let transition_patience = checks
             .duration(patience, saturation.transition_patience, &AGES)
@@ -407,33 +417,38 @@ impl Numbers {
     }
 }
 
+/// Thresholds of single models: what is written, over what the other autoscaler's entries say, over
+/// the thresholds of all models.
 fn resolve_overrides(
     written: &BTreeMap<String, Option<file::Thresholds>>,
+    wva: &BTreeMap<String, file::Thresholds>,
     numbers: &Numbers,
     known: Option<&[Variant]>,
     checks: &mut Checks<'_>,
 ) -> BTreeMap<ModelKey, Thresholds> {
+    let none = file::Thresholds::default();
     let mut overrides = BTreeMap::new();
+    for (name, beneath) in wva.iter().filter(|(name, _)| !written.contains_key(*name)) {
+        let numbers = numbers.overlaid(wva::KEY, beneath, checks);
+        if *beneath != none {
+            numbers.check_together(&join(wva::KEY, name), checks);
+        }
+        overrides.extend(model_key(name).zip(numbers.thresholds()));
+    }
     for (name, written) in written {
         let path = join("saturation.overrides", name);
-        // The last `#`, because a namespace has none.
-        let key = name.rsplit_once('#').and_then(|(model, namespace)| {
-            (names::is_model_name(model) && names::is_dns_label(namespace))
-                .then(|| Some((ModelName::new(model)?, Namespace::new(namespace)?)))
-                .flatten()
-        });
-        let Some((model, namespace)) = key else {
+        let Some(key) = model_key(name) else {
             let rule = "must be named MODEL#NAMESPACE, such as \"meta/llama-70b#production\"";
             checks.problems.error_at(path, rule);
             continue;
         };
+        let beneath = wva.get(name).unwrap_or(&none);
         let written = written.clone().unwrap_or_default();
-        let numbers = numbers.overlaid(&path, &written, checks);
+        let numbers = numbers.overlaid(wva::KEY, beneath, checks).overlaid(&path, &written, checks);
         // What comes from the section as a whole has been reported there.
-        if written != file::Thresholds::default() {
+        if written != none || *beneath != none {
             numbers.check_together(&path, checks);
         }
-        let key = ModelKey { namespace, model };
         let serves = |variant: &Variant| variant.spec.model_key() == key;
         if known.is_some_and(|variants| !variants.iter().any(serves)) {
             checks.problems.warning(path, "has no effect, because no variant serves this model");
@@ -441,6 +456,16 @@ fn resolve_overrides(
         overrides.extend(numbers.thresholds().map(|thresholds| (key, thresholds)));
     }
     overrides
+}
+
+/// The model that `MODEL#NAMESPACE` names.
+fn model_key(name: &str) -> Option<ModelKey> {
+    // The last `#`, because a namespace has none.
+    let (model, namespace) = name.rsplit_once('#')?;
+    if !names::is_model_name(model) || !names::is_dns_label(namespace) {
+        return None;
+    }
+    Some(ModelKey { namespace: Namespace::new(namespace)?, model: ModelName::new(model)? })
 }
 
 /// What may be added in a period: a few replicas at once, and doubling beyond.

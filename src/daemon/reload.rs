@@ -63,7 +63,7 @@ impl Reloader {
         clock: Clock,
     ) -> Arc<Self> {
         let Origin { file, config } = origin;
-        let bytes = file.as_deref().and_then(read);
+        let bytes = file.as_deref().and_then(|file| config.sources(file));
         let in_force = ConfigInForce {
             file: file.as_ref().map(|file| file.display().to_string()),
             hash: config.hash(),
@@ -108,7 +108,8 @@ impl Reloader {
         let Some(file) = self.file.as_deref() else { return false };
         let inner = self.inner.lock().await;
         // A file that is missing for the moment in which it is replaced has not changed.
-        read(file).is_some_and(|bytes| inner.bytes.as_ref() != Some(&bytes))
+        let sources = inner.config.sources(file);
+        sources.is_some_and(|bytes| inner.bytes.as_ref() != Some(&bytes))
     }
 
     /// Loads the configuration and goes on with it, or says why not.
@@ -117,7 +118,8 @@ impl Reloader {
             return Err("this daemon's configuration is not from a file".into());
         };
         let mut inner = self.inner.lock().await;
-        inner.bytes = read(file);
+        // Read first: what changes while it is loaded is loaded again.
+        inner.bytes = inner.config.sources(file);
         match inner.load(file).await {
             Ok(()) => {
                 self.accepted(&inner.config);
@@ -172,6 +174,9 @@ impl Inner {
         if let Some(needs) = &self.needs {
             needs.send_replace(Arc::new(directory::needs(&config)));
         }
+        if config.wva_config != self.config.wva_config {
+            self.bytes = config.sources(file);
+        }
         self.config = config;
         Ok(())
     }
@@ -185,6 +190,7 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
         shutdown,
         kubernetes,
         wva_metrics,
+        wva_config: _,
         scrape_concurrency,
         tick_interval: _,
         state_file: _,
@@ -207,8 +213,4 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
 fn connection(kubernetes: Option<&Kubernetes>) -> Option<(Option<&Path>, Option<&str>, bool)> {
     let Kubernetes { kubeconfig, context, events, discovery: _ } = kubernetes?;
     Some((kubeconfig.as_deref(), context.as_deref(), *events))
-}
-
-fn read(file: &Path) -> Option<Vec<u8>> {
-    std::fs::read(file).ok()
 }

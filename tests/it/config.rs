@@ -646,6 +646,77 @@ fn every_example_is_valid_and_prints_what_it_is() {
     assert!(seen >= 2, "{seen} examples");
 }
 
+/// A configuration beside a mounted `ConfigMap` with these entries.
+fn with_wva(entries: &[(&str, &str)], keys: &str) -> Result<Loaded, LoadError> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("wva")).unwrap();
+    for (name, text) in entries {
+        std::fs::write(folder.path().join("wva").join(name), text).unwrap();
+    }
+    let file = folder.path().join("plimsoll.yaml");
+    let text = format!("compatibility: {{wva_config: wva}}\n{keys}{VARIANT}");
+    std::fs::write(&file, text).unwrap();
+    load(&file, Files::MustExist)
+}
+
+#[test]
+fn thresholds_of_wva_lie_under_the_section_and_the_nearer_key_wins() {
+    let entries = [
+        ("default", "kvCacheThreshold: 0.75\nqueueLengthThreshold: 10\nkvSpareTrigger: 0.2\n"),
+        ("one", "model_id: m\nnamespace: default\nkvCacheThreshold: 0.6\nqueueSpareTrigger: 2\n"),
+        ("two", "model_id: other\nnamespace: lab\nqueueLengthThreshold: 7\n"),
+    ];
+    let written = "saturation: {queue_length_threshold: 8, overrides: {\"m#default\": \
+                   {queue_spare_trigger: 1}}}\n";
+    let config = with_wva(&entries, written).unwrap().config;
+    let numbers = |thresholds: &plimsoll::analyze::saturation::Thresholds| {
+        let plimsoll::analyze::saturation::Thresholds {
+            kv_cache,
+            queue_length,
+            kv_spare,
+            queue_spare,
+        } = thresholds;
+        [kv_cache.fraction(), queue_length.requests(), kv_spare.fraction(), queue_spare.requests()]
+            .map(|number| number.to_string())
+            .join(" ")
+    };
+    assert_eq!(numbers(&config.policy.thresholds), "0.75 8 0.2 3");
+    let overrides: Vec<_> = config
+        .policy
+        .overrides
+        .iter()
+        .map(|(key, thresholds)| (key.to_string(), numbers(thresholds)))
+        .collect();
+    // An entry changes what it has. In WVA, the other keys of `one` would be the built-in defaults.
+    let want = [("m#default", "0.6 8 0.2 1"), ("other#lab", "0.75 7 0.2 3")];
+    assert_eq!(overrides, want.map(|(key, numbers)| (key.to_owned(), numbers.to_owned())));
+    // What is printed needs the folder no more.
+    assert_eq!(valid(&config.print()).config, config);
+}
+
+#[test]
+fn what_is_wrong_with_the_thresholds_of_wva_is_told_with_entry_and_line() {
+    let entries = [("default", "kvCacheThreshold: 7\nenableLimiter: true\n")];
+    let problems = problems(with_wva(&entries, ""));
+    let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "error: compatibility.wva_config/default:1 kvCacheThreshold must be above 0 and at most \
+             1; found 7",
+            "warning: compatibility.wva_config/default:2 enableLimiter is ignored: WVA's GPU limiter \
+             is not read from here",
+        ]
+    );
+    let together = with_wva(&[("default", "kvSpareTrigger: 0.9\n")], "").unwrap_err().to_string();
+    assert!(together.contains("kv_spare_trigger must be below kv_cache_threshold"), "{together}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plimsoll.yaml");
+    std::fs::write(&file, format!("compatibility: {{wva_config: none}}\n{VARIANT}")).unwrap();
+    let missing = load(&file, Files::MustExist).unwrap_err().to_string();
+    assert!(missing.contains("compatibility.wva_config must be a folder"), "{missing}");
+}
+
 #[test]
 fn what_is_printed_round_trips_for_every_kind_of_target_and_setting() {
     let text = "\

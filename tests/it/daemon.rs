@@ -281,6 +281,26 @@ async fn a_file_that_changes_is_taken_up_without_being_asked() {
 }
 
 #[tokio::test]
+async fn thresholds_of_wva_that_change_are_taken_up_and_broken_ones_refused() {
+    let engine = Engine::start().await;
+    let folder = TempDir::new().unwrap();
+    let wva = folder.path().join("wva");
+    fs::create_dir(&wva).unwrap();
+    fs::write(wva.join("default"), "kvCacheThreshold: 0.8\n").unwrap();
+    let keys = format!("compatibility: {{wva_config: {}}}\n", wva.display());
+    let daemon = Running::start_in(folder, &text(&[("a", engine.address)], &keys)).await;
+    daemon.until_desired("a", Some(1.0)).await;
+    fs::write(wva.join("default"), "kvCacheThreshold: much\n").unwrap();
+    daemon.until_sample(RELOADED, 0.0).await;
+    assert_eq!(daemon.desired("a").await, Some(1.0));
+    // 40 % of the cache is in use, which is now above the threshold.
+    fs::write(wva.join("default"), "kvCacheThreshold: 0.3\n").unwrap();
+    daemon.until_desired("a", Some(2.0)).await;
+    assert_eq!(daemon.sample(RELOADED).await, Some(1.0));
+    daemon.end().await;
+}
+
+#[tokio::test]
 async fn a_restart_serves_the_number_of_before_until_there_is_data() {
     let engine = Engine::start().await;
     let folder = TempDir::new().unwrap();
