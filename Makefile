@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check test alerts prometheus e2e e2e-vllm bench doc fmt browser chart release
+.PHONY: check test alerts prometheus e2e e2e-vllm bench doc fmt browser chart release e2e-keda
 
 # Formatting, lints, and what the dependencies may be.
 check:
@@ -35,6 +35,10 @@ release:
 # Against a real Kubernetes control plane, which it builds once into a cache.
 e2e:
 	tests/e2e/run
+
+# With a real KEDA and a real Prometheus, which it builds into the same cache on the first run.
+e2e-keda:
+	tests/e2e/run-keda
 
 # With real vLLM servers on the CPU, which it installs into a cache (5 GB) on the first run.
 e2e-vllm:

@@ -175,7 +175,7 @@ impl Daemon {
                 });
                 Some((address, registration))
             }
-            None => None,
+            None => not_served(cluster.as_ref()),
         };
         let (external_metrics, registration) = external_metrics.unzip();
         let needs = cluster.as_ref().map(Cluster::needs);
@@ -324,6 +324,21 @@ fn trust(given: Option<&Arc<TrustAnchor>>, cluster: Option<&Cluster>) -> anyhow:
 struct Served {
     address: SocketAddr,
     followed: Followed,
+}
+
+/// The external metrics API where it is served, and what its `APIService` says.
+type Registered = (SocketAddr, Option<watch::Receiver<Option<Registration>>>);
+
+/// Says who has to carry the numbers where the external metrics API is not served.
+fn not_served(cluster: Option<&Cluster>) -> Option<Registered> {
+    if cluster.is_some() {
+        info!(
+            "The external metrics API is not served, so HPAs do not get numbers from here: another \
+             provider has to read the gauge plimsoll_desired_replicas, as KEDA does with a \
+             prometheus trigger"
+        );
+    }
+    None
 }
 
 async fn serve_external_metrics(

@@ -120,8 +120,10 @@ fn say_registration(registration: &Registration) {
         Registration::ForeignService { namespace, name } => error!(
             namespace,
             service = name,
-            "The APIService v1beta1.external.metrics.k8s.io belongs to another provider; \
-             a cluster has room for one"
+            "The APIService v1beta1.external.metrics.k8s.io belongs to another provider, and a \
+             cluster has room for one: leave external_metrics out of the configuration, and let \
+             the other read the gauge plimsoll_desired_replicas, as KEDA does with a prometheus \
+             trigger (docs/keda.md)"
         ),
         Registration::ForeignCaBundle => error!(
             "The caBundle of the APIService v1beta1.external.metrics.k8s.io is not the authority \

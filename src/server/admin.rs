@@ -159,7 +159,7 @@ impl Hooks {
         }
     }
 
-    async fn api(&self, get: bool, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn api<B>(&self, get: bool, request: &Request<B>) -> Response<Full<Bytes>> {
         let uri = request.uri();
         let mut response = if get {
             let (path, query) = (uri.path().to_owned(), uri.query().map(str::to_owned));
@@ -224,7 +224,7 @@ fn under_api(path: &str) -> bool {
 }
 
 /// The status page for a browser; for anything else the list of paths.
-fn index(request: &Request<Incoming>) -> Response<Full<Bytes>> {
+fn index<B>(request: &Request<B>) -> Response<Full<Bytes>> {
     let accepted = request.headers().get_all(ACCEPT).iter().filter_map(|it| it.to_str().ok());
     let mut response = if accepted.into_iter().any(|accepted| accepted.contains("text/html")) {
         page::response()

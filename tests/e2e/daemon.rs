@@ -33,7 +33,7 @@ impl Daemon {
 
     /// The same, with another way to know of the variant.
     pub(crate) fn start_knowing(stage: &Stage, namespace: &str, knows: Knows) -> Self {
-        let daemon = Self::launch(stage, namespace, knows);
+        let daemon = Self::launch(stage, namespace, &configuration(stage, namespace, knows));
         stage.look_again();
         until("the APIService available", || {
             let path = "jsonpath={.status.conditions[?(@.type==\"Available\")].status}";
@@ -44,11 +44,12 @@ impl Daemon {
         daemon
     }
 
-    fn launch(stage: &Stage, namespace: &str, knows: Knows) -> Self {
+    /// Starts Plimsoll with a configuration, and waits until it is ready.
+    pub(crate) fn launch(stage: &Stage, namespace: &str, configuration: &str) -> Self {
         let folder = stage.folder.join(namespace);
         fs::create_dir_all(&folder).unwrap();
         let (config, log) = (folder.join("plimsoll.yaml"), folder.join("plimsoll.log"));
-        fs::write(&config, configuration(stage, namespace, knows)).unwrap();
+        fs::write(&config, configuration).unwrap();
         let output = File::options().append(true).create(true).open(&log).unwrap();
         // A test that is ended by force must not leave its daemon behind.
         let mut child = Command::new("setpriv")
@@ -109,7 +110,8 @@ impl Drop for Daemon {
     }
 }
 
-fn configuration(stage: &Stage, namespace: &str, knows: Knows) -> String {
+/// The configuration for the variant of one namespace, with everything that needs a cluster.
+pub(crate) fn configuration(stage: &Stage, namespace: &str, knows: Knows) -> String {
     let address = stage.address();
     let cluster = stage.cluster();
     let cluster = cluster.display();

@@ -77,7 +77,7 @@ fn variant_of(hpa: &HorizontalPodAutoscaler) -> String {
 fn an_annotated_hpa_alone_is_served_scaled_and_forgotten() {
     let stage = stage();
     let _granted = Granted::everywhere(stage);
-    stage.open_without_hpa("found", 1);
+    stage.deploy("found", 1, PATIENCE);
     stage.engines.load("found", 0.3);
     let daemon = Daemon::start_knowing(stage, "found", Knows::ByDiscovery);
     looked_through(stage, &daemon);
@@ -127,7 +127,7 @@ fn an_annotated_hpa_alone_is_served_scaled_and_forgotten() {
 fn an_hpa_of_the_workload_variant_autoscaler_scales_by_its_own_metric() {
     let stage = stage();
     let _granted = Granted::everywhere(stage);
-    stage.open_without_hpa("moved", 1);
+    stage.deploy("moved", 1, PATIENCE);
     stage.engines.load("moved", 0.3);
     let daemon = Daemon::start_knowing(stage, "moved", Knows::ByDiscovery);
     looked_through(stage, &daemon);
@@ -151,7 +151,7 @@ fn a_scaled_object_is_discovered_and_bounds_as_soon_as_there_is_such_a_kind() {
     let stage = stage();
     let _granted = Granted::everywhere(stage);
     let crds = tools().join("keda-crds/keda.sh_scaledobjects.yaml");
-    stage.open_without_hpa("events", 1);
+    stage.deploy("events", 1, PATIENCE);
     stage.engines.load("events", 0.3);
     let daemon = Daemon::start_knowing(stage, "events", Knows::ByDiscovery);
     looked_through(stage, &daemon);

@@ -135,19 +135,16 @@ impl Stage {
         self.open_within(namespace, replicas, PATIENCE);
     }
 
-    /// The same without the HPA.
-    pub(crate) fn open_without_hpa(&self, namespace: &str, replicas: u32) {
-        let variant = VARIANT.replace("NAMESPACE", namespace);
-        self.apply(&variant.replace("REPLICAS", &replicas.to_string()));
-        let ready = || (self.engines.ready(namespace) == replicas).then_some(());
-        until(&format!("{replicas} ready pods in {namespace}"), ready);
-    }
-
     /// The same, with another patience.
     pub(crate) fn open_within(&self, namespace: &str, replicas: u32, patience: Duration) {
+        self.deploy(namespace, replicas, patience);
+        self.apply(&HPA.replace("namespace: shop", &format!("namespace: {namespace}")));
+    }
+
+    /// The same without the HPA.
+    pub(crate) fn deploy(&self, namespace: &str, replicas: u32, patience: Duration) {
         let variant = VARIANT.replace("NAMESPACE", namespace);
         self.apply(&variant.replace("REPLICAS", &replicas.to_string()));
-        self.apply(&HPA.replace("namespace: shop", &format!("namespace: {namespace}")));
         let ready = || (self.engines.ready(namespace) == replicas).then_some(());
         within(patience, &format!("{replicas} ready pods in {namespace}"), ready);
     }
@@ -181,6 +178,7 @@ impl Stage {
     }
 }
 
+/// Where the programs are.
 pub(crate) fn tools() -> PathBuf {
     let cache = || {
         let home = PathBuf::from(std::env::var_os("HOME").unwrap());

@@ -146,8 +146,10 @@ fn every_metric_that_a_document_names_exists() {
     let mut wrong = Vec::new();
     for (file, text) in documents() {
         for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
-            // The one key of the configuration that looks like a metric.
-            if !is_metric(word) || word == "wva_metrics" {
+            // Keys of the configuration that look like metrics, and the metrics that are missing.
+            let known = ["wva_metrics", "wva_config"].contains(&word)
+                || (file == "docs/migrating-from-wva.md" && word.starts_with("wva_"));
+            if !is_metric(word) || known {
                 continue;
             }
             let part = |suffix| {
@@ -193,14 +195,13 @@ fn every_link_between_documents_leads_to_a_file_and_a_heading() {
 #[test]
 fn every_test_that_a_document_names_exists() {
     let code: String = sources("src").into_values().chain(sources("tests").into_values()).collect();
-    let table = table();
     let mut named = 0;
     for (file, text) in documents() {
         for name in prose(&text).split('`').skip(1).step_by(2) {
             let is_claim =
                 name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
                     && name.matches('_').count() >= 4;
-            if is_claim && !table.contains_key(name) {
+            if is_claim && !is_metric(name) {
                 named += 1;
                 assert!(code.contains(&format!("fn {name}(")), "{file}: {name}");
             }
@@ -282,6 +283,8 @@ fn lines_of_prose_fit_a_hundred_columns() {
         "docs/monitoring.md",
         "alerts/runbooks.md",
         "docs/discovery.md",
+        "docs/keda.md",
+        "docs/migrating-from-wva.md",
     ];
     let mut wide = Vec::new();
     for file in own {

@@ -9,7 +9,8 @@
 use std::fmt;
 
 use k8s_openapi::api::autoscaling::v2::{
-    HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec, MetricTarget,
+    ExternalMetricSource, HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec,
+    MetricTarget,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -21,6 +22,9 @@ use crate::units::{Fraction, Replicas};
 
 /// The External metrics that carry a desired number: ours, and the one whose HPAs we also serve.
 const METRICS: [&str; 2] = ["plimsoll_desired_replicas", "wva_desired_replicas"];
+
+/// The label by which the metrics of KEDA's HPAs are selected.
+const KEDA_LABEL: &str = "scaledobject.keda.sh/name";
 
 /// The labels by which an HPA's metric selector names a variant.
 const VARIANT_LABELS: [&str; 2] = ["variant", "variant_name"];
@@ -238,7 +242,7 @@ fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> Tolerances {
 fn reads(spec: HorizontalPodAutoscalerSpec) -> Vec<Read> {
     let external = spec.metrics.into_iter().flatten().filter_map(|metric| metric.external);
     external
-        .filter(|external| METRICS.contains(&external.metric.name.as_str()))
+        .filter(|external| METRICS.contains(&external.metric.name.as_str()) || is_keda(external))
         .map(|external| Read {
             metric: external.metric.name,
             variant: external
@@ -249,6 +253,18 @@ fn reads(spec: HorizontalPodAutoscalerSpec) -> Vec<Read> {
             target: target_value(external.target),
         })
         .collect()
+}
+
+/// Whether this is the metric of a prometheus trigger of KEDA that can only be a number of replicas:
+/// the query is not in the HPA, but nothing else is divided by 1.
+fn is_keda(external: &ExternalMetricSource) -> bool {
+    let trigger = external.metric.name.strip_prefix('s').and_then(|rest| rest.split_once('-'));
+    let is_prometheus = trigger.is_some_and(|(index, kind)| {
+        index.bytes().all(|byte| byte.is_ascii_digit()) && kind.starts_with("prometheus")
+    });
+    let labels = external.metric.selector.as_ref().and_then(|it| it.match_labels.as_ref());
+    let by_one = external.target.average_value.as_ref().is_some_and(|average| is_one(&average.0));
+    is_prometheus && by_one && labels.is_some_and(|labels| labels.contains_key(KEDA_LABEL))
 }
 
 /// An average value wins over everything else, whatever the type says: so the HPA controller.
@@ -432,6 +448,34 @@ mod tests {
 
     fn replicas(count: u32) -> Replicas {
         Replicas::saturating(count)
+    }
+
+    #[test]
+    fn the_hpa_of_a_prometheus_trigger_of_keda_follows_where_its_threshold_is_1() {
+        let keda = |name: &str, label: &str, average: &str| {
+            let object = json!({"spec": {
+                "maxReplicas": 9,
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "llama"},
+                "metrics": [{"type": "External", "external": {
+                    "metric": {"name": name, "selector": {"matchLabels": {label: "llama"}}},
+                    "target": {"type": "AverageValue", "averageValue": average},
+                }}],
+            }});
+            Hpa::new(serde_json::from_value(object).unwrap()).follow("keda-hpa-llama", &variant())
+        };
+        let (follower, findings) = keda("s0-prometheus", KEDA_LABEL, "1");
+        assert_eq!(follower.unwrap().hpa, "keda-hpa-llama");
+        assert_eq!(findings, []);
+        for (name, label, average) in [
+            ("s0-prometheus", KEDA_LABEL, "50"),
+            ("s0-kafka-lag", KEDA_LABEL, "1"),
+            ("s0-prometheus", "app", "1"),
+            ("some-prometheus", KEDA_LABEL, "1"),
+        ] {
+            let (follower, findings) = keda(name, label, average);
+            assert_eq!(follower, None, "{name} {label} {average}");
+            assert_eq!(findings, [Finding::NotRead { hpa: Some("keda-hpa-llama".to_owned()) }]);
+        }
     }
 
     #[test]

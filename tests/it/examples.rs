@@ -1,0 +1,248 @@
+//! The examples: each is loaded as what it is, and an example that no test knows fails.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, PersistentVolumeClaim, Secret, Service, ServiceAccount,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use plimsoll::config::{Files, Loaded, Surroundings, load, parse};
+use plimsoll::publish::gauges::{FAMILIES, WVA_FAMILIES};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use yaml_rust2::{Yaml, YamlLoader};
+
+/// Examples that are neither a configuration nor manifests, with the test that loads them.
+const ELSEWHERE: &[(&str, &str)] = &[];
+
+/// What users of WVA have is shown with what is wrong with it.
+const BEFORE: &str = "wva-migration/before/";
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
+}
+
+/// All examples by their paths in the folder.
+fn examples() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder()];
+    while let Some(inside) = folders.pop() {
+        for entry in std::fs::read_dir(inside).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(folder()).unwrap().to_str().unwrap().to_owned();
+            found.insert(name, std::fs::read_to_string(path).unwrap());
+        }
+    }
+    found
+}
+
+fn documents(name: &str, text: &str) -> Vec<Value> {
+    let documents =
+        YamlLoader::load_from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+    documents.iter().map(json).collect()
+}
+
+fn json(yaml: &Yaml) -> Value {
+    match yaml {
+        Yaml::Real(text) => json!(text.parse::<f64>().unwrap()),
+        Yaml::Integer(number) => json!(number),
+        Yaml::String(text) => json!(text),
+        Yaml::Boolean(flag) => json!(flag),
+        Yaml::Array(items) => items.iter().map(json).collect(),
+        Yaml::Hash(map) => {
+            let pair =
+                |(key, value): (&Yaml, &Yaml)| (key.as_str().unwrap().to_owned(), json(value));
+            map.iter().map(pair).collect()
+        }
+        Yaml::Null => Value::Null,
+        Yaml::Alias(_) | Yaml::BadValue => panic!("an example has an alias or a bad value"),
+    }
+}
+
+fn surroundings() -> Surroundings {
+    Surroundings {
+        origin: "an example".to_owned(),
+        base: "/etc/plimsoll".into(),
+        environment: BTreeMap::new(),
+        files: Files::NotChecked,
+    }
+}
+
+/// Reads a manifest as an object of its kind. Nothing in it may be unknown to that kind.
+fn strictly<K: Serialize + DeserializeOwned>(name: &str, manifest: &Value) {
+    let object: K =
+        serde_json::from_value(manifest.clone()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let again = serde_json::to_value(object).unwrap();
+    lost(name, manifest, &again);
+}
+
+/// Fails on the first key of a manifest that reading it has dropped.
+fn lost(path: &str, written: &Value, read: &Value) {
+    match (written, read) {
+        (Value::Object(written), Value::Object(read)) => {
+            for (key, value) in written {
+                let at = format!("{path}.{key}");
+                lost(&at, value, read.get(key).unwrap_or_else(|| panic!("{at} is unknown")));
+            }
+        }
+        (Value::Array(written), Value::Array(read)) => {
+            assert_eq!(written.len(), read.len(), "{path}");
+            for (at, (written, read)) in written.iter().zip(read).enumerate() {
+                lost(&format!("{path}[{at}]"), written, read);
+            }
+        }
+        _ => assert_eq!(written, read, "{path}"),
+    }
+}
+
+/// Loads one manifest of an example.
+fn manifest(name: &str, manifest: &Value) {
+    let kind = manifest["kind"].as_str().unwrap_or_else(|| panic!("{name} has no kind"));
+    let read: fn(&str, &Value) = match kind {
+        "APIService" => strictly::<APIService>,
+        "ClusterRole" => strictly::<ClusterRole>,
+        "ClusterRoleBinding" => strictly::<ClusterRoleBinding>,
+        "ConfigMap" => strictly::<ConfigMap>,
+        "Deployment" => strictly::<Deployment>,
+        "HorizontalPodAutoscaler" => hpa,
+        "Namespace" => strictly::<Namespace>,
+        "PersistentVolumeClaim" => strictly::<PersistentVolumeClaim>,
+        "PodDisruptionBudget" => strictly::<PodDisruptionBudget>,
+        "Role" => strictly::<Role>,
+        "RoleBinding" => strictly::<RoleBinding>,
+        "ScaledObject" => scaled_object,
+        "Secret" => strictly::<Secret>,
+        "Service" => strictly::<Service>,
+        "ServiceAccount" => strictly::<ServiceAccount>,
+        "StatefulSet" => strictly::<StatefulSet>,
+        other => panic!("{name}: no test loads a {other}"),
+    };
+    read(name, manifest);
+}
+
+/// An HPA that follows the number exactly.
+fn hpa(name: &str, manifest: &Value) {
+    strictly::<HorizontalPodAutoscaler>(name, manifest);
+    let metric = &manifest["spec"]["metrics"][0]["external"];
+    known_metric(name, metric["metric"]["name"].as_str().unwrap());
+    assert_eq!(metric["target"], json!({"type": "AverageValue", "averageValue": "1"}), "{name}");
+    if !name.starts_with(BEFORE) {
+        exactly(name, &manifest["spec"]["behavior"]);
+    }
+}
+
+fn exactly(name: &str, behavior: &Value) {
+    for direction in ["scaleUp", "scaleDown"] {
+        assert_eq!(behavior[direction]["tolerance"], "0", "{name}: {direction}");
+    }
+}
+
+/// A `ScaledObject` that follows the number exactly, and drops nothing when there is none. Its shape
+/// is held against KEDA's own definition by the end-to-end tests.
+fn scaled_object(name: &str, manifest: &Value) {
+    let spec = &manifest["spec"];
+    let trigger = &spec["triggers"][0];
+    let metadata = &trigger["metadata"];
+    let query = metadata["query"].as_str().unwrap();
+    let metric = query.trim_start_matches("max(").split('{').next().unwrap();
+    known_metric(name, metric);
+    let namespace = manifest["metadata"]["namespace"].as_str().unwrap();
+    assert!(query.contains(&format!("namespace=\"{namespace}\"")), "{name}: {query}");
+    assert_eq!(metadata["threshold"], "1", "{name}");
+    if name.starts_with(BEFORE) {
+        return;
+    }
+    assert!(query.starts_with("max("), "{name}: {query} may be several series");
+    assert_eq!(metadata["ignoreNullValues"], "false", "{name}");
+    assert_eq!(trigger["metricType"], "AverageValue", "{name}");
+    assert_eq!(metadata.get("metricType"), None, "{name}: KEDA does not read it there");
+    assert!(spec["minReplicaCount"].is_u64(), "{name}: KEDA would take 0");
+    assert_eq!(spec["fallback"]["behavior"], "currentReplicasIfHigher", "{name}");
+    exactly(name, &spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]);
+}
+
+fn known_metric(name: &str, metric: &str) {
+    let mut families = FAMILIES.iter().chain(WVA_FAMILIES);
+    assert!(families.any(|family| family.name == metric), "{name}: there is no metric {metric}");
+}
+
+#[test]
+fn every_example_is_loaded_as_what_it_is() {
+    let mut seen = 0;
+    for (name, text) in examples() {
+        seen += 1;
+        if let Some((_, test)) = ELSEWHERE.iter().find(|(known, _)| *known == name) {
+            let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
+            let mut files = std::fs::read_dir(tests).unwrap().map(|entry| entry.unwrap().path());
+            let test = format!("fn {test}(");
+            let has =
+                |file: PathBuf| std::fs::read_to_string(file).is_ok_and(|it| it.contains(&test));
+            assert!(files.any(has), "{name}: there is no {test}");
+        } else if text.lines().any(|line| line == "variants:") {
+            let loaded = parse(&text, &surroundings());
+            let loaded = loaded.unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(loaded.warnings, Vec::new(), "{name}");
+        } else {
+            // What users fill in.
+            let documents = documents(&name, &text.replace("CA_BUNDLE", "Q0E="));
+            assert!(!documents.is_empty(), "{name} is empty");
+            for document in &documents {
+                manifest(&name, document);
+            }
+        }
+    }
+    assert!(seen >= 11, "{seen} examples");
+}
+
+#[test]
+fn what_the_migration_leads_to_has_the_thresholds_of_before() {
+    let examples = examples();
+    let map = &documents("configmap", &examples["wva-migration/before/configmap.yaml"])[0];
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("wva")).unwrap();
+    for (key, text) in map["data"].as_object().unwrap() {
+        std::fs::write(folder.path().join("wva").join(key), text.as_str().unwrap()).unwrap();
+    }
+    let text = &examples["wva-migration/after/plimsoll.yaml"];
+    let (start, rest) = text.split_once("external_metrics:").unwrap();
+    let (_, end) = rest.split_once("compatibility:").unwrap();
+    let text = format!("{start}compatibility:{end}")
+        .replace("/etc/wva", "wva")
+        .replace("/var/lib/plimsoll/", "");
+    let file = folder.path().join("plimsoll.yaml");
+    std::fs::write(&file, text).unwrap();
+    let Loaded { config, warnings } = load(&file, Files::MustExist).unwrap();
+    assert_eq!(warnings, Vec::new());
+    let model = config.variants[0].spec.model_key();
+    let thresholds = config.policy.overrides[&model];
+    assert_eq!(thresholds.kv_cache.fraction().to_string(), "0.75");
+    assert_eq!(thresholds.queue_length.requests().to_string(), "10");
+    assert_eq!(thresholds.kv_spare, config.policy.thresholds.kv_spare);
+}
+
+#[test]
+fn the_migration_changes_nothing_that_it_does_not_say() {
+    let examples = examples();
+    for object in ["hpa", "scaledobject"] {
+        let read = |side: &str| {
+            let name = format!("wva-migration/{side}/{object}.yaml");
+            documents(&name, &examples[&name]).remove(0)
+        };
+        let (before, after) = (read("before"), read("after"));
+        assert_eq!(before["metadata"], after["metadata"], "{object}");
+        assert_eq!(before["spec"]["scaleTargetRef"], after["spec"]["scaleTargetRef"], "{object}");
+        for bound in ["minReplicas", "maxReplicas", "maxReplicaCount", "fallback", "metrics"] {
+            assert_eq!(before["spec"][bound], after["spec"][bound], "{object}: {bound}");
+        }
+    }
+}
