@@ -29,6 +29,7 @@ use tracing::{error, info, warn};
 
 use crate::cli::{self, RunArgs};
 use crate::clock::Clock;
+use crate::collect::cluster::Registration;
 use crate::collect::scrape::{self, Board, Scraper, Target};
 use crate::collect::targets;
 use crate::config::{self, Authorization, Config, Files, Loaded};

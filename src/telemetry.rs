@@ -132,12 +132,6 @@ impl Telemetry {
     ///
     /// A metric of the same name is registered already.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let build = gauges(
-            "plimsoll_build_info",
-            "Always 1; carries the version of the running binary as a label.",
-            &["version"],
-        )?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         let telemetry = Self {
             ticks: IntCounter::new("plimsoll_ticks_total", "Ticks of the decision loop.")?,
             tick_duration: Histogram::with_opts(
@@ -204,7 +198,7 @@ impl Telemetry {
             )?,
         };
         telemetry.add_to(registry)?;
-        registry.register(Box::new(build))?;
+        registry.register(Box::new(build()?))?;
         registry.register(Box::new(Process::new()?))?;
         Ok(telemetry)
     }
@@ -244,6 +238,17 @@ impl Telemetry {
 
 fn counters(name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
     IntCounterVec::new(Opts::new(name, help), labels)
+}
+
+/// What is running.
+fn build() -> Result<GaugeVec, prometheus::Error> {
+    let build = gauges(
+        "plimsoll_build_info",
+        "Always 1; carries the version of the running binary as a label.",
+        &["version"],
+    )?;
+    build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+    Ok(build)
 }
 
 fn gauges(name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {

@@ -283,8 +283,7 @@ impl Policies<'_> {
         numbers.check_together("saturation", checks);
         let overrides = saturation.overrides.unwrap_or_default();
         let known = (!self.discovery).then_some(variants);
-        let overrides =
-            resolve_overrides(&overrides, &self.wva.overrides, &numbers, known, checks);
+        let overrides = resolve_overrides(&overrides, &self.wva.overrides, &numbers, known, checks);
         let patience = "saturation.transition_patience";
         let transition_patience = checks
             .duration(patience, saturation.transition_patience, &AGES)

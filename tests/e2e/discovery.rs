@@ -11,7 +11,7 @@ use plimsoll::clock::Clock;
 use crate::daemon::{Daemon, Knows};
 use crate::follows;
 use crate::page::MODEL;
-use crate::stage::{Stage, stage, tools, until};
+use crate::stage::{PATIENCE, Stage, stage, tools, until};
 
 /// The HPA that users are given.
 const HPA: &str = include_str!("../../examples/hpa-annotated.yaml");
@@ -42,8 +42,8 @@ fn metric(stage: &Stage, namespace: &str, name: &str, selector: &str) -> Result<
     stage.kubectl(&["get", "--raw", &path])
 }
 
-fn objects(stage: &Stage, daemon: &Daemon, state: &str) -> Option<u32> {
-    let labels = format!("{{state=\"{state}\"}}");
+fn objects(stage: &Stage, daemon: &Daemon, standing: &str) -> Option<u32> {
+    let labels = format!("{{state=\"{standing}\"}}");
     daemon.gauge(stage, "plimsoll_discovery_objects", &[&labels])
 }
 

@@ -19,7 +19,7 @@ mod stage;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::daemon::{Daemon, configuration};
+use crate::daemon::{Daemon, Knows, configuration};
 use crate::keda::Keda;
 use crate::stage::{PATIENCE, Stage, stage, stays, until, within};
 
