@@ -132,7 +132,8 @@ fn d_a_provider_that_is_there_already_is_named_with_what_to_do() {
     let stage = stage();
     open(stage, "foreign", SCALED_OBJECT);
     stage.engines.load("foreign", 0.3);
-    let daemon = Daemon::launch(stage, "foreign", &configuration(stage, "foreign"));
+    let daemon =
+        Daemon::launch(stage, "foreign", &configuration(stage, "foreign", Knows::ByConfiguration));
     until("a foreign provider", || {
         let label = ["state=\"foreign_service\""];
         (daemon.gauge(stage, "plimsoll_apiservice_state", &label)? == 1).then_some(())
