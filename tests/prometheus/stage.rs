@@ -90,12 +90,13 @@ impl Stage {
     /// Looks until nothing is missing any more.
     pub(crate) async fn until(&self, mut missing: impl AsyncFnMut(&Self) -> Vec<String>) {
         let clock = Clock::start();
+        let deadline = clock.elapsed() + PATIENCE;
         loop {
             let missing = missing(self).await;
             if missing.is_empty() {
                 return;
             }
-            assert!(clock.elapsed() < PATIENCE, "still missing:\n{}", missing.join("\n"));
+            assert!(clock.elapsed() < deadline, "still missing:\n{}", missing.join("\n"));
             tokio::time::sleep(LOOK).await;
         }
     }
