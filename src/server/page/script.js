@@ -117,10 +117,19 @@ function compare(a, b) {
 
 // --- asking ------------------------------------------------------------------------------------
 
+/** No whole answer has come. */
+class Unanswered extends Error {}
+
 async function ask(path) {
-  const response = await fetch(path, { cache: 'no-store', signal: AbortSignal.timeout(PATIENCE) });
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error || `the answer is ${response.status}`);
+  let response, answer;
+  try {
+    response = await fetch(path, { cache: 'no-store', signal: AbortSignal.timeout(PATIENCE) });
+    answer = await response.json();
+  } catch (error) {
+    throw new Unanswered(error.name === 'TimeoutError' ? 'it does not answer in time'
+      : response ? 'its answer cannot be read' : 'it cannot be reached');
+  }
+  if (!response.ok) throw new Error(answer.error || `its answer is ${response.status}`);
   return answer;
 }
 
@@ -139,8 +148,8 @@ async function refresh() {
     render();
     await Promise.all([...state.open].map(loadHistory));
   } catch (error) {
-    state.problem = error.name === 'TimeoutError' ? 'it does not answer in time' : 'it cannot be reached';
-    if (error.name !== 'TimeoutError' && error.name !== 'TypeError') state.problem = error.message;
+    state.problem = error.message;
+    if (!(error instanceof Unanswered)) console.error(error);
   }
   state.busy = false;
   showAge();
@@ -159,7 +168,7 @@ async function loadHistory(key) {
     ask(`api/v1/history?${query}`), ask(`api/v1/events?${query}&limit=8`),
   ]).catch(error => {
     // A variant that is gone by now goes with the next answer; a daemon that is gone is said above.
-    if (error.name === 'TypeError' || error.name === 'TimeoutError') throw error;
+    if (error instanceof Unanswered) throw error;
     return [null, null];
   });
   if (history && row.details) {
