@@ -151,13 +151,18 @@ pub struct Analysis {
 
 /// Analyses the replicas of one model and role.
 pub fn analyze(replicas: &[ReplicaLoad], thresholds: &Thresholds) -> Analysis {
-    let mut by_variant: BTreeMap<VariantKey, Vec<&ReplicaLoad>> = BTreeMap::new();
-    for load in replicas {
-        by_variant.entry(load.replica.variant.clone()).or_default().push(load);
-    }
-    let variants: BTreeMap<_, _> = by_variant
-        .into_iter()
-        .map(|(variant, loads)| (variant, analyze_variant(loads, thresholds)))
+    let mut sorted: Vec<&ReplicaLoad> = replicas.iter().collect();
+    // The last digits of a sum depend on the order of its terms, and a comparison with a trigger
+    // may depend on the last digit.
+    sorted.sort_unstable_by(|a, b| {
+        (a.replica.cmp(&b.replica)).then(a.kv.compare(b.kv)).then(a.queue.compare(b.queue))
+    });
+    let variants: BTreeMap<_, _> = sorted
+        .chunk_by(|a, b| a.replica.variant == b.replica.variant)
+        .filter_map(|loads| {
+            let variant = loads.first()?.replica.variant.clone();
+            Some((variant, analyze_variant(loads, thresholds)))
+        })
         .collect();
 
     let measured = variants.values().map(|variant| variant.measured).sum();
@@ -168,30 +173,25 @@ pub fn analyze(replicas: &[ReplicaLoad], thresholds: &Thresholds) -> Analysis {
     Analysis { variants, measured, non_saturated, spare, scale_up, scale_down }
 }
 
-/// Analyses the replicas of one variant, of which there is at least one.
-fn analyze_variant(mut loads: Vec<&ReplicaLoad>, thresholds: &Thresholds) -> VariantAnalysis {
-    // The last digits of a sum depend on the order of its terms, and a comparison with a trigger
-    // may depend on the last digit.
-    loads.sort_by(|a, b| {
-        (a.replica.cmp(&b.replica)).then(a.kv.compare(b.kv)).then(a.queue.compare(b.queue))
-    });
-    let (saturated, rest): (Vec<&ReplicaLoad>, Vec<&ReplicaLoad>) =
-        loads.iter().partition(|load| is_saturated(load, thresholds));
+/// Analyses the replicas of one variant, of which there is at least one, in their order.
+fn analyze_variant(loads: &[&ReplicaLoad], thresholds: &Thresholds) -> VariantAnalysis {
+    let rest = || loads.iter().filter(|load| !is_saturated(load, thresholds));
+    let saturated = loads.iter().filter(|load| is_saturated(load, thresholds));
+    let non_saturated = count(rest().count());
     let spare_kv: Fraction =
-        rest.iter().map(|load| fraction(thresholds.kv_cache.fraction() - load.kv.fraction())).sum();
-    let spare_queue: Requests = rest
-        .iter()
+        rest().map(|load| fraction(thresholds.kv_cache.fraction() - load.kv.fraction())).sum();
+    let spare_queue: Requests = rest()
         .map(|load| requests(thresholds.queue_length.requests() - load.queue.requests()))
         .sum();
     let kv_sum: Fraction = loads.iter().map(|load| load.kv).sum();
 
     VariantAnalysis {
         measured: count(loads.len()),
-        saturated: saturated.iter().map(|load| load.replica.clone()).collect(),
-        non_saturated: count(rest.len()),
+        saturated: saturated.map(|load| load.replica.clone()).collect(),
+        non_saturated,
         spare: Spare {
-            kv: fraction(mean(spare_kv.fraction(), count(rest.len()))),
-            queue: requests(mean(spare_queue.requests(), count(rest.len()))),
+            kv: fraction(mean(spare_kv.fraction(), non_saturated)),
+            queue: requests(mean(spare_queue.requests(), non_saturated)),
         },
         kv_max: loads.iter().map(|load| load.kv).fold(Fraction::ZERO, Fraction::max),
         kv_mean: fraction(mean(kv_sum.fraction(), count(loads.len()))),

@@ -29,11 +29,14 @@
 mod line;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use memchr::memchr;
 
-use crate::collect::exposition::line::{Bucket, Fault};
-use crate::observe::engine::{Engine, Label, Reader, SampleError, Series, Unreadable};
+use crate::collect::exposition::line::{Bucket, Fault, NextBucket};
+use crate::observe::engine::{
+    Engine, Label, Reader, SampleError, Series, Unreadable, unwanted_sibling,
+};
 use crate::observe::{Reading, ScrapeFailure};
 
 /// The longest line that is read. The longest on a vLLM page is 1.1 KB (`cache_config_info`), but
@@ -212,6 +215,11 @@ pub fn read(body: &[u8], content_type: Option<&str>) -> Result<Reading, PageErro
     let mut number = 0;
     while !rest.is_empty() {
         number += 1;
+        if let Some(next) = page.bucket.and_then(|bucket| bucket.next(rest)) {
+            page.next_bucket(number, &next)?;
+            rest = &rest[next.line.len() + 1..];
+            continue;
+        }
         let end = memchr(b'\n', rest);
         let line = &rest[..end.unwrap_or(rest.len())];
         if line.len() > LINE_MAX {
@@ -266,9 +274,11 @@ struct Page<'p> {
     last: Option<(&'p [u8], Option<Series>)>,
     /// The last sample taken, if it was a bucket.
     bucket: Option<Bucket<'p>>,
-    /// The labels that were last read, of buckets and of other samples.
-    bucket_labels: Labels<'p>,
-    labels: Labels<'p>,
+    /// The labels of buckets and of other samples, which take turns.
+    bucket_labels: LabelSets<'p>,
+    labels: LabelSets<'p>,
+    /// The name that was last looked at in a comment.
+    noted: &'p [u8],
     samples: usize,
     is_ended: bool,
 }
@@ -280,21 +290,20 @@ impl<'p> Page<'p> {
             reader: Reader::new(),
             last: None,
             bucket: None,
-            bucket_labels: Labels::default(),
-            labels: Labels::default(),
+            bucket_labels: LabelSets::default(),
+            labels: LabelSets::default(),
+            noted: b"",
             samples: 0,
             is_ended: false,
         }
     }
 
-    /// Takes a whole line, without its end. Nearly all lines are like the one before; these are
-    /// looked at here, and the rest in [`Page::other_line`].
+    /// Takes a whole line, without its end. Nearly all lines are comments or like the one before;
+    /// these are looked at here, and the rest in [`Page::other_line`].
     #[inline]
     fn line(&mut self, number: usize, line: &'p [u8]) -> Result<(), PageError> {
-        if let Some(bucket) = self.bucket
-            && let Some((le, at)) = bucket.next(line)
-        {
-            return self.next_bucket(number, line, le, at);
+        if line.starts_with(b"#") && self.passes_over(line) {
+            return Ok(());
         }
         // The name of a sample that repeats the last one's ends where that one ended.
         if let Some((head, series)) = self.last
@@ -307,6 +316,13 @@ impl<'p> Page<'p> {
             };
         }
         self.other_line(number, line)
+    }
+
+    /// Whether a comment says nothing: it is not the end mark, and the engine is known.
+    #[inline]
+    fn passes_over(&self, comment: &[u8]) -> bool {
+        let may_end = self.format == Format::OpenMetrics;
+        self.reader.engine().is_some() && !(may_end && (self.is_ended || comment == END_MARK))
     }
 
     fn other_line(&mut self, number: usize, line: &'p [u8]) -> Result<(), PageError> {
@@ -356,7 +372,7 @@ impl<'p> Page<'p> {
 
     /// Looks at a comment. Only the end mark matters, and the names in `HELP` and `TYPE` as long
     /// as the engine is unknown; types do not, for they can lie.
-    fn comment(&mut self, line: &[u8]) {
+    fn comment(&mut self, line: &'p [u8]) {
         if self.format == Format::OpenMetrics && line == END_MARK {
             self.is_ended = true;
             self.last = None;
@@ -365,15 +381,10 @@ impl<'p> Page<'p> {
         if self.reader.engine().is_some() {
             return;
         }
-        let mut words = line.split(|&byte| byte == b' ' || byte == b'\t');
-        let is_metadata =
-            words.next() == Some(b"#") && matches!(words.next(), Some(b"HELP" | b"TYPE"));
-        if let Some(name) = words.next()
-            && is_metadata
-        {
-            let unquoted = name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\""));
-            self.reader.note(unquoted.unwrap_or(name));
-        }
+        let Some(name) = described(line).filter(|name| *name != self.noted) else { return };
+        self.noted = name;
+        let unquoted = name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\""));
+        self.reader.note(unquoted.unwrap_or(name));
     }
 
     /// Takes a line that does not start like the last sample.
@@ -383,6 +394,14 @@ impl<'p> Page<'p> {
         line: &'p [u8],
         start: usize,
     ) -> Result<(), PageError> {
+        if let Some((head, None)) = self.last
+            && self.reader.engine().is_some()
+            && let Some(end) = unwanted_sibling(&head[..head.len() - 1], line)
+            && line::is_plain(line, end)
+        {
+            self.last = Some((&line[..=end], None));
+            return Ok(());
+        }
         let end = line::name_end(line, start);
         if end == start {
             let expected = "`#`, `{` or a metric name";
@@ -411,31 +430,29 @@ impl<'p> Page<'p> {
         series: Option<Series>,
     ) -> Result<(), PageError> {
         let is_bucket = series.is_some_and(Series::is_bucket);
-        let labels = if is_bucket { &mut self.bucket_labels } else { &mut self.labels };
-        let read = labels.read(line, end);
-        let read = read.and_then(|after| Ok((after, line::value(line, after, self.format)?)));
-        let (after, (value, at)) = read.map_err(|fault| PageError::syntax(number, line, fault))?;
+        let sets = if is_bucket { &mut self.bucket_labels } else { &mut self.labels };
+        let read = sets.read(line, end);
+        let read = read.and_then(|(labels, after)| {
+            let (value, at) = line::value(line, after, self.format)?;
+            Ok((labels, after, value, at))
+        });
+        let (labels, after, value, at) =
+            read.map_err(|fault| PageError::syntax(number, line, fault))?;
         let Some(series) = series else { return Ok(()) };
         self.samples += 1;
-        let taken = self.reader.take(series, &labels.list, value);
+        let taken = self.reader.take(series, labels, value);
         taken.map_err(|source| {
             let name = &line[line::skip_blanks(line, 0)..end];
             At { number, line, name, value: at }.unusable(source)
         })?;
-        self.bucket = if is_bucket { Bucket::of(line, after, &labels.list) } else { None };
+        self.bucket = if is_bucket { Bucket::of(line, after, labels) } else { None };
         self.check_samples(number)
     }
 
-    /// Takes another bucket of the same histogram. Its labels end at `end`.
-    fn next_bucket(
-        &mut self,
-        number: usize,
-        line: &'p [u8],
-        le: &[u8],
-        end: usize,
-    ) -> Result<(), PageError> {
-        let (value, at) = line::value(line, end, self.format)
-            .map_err(|fault| PageError::syntax(number, line, fault))?;
+    /// Takes another bucket of the same histogram.
+    #[inline]
+    fn next_bucket(&mut self, number: usize, next: &NextBucket<'p>) -> Result<(), PageError> {
+        let &NextBucket { line, le, value, at } = next;
         self.samples += 1;
         self.reader.take_next_bucket(le, value).map_err(|source| {
             let start = line::skip_blanks(line, 0);
@@ -447,12 +464,12 @@ impl<'p> Page<'p> {
 
     /// Takes a sample whose name is in quotes. `at` is after the brace.
     fn quoted_sample(&mut self, number: usize, line: &'p [u8], at: usize) -> Result<(), PageError> {
-        let labels = self.labels.cleared();
-        let read = line::quoted_name(line, at, labels);
+        let mut labels = Vec::new();
+        let read = line::quoted_name(line, at, &mut labels);
         let read = read.and_then(|(name, at)| Ok((name, line::value(line, at, self.format)?)));
         let (name, (value, at)) = read.map_err(|fault| PageError::syntax(number, line, fault))?;
         let Some(series) = self.reader.wants(&name) else { return Ok(()) };
-        let taken = self.reader.take(series, labels, value);
+        let taken = self.reader.take(series, &labels, value);
         taken.map_err(|source| At { number, line, name: &name, value: at }.unusable(source))?;
         self.bucket = None;
         self.samples += 1;
@@ -467,36 +484,69 @@ impl<'p> Page<'p> {
     }
 }
 
-/// Labels of a sample, kept because the next sample often has the same ones.
-#[derive(Default)]
-struct Labels<'p> {
-    list: Vec<Label<'p>>,
-    /// The bytes that they were read from, braces included. Empty when there were none.
-    text: &'p [u8],
+/// The family that a `HELP` or `TYPE` line is about.
+fn described(comment: &[u8]) -> Option<&[u8]> {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let words = comment.strip_prefix(b"#")?.strip_prefix(b" ")?;
+    let words = words.strip_prefix(b"HELP").or_else(|| words.strip_prefix(b"TYPE"))?;
+    let (blank, words) = words.split_first()?;
+    is_blank(blank).then(|| &words[..words.iter().position(is_blank).unwrap_or(words.len())])
 }
 
-impl<'p> Labels<'p> {
-    /// Reads the labels after a name, if there are any, and returns the offset after them.
-    fn read(&mut self, line: &'p [u8], name_end: usize) -> Result<usize, Fault> {
+/// Sets of labels that have been read, kept because they come again: the next sample has the same
+/// ones, or, where a page has several ranks, the samples of each family go through the ranks in the
+/// same order.
+#[derive(Default)]
+struct LabelSets<'p> {
+    /// The labels of all sets, one set after the other.
+    labels: Vec<Label<'p>>,
+    sets: Vec<LabelSet<'p>>,
+    /// The set that was last asked for.
+    last: usize,
+}
+
+/// Labels, and the bytes that they were read from, braces included.
+struct LabelSet<'p> {
+    text: &'p [u8],
+    labels: Range<usize>,
+}
+
+/// Sets that are kept; ranks beyond have their labels read again for each sample.
+const SETS_MAX: usize = 64;
+
+/// Room for the labels of one engine, its configuration's included.
+const LABELS_USUAL: usize = 96;
+
+impl<'p> LabelSets<'p> {
+    /// Reads the labels after a name, if there are any, and returns them with the offset after.
+    fn read(&mut self, line: &'p [u8], name_end: usize) -> Result<(&[Label<'p>], usize), Fault> {
         let start = line::skip_blanks(line, name_end);
         let text = line.get(start..).unwrap_or_default();
-        if !self.text.is_empty() && text.starts_with(self.text) {
-            return Ok(start + self.text.len());
-        }
-        let list = self.cleared();
         if !text.starts_with(b"{") {
-            return Ok(name_end);
+            return Ok((&[], name_end));
         }
-        let end = line::labels(line, start + 1, list)?;
-        self.text = &line[start..end];
-        Ok(end)
-    }
-
-    /// The empty list, to be filled otherwise.
-    fn cleared(&mut self) -> &mut Vec<Label<'p>> {
-        self.text = b"";
-        self.list.clear();
-        &mut self.list
+        // The same again, the next one in turn, or the first of a new turn.
+        let is_same = |at: &usize| {
+            self.sets.get(*at).is_some_and(|known: &LabelSet<'p>| text.starts_with(known.text))
+        };
+        if let Some(at) = [self.last, self.last + 1, 0].into_iter().find(is_same) {
+            self.last = at;
+            let LabelSet { text, labels } = &self.sets[at];
+            return Ok((&self.labels[labels.clone()], start + text.len()));
+        }
+        if self.sets.len() >= SETS_MAX
+            && let Some(LabelSet { labels, .. }) = self.sets.pop()
+        {
+            self.labels.truncate(labels.start);
+        }
+        let first = self.labels.len();
+        if first == 0 {
+            self.labels.reserve(LABELS_USUAL);
+        }
+        let end = line::labels(line, start + 1, &mut self.labels)?;
+        self.last = self.sets.len();
+        self.sets.push(LabelSet { text: &line[start..end], labels: first..self.labels.len() });
+        Ok((&self.labels[first..], end))
     }
 }
 

@@ -77,8 +77,17 @@ pub enum Amount {
 /// What was recommended for a variant, and how its published number has moved.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    recommendations: VecDeque<(Timestamp, Replicas)>,
+    recommendations: VecDeque<Recommended>,
     changes: VecDeque<Change>,
+}
+
+/// A number that was recommended at each tick between two instants, both included. Nearly always
+/// it is the one of the tick before, and a window of five minutes need not hold it 300 times.
+#[derive(Clone, Copy, Debug)]
+struct Recommended {
+    first: Timestamp,
+    last: Timestamp,
+    replicas: Replicas,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +135,8 @@ impl History {
     /// recommended. So nothing shrinks before the window has been seen once.
     #[must_use]
     pub fn starting(now: Timestamp, in_force: Replicas) -> Self {
-        Self { recommendations: VecDeque::from([(now, in_force)]), changes: VecDeque::new() }
+        let recommended = Recommended { first: now, last: now, replicas: in_force };
+        Self { recommendations: VecDeque::from([recommended]), changes: VecDeque::new() }
     }
 
     /// Adds this tick's recommendation and what was published for it, and forgets what no rule of
@@ -138,18 +148,25 @@ impl History {
         published: Published,
         behavior: &Behavior,
     ) {
-        if self.recommendations.back().is_some_and(|(at, _)| *at > now) {
+        if self.recommendations.back().is_some_and(|latest| latest.last > now) {
             // The clock went back, so the ages are unknown; begin again with what is in force.
             *self = Self::starting(now, published.before);
         }
-        self.recommendations.push_back((now, recommended));
+        match self.recommendations.back_mut() {
+            Some(latest) if latest.replicas == recommended => latest.last = now,
+            Some(_) | None => self.recommendations.push_back(Recommended {
+                first: now,
+                last: now,
+                replicas: recommended,
+            }),
+        }
         if published.before != published.after {
             self.changes.push_back(Change { at: now, before: published.before });
         }
         let longest =
             behavior.scale_up.stabilization_window.max(behavior.scale_down.stabilization_window);
         while self.recommendations.len() > HISTORY_MAX
-            || self.recommendations.front().is_some_and(|(at, _)| !within(now, *at, longest))
+            || self.recommendations.front().is_some_and(|it| !within(now, it.last, longest))
         {
             self.recommendations.pop_front();
         }
@@ -168,8 +185,8 @@ impl History {
     ) -> impl Iterator<Item = Replicas> + '_ {
         self.recommendations
             .iter()
-            .filter(move |(at, _)| within(now, *at, window))
-            .map(|(_, recommended)| *recommended)
+            .filter(move |it| it.first <= now && within(now, it.last.min(now), window))
+            .map(|it| it.replicas)
     }
 
     /// The published number at the start of a period that ends at `now`.

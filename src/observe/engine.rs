@@ -38,8 +38,8 @@ use crate::observe::engine::number::{cumulative, timestamp};
 use crate::observe::{HttpReading, Reading};
 use crate::units::Requests;
 
-pub use crate::observe::engine::family::Series;
-pub use crate::observe::engine::number::{decimal, number};
+pub use crate::observe::engine::family::{Series, unwanted_sibling};
+pub use crate::observe::engine::number::{decimal, leading_decimal, number};
 
 /// Ranks that a page may have. The largest data-parallel deployments have a few hundred, spread
 /// over many pods; each rank costs a few kilobytes.

@@ -5,13 +5,14 @@
 //! measures load and a maximum where it guards against a hot spot. A replica is forgotten when it
 //! is no longer listed, so a pod that is replaced takes its windows with it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::histogram::{Histogram, Life};
-use crate::observe::window::{Counter, Distribution, Gauge, Increase};
+use crate::observe::window::{Counter, Distribution, Gauge, Increase, Totals};
 use crate::observe::{
     FinishedReading, Freshness, GaugeSummary, Inputs, Listing, Observation, RankReading, Reading,
     ReplicaObservation, Scale, ScaleState, Scrape, ScrapeFailure,
@@ -42,8 +43,24 @@ pub struct Recorder {
 /// The same replicas, measured without a gap.
 #[derive(Clone, Debug)]
 struct Settled {
-    measured: BTreeSet<ReplicaKey>,
+    /// In the order of their keys.
+    measured: Vec<ReplicaKey>,
     since: Timestamp,
+}
+
+/// Keys in ascending order that are walked along with others in the same order. With thousands of
+/// replicas this takes a few comparisons each, where a search takes a dozen.
+struct Merge<'a> {
+    sorted: &'a [&'a ReplicaKey],
+}
+
+/// The moment and the lengths of time with which records are looked at.
+struct View {
+    now: Timestamp,
+    window: SignedDuration,
+    /// The part of the window over which gauges are taken.
+    gauges: SignedDuration,
+    stale_after: Seconds,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -53,15 +70,21 @@ struct Record {
     refused_since: Option<Timestamp>,
     started: Option<Timestamp>,
     asleep: bool,
-    kv_mean: Gauge,
-    kv_hottest: Gauge,
-    waiting: Gauge,
-    waiting_hottest: Gauge,
+    kv: RankGauges,
+    waiting: RankGauges,
     running: Gauge,
     in_flight: Gauge,
     http_success: Counter,
     rejected: Counter,
     ranks: BTreeMap<u32, RankRecord>,
+}
+
+/// A gauge of all ranks together and of the one with the most. With one rank, as nearly all
+/// replicas have, they are the same and only one is kept.
+#[derive(Clone, Debug, Default)]
+struct RankGauges {
+    together: Gauge,
+    hottest: Option<Gauge>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -71,7 +94,7 @@ struct RankRecord {
     finished: [Counter; 5],
     asked: Counter,
     ttft: Distribution,
-    itl: Distribution,
+    itl: Totals,
 }
 
 // === impl Recorder ===
@@ -85,21 +108,37 @@ impl Recorder {
 
     /// Takes in what one tick brings: scrapes are recorded, unlisted replicas are forgotten.
     pub fn take(&mut self, inputs: &Inputs, horizon: Horizon) {
-        let listed: BTreeSet<&ReplicaKey> =
+        let mut listed: Vec<&ReplicaKey> =
             inputs.listings.values().flat_map(|listing| &listing.replicas).collect();
-        self.replicas.retain(|key, _| listed.contains(key));
+        listed.sort_unstable();
+        listed.dedup();
+        let mut known = Merge::new(&listed);
+        self.replicas.retain(|key, _| known.find(key));
         self.settled.retain(|key, _| inputs.fleet.get(key).is_some());
-        let window = span(horizon.window);
-        for Scrape { replica, at, outcome } in &inputs.scrapes {
-            if !listed.contains(replica) {
-                continue;
-            }
-            let record = self.replicas.entry(replica.clone()).or_default();
-            match outcome {
-                Ok(reading) => record.take(*at, reading, window),
-                Err(failure) => record.fail(*at, *failure),
+        let mut scrapes: Vec<&Scrape> = inputs.scrapes.iter().collect();
+        // The sort is stable: each replica's scrapes stay in order of time.
+        scrapes.sort_by(|a, b| a.replica.cmp(&b.replica));
+        let mut known = Merge::new(&listed);
+        scrapes.retain(|scrape| known.find(&scrape.replica));
+        self.record(&scrapes, span(horizon.window));
+    }
+
+    /// Records scrapes that are in the order of their replicas.
+    fn record(&mut self, scrapes: &[&Scrape], window: SignedDuration) {
+        let mut new = Vec::new();
+        let mut records = self.replicas.iter_mut().peekable();
+        for scrapes in scrapes.chunk_by(|a, b| a.replica == b.replica) {
+            let Some(Scrape { replica, .. }) = scrapes.first() else { continue };
+            while records.next_if(|(key, _)| *key < replica).is_some() {}
+            if let Some((_, record)) = records.next_if(|(key, _)| *key == replica) {
+                record.take_all(scrapes, window);
+            } else {
+                let mut record = Record::default();
+                record.take_all(scrapes, window);
+                new.push((replica.clone(), record));
             }
         }
+        self.replicas.extend(new);
     }
 
     /// Forgets since when replicas have been measured without a gap: there has been one.
@@ -163,10 +202,16 @@ impl Recorder {
         gauges: Seconds,
     ) -> Vec<ReplicaObservation> {
         let never = Record::default();
+        let first = keys.first().copied();
+        let mut records =
+            first.into_iter().flat_map(|first| self.replicas.range(first..)).peekable();
+        let view = View::new(now, horizon, gauges);
         let look = |key: &&ReplicaKey| {
-            let record = self.replicas.get(key).unwrap_or(&never);
+            while records.next_if(|(known, _)| *known < *key).is_some() {}
+            let record = records.peek().filter(|(known, _)| *known == *key);
+            let record = record.map_or(&never, |(_, record)| *record);
             let unready = listing.is_some_and(|listing| listing.unready.contains(key));
-            ReplicaObservation { unready, ..record.observe(now, key, horizon, gauges) }
+            ReplicaObservation { unready, ..record.observe(&view, key) }
         };
         keys.iter().map(look).collect()
     }
@@ -196,30 +241,70 @@ impl Recorder {
         variant: &VariantKey,
         replicas: &[ReplicaObservation],
     ) -> Option<Timestamp> {
-        let measured: BTreeSet<ReplicaKey> = replicas
+        let mut measured: Vec<&ReplicaKey> = replicas
             .iter()
             .filter(|replica| replica.load().is_some())
-            .map(|replica| replica.replica.clone())
+            .map(|replica| &replica.replica)
             .collect();
+        measured.dedup();
         if measured.is_empty() {
             self.settled.remove(variant);
             return None;
         }
-        let settled = self
-            .settled
-            .entry(variant.clone())
-            .or_insert_with(|| Settled { measured: measured.clone(), since: now });
         // A clock that went back would otherwise stretch the wait by the size of the jump.
-        if settled.measured != measured || settled.since > now {
-            *settled = Settled { measured, since: now };
+        if let Some(Settled { measured: known, since }) = self.settled.get(variant)
+            && known.iter().eq(measured.iter().copied())
+            && *since <= now
+        {
+            return Some(*since);
         }
-        Some(settled.since)
+        let measured = measured.into_iter().cloned().collect();
+        self.settled.insert(variant.clone(), Settled { measured, since: now });
+        Some(now)
+    }
+}
+
+// === impl Merge ===
+
+impl<'a> Merge<'a> {
+    fn new(sorted: &'a [&'a ReplicaKey]) -> Self {
+        Self { sorted }
+    }
+
+    /// Whether the key is there. Keys are asked for in ascending order.
+    fn find(&mut self, key: &ReplicaKey) -> bool {
+        while let Some((first, rest)) = self.sorted.split_first() {
+            match (*first).cmp(key) {
+                Ordering::Less => self.sorted = rest,
+                Ordering::Equal => return true,
+                Ordering::Greater => return false,
+            }
+        }
+        false
+    }
+}
+
+// === impl View ===
+
+impl View {
+    fn new(now: Timestamp, horizon: Horizon, gauges: Seconds) -> Self {
+        let Horizon { window, stale_after } = horizon;
+        Self { now, window: span(window), gauges: span(gauges), stale_after }
     }
 }
 
 // === impl Record ===
 
 impl Record {
+    fn take_all(&mut self, scrapes: &[&Scrape], window: SignedDuration) {
+        for Scrape { replica: _, at, outcome } in scrapes {
+            match outcome {
+                Ok(reading) => self.take(*at, reading, window),
+                Err(failure) => self.fail(*at, *failure),
+            }
+        }
+    }
+
     fn take(&mut self, at: Timestamp, reading: &Reading, window: SignedDuration) {
         let life = Life::between(self.started, reading.started);
         self.last_page = Some(at);
@@ -244,12 +329,11 @@ impl Record {
         let waiting = all(ranks, |rank| rank.waiting.map(Requests::requests));
         let running = all(ranks, |rank| rank.running.map(Requests::requests));
         if let Some(kv) = &kv {
-            self.kv_mean.push(at, kv.iter().sum::<f64>() / kv.len() as f64, window);
-            self.kv_hottest.push(at, largest(kv), window);
+            let mean = kv.iter().sum::<f64>() / kv.len() as f64;
+            self.kv.push(at, mean, kv, window);
         }
         if let Some(waiting) = &waiting {
-            self.waiting.push(at, waiting.iter().sum(), window);
-            self.waiting_hottest.push(at, largest(waiting), window);
+            self.waiting.push(at, waiting.iter().sum(), waiting, window);
         }
         if let Some(running) = &running {
             self.running.push(at, running.iter().sum(), window);
@@ -287,45 +371,40 @@ impl Record {
         }
     }
 
-    fn freshness(&self, now: Timestamp, horizon: Horizon) -> Freshness {
+    fn freshness(&self, view: &View) -> Freshness {
         let Some(last) = self.last_page else {
             return Freshness::Never { why: self.last_failure };
         };
         // A page from the future means that the clock went back; nothing says how old it is, but
         // it is not old.
-        let age = Seconds::from_span(now.duration_since(last)).unwrap_or(Seconds::ZERO);
-        if age <= horizon.stale_after {
+        let age = Seconds::from_span(view.now.duration_since(last)).unwrap_or(Seconds::ZERO);
+        if age <= view.stale_after {
             Freshness::Fresh { age }
         } else {
             Freshness::Stale { age, why: self.last_failure }
         }
     }
 
-    fn observe(
-        &self,
-        now: Timestamp,
-        key: &ReplicaKey,
-        horizon: Horizon,
-        gauges: Seconds,
-    ) -> ReplicaObservation {
-        let window = span(horizon.window);
-        let seen = Horizon { window: gauges, ..horizon };
+    fn observe(&self, view: &View, key: &ReplicaKey) -> ReplicaObservation {
+        let View { now, window, .. } = *view;
         let completions = self.finished(now, window);
+        let (kv_usage, kv_hottest) = self.kv.summaries(view, Fraction::new);
+        let (waiting, waiting_hottest) = self.waiting.summaries(view, Requests::new);
         ReplicaObservation {
             replica: key.clone(),
-            freshness: self.freshness(now, horizon),
-            kv_usage: summary(&self.kv_mean, now, seen, Fraction::new),
-            kv_hottest: summary(&self.kv_hottest, now, seen, Fraction::new),
-            waiting: summary(&self.waiting, now, seen, Requests::new),
-            waiting_hottest: summary(&self.waiting_hottest, now, seen, Requests::new),
-            running: summary(&self.running, now, seen, Requests::new),
+            freshness: self.freshness(view),
+            kv_usage,
+            kv_hottest,
+            waiting,
+            waiting_hottest,
+            running: summary(&self.running, view, Requests::new),
             arrivals: self.arrivals(now, window, completions),
             completions: completions.and_then(request_rate),
             prompt_rate: self.token_rate(now, window, |rank| &rank.prompt_tokens),
             generation_rate: self.token_rate(now, window, |rank| &rank.generation_tokens),
-            ttft_mean: self.mean(now, window, |rank| &rank.ttft),
+            ttft_mean: self.mean(|rank| rank.ttft.increase(now, window)),
             ttft: self.ttft(),
-            itl_mean: self.mean(now, window, |rank| &rank.itl),
+            itl_mean: self.mean(|rank| rank.itl.increase(now, window)),
             asleep: self.asleep,
             unready: false,
             stopped: self
@@ -395,20 +474,40 @@ impl Record {
     }
 
     /// The mean over all ranks: sums over counts, so that an idle rank does not weigh.
-    fn mean(
-        &self,
-        now: Timestamp,
-        window: SignedDuration,
-        distribution: impl Fn(&RankRecord) -> &Distribution,
-    ) -> Option<Seconds> {
+    fn mean(&self, increase: impl Fn(&RankRecord) -> Option<(f64, f64)>) -> Option<Seconds> {
         let (mut sum, mut count) = (0.0, 0.0);
-        for rank in self.ranks.values() {
-            if let Some((rank_sum, rank_count)) = distribution(rank).increase(now, window) {
-                sum += rank_sum;
-                count += rank_count;
-            }
+        for (rank_sum, rank_count) in self.ranks.values().filter_map(increase) {
+            sum += rank_sum;
+            count += rank_count;
         }
         if count > 0.0 { Seconds::new(sum / count) } else { None }
+    }
+}
+
+// === impl RankGauges ===
+
+impl RankGauges {
+    /// Adds what all ranks make together, and what each of them says.
+    fn push(&mut self, at: Timestamp, together: f64, ranks: &[f64], window: SignedDuration) {
+        if ranks.len() > 1 {
+            // Up to now there was one rank, or none.
+            self.hottest.get_or_insert_with(|| self.together.clone());
+        }
+        if let Some(hottest) = &mut self.hottest {
+            hottest.push(at, largest(ranks), window);
+        }
+        self.together.push(at, together, window);
+    }
+
+    /// The gauge of all ranks and that of the hottest.
+    fn summaries<Q: Copy>(
+        &self,
+        view: &View,
+        quantity: impl Fn(f64) -> Option<Q>,
+    ) -> (Option<GaugeSummary<Q>>, Option<GaugeSummary<Q>>) {
+        let together = summary(&self.together, view, &quantity);
+        let hottest = self.hottest.as_ref();
+        (together, hottest.map_or(together, |hottest| summary(hottest, view, &quantity)))
     }
 }
 
@@ -562,14 +661,13 @@ fn push_tokens(
 
 fn summary<Q>(
     gauge: &Gauge,
-    now: Timestamp,
-    horizon: Horizon,
+    view: &View,
     quantity: impl Fn(f64) -> Option<Q>,
 ) -> Option<GaugeSummary<Q>> {
-    let (last, age) = gauge.last(now)?;
-    if age > horizon.stale_after {
+    let (last, age) = gauge.last(view.now)?;
+    if age > view.stale_after {
         return None;
     }
-    let (mean, peak) = gauge.mean_and_peak(now, span(horizon.window))?;
+    let (mean, peak) = gauge.mean_and_peak(view.now, view.gauges)?;
     Some(GaugeSummary { last: quantity(last)?, mean: quantity(mean)?, peak: quantity(peak)?, age })
 }

@@ -23,28 +23,38 @@ const SAMPLES_MAX: usize = 512;
 
 /// How many snapshots of a histogram's buckets a window keeps. Quantiles then span between
 /// 15/16 of the window and all of it, at a sixteenth of the memory of one snapshot a scrape.
-const SNAPSHOTS: i32 = 16;
+const SNAPSHOTS: i64 = 16;
+
+/// Samples in order of time, which is in nanoseconds since the epoch: a window is full of them, and
+/// a thousand replicas have twenty thousand windows.
+type Samples = VecDeque<(i64, f64)>;
 
 /// The samples of one gauge.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gauge {
-    samples: VecDeque<(Timestamp, f64)>,
+    samples: Samples,
 }
 
 /// The increases of one counter.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counter {
     /// When, and how much the counter had increased since the window's first sample ever.
-    samples: VecDeque<(Timestamp, f64)>,
+    samples: Samples,
     raw: f64,
+}
+
+/// The increases of one histogram's sum and count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Totals {
+    sum: Counter,
+    count: Counter,
 }
 
 /// The increases of one histogram.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Distribution {
-    sum: Counter,
-    count: Counter,
-    snapshots: VecDeque<(Timestamp, Histogram)>,
+    totals: Totals,
+    snapshots: VecDeque<(i64, Histogram)>,
 }
 
 /// What a counter did during a window.
@@ -62,7 +72,8 @@ impl Gauge {
     /// Adds a sample and forgets those that `window` no longer reaches, but for the one that it
     /// starts from.
     pub(crate) fn push(&mut self, at: Timestamp, value: f64, window: SignedDuration) {
-        if starts_anew(self.samples.back(), at, window) {
+        let (at, window) = (nanoseconds(at), length(window));
+        if starts_anew(self.samples.back().map(|(last, _)| *last), at, window) {
             self.samples.clear();
         }
         self.samples.push_back((at, value));
@@ -72,7 +83,7 @@ impl Gauge {
     /// The latest value and its age at `now`.
     pub(crate) fn last(&self, now: Timestamp) -> Option<(f64, Seconds)> {
         let (at, value) = self.samples.back()?;
-        Some((*value, age(now, *at)))
+        Some((*value, passed(nanoseconds(now), *at).unwrap_or(Seconds::ZERO)))
     }
 
     /// The mean and the largest of the samples of the last `window`, or of the latest sample where
@@ -83,18 +94,21 @@ impl Gauge {
         window: SignedDuration,
     ) -> Option<(f64, f64)> {
         let last = self.samples.back()?.1;
-        let (mut sum, mut count, mut peak) = (0.0, 0_u32, f64::NEG_INFINITY);
-        for (_, value) in self.samples.iter().rev().take_while(|(at, _)| within(now, *at, window)) {
-            sum += value;
-            count += 1;
-            peak = peak.max(*value);
-        }
-        if count == 0 { Some((last, last)) } else { Some((sum / f64::from(count), peak)) }
+        let start = outside(&self.samples, nanoseconds(now), length(window));
+        let count = self.samples.len() - start;
+        // From the latest to the oldest: the order of a sum decides its last digits.
+        let add = |(sum, peak): (f64, f64), (_, value): &(i64, f64)| {
+            (sum + value, if *value > peak { *value } else { peak })
+        };
+        let latest_first = self.samples.range(start..).rev();
+        let (sum, peak) = latest_first.fold((0.0, f64::NEG_INFINITY), add);
+        if count == 0 { Some((last, last)) } else { Some((sum / count as f64, peak)) }
     }
 
     /// The values at both ends of the window, between the same samples as [`Counter::increase`].
     pub(crate) fn ends(&self, now: Timestamp, window: SignedDuration) -> Option<(f64, f64)> {
-        Some((first_of(&self.samples, now, window)?.1, self.samples.back()?.1))
+        let (_, first) = first_of(&self.samples, nanoseconds(now), length(window))?;
+        Some((first, self.samples.back()?.1))
     }
 }
 
@@ -104,7 +118,8 @@ impl Counter {
     /// Adds a sample. A value below the last one means that the counter has started from zero, as
     /// does `life`: after a restart a counter may have passed its old value unseen.
     pub(crate) fn push(&mut self, at: Timestamp, value: f64, life: Life, window: SignedDuration) {
-        if starts_anew(self.samples.back(), at, window) {
+        let (at, window) = (nanoseconds(at), length(window));
+        if starts_anew(self.samples.back().map(|(last, _)| *last), at, window) {
             self.samples.clear();
         }
         let total = match (self.samples.back(), life) {
@@ -120,9 +135,38 @@ impl Counter {
     /// By how much the counter grew during the last `window`; `None` before there are two samples.
     pub(crate) fn increase(&self, now: Timestamp, window: SignedDuration) -> Option<Increase> {
         let (last_at, last) = *self.samples.back()?;
-        let (first_at, first) = first_of(&self.samples, now, window)?;
-        let elapsed = Seconds::from_span(last_at.duration_since(first_at))?;
+        let (first_at, first) = first_of(&self.samples, nanoseconds(now), length(window))?;
+        let elapsed = passed(last_at, first_at)?;
         (elapsed > Seconds::ZERO).then_some(Increase { amount: last - first, elapsed })
+    }
+}
+
+// === impl Totals ===
+
+impl Totals {
+    /// Adds what a page says.
+    pub(crate) fn push(
+        &mut self,
+        at: Timestamp,
+        value: &Histogram,
+        life: Life,
+        window: SignedDuration,
+    ) {
+        let life = self.life(value, life);
+        self.sum.push(at, value.sum, life, window);
+        self.count.push(at, value.count, life, window);
+    }
+
+    /// The life that the page is of. Sum and count start anew together, and only the count shows it.
+    fn life(&self, value: &Histogram, life: Life) -> Life {
+        if value.count < self.count.raw { Life::New } else { life }
+    }
+
+    /// The sum and the number of what was observed during the last `window`.
+    pub(crate) fn increase(&self, now: Timestamp, window: SignedDuration) -> Option<(f64, f64)> {
+        let sum = self.sum.increase(now, window)?.amount;
+        let count = self.count.increase(now, window)?.amount;
+        Some((sum, count))
     }
 }
 
@@ -137,22 +181,28 @@ impl Distribution {
         life: Life,
         window: SignedDuration,
     ) {
-        let life = if value.count < self.count.raw { Life::New } else { life };
-        if life == Life::New
-            || starts_anew(self.snapshots.back().map(|(at, _)| (*at, 0.0)).as_ref(), at, window)
-        {
+        let life = self.totals.life(value, life);
+        self.totals.push(at, value, life, window);
+        self.snap(nanoseconds(at), value, life, length(window));
+    }
+
+    /// Keeps the buckets, instead of the latest ones where those are near the ones before.
+    fn snap(&mut self, at: i64, value: &Histogram, life: Life, window: i64) {
+        let last = self.snapshots.back().map(|(at, _)| *at);
+        if life == Life::New || starts_anew(last, at, window) {
             self.snapshots.clear();
         }
-        self.sum.push(at, value.sum, life, window);
-        self.count.push(at, value.count, life, window);
-        let spacing = window / SNAPSHOTS;
         let mut latest = self.snapshots.iter().rev().map(|(at, _)| *at);
-        if let (Some(last), Some(before)) = (latest.next(), latest.next())
-            && last.duration_since(before) < spacing
-        {
-            self.snapshots.pop_back();
-        }
-        self.snapshots.push_back((at, value.clone()));
+        let is_near = latest
+            .next()
+            .zip(latest.next())
+            .is_some_and(|(last, before)| last.saturating_sub(before) < window / SNAPSHOTS);
+        let replaced = if is_near { self.snapshots.pop_back() } else { None };
+        let (_, mut snapshot) = replaced.unwrap_or_default();
+        let Histogram { sum, count, buckets } = value;
+        (snapshot.sum, snapshot.count) = (*sum, *count);
+        snapshot.buckets.clone_from(buckets);
+        self.snapshots.push_back((at, snapshot));
         while self.snapshots.get(1).is_some_and(|(second, _)| !within(at, *second, window)) {
             self.snapshots.pop_front();
         }
@@ -160,9 +210,7 @@ impl Distribution {
 
     /// The sum and the number of what was observed during the last `window`.
     pub(crate) fn increase(&self, now: Timestamp, window: SignedDuration) -> Option<(f64, f64)> {
-        let sum = self.sum.increase(now, window)?.amount;
-        let count = self.count.increase(now, window)?.amount;
-        Some((sum, count))
+        self.totals.increase(now, window)
     }
 
     /// The observations between the oldest and the latest snapshot of one life of the process.
@@ -175,35 +223,48 @@ impl Distribution {
 
 // === helpers ===
 
-fn age(now: Timestamp, at: Timestamp) -> Seconds {
-    Seconds::from_span(now.duration_since(at)).unwrap_or(Seconds::ZERO)
+/// Nanoseconds since the epoch. Times beyond the years 1677 to 2262 are those years' ends.
+fn nanoseconds(at: Timestamp) -> i64 {
+    let nanoseconds = i64::from(at.subsec_nanosecond());
+    at.as_second().saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+}
+
+/// A length of time in nanoseconds. What is longer than 292 years is 292 years.
+fn length(time: SignedDuration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// The time between two instants; `None` when the second is the later one.
+fn passed(now: i64, at: i64) -> Option<Seconds> {
+    Seconds::from_span(SignedDuration::from_nanos(now.saturating_sub(at)))
 }
 
 /// Whether an instant lies in the window that ends at `now`; the window is open on the left.
-fn within(now: Timestamp, at: Timestamp, window: SignedDuration) -> bool {
-    now.duration_since(at) < window
+fn within(now: i64, at: i64, window: i64) -> bool {
+    now.saturating_sub(at) < window
 }
 
-fn starts_anew(last: Option<&(Timestamp, f64)>, at: Timestamp, window: SignedDuration) -> bool {
-    last.is_some_and(|(last, _)| *last >= at || !within(at, *last, window))
+fn starts_anew(last: Option<i64>, at: i64, window: i64) -> bool {
+    last.is_some_and(|last| last >= at || !within(at, last, window))
+}
+
+/// How many of the samples lie before the window that ends at `now`.
+fn outside(samples: &Samples, now: i64, window: i64) -> usize {
+    let is_inside = |index| samples.get(index).is_none_or(|(at, _)| within(now, *at, window));
+    // Only one is kept that the window does not reach, so this is nearly always the answer.
+    if is_inside(1) {
+        return usize::from(!is_inside(0));
+    }
+    samples.partition_point(|(at, _)| !within(now, *at, window))
 }
 
 /// The sample that a change over the window is measured from: the one at or before the window's
 /// start, because the change since then is what the window saw; else the oldest.
-fn first_of(
-    samples: &VecDeque<(Timestamp, f64)>,
-    now: Timestamp,
-    window: SignedDuration,
-) -> Option<(Timestamp, f64)> {
-    let first = samples.iter().rposition(|(at, _)| !within(now, *at, window)).unwrap_or(0);
-    samples.get(first).copied()
+fn first_of(samples: &Samples, now: i64, window: i64) -> Option<(i64, f64)> {
+    samples.get(outside(samples, now, window).saturating_sub(1)).copied()
 }
 
-fn forget_but_one(
-    samples: &mut VecDeque<(Timestamp, f64)>,
-    now: Timestamp,
-    window: SignedDuration,
-) {
+fn forget_but_one(samples: &mut Samples, now: i64, window: i64) {
     while samples.len() > SAMPLES_MAX
         || samples.get(1).is_some_and(|(second, _)| !within(now, *second, window))
     {

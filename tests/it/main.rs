@@ -3,6 +3,7 @@
 
 mod alerts;
 mod api;
+mod allocations;
 mod architecture;
 mod chart;
 mod cli;

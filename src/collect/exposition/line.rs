@@ -15,8 +15,8 @@ use std::borrow::Cow;
 
 use memchr::{memchr2, memrchr};
 
-use crate::collect::exposition::Format;
-use crate::observe::engine::{Label, decimal, number};
+use crate::collect::exposition::{Format, LINE_MAX};
+use crate::observe::engine::{Label, decimal, leading_decimal, number};
 
 /// Where a line stops being a sample, and what should have been there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,14 @@ pub(super) fn skip_blanks(line: &[u8], mut at: usize) -> usize {
 
 /// The end of the bare metric name that starts here; `at` itself when there is none.
 pub(super) fn name_end(line: &[u8], at: usize) -> usize {
+    let rest = line.get(at..).unwrap_or_default();
+    // Nearly every name ends here, and to check that it is one is quicker for all of it at once.
+    if let Some(end) = memchr2(b'{', b' ', rest)
+        && rest[..end].iter().fold(true, |all, &byte| all & NAME[usize::from(byte)])
+    {
+        let is_name = !rest.first().is_none_or(u8::is_ascii_digit);
+        return if is_name { at + end } else { at };
+    }
     run_end(line, at, &NAME)
 }
 
@@ -84,7 +92,10 @@ fn run_end(line: &[u8], at: usize, of: &[bool; 256]) -> usize {
 /// cheap; a line that fails may still be a sample and must be read in full to know.
 pub(super) fn is_plain(line: &[u8], name_end: usize) -> bool {
     let rest = line.get(name_end..).unwrap_or_default();
-    let Some(blank) = memrchr(b' ', rest) else { return false };
+    // Most numbers are short, over before a search for the blank has started.
+    let near = rest.len().saturating_sub(8);
+    let blank = rest[near..].iter().rposition(|&byte| byte == b' ').map(|at| near + at);
+    let Some(blank) = blank.or_else(|| memrchr(b' ', rest)) else { return false };
     let (labels, number) = (&rest[..blank], &rest[blank + 1..]);
     let is_number = matches!(number.first(), Some(b'0'..=b'9' | b'+' | b'-' | b'.'))
         && number.last().is_some_and(u8::is_ascii_digit);
@@ -114,14 +125,25 @@ pub(super) fn quoted_name<'p>(
     }
 }
 
-/// Reads labels up to the closing brace and returns the offset after it. `at` is after the opening
-/// brace.
+/// Adds labels up to the closing brace to `labels` and returns the offset after it. `at` is after
+/// the opening brace.
 pub(super) fn labels<'p>(
     line: &'p [u8],
     mut at: usize,
     labels: &mut Vec<Label<'p>>,
 ) -> Result<usize, Fault> {
+    let first = labels.len();
     loop {
+        if let Some((label, end)) = plain_label(line, at)
+            && let Some(next @ (b',' | b'}')) = line.get(end)
+        {
+            add_label(labels, first, label, at)?;
+            at = end + 1;
+            if *next == b'}' {
+                return Ok(at);
+            }
+            continue;
+        }
         at = skip_blanks(line, at);
         if line.get(at) == Some(&b'}') {
             return Ok(at + 1);
@@ -137,7 +159,7 @@ pub(super) fn labels<'p>(
             return fault(at, "a label value in quotes");
         }
         let (value, end) = quoted(line, at + 1)?;
-        add_label(labels, Label { name, value }, start)?;
+        add_label(labels, first, Label { name, value }, start)?;
         at = skip_blanks(line, end);
         match line.get(at) {
             Some(b',') => at += 1,
@@ -145,6 +167,29 @@ pub(super) fn labels<'p>(
             _ => return fault(at, "`,` or `}` after the label value"),
         }
     }
+}
+
+/// A label as all clients write it, `name="value"` without blanks and escapes, and the offset
+/// after its closing quote. Any other may be a label as well.
+#[inline]
+fn plain_label(line: &[u8], at: usize) -> Option<(Label<'_>, usize)> {
+    let end = run_end(line, at, &LABEL);
+    let value = line.get(end..)?.strip_prefix(b"=\"")?;
+    let length = value_end(value)?;
+    if end == at || value[length] != b'"' {
+        return None;
+    }
+    let (name, value) = (Cow::Borrowed(&line[at..end]), Cow::Borrowed(&value[..length]));
+    Some((Label { name, value }, end + 2 + length + 1))
+}
+
+/// Where a quoted value ends or has its first escape.
+#[inline]
+fn value_end(quoted: &[u8]) -> Option<usize> {
+    // Most values are a digit or a word, over before a search for the quote has started.
+    let is_end = |&byte: &u8| matches!(byte, b'"' | b'\\');
+    let near = quoted.iter().take(8).position(is_end);
+    near.or_else(|| memchr2(b'"', b'\\', quoted))
 }
 
 fn label_name(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
@@ -158,14 +203,21 @@ fn label_name(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
     Ok((Cow::Borrowed(&line[at..end]), end))
 }
 
-/// Adds a label unless its name has been there. Clients sort labels, so that a name is nearly
-/// always behind the last one and needs no search.
-fn add_label<'p>(labels: &mut Vec<Label<'p>>, label: Label<'p>, start: usize) -> Result<(), Fault> {
-    let is_sorted = labels.last().is_none_or(|last| {
-        let (last, name) = (last.name.first(), label.name.first());
-        last < name || last == name && labels[labels.len() - 1].name < label.name
+/// Adds a label unless its name is among those from `first` on. Clients sort labels, so that a name
+/// is nearly always behind the last one and needs no search.
+#[inline]
+fn add_label<'p>(
+    labels: &mut Vec<Label<'p>>,
+    first: usize,
+    label: Label<'p>,
+    start: usize,
+) -> Result<(), Fault> {
+    let known = labels.get(first..).unwrap_or_default();
+    let is_sorted = known.last().is_none_or(|last| {
+        let (last, name): (&[u8], &[u8]) = (&last.name, &label.name);
+        last.first() < name.first() || last.first() == name.first() && last < name
     });
-    if !is_sorted && labels.iter().any(|known| known.name == label.name) {
+    if !is_sorted && known.iter().any(|known| known.name == label.name) {
         return fault(start, "a label name that is not there twice");
     }
     labels.push(label);
@@ -177,10 +229,7 @@ fn add_label<'p>(labels: &mut Vec<Label<'p>>, label: Label<'p>, start: usize) ->
 fn quoted(line: &[u8], at: usize) -> Result<(Cow<'_, [u8]>, usize), Fault> {
     const UNCLOSED: &str = "a closing `\"`";
     let rest = line.get(at..).unwrap_or_default();
-    // Most values are a digit or a word, over before a search for the quote has started.
-    let is_end = |&byte: &u8| matches!(byte, b'"' | b'\\');
-    let near = rest.iter().take(8).position(is_end);
-    let Some(first) = near.or_else(|| memchr2(b'"', b'\\', rest)) else {
+    let Some(first) = value_end(rest) else {
         return fault(line.len(), UNCLOSED);
     };
     if rest[first] == b'"' {
@@ -277,6 +326,19 @@ pub(super) struct Bucket<'p> {
     tail: &'p [u8],
 }
 
+/// A line that is another bucket of the histogram that was last read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NextBucket<'p> {
+    /// The line without its end.
+    pub(super) line: &'p [u8],
+    /// The bucket's edge as it is written.
+    pub(super) le: &'p [u8],
+    /// The sample's value.
+    pub(super) value: f64,
+    /// The offset of the value in the line.
+    pub(super) at: usize,
+}
+
 impl<'p> Bucket<'p> {
     /// The parts of a line whose labels end before `end`; `None` when it is no plain bucket.
     pub(super) fn of(line: &'p [u8], end: usize, labels: &[Label<'p>]) -> Option<Self> {
@@ -288,14 +350,28 @@ impl<'p> Bucket<'p> {
         tail.starts_with(b"\"").then_some(Self { head: &line[..start], tail })
     }
 
-    /// The `le` of a line that is otherwise the same, and the offset after its labels. The head
-    /// ends inside quotes and the tail starts where they close, so equal bytes are equal labels.
-    pub(super) fn next(self, line: &'p [u8]) -> Option<(&'p [u8], usize)> {
-        let rest = line.strip_prefix(self.head)?;
-        let close = rest.iter().position(|&byte| matches!(byte, b'"' | b'\\'))?;
-        let (le, tail) = rest.split_at(close);
-        let end = line.len() - tail.len() + self.tail.len();
-        tail.starts_with(self.tail).then_some((le, end))
+    /// The line that `page` starts with, if it differs from the one before only in its `le` and
+    /// its value and nothing follows that. The head ends inside quotes and the tail starts where
+    /// they close, so equal bytes are equal labels. The end of such a line need not be searched.
+    #[inline]
+    pub(super) fn next(self, page: &'p [u8]) -> Option<NextBucket<'p>> {
+        /// Longer than any edge or value that a program writes; what is longer is read in full.
+        const WORD_MAX: usize = 32;
+        let le_on = page.strip_prefix(self.head)?;
+        let near = le_on.get(..WORD_MAX).unwrap_or(le_on);
+        let le = &near[..near.iter().position(|byte| matches!(byte, b'"' | b'\\' | b'\n'))?];
+        let value_on = le_on[le.len()..].strip_prefix(self.tail)?.strip_prefix(b" ")?;
+        let at = page.len() - value_on.len();
+        let (value, length) = match leading_decimal(value_on) {
+            Some((value, length)) if value_on.get(length) == Some(&b'\n') => (value, length),
+            Some(_) | None => {
+                let near = value_on.get(..WORD_MAX).unwrap_or(value_on);
+                let length = near.iter().position(|&byte| byte == b'\n')?;
+                (number(&near[..length])?, length)
+            }
+        };
+        let line = &page[..at + length];
+        (line.len() <= LINE_MAX).then_some(NextBucket { line, le, value, at })
     }
 }
 

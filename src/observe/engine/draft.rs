@@ -131,8 +131,11 @@ enum Sum {
 }
 
 impl RankDraft {
-    pub(super) const fn new(rank: u32) -> Self {
-        Self { rank, numbers: Vec::new(), distributions: Vec::new(), finished_other: None }
+    pub(super) fn new(rank: u32) -> Self {
+        /// Room for what a vLLM rank reports.
+        const USUAL: (usize, usize) = (24, 8);
+        let (numbers, distributions) = (Vec::with_capacity(USUAL.0), Vec::with_capacity(USUAL.1));
+        Self { rank, numbers, distributions, finished_other: None }
     }
 
     pub(super) const fn rank(&self) -> u32 {
@@ -225,9 +228,19 @@ impl RankDraft {
 
     /// The number in the spelling that counts, its classes added up.
     pub(super) fn value(&self, of: Value) -> Option<f64> {
-        let numbers = || self.numbers.iter().filter(|number| number.of == of);
-        let spelling = numbers().map(|number| number.spelling).min()?;
-        numbers().filter(|number| number.spelling == spelling).map(|number| number.value).sum()
+        let mut best: Option<(u8, Option<f64>)> = None;
+        for number in self.numbers.iter().filter(|number| number.of == of) {
+            best = match best {
+                Some((spelling, _)) if spelling < number.spelling => continue,
+                Some((spelling, sum)) if spelling == number.spelling => {
+                    let sum = sum.zip(number.value).map(|(sum, value)| sum + value);
+                    Some((spelling, sum))
+                }
+                // Adding zero makes the two zeros one.
+                Some(_) | None => Some((number.spelling, number.value.map(|value| value + 0.0))),
+            };
+        }
+        best?.1
     }
 
     fn requests(&self, of: Value) -> Option<Requests> {
@@ -329,20 +342,24 @@ impl DistributionDraft {
     /// Adds a bucket in order of its edge. Pages list edges ascending, so this is nearly always
     /// at the end.
     fn set_bucket(&mut self, edge: f64, count: f64) -> Result<(), SampleError> {
-        let at = match self.buckets.last() {
-            Some(&(last, _)) if last >= edge => {
-                match self.buckets.binary_search_by(|(known, _)| known.total_cmp(&edge)) {
-                    Ok(_) => return Err(SampleError::Duplicate),
-                    Err(at) => at,
-                }
-            }
-            _ => self.buckets.len(),
-        };
         if self.buckets.len() >= BUCKETS_MAX {
-            return Err(SampleError::TooManyBuckets);
+            return match self.place_of(edge) {
+                Ok(_) => Err(SampleError::Duplicate),
+                Err(_) => Err(SampleError::TooManyBuckets),
+            };
         }
+        if self.buckets.last().is_none_or(|&(last, _)| last < edge) {
+            self.buckets.push((edge, count));
+            return Ok(());
+        }
+        let at = self.place_of(edge).err().ok_or(SampleError::Duplicate)?;
         self.buckets.insert(at, (edge, count));
         Ok(())
+    }
+
+    /// Where the bucket with this edge is, or else where it belongs.
+    fn place_of(&self, edge: f64) -> Result<usize, usize> {
+        self.buckets.binary_search_by(|(known, _)| known.total_cmp(&edge))
     }
 
     /// What every complete histogram has and this one lacks.
@@ -365,7 +382,11 @@ impl DistributionDraft {
 }
 
 /// A bucket's upper edge. Adding zero makes the two zeros one edge.
+#[inline]
 fn edge(le: &[u8]) -> Result<f64, SampleError> {
+    if le == b"+Inf" {
+        return Ok(f64::INFINITY);
+    }
     number(le)
         .filter(|edge| !edge.is_nan())
         .map(|edge| edge + 0.0)

@@ -113,9 +113,28 @@ pub(super) fn series(engine: Engine, name: &[u8]) -> Option<Series> {
     (is_distribution == (part != Part::Whole)).then_some(Series { family, part })
 }
 
+/// The length of the name that `line` starts with, if it is not wanted because `unwanted`, another
+/// of the same engine, is not: the parts of a histogram are wanted together or not at all, and
+/// times of creation never are. Nearly all names on a page come after a sibling.
+#[must_use]
+pub fn unwanted_sibling(unwanted: &[u8], line: &[u8]) -> Option<usize> {
+    const CREATED: &[u8] = b"created";
+    const PARTS: [&[u8]; 3] = [b"bucket", b"count", b"sum"];
+    let stem = memchr::memrchr(b'_', unwanted)? + 1;
+    let (stem, known) = unwanted.split_at(stem);
+    let rest = line.strip_prefix(stem)?;
+    let suffix = if rest.starts_with(CREATED) {
+        CREATED
+    } else if PARTS.contains(&known) {
+        *PARTS.iter().find(|part| rest.starts_with(part))?
+    } else {
+        return None;
+    };
+    matches!(rest.get(suffix.len()), Some(b'{' | b' ')).then_some(stem.len() + suffix.len())
+}
+
 /// The part of a name that tells whose it is: up to the first colon, else the first underscore.
 pub(super) fn prefix(name: &[u8]) -> &[u8] {
-    let end = name.iter().position(|&byte| byte == b':');
-    let end = end.or_else(|| name.iter().position(|&byte| byte == b'_'));
+    let end = memchr::memchr(b':', name).or_else(|| memchr::memchr(b'_', name));
     end.and_then(|end| name.get(..=end)).unwrap_or(name)
 }

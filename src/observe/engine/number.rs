@@ -18,31 +18,41 @@ pub fn number(text: &[u8]) -> Option<f64> {
 }
 
 /// A short number without sign and exponent, such as `443.0`, which nearly all are: quicker to
-/// read than numbers in general, and as exact. Digits and power of ten are both whole numbers that
-/// an `f64` holds exactly, and IEEE division rounds their quotient correctly.
+/// read than numbers in general, and as exact.
+#[inline]
 #[must_use]
 pub fn decimal(text: &[u8]) -> Option<f64> {
+    let (value, length) = leading_decimal(text)?;
+    (length == text.len()).then_some(value)
+}
+
+/// The short number that a text starts with, as [`decimal`] reads it, and its length in bytes.
+///
+/// Digits and power of ten are both whole numbers that an `f64` holds exactly, and IEEE division
+/// rounds their quotient correctly.
+#[inline]
+#[must_use]
+pub fn leading_decimal(text: &[u8]) -> Option<(f64, usize)> {
     /// Digits that always stay below 2^53.
     const DIGITS_MAX: usize = 15;
     const POWERS: [f64; DIGITS_MAX + 1] =
         [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
-    if text.is_empty() || text.len() > DIGITS_MAX {
-        return None;
-    }
-    let mut number: u64 = 0;
-    let mut places = None;
-    for byte in text {
+    let (mut number, mut length, mut point) = (0_u64, 0, None);
+    for byte in text.get(..=DIGITS_MAX).unwrap_or(text) {
         let digit = byte.wrapping_sub(b'0');
         if digit <= 9 {
             number = number * 10 + u64::from(digit);
-            places = places.map(|places| places + 1);
-        } else if *byte == b'.' && places.is_none() && text.len() > 1 {
-            places = Some(0);
+        } else if *byte == b'.' && point.is_none() {
+            point = Some(length);
         } else {
-            return None;
+            break;
         }
+        length += 1;
     }
-    Some(places.map_or(number as f64, |places: usize| number as f64 / POWERS[places]))
+    let places = point.map_or(0, |point| length - point - 1);
+    let digits = length - usize::from(point.is_some());
+    let is_short = (1..=DIGITS_MAX).contains(&digits) && length <= DIGITS_MAX;
+    is_short.then(|| (number as f64 / POWERS[places], length))
 }
 
 /// A number that has only ever been added to.

@@ -119,14 +119,9 @@ pub fn readings(
     let Question { namespace, metrics, selector } = question;
     let mut readings = Vec::new();
     for metric in metrics {
-        // HPAs name their variant, and making the labels of all others would take most of the time.
-        let wanted = selector.only_value(metric.variant_label());
-        let is_other = |name: &str| wanted.is_some_and(|wanted| name != wanted);
-        for (key, variant) in variants(published, namespace) {
-            let name = key.variant.as_str();
-            if is_other(name) && is_label_value(name) {
-                continue;
-            }
+        for (key, variant) in
+            candidates(published, namespace, selector.only_value(metric.variant_label()))
+        {
             let labels = metric.labels(&variant.spec);
             if selector.matches(&labels) {
                 let decided = variant.decided.as_ref().map(|decided| decided.elapsed);
@@ -142,6 +137,25 @@ pub fn readings(
         }
     }
     readings
+}
+
+/// The variants of a namespace that can have this value of the variant's label, or all of them.
+///
+/// HPAs name their variant, and looking at all others would take most of the time. A name that is
+/// no label value goes under one that ends in a hash; any other goes under itself.
+fn candidates<'a>(
+    published: &'a Published,
+    namespace: &'a Namespace,
+    label: Option<&str>,
+) -> Vec<(&'a VariantKey, &'a PublishedVariant)> {
+    match label {
+        Some(name) if !ends_in_hash(name) => VariantName::new(name)
+            .map(|variant| VariantKey { namespace: namespace.clone(), variant })
+            .and_then(|key| published.variants.get_key_value(&key))
+            .into_iter()
+            .collect(),
+        Some(_) | None => variants(published, namespace).collect(),
+    }
 }
 
 /// The variants of one namespace.
@@ -236,10 +250,20 @@ fn unique_label_value(text: &str) -> String {
     if is_label_value(text) { text.to_owned() } else { with_hash(&label_value(text), text) }
 }
 
+/// Hexadecimal digits of a hash in a label value.
+const HASH_DIGITS: usize = 16;
+
+/// Whether [`with_hash`] may have made this value.
+fn ends_in_hash(value: &str) -> bool {
+    let bytes = value.as_bytes();
+    let hash = bytes.last_chunk::<HASH_DIGITS>();
+    hash.is_some_and(|hash| hash.iter().all(u8::is_ascii_hexdigit))
+}
+
 fn with_hash(value: &str, text: &str) -> String {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
-    let hash = format!("{:016x}", hasher.finish());
+    let hash = format!("{:0HASH_DIGITS$x}", hasher.finish());
     let room = LABEL_MAX - hash.len() - 1;
     let kept =
         value[..value.len().min(room)].trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
@@ -296,6 +320,12 @@ mod tests {
                     prop_assert!(is_label_value(&value), "{:?} -> {:?}", text, value);
                 }
             }
+        }
+
+        #[test]
+        fn a_name_that_is_no_label_value_goes_under_one_that_ends_in_a_hash(name in "[a/_.é]{1,70}") {
+            let label = unique_label_value(&name);
+            prop_assert!(label == name || ends_in_hash(&label), "{:?} -> {:?}", name, label);
         }
 
         #[test]
