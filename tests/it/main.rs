@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod alerts;
-mod api;
 mod allocations;
+mod api;
 mod architecture;
 mod chart;
 mod cli;
