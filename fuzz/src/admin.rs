@@ -39,7 +39,7 @@ fn hooks(reloads: &Arc<AtomicUsize>, filters: &Arc<AtomicUsize>) -> Hooks {
         metrics: Box::new(|| Ok("up 1\n".to_owned())),
         alive: Box::new(|| Ok(())),
         ready: Box::new(|| vec![("check", Ok(()))]),
-        decisions: Box::new(|| "{}".to_owned()),
+        api: Box::new(|_, _| Box::pin(std::future::ready((StatusCode::OK, "{}".to_owned())))),
         reload: Box::new(move || {
             reloads.fetch_add(1, Ordering::Relaxed);
             Box::pin(std::future::ready(Ok(())))

@@ -91,10 +91,11 @@ impl Announcer {
     pub(crate) fn objection(&self, objection: &Objection) {
         let Objection { object, cause } = objection;
         let reason = match cause {
-            Cause::Refused { .. } | Cause::Doubted { .. } => Reason::InvalidAnnotation,
-            Cause::TargetTaken { .. } | Cause::NameTaken { .. } | Cause::TooMany { .. } => {
-                Reason::DiscoveryConflict
-            }
+            Cause::Refused { .. } => Reason::AnnotationsRefused,
+            Cause::Doubted { .. } => Reason::AnnotationsWithoutEffect,
+            Cause::TargetTaken { .. } => Reason::ScaleTargetTaken,
+            Cause::NameTaken { .. } => Reason::VariantNameTaken,
+            Cause::TooMany { .. } => Reason::TooManyVariants,
         };
         self.recorder.record(Event { on: reference(object), reason, note: cause.to_string() });
     }

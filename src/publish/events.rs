@@ -142,10 +142,16 @@ reasons! {
     HpaMisconfigured = "HPAMisconfigured", Warning, "JudgeHPA";
     /// KEDA has been told to leave the replicas alone.
     KedaPaused = "KEDAPaused", Warning, "JudgeHPA";
-    /// An annotation or label cannot be used.
-    InvalidAnnotation = "InvalidAnnotation", Warning, "Discover";
-    /// An object declares what another one has declared already.
-    DiscoveryConflict = "DiscoveryConflict", Warning, "Discover";
+    /// The annotations of an object cannot be read.
+    AnnotationsRefused = "AnnotationsRefused", Warning, "Discover";
+    /// Annotations of an object have no effect.
+    AnnotationsWithoutEffect = "AnnotationsWithoutEffect", Warning, "Discover";
+    /// The scale target of an object is another variant's.
+    ScaleTargetTaken = "ScaleTargetTaken", Warning, "Discover";
+    /// The name of an object's variant is another's.
+    VariantNameTaken = "VariantNameTaken", Warning, "Discover";
+    /// More objects declare variants than are watched.
+    TooManyVariants = "TooManyVariants", Warning, "Discover";
 }
 
 /// What became of one event.
