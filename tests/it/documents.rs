@@ -235,12 +235,15 @@ fn the_hpa_in_the_documents_is_the_example() {
             .map(str::to_owned)
             .collect()
     };
-    let example = lines(&read("examples/hpa.yaml"));
+    let (plain, annotated) =
+        (lines(&read("examples/hpa.yaml")), lines(&read("examples/hpa-annotated.yaml")));
     let mut seen = 0;
     for (file, text) in documents() {
         for block in yaml_blocks(&text) {
             if block.contains("kind: HorizontalPodAutoscaler") {
-                assert_eq!(lines(&block), example, "{file}");
+                let example =
+                    if block.contains("plimsoll.dev/model") { &annotated } else { &plain };
+                assert_eq!(lines(&block), *example, "{file}");
                 seen += 1;
             }
         }
