@@ -35,6 +35,12 @@ impl Drop for Granted {
     }
 }
 
+/// Makes a Deployment of one replica that nothing scales, in a namespace without rights of its own.
+fn deploy(stage: &Stage, namespace: &str) {
+    stage.deploy(namespace, 1, PATIENCE);
+    stage.kubectl(&["delete", "rolebinding", "plimsoll-watch", "-n", namespace]).unwrap();
+}
+
 /// A metric of a namespace as the API server gives it to an HPA.
 fn metric(stage: &Stage, namespace: &str, name: &str, selector: &str) -> Result<String, String> {
     let group = "/apis/external.metrics.k8s.io/v1beta1";
@@ -61,7 +67,9 @@ fn create_and_wait(stage: &Stage, daemon: &Daemon, namespace: &str, manifest: &s
     stage.run(api.create(&PostParams::default(), &hpa)).unwrap();
     let created = clock.elapsed();
     let variant = format!("variant=\"{}\"", variant_of(&hpa));
-    until("the new variant", || daemon.gauge(stage, "plimsoll_variant_info", &[&variant]));
+    while daemon.gauge(stage, "plimsoll_variant_info", &[&variant]).is_none() {
+        assert!(clock.elapsed() < PATIENCE, "never saw {variant}");
+    }
     clock.elapsed().saturating_sub(created)
 }
 
@@ -77,7 +85,7 @@ fn variant_of(hpa: &HorizontalPodAutoscaler) -> String {
 fn an_annotated_hpa_alone_is_served_scaled_and_forgotten() {
     let stage = stage();
     let _granted = Granted::everywhere(stage);
-    stage.deploy("found", 1, PATIENCE);
+    deploy(stage, "found");
     stage.engines.load("found", 0.3);
     let daemon = Daemon::start_knowing(stage, "found", Knows::ByDiscovery);
     looked_through(stage, &daemon);
@@ -109,6 +117,13 @@ fn an_annotated_hpa_alone_is_served_scaled_and_forgotten() {
     let log = daemon.log();
     assert!(log.contains("annotation plimsoll.dev/cost must be a number"), "{log}");
     assert_eq!(cost(), cost_before);
+    let events = "jsonpath={range .items[*]}{.reason} {.note}{\"\\n\"}{end}";
+    let of_hpa = "regarding.kind=HorizontalPodAutoscaler,reason=InvalidAnnotation";
+    until("an Event on the HPA", || {
+        let fields = ["--field-selector", of_hpa, "-n", "found", "-o", events];
+        let list = stage.kubectl(&[&["get", "events.events.k8s.io"], fields.as_slice()].concat());
+        list.ok()?.contains("plimsoll.dev/cost must be a number").then_some(())
+    });
     follows(stage, &daemon, "found", 2.7, 4);
     annotate("plimsoll.dev/cost=2");
     until("the new cost", || (cost()? == "8").then_some(()));
@@ -127,7 +142,7 @@ fn an_annotated_hpa_alone_is_served_scaled_and_forgotten() {
 fn an_hpa_of_the_workload_variant_autoscaler_scales_by_its_own_metric() {
     let stage = stage();
     let _granted = Granted::everywhere(stage);
-    stage.deploy("moved", 1, PATIENCE);
+    deploy(stage, "moved");
     stage.engines.load("moved", 0.3);
     let daemon = Daemon::start_knowing(stage, "moved", Knows::ByDiscovery);
     looked_through(stage, &daemon);
@@ -151,7 +166,7 @@ fn a_scaled_object_is_discovered_and_bounds_as_soon_as_there_is_such_a_kind() {
     let stage = stage();
     let _granted = Granted::everywhere(stage);
     let crds = tools().join("keda-crds/keda.sh_scaledobjects.yaml");
-    stage.deploy("events", 1, PATIENCE);
+    deploy(stage, "events");
     stage.engines.load("events", 0.3);
     let daemon = Daemon::start_knowing(stage, "events", Knows::ByDiscovery);
     looked_through(stage, &daemon);

@@ -337,7 +337,8 @@ pub(crate) fn failure(error: &kube::Error) -> Failure {
         kube::Error::Api(status) if status.is_forbidden() => {
             Failure::Forbidden(status.message.clone())
         }
-        kube::Error::Api(status) if status.is_not_found() => {
+        // Of a whole group that it does not have an API server says so in plain text.
+        kube::Error::Api(status) if status.is_not_found() || status.code == 404 => {
             Failure::Absent(status.message.clone())
         }
         kube::Error::Api(status) => Failure::Away(format!("{} {}", status.code, status.message)),

@@ -26,6 +26,8 @@ struct Scaled<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Of<'a> {
     hpas: Vec<(&'a str, &'a Hpa)>,
+    /// The HPAs that KEDA has made for the `ScaledObject`s that are here.
+    made: Vec<(&'a str, &'a Hpa)>,
     scaled_objects: Vec<(&'a str, &'a ScaledObject)>,
 }
 
@@ -49,11 +51,12 @@ impl<'a> Scalers<'a> {
             all.entry(scaled).or_default().scaled_objects.push((name, object));
         }
         for of in all.values_mut() {
-            let Of { hpas, scaled_objects } = of;
+            let Of { hpas, made, scaled_objects } = of;
             // What KEDA makes is not a second owner. It may have been made for an object that is
             // gone or cannot be seen; then it is all that there is.
-            hpas.retain(|(_, hpa)| {
-                !scaled_objects.iter().any(|(name, _)| hpa.made_for.as_deref() == Some(*name))
+            let all = std::mem::take(hpas);
+            (*made, *hpas) = all.into_iter().partition(|(_, hpa)| {
+                scaled_objects.iter().any(|(name, _)| hpa.made_for.as_deref() == Some(*name))
             });
         }
         Self(all)
@@ -92,10 +95,14 @@ impl Of<'_> {
     pub(crate) fn follow(&self, variant: &VariantName) -> (Option<Follower>, Vec<Finding>) {
         match (self.scaled_objects.as_slice(), self.hpas.as_slice()) {
             ([], [(name, hpa)]) => hpa.follow(name, variant),
-            ([(name, object)], _) => {
+            ([(name, object)], []) => {
+                let (follower, mut findings) = match self.made.as_slice() {
+                    [(name, hpa)] => hpa.follow(name, variant),
+                    _ => (None, Vec::new()),
+                };
                 let scaled_object = (*name).to_owned();
-                let paused = object.paused.map(|how| Finding::Paused { scaled_object, how });
-                (None, paused.into_iter().collect())
+                findings.extend(object.paused.map(|how| Finding::Paused { scaled_object, how }));
+                (follower, findings)
             }
             _ => (None, Vec::new()),
         }

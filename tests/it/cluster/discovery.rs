@@ -189,8 +189,8 @@ async fn who_scales_is_in_force_over_what_is_scaled_and_keda_over_hpas() {
 
     fake.put(SCALED_OBJECTS, &annotated(scaled_object("so", "llama", &json!({})), &model("keda")));
     let found = watching.until_discovered(says("keda")).await;
-    let taken: Vec<_> = found.objections.iter().map(|it| it.cause.reason()).collect();
-    assert_eq!(taken, ["ScaleTargetTaken", "ScaleTargetTaken"]);
+    let taken: Vec<_> = found.objections.iter().map(|it| it.cause.label()).collect();
+    assert_eq!(taken, ["scale_target_taken", "scale_target_taken"]);
     assert_eq!(found.variants.len(), 1, "the name stays: it is the target's");
 
     fake.delete(SCALED_OBJECTS, "so");
@@ -413,6 +413,9 @@ async fn the_bounds_of_a_scaled_object_hold_and_not_those_of_the_hpa_that_keda_m
     assert_eq!(found.objections, [], "the HPA that KEDA makes claims nothing");
     let state = watching.until_scale(&llama, &known(3, 3, 0, 3, bounds(0, 6))).await;
     assert_eq!(state.findings, []);
+    let ignored = state.ignored(Replicas::saturating(3));
+    assert_eq!(ignored, None, "its HPA follows");
+    assert_eq!(state.follower.unwrap().hpa, "keda-hpa-llama");
 
     object["metadata"]["annotations"]["autoscaling.keda.sh/paused-replicas"] = json!("2");
     object["spec"] = scaled_object("llama", "llama", &json!({}))["spec"].clone();

@@ -288,6 +288,13 @@ fn answer(
     if let Some(document) = known.documents.get(&path) {
         return whole(StatusCode::OK, document);
     }
+    // A group that it does not have is no object, and an API server says so in plain text.
+    if path.starts_with("/apis/") && path.split('/').count() == 4 {
+        let body = Full::new(Bytes::from("404 page not found\n")).boxed_unsync();
+        let mut response = Response::new(body);
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        return response;
+    }
     if !is_collection(&path) {
         let object = path.rsplit_once('/').and_then(|(collection, name)| {
             known.collections.get(collection).and_then(|known| known.get(name))
