@@ -286,7 +286,7 @@ fn a_certificate_of_its_own_needs_a_cluster_a_secret_a_service_and_no_files() {
         ],
     );
     check_errors(
-        &own(&format!("{named}, leaf_lifetime: 1s, ca_lifetime: 3m")),
+        &own(&format!("{named}, leaf_lifetime: 1s")),
         &[(&below("leaf_lifetime"), "must be from 1m")],
     );
     check_errors(

@@ -3,8 +3,8 @@ The daemon's configuration: that of the values, and over it what only the chart 
 the values refuses the keys that are set here.
 */}}
 {{- define "plimsoll.config" -}}
-{{- if not .Values.config.variants -}}
-{{- fail "config.variants: there must be at least one variant; values.yaml has one as a comment, and docs/configuration.md the keys" -}}
+{{- if not (or .Values.config.variants (include "plimsoll.discovers" .)) -}}
+{{- fail "config.variants: there must be at least one variant, or config.kubernetes.discovery.enabled; values.yaml has one as a comment, and docs/configuration.md the keys" -}}
 {{- end -}}
 {{- $own := dict
   "server" (dict "listen" "0.0.0.0:8080")
@@ -46,6 +46,12 @@ their hash is on the pods, which a change restarts. Everything else is loaded by
 {{- range list "server" "external_metrics" "shutdown" "kubernetes" "compatibility" -}}
 {{- $_ := set $fixed . (get $config .) -}}
 {{- end -}}
+{{- $_ := set $fixed "kubernetes" (omit $fixed.kubernetes "discovery") -}}
 {{- $_ := set $fixed "scrape.concurrency" (dig "scrape" "concurrency" "" $config) -}}
 {{- toJson $fixed -}}
+{{- end -}}
+
+{{/* Whether variants are found by annotations. */}}
+{{- define "plimsoll.discovers" -}}
+{{- with .Values.config.kubernetes -}}{{- with .discovery -}}{{- if .enabled -}}true{{- end -}}{{- end -}}{{- end -}}
 {{- end -}}

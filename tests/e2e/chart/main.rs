@@ -56,6 +56,8 @@ fn b_a_second_replica_presents_the_same_certificate_and_writes_none() {
 fn c_the_account_may_do_what_is_listed_and_nothing_else() {
     let release = release();
     let everywhere: BTreeSet<&str> = [
+        "events.events.k8s.io [create patch]",
+        "scaledobjects.keda.sh [list watch]",
         "deployments.apps [list watch]",
         "deployments.apps/scale [get]",
         "horizontalpodautoscalers.autoscaling [list watch]",
