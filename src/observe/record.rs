@@ -5,6 +5,8 @@
 //! measures load and a maximum where it guards against a hot spot. A replica is forgotten when it
 //! is no longer listed, so a pod that is replaced takes its windows with it.
 
+mod ranks;
+
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
@@ -12,10 +14,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::histogram::{Histogram, Life};
-use crate::observe::window::{Counter, Distribution, Gauge, Increase, Totals};
+use crate::observe::record::ranks::{RankGauges, RankRecord, push, summary};
+use crate::observe::window::{Counter, Gauge, Increase};
 use crate::observe::{
-    FinishedReading, Freshness, GaugeSummary, Inputs, Listing, Observation, RankReading, Reading,
-    ReplicaObservation, Scale, ScaleState, Scrape, ScrapeFailure,
+    Freshness, Inputs, Listing, Observation, RankReading, Reading, ReplicaObservation, Scale,
+    ScaleState, Scrape, ScrapeFailure,
 };
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
@@ -77,24 +80,6 @@ struct Record {
     http_success: Counter,
     rejected: Counter,
     ranks: BTreeMap<u32, RankRecord>,
-}
-
-/// A gauge of all ranks together and of the one with the most. With one rank, as nearly all
-/// replicas have, they are the same and only one is kept.
-#[derive(Clone, Debug, Default)]
-struct RankGauges {
-    together: Gauge,
-    hottest: Option<Gauge>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct RankRecord {
-    prompt_tokens: Counter,
-    generation_tokens: Counter,
-    finished: [Counter; 5],
-    asked: Counter,
-    ttft: Distribution,
-    itl: Totals,
 }
 
 // === impl Recorder ===
@@ -484,55 +469,6 @@ impl Record {
     }
 }
 
-// === impl RankGauges ===
-
-impl RankGauges {
-    /// Adds what all ranks make together, and what each of them says.
-    fn push(&mut self, at: Timestamp, together: f64, ranks: &[f64], window: SignedDuration) {
-        if ranks.len() > 1 {
-            // Up to now there was one rank, or none.
-            self.hottest.get_or_insert_with(|| self.together.clone());
-        }
-        if let Some(hottest) = &mut self.hottest {
-            hottest.push(at, largest(ranks), window);
-        }
-        self.together.push(at, together, window);
-    }
-
-    /// The gauge of all ranks and that of the hottest.
-    fn summaries<Q: Copy>(
-        &self,
-        view: &View,
-        quantity: impl Fn(f64) -> Option<Q>,
-    ) -> (Option<GaugeSummary<Q>>, Option<GaugeSummary<Q>>) {
-        let together = summary(&self.together, view, &quantity);
-        let hottest = self.hottest.as_ref();
-        (together, hottest.map_or(together, |hottest| summary(hottest, view, &quantity)))
-    }
-}
-
-// === impl RankRecord ===
-
-impl RankRecord {
-    fn take(&mut self, at: Timestamp, rank: &RankReading, life: Life, window: SignedDuration) {
-        push_tokens(&mut self.prompt_tokens, at, rank.prompt_tokens, life, window);
-        push_tokens(&mut self.generation_tokens, at, rank.generation_tokens, life, window);
-        let FinishedReading { stop, length, abort, error, other } = rank.finished;
-        for (counter, value) in self.finished.iter_mut().zip([stop, length, abort, error, other]) {
-            push(counter, at, value, life, window);
-        }
-        if let Some(asked) = &rank.completions_asked {
-            self.asked.push(at, asked.count, life, window);
-        }
-        if let Some(ttft) = &rank.ttft {
-            self.ttft.push(at, ttft, life, window);
-        }
-        if let Some(itl) = &rank.itl {
-            self.itl.push(at, itl, life, window);
-        }
-    }
-}
-
 // === impl ReplicaObservation ===
 
 impl ReplicaObservation {
@@ -621,10 +557,6 @@ fn all(ranks: &[RankReading], value: impl Fn(&RankReading) -> Option<f64>) -> Op
     (!values.is_empty()).then_some(values)
 }
 
-fn largest(values: &[f64]) -> f64 {
-    values.iter().copied().fold(0.0, f64::max)
-}
-
 /// The sum of increases, over the longest of their times.
 fn added(increases: impl Iterator<Item = Increase>) -> Option<Increase> {
     increases
@@ -633,41 +565,4 @@ fn added(increases: impl Iterator<Item = Increase>) -> Option<Increase> {
 
 fn request_rate(grown: Increase) -> Option<RequestRate> {
     Requests::new(grown.amount)?.per(grown.elapsed)
-}
-
-fn push(
-    counter: &mut Counter,
-    at: Timestamp,
-    value: Option<Requests>,
-    life: Life,
-    window: SignedDuration,
-) {
-    if let Some(value) = value {
-        counter.push(at, value.requests(), life, window);
-    }
-}
-
-fn push_tokens(
-    counter: &mut Counter,
-    at: Timestamp,
-    value: Option<Tokens>,
-    life: Life,
-    window: SignedDuration,
-) {
-    if let Some(value) = value {
-        counter.push(at, value.tokens(), life, window);
-    }
-}
-
-fn summary<Q>(
-    gauge: &Gauge,
-    view: &View,
-    quantity: impl Fn(f64) -> Option<Q>,
-) -> Option<GaugeSummary<Q>> {
-    let (last, age) = gauge.last(view.now)?;
-    if age > view.stale_after {
-        return None;
-    }
-    let (mean, peak) = gauge.mean_and_peak(view.now, view.gauges)?;
-    Some(GaugeSummary { last: quantity(last)?, mean: quantity(mean)?, peak: quantity(peak)?, age })
 }

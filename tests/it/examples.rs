@@ -188,7 +188,7 @@ fn every_example_is_loaded_as_what_it_is() {
             let has =
                 |file: PathBuf| std::fs::read_to_string(file).is_ok_and(|it| it.contains(&test));
             assert!(files.any(has), "{name}: there is no {test}");
-        } else if text.lines().any(|line| line == "variants:") {
+        } else if !text.lines().any(|line| line.starts_with("kind:")) {
             let loaded = parse(&text, &surroundings());
             let loaded = loaded.unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(loaded.warnings, Vec::new(), "{name}");
