@@ -223,8 +223,8 @@ fn what_the_migration_leads_to_has_the_thresholds_of_before() {
     std::fs::write(&file, text).unwrap();
     let Loaded { config, warnings } = load(&file, Files::MustExist).unwrap();
     assert_eq!(warnings, Vec::new());
-    let model = config.variants[0].spec.model_key();
-    let thresholds = config.policy.overrides[&model];
+    let (model, thresholds) = config.policy.overrides.first_key_value().unwrap();
+    assert_eq!(model.to_string(), "meta-llama/Llama-3.1-8B-Instruct#shop");
     assert_eq!(thresholds.kv_cache.fraction().to_string(), "0.75");
     assert_eq!(thresholds.queue_length.requests().to_string(), "10");
     assert_eq!(thresholds.kv_spare, config.policy.thresholds.kv_spare);

@@ -23,6 +23,7 @@ mod external_metrics_auth;
 mod external_metrics_harness;
 mod external_metrics_transport;
 mod failures;
+mod grammars;
 mod pages;
 mod pipeline;
 mod recordings;

@@ -39,7 +39,10 @@ fn keda(stage: &Stage) -> &'static Keda {
 
 /// The configuration without the external metrics API, which is KEDA's here.
 fn gauge_only(stage: &Stage, namespace: &str) -> String {
-    let whole = configuration(stage, namespace, Knows::ByConfiguration);
+    without_api(&configuration(stage, namespace, Knows::ByConfiguration))
+}
+
+fn without_api(whole: &str) -> String {
     let (start, rest) = whole.split_once("external_metrics:").unwrap();
     let (_, end) = rest.split_once("kubernetes:").unwrap();
     format!("{start}kubernetes:{end}")
@@ -146,12 +149,17 @@ fn d_a_provider_that_is_there_already_is_named_with_what_to_do() {
 }
 
 #[test]
-fn e_the_scaled_object_of_the_migration_guide_works_with_the_old_metric() {
+fn e_the_scaled_object_of_the_migration_guide_works_with_the_old_annotations_and_metric() {
     let stage = stage();
+    let grant = ["create", "clusterrolebinding", "plimsoll-discovery"];
+    let whom = ["--clusterrole=plimsoll-discovery", "--serviceaccount=plimsoll:plimsoll"];
+    stage.kubectl(&[grant.as_slice(), &whom].concat()).unwrap();
     open(stage, "moved", MIGRATED);
     stage.engines.load("moved", 0.3);
-    let with_wva = format!("compatibility: {{wva_metrics: true}}\n{}", gauge_only(stage, "moved"));
-    let daemon = Daemon::launch(stage, "moved", &with_wva);
+    // The variant is known by WVA's annotations alone, and WVA's name of the metric is read.
+    let discovers = without_api(&configuration(stage, "moved", Knows::ByDiscovery));
+    assert!(discovers.contains("wva_metrics: true"), "{discovers}");
+    let daemon = Daemon::launch(stage, "moved", &discovers);
     follows(stage, &daemon, "moved", 2.0, 3);
 }
 
