@@ -46,7 +46,7 @@ impl Said {
         let objections: BTreeSet<Objection> = discovery.objections.iter().cloned().collect();
         for objection in objections.difference(&self.objections) {
             let Objection { object, cause } = objection;
-            warn!(%object, reason = cause.label(), "{cause}");
+            warn!(%object, reason = cause.reason(), "{cause}");
             if let Some(announcer) = announcer {
                 announcer.objection(objection);
             }

@@ -118,7 +118,7 @@ fn an_annotated_hpa_alone_is_served_scaled_and_forgotten() {
     assert!(log.contains("annotation plimsoll.dev/cost must be a number"), "{log}");
     assert_eq!(cost(), cost_before);
     let events = "jsonpath={range .items[*]}{.reason} {.note}{\"\\n\"}{end}";
-    let of_hpa = "regarding.kind=HorizontalPodAutoscaler,reason=InvalidAnnotation";
+    let of_hpa = "regarding.kind=HorizontalPodAutoscaler,reason=AnnotationsRefused";
     until("an Event on the HPA", || {
         let fields = ["--field-selector", of_hpa, "-n", "found", "-o", events];
         let list = stage.kubectl(&[&["get", "events.events.k8s.io"], fields.as_slice()].concat());

@@ -189,8 +189,8 @@ async fn who_scales_is_in_force_over_what_is_scaled_and_keda_over_hpas() {
 
     fake.put(SCALED_OBJECTS, &annotated(scaled_object("so", "llama", &json!({})), &model("keda")));
     let found = watching.until_discovered(says("keda")).await;
-    let taken: Vec<_> = found.objections.iter().map(|it| it.cause.label()).collect();
-    assert_eq!(taken, ["scale_target_taken", "scale_target_taken"]);
+    let taken: Vec<_> = found.objections.iter().map(|it| it.cause.reason()).collect();
+    assert_eq!(taken, ["ScaleTargetTaken", "ScaleTargetTaken"]);
     assert_eq!(found.variants.len(), 1, "the name stays: it is the target's");
 
     fake.delete(SCALED_OBJECTS, "so");

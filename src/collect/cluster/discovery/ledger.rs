@@ -317,15 +317,15 @@ impl Standing {
 // === impl Cause ===
 
 impl Cause {
-    /// The cause as a label value.
+    /// The reason in the form that events have.
     #[must_use]
-    pub const fn label(&self) -> &'static str {
+    pub const fn reason(&self) -> &'static str {
         match self {
-            Self::Refused { .. } => "annotations_refused",
-            Self::Doubted { .. } => "annotations_without_effect",
-            Self::TargetTaken { .. } => "scale_target_taken",
-            Self::NameTaken { .. } => "variant_name_taken",
-            Self::TooMany { .. } => "too_many_variants",
+            Self::Refused { .. } => "AnnotationsRefused",
+            Self::Doubted { .. } => "AnnotationsWithoutEffect",
+            Self::TargetTaken { .. } => "ScaleTargetTaken",
+            Self::NameTaken { .. } => "VariantNameTaken",
+            Self::TooMany { .. } => "TooManyVariants",
         }
     }
 }
