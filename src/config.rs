@@ -143,6 +143,8 @@ pub struct Kubernetes {
     pub events: bool,
     /// Where variants are discovered; `None` where they are not.
     pub discovery: Option<Discovery>,
+    /// How one of several replicas is chosen to decide; `None` where there is only one.
+    pub leader_election: Option<LeaderElection>,
 }
 
 /// How variants are discovered.
@@ -154,6 +156,24 @@ pub struct Discovery {
     pub selector: Option<String>,
     /// Whether annotations for the workload variant autoscaler count too.
     pub wva: bool,
+}
+
+/// How one of several replicas is chosen to decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaderElection {
+    /// Where the Lease and the shared decisions are; `None` for the pod's own namespace.
+    pub namespace: Option<String>,
+    /// The name of the Lease.
+    pub name: String,
+    /// Who this replica is, to which a random part is added; `None` for the name of its pod or
+    /// machine.
+    pub identity: Option<String>,
+    /// How long the others wait for a leader that says nothing.
+    pub lease_duration: Duration,
+    /// How long a leader that cannot renew the Lease goes on.
+    pub renew_deadline: Duration,
+    /// How often the Lease is looked at and renewed.
+    pub retry_period: Duration,
 }
 
 /// One variant: what it is, where its replicas are, and how they are scraped.

@@ -11,6 +11,7 @@ mod directory;
 mod discovery;
 mod kubernetes;
 mod reload;
+mod sharing;
 mod status;
 mod ticks;
 
@@ -37,6 +38,7 @@ use crate::daemon::certificates::Followed;
 use crate::daemon::directory::Surroundings;
 use crate::daemon::kubernetes::Cluster;
 use crate::daemon::reload::{Origin, Reloader};
+use crate::daemon::sharing::Sharing;
 use crate::daemon::ticks::{Parts, Ticks};
 use crate::observe::Scrape;
 use crate::publish::Published;
@@ -84,6 +86,8 @@ pub(crate) struct Common {
     pub(crate) registry: Registry,
     /// Ends everything that must outlive the draining of the servers.
     pub(crate) stop: CancellationToken,
+    /// Ends our part in deciding for other replicas, while what they decide is still served.
+    pub(crate) retire: CancellationToken,
     pub(crate) servers: TaskTracker,
     pub(crate) tasks: TaskTracker,
     pub(crate) phases: watch::Receiver<Phase>,
@@ -157,6 +161,7 @@ impl Daemon {
             targets,
             cluster: cluster.as_ref().map(Cluster::state),
             announcer: cluster.as_ref().and_then(Cluster::announcer),
+            sharing: sharing(&config, cluster.as_ref(), &common)?,
             reloads: inbox,
             surroundings: common.surroundings()?,
             tracker: common.tasks.clone(),
@@ -228,8 +233,9 @@ impl Daemon {
     /// configured drain, and a moment.
     pub async fn shutdown(self) {
         let config::Shutdown { delay, drain } = self.shutdown;
-        let Common { servers, tasks, stop, .. } = self.common;
+        let Common { servers, tasks, stop, retire, .. } = self.common;
         self.phase.send_replace(Phase::Unready);
+        retire.cancel();
         if self.external_metrics.is_some() {
             tokio::time::sleep(delay).await;
         }
@@ -265,8 +271,10 @@ impl Common {
         registry.register(Box::new(Gauges::new(published.clone(), clock, wva)))?;
         let (stop, servers, tasks) =
             (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
-        let history = Arc::default();
-        Ok(Self { clock, registry, stop, servers, tasks, phases, published, history, wva })
+        let (retire, history) = (stop.child_token(), Arc::default());
+        let common =
+            Self { clock, registry, stop, retire, servers, tasks, phases, published, history, wva };
+        Ok(common)
     }
 
     /// Every readiness check.
@@ -291,6 +299,17 @@ impl Common {
             stop: self.stop.clone(),
         })
     }
+}
+
+/// What this replica shares with others, if there may be others.
+fn sharing(
+    config: &Config,
+    cluster: Option<&Cluster>,
+    common: &Common,
+) -> anyhow::Result<Option<Sharing>> {
+    let election = config.kubernetes.as_ref().and_then(|it| it.leader_election.as_ref());
+    let both = cluster.zip(election);
+    both.map(|(cluster, election)| cluster.share(election, common)).transpose()
 }
 
 /// Where targets go in, what comes of them comes out, and what was wrong with each is written.

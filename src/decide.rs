@@ -170,6 +170,17 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Analyze,
+        Self::Hold,
+        Self::Guard,
+        Self::Stabilize,
+        Self::StepLimit,
+        Self::Bounds,
+        Self::Check,
+    ];
+
     /// The stage as a label value.
     #[must_use]
     pub const fn label(self) -> &'static str {
@@ -229,6 +240,15 @@ pub enum Reason {
     },
     /// The set of decisions broke an invariant, so the last good number stays.
     Refused(check::Violation),
+    /// Another replica decided it, and this is what it said.
+    Told(Told),
+}
+
+/// A reason that another replica gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    label: &'static str,
+    text: String,
 }
 
 /// Why there is nothing to decide on.
@@ -244,6 +264,8 @@ pub enum NoData {
     NotTried,
     /// The daemon has restarted, and has no data yet.
     Restored,
+    /// The replicas of this daemon have not shared a decision about it.
+    NotShared,
     /// The decisions of this tick broke an invariant, and no number was in force before.
     Refused,
     /// The scale target was brought back from zero, and its replicas are starting.
@@ -257,10 +279,20 @@ impl fmt::Display for NoData {
             Self::ScaleUnknown(why) => f.write_str(why),
             Self::NotListed => f.write_str("the replicas have not been listed yet"),
             Self::NotTried => f.write_str("not every listed target has been tried yet"),
+            Self::NotShared => f.write_str("no decision about it is shared by the replicas yet"),
             Self::Refused => f.write_str("the decisions break an invariant and are not published"),
             Self::Restored => f.write_str("restored after a restart, without data yet"),
             Self::BroughtBack => f.write_str("brought back from zero, without data yet"),
         }
+    }
+}
+
+impl Told {
+    /// A reason with this label and text. A label that only another release knows is `told`.
+    #[must_use]
+    pub fn new(label: &str, text: String) -> Self {
+        let label = Reason::LABELS.into_iter().find(|known| *known == label).unwrap_or("told");
+        Self { label, text }
     }
 }
 
@@ -271,6 +303,29 @@ impl From<Outcome> for Reason {
 }
 
 impl Reason {
+    /// The label values of all reasons.
+    pub const LABELS: [&'static str; 19] = [
+        "spare_low",
+        "spare_low_elsewhere",
+        "spare_low_no_room",
+        "spare_enough",
+        "spare_enough_elsewhere",
+        "spare_kept",
+        "transition",
+        "unmeasured",
+        "no_data",
+        "incomplete_data",
+        "not_listed",
+        "outdated_listing",
+        "settling",
+        "below_min",
+        "above_max",
+        "stabilized",
+        "step_limited",
+        "refused",
+        "told",
+    ];
+
     /// The reason as a label value.
     #[must_use]
     pub const fn label(&self) -> &'static str {
@@ -286,6 +341,7 @@ impl Reason {
             Self::Stabilized { .. } => "stabilized",
             Self::StepLimited { .. } => "step_limited",
             Self::Refused(_) => "refused",
+            Self::Told(told) => told.label,
         }
     }
 }
@@ -318,6 +374,7 @@ impl fmt::Display for Reason {
                 write!(f, "limited to what may change in {:.0} s", period.seconds())
             }
             Self::Refused(violation) => write!(f, "not published: {violation}"),
+            Self::Told(told) => f.write_str(&told.text),
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod pipeline;
 pub mod clock;
 pub mod collect;
 pub mod config;
+pub mod leader;
 pub mod publish;
 pub mod server;
 pub mod telemetry;

@@ -5,6 +5,8 @@
 //! bounds, and check the whole. It owns all state that outlives a tick, reads no clock, and gives
 //! the same decisions for the same state, instant and inputs.
 
+mod follow;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -21,6 +23,7 @@ use crate::decide::{
 use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::record::{Horizon, Recorder};
 use crate::observe::{Inputs, Observation, WhyUnknown};
+pub use crate::pipeline::follow::Number;
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 /// Age from which a list of replicas is too old to shrink on. Discovery refreshes within seconds,
@@ -136,23 +139,15 @@ impl Pipeline {
         self.policy = policy;
     }
 
-    /// Takes over a number that was in force before a restart, with the instant of the data that
-    /// it rests on. It stays in force until there is data to decide on.
-    pub fn restore(
-        &mut self,
-        now: Timestamp,
-        variant: VariantKey,
-        desired: Replicas,
-        inputs_at: Timestamp,
-    ) {
-        let history = History::starting(now, desired);
-        let (basis, at_zero) = (Basis::Held, false);
-        let in_force = InForce { desired, inputs_at, basis, restored: true, at_zero, history };
-        self.in_force.insert(variant, in_force);
-    }
-
     /// Decides how many replicas each variant should have.
     pub fn tick(&mut self, now: Timestamp, inputs: &Inputs) -> Decisions {
+        let found = self.consider(now, inputs);
+        self.remember(now, &found.decisions);
+        found
+    }
+
+    /// Everything up to what is in force afterwards.
+    fn consider(&mut self, now: Timestamp, inputs: &Inputs) -> Decisions {
         let fleet: &Fleet = &inputs.fleet;
         self.notice_gap(now);
         let observations = self.observe(now, inputs);
@@ -178,7 +173,6 @@ impl Pipeline {
         }
         found.decisions.sort_by(|a, b| a.variant.cmp(&b.variant));
         self.check(fleet, &mut found);
-        self.remember(now, &found.decisions);
         found.observations = observations;
         found
     }
@@ -459,38 +453,44 @@ impl Pipeline {
 
     fn remember(&mut self, now: Timestamp, decisions: &[Decision]) {
         for decision in decisions {
-            let after = decision.desired();
-            let known = self.in_force.entry(decision.variant.clone()).or_insert_with(|| {
-                let present = decision.steps.first().map_or(after, |step| step.before);
-                InForce {
-                    desired: present,
-                    inputs_at: decision.inputs_at,
-                    basis: decision.basis,
-                    restored: false,
-                    at_zero: false,
-                    history: History::starting(now, present),
-                }
-            });
-            let before = known.desired;
-            match decision.basis {
-                Basis::Held => {}
-                Basis::Fresh => {
-                    if known.basis == Basis::Held {
-                        // What was recommended before the gap says nothing about the time after.
-                        known.history = History::starting(now, before);
-                    }
-                    let published = Published { before, after };
-                    let recommended = decision.recommended();
-                    known.history.record(now, recommended, published, &self.policy.behavior);
-                    known.restored = false;
-                    known.at_zero =
-                        decision.steps.first().is_some_and(|step| step.before == Replicas::ZERO);
-                }
-            }
-            known.desired = after;
-            known.inputs_at = decision.inputs_at;
-            known.basis = decision.basis;
+            let (desired, inputs_at) = (decision.desired(), decision.inputs_at);
+            self.remember_one(now, decision, Number { desired, inputs_at });
         }
+    }
+
+    /// Remembers what was decided about a variant, and the number that is in force after it.
+    fn remember_one(&mut self, now: Timestamp, decision: &Decision, number: Number) {
+        let Number { desired: after, inputs_at } = number;
+        let known = self.in_force.entry(decision.variant.clone()).or_insert_with(|| {
+            let present = decision.steps.first().map_or(after, |step| step.before);
+            InForce {
+                desired: present,
+                inputs_at: decision.inputs_at,
+                basis: decision.basis,
+                restored: false,
+                at_zero: false,
+                history: History::starting(now, present),
+            }
+        });
+        let before = known.desired;
+        match decision.basis {
+            Basis::Held => {}
+            Basis::Fresh => {
+                if known.basis == Basis::Held {
+                    // What was recommended before the gap says nothing about the time after.
+                    known.history = History::starting(now, before);
+                }
+                let published = Published { before, after };
+                let recommended = decision.recommended();
+                known.history.record(now, recommended, published, &self.policy.behavior);
+                known.restored = false;
+                known.at_zero =
+                    decision.steps.first().is_some_and(|step| step.before == Replicas::ZERO);
+            }
+        }
+        known.desired = after;
+        known.inputs_at = inputs_at;
+        known.basis = decision.basis;
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Published {
     pub variants: BTreeMap<VariantKey, PublishedVariant>,
     /// What the analysis found of each model and role with fresh data.
     pub models: BTreeMap<(ModelKey, Role), ModelReport>,
+    /// Which of several replicas decided; `None` where there is only one.
+    pub decided_by: Option<String>,
 }
 
 /// What all surfaces show of one variant.

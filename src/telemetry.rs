@@ -5,6 +5,7 @@
 //! [`crate::publish::gauges`].
 
 mod certificates;
+mod leading;
 
 use std::fs;
 use std::io::IsTerminal;
@@ -20,6 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry as Subscriber, reload};
 
 pub use crate::telemetry::certificates::Certificates;
+pub use crate::telemetry::leading::Leading;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +81,8 @@ pub struct Telemetry {
     pub hpa_ignores: GaugeVec,
     /// The state of the `APIService` that points at this daemon.
     pub api_service: GaugeVec,
+    /// Which of several replicas decides.
+    pub leading: Leading,
     /// Kubernetes Events by reason and by what became of them.
     pub events: IntCounterVec,
     /// The certificates that the daemon makes itself.
@@ -185,6 +189,7 @@ impl Telemetry {
                 "1 for the state that the APIService of the external metrics API is in, else 0.",
                 &["state"],
             )?,
+            leading: Leading::register(registry)?,
             events: counters(
                 "plimsoll_events_total",
                 "Kubernetes Events by reason and by what became of them.",
@@ -216,6 +221,7 @@ impl Telemetry {
             reload_success_time,
             hpa_ignores,
             api_service,
+            leading: _,
             events,
             certificates: _,
             discovery_objects,

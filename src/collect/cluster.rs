@@ -16,6 +16,7 @@
 
 mod client;
 pub mod discovery;
+mod document;
 mod follow;
 mod hpa;
 pub(crate) mod keda;
@@ -35,6 +36,7 @@ use jiff::Timestamp;
 pub use crate::collect::cluster::client::{ClientError, client};
 use crate::collect::cluster::discovery::Discover;
 pub use crate::collect::cluster::discovery::Discovery;
+pub use crate::collect::cluster::document::{Sighting, document};
 pub use crate::collect::cluster::follow::Pace;
 pub use crate::collect::cluster::hpa::{Direction, Finding, Follower, Ignored, Tolerances};
 pub use crate::collect::cluster::keda::Paused;

@@ -130,6 +130,8 @@ sections! {
         events: bool,
         /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
         discovery: Discovery,
+        /// Several replicas, of which one decides.
+        leader_election: LeaderElection,
     }
 
     /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
@@ -143,6 +145,24 @@ sections! {
         selector: String,
         /// Whether annotations for the workload variant autoscaler count too.
         wva: bool,
+    }
+
+    /// Several replicas, of which one decides; see docs/high-availability.md.
+    LeaderElection {
+        /// Whether there may be several replicas.
+        enabled: bool,
+        /// Where the Lease and the shared decisions are; without it, the pod's own namespace.
+        namespace: String,
+        /// Name of the Lease; that of the shared decisions is NAME-decisions.
+        name: String,
+        /// Who this replica is; without it, the name of its pod or machine. A random part is added.
+        identity: String,
+        /// How long the others wait for a leader that says nothing.
+        lease_duration: WrittenDuration,
+        /// How long a leader that cannot renew the Lease goes on.
+        renew_deadline: WrittenDuration,
+        /// How often the Lease is looked at and renewed.
+        retry_period: WrittenDuration,
     }
 
     /// Names that other programs know.

@@ -15,8 +15,9 @@ use crate::collect::targets::{Endpoint, Record, Scheme, Source};
 use crate::config::file::{self, File};
 use crate::config::written::{WrittenDuration, WrittenSize};
 use crate::config::{
-    Authorization, Config, Discovery, ExternalMetrics, Files, Kubernetes, ScaleTarget, Scrape,
-    SelfManaged, ServerCertificate, Shutdown, Surroundings, Targets, Variant, yaml,
+    Authorization, Config, Discovery, ExternalMetrics, Files, Kubernetes, LeaderElection,
+    ScaleTarget, Scrape, SelfManaged, ServerCertificate, Shutdown, Surroundings, Targets, Variant,
+    yaml,
 };
 use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
 use crate::fleet::{ModelKey, Role, VariantSpec};
@@ -165,13 +166,23 @@ fn external_metrics_section(served: Option<&ExternalMetrics>) -> file::ExternalM
 }
 
 fn kubernetes_section(kubernetes: Option<&Kubernetes>) -> file::Kubernetes {
-    let Some(Kubernetes { kubeconfig, context, events, discovery }) = kubernetes.cloned() else {
-        let discovery = Some(discovery_section(None));
-        return file::Kubernetes { enabled: Some(false), discovery, ..Default::default() };
+    let Some(Kubernetes { kubeconfig, context, events, discovery, leader_election }) =
+        kubernetes.cloned()
+    else {
+        return file::Kubernetes {
+            enabled: Some(false),
+            discovery: Some(discovery_section(None)),
+            ..Default::default()
+        };
     };
-    let (enabled, events) = (Some(true), Some(events));
-    let discovery = Some(discovery_section(discovery));
-    file::Kubernetes { enabled, kubeconfig, context, events, discovery }
+    file::Kubernetes {
+        enabled: Some(true),
+        kubeconfig,
+        context,
+        events: Some(events),
+        discovery: Some(discovery_section(discovery)),
+        leader_election: Some(leader_election_section(leader_election)),
+    }
 }
 
 fn discovery_section(discovery: Option<Discovery>) -> file::Discovery {
@@ -180,6 +191,21 @@ fn discovery_section(discovery: Option<Discovery>) -> file::Discovery {
     let Discovery { namespaces, selector, wva } = discovery.unwrap_or_else(none);
     let namespaces = namespaces.iter().map(|name| Some(name.to_string())).collect();
     file::Discovery { enabled, namespaces: Some(namespaces), selector, wva: Some(wva) }
+}
+
+fn leader_election_section(election: Option<LeaderElection>) -> file::LeaderElection {
+    let enabled = Some(election.is_some());
+    let LeaderElection { namespace, name, identity, lease_duration, renew_deadline, retry_period } =
+        election.unwrap_or_default();
+    file::LeaderElection {
+        enabled,
+        namespace,
+        name: Some(name),
+        identity,
+        lease_duration: Some(WrittenDuration(lease_duration)),
+        renew_deadline: Some(WrittenDuration(renew_deadline)),
+        retry_period: Some(WrittenDuration(retry_period)),
+    }
 }
 
 fn saturation_section(policy: &Policy) -> file::Saturation {

@@ -4,6 +4,7 @@
 //! take them from here.
 
 mod certificate;
+mod leader_election;
 mod scrape;
 mod variants;
 
@@ -107,6 +108,12 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     }
     let shutdown = resolve_shutdown(&shutdown.clone().unwrap_or_default(), checks);
     let state_file = checks.file_to_write("state_file", state_file.as_ref());
+    let elects = kubernetes.as_ref().is_some_and(|it| it.leader_election.is_some());
+    if state_file.is_some() && elects {
+        let rule = "has no effect, because with kubernetes.leader_election.enabled the replicas \
+                    share their decisions in a ConfigMap";
+        checks.problems.warning("state_file", rule);
+    }
     let global = scrape::resolve(scrape.as_ref(), checks);
     let discovers = kubernetes.as_ref().is_some_and(|it| it.discovery.is_some());
     let sources = variants::Listed { cluster: kubernetes.is_some(), discovery: discovers };
@@ -135,7 +142,9 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
 }
 
 fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Option<Kubernetes> {
-    let file::Kubernetes { enabled, kubeconfig, context, events, discovery } = section;
+    let file::Kubernetes { enabled, kubeconfig, context, events, discovery, leader_election } =
+        section;
+    let election = leader_election::resolve(leader_election.clone().unwrap_or_default(), checks);
     if enabled.unwrap_or(false) {
         let kubeconfig = checks.file("kubernetes.kubeconfig", kubeconfig.as_ref());
         let rule = "must be the name of a context";
@@ -143,8 +152,8 @@ fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Opt
             checks.text("kubernetes.context", context.as_deref(), names::is_label_text, rule);
         let discovery = resolve_discovery(discovery.unwrap_or_default(), checks);
         let context = context.map(ToOwned::to_owned);
-        let events = events.unwrap_or(true);
-        return Some(Kubernetes { kubeconfig, context, events, discovery });
+        let (events, leader_election) = (events.unwrap_or(true), election);
+        return Some(Kubernetes { kubeconfig, context, events, discovery, leader_election });
     }
     let discovers = discovery.is_some_and(|section| section.enabled == Some(true));
     if discovers {
@@ -155,6 +164,7 @@ fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Opt
         ("kubeconfig", kubeconfig.is_some()),
         ("context", context.is_some()),
         ("events", events.is_some()),
+        ("leader_election", leader_election.is_some()),
     ] {
         if written {
             let rule = "has no effect, because kubernetes.enabled is not true";

@@ -15,6 +15,16 @@ use crate::publish::Published;
 use crate::publish::events::decisions::Herald;
 use crate::publish::events::{Event, Reason, Recorder, Reference};
 
+/// Who may speak about decisions. A replica that shows another's stays silent, and remembers. What
+/// is wrong with objects is said by each, in Events of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Voice {
+    /// What is said is recorded.
+    Heard,
+    /// Nothing is said.
+    Silent,
+}
+
 /// Makes events of what is published.
 pub(crate) struct Announcer {
     recorder: Recorder,
@@ -41,14 +51,15 @@ impl Announcer {
     pub(crate) fn decisions(
         &mut self,
         now: Duration,
-        before: &Published,
-        after: &Published,
+        (before, after): (&Published, &Published),
         cluster: &ClusterState,
+        voice: Voice,
     ) {
         if self.needs.has_changed().unwrap_or(false) {
             self.index();
         }
-        for told in self.herald.tell(now, before, after) {
+        let told = self.herald.tell(now, before, after);
+        for told in told.into_iter().filter(|_| voice == Voice::Heard) {
             if let Some(discovered) = cluster.discovery.variants.get(&told.variant) {
                 let on = reference(&discovered.object);
                 self.recorder.record(Event { on, reason: told.reason, note: told.note });

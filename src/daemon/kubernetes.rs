@@ -5,12 +5,16 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{Instrument as _, error, info, info_span, warn};
 
 use crate::collect::cluster::{self, ClusterState, Expected, Needs, Pace, Registration};
-use crate::config::{Config, Kubernetes};
+use crate::config::{Config, Kubernetes, LeaderElection};
 use crate::daemon::announce::Announcer;
+use crate::daemon::sharing::{Channels, Sharing};
 use crate::daemon::{Common, directory};
+use crate::leader;
+use crate::leader::elect::Elector;
+use crate::leader::share::Desk;
 use crate::publish::events::{Recorder, Reporter};
 use crate::server::auth::TrustAnchor;
 use crate::telemetry::Telemetry;
@@ -33,7 +37,8 @@ impl Cluster {
         telemetry: &Telemetry,
     ) -> anyhow::Result<Self> {
         let Common { clock, tasks, stop, .. } = common;
-        let Kubernetes { kubeconfig, context, events, discovery: _ } = kubernetes;
+        let Kubernetes { kubeconfig, context, events, discovery: _, leader_election: _ } =
+            kubernetes;
         let client = cluster::client(kubeconfig.as_deref(), context.as_deref()).await;
         let client = client.context("kubernetes")?;
         let pace = Pace::default();
@@ -69,6 +74,27 @@ impl Cluster {
     /// Who says what changed, if anybody does.
     pub(crate) fn announcer(&self) -> Option<Announcer> {
         Some(Announcer::new(self.recorder()?, self.needs.subscribe()))
+    }
+
+    /// Takes part in choosing who decides, and shares what is decided.
+    pub(crate) fn share(
+        &self,
+        election: &LeaderElection,
+        common: &Common,
+    ) -> anyhow::Result<Sharing> {
+        let Common { clock, tasks, stop, retire, .. } = common;
+        let settings = settings(election)?;
+        let (drafts, to_write) = watch::channel(None);
+        let (client, pace) = (self.client(), Pace::default());
+        let (elector, leadership) = Elector::new(client.clone(), settings.clone(), *clock);
+        let (desk, seat) =
+            Desk::new(client.clone(), settings.clone(), *clock, leadership.clone(), to_write);
+        let document = settings.document();
+        let at = (settings.namespace.as_str(), document.as_str());
+        let sightings = cluster::document(client, at, pace, *clock, tasks, stop.clone());
+        tasks.spawn(elector.run(retire.clone()).instrument(info_span!("election")));
+        tasks.spawn(desk.run(stop.clone()).instrument(info_span!("sharing")));
+        Ok(Sharing::new(*clock, Channels { leadership, seat, sightings, drafts }))
     }
 
     pub(crate) fn trust(&self) -> watch::Receiver<Option<Arc<TrustAnchor>>> {
@@ -109,6 +135,28 @@ pub(crate) fn identity() -> String {
     let machine = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = named.filter(|name| !name.is_empty()).or_else(machine);
     name.map_or_else(|| "plimsoll".to_owned(), |name| name.trim().to_owned())
+}
+
+/// Where the API server puts the namespace of a pod's service account.
+const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+fn settings(election: &LeaderElection) -> anyhow::Result<leader::Settings> {
+    let LeaderElection {
+        namespace,
+        name,
+        identity: who,
+        lease_duration,
+        renew_deadline,
+        retry_period,
+    } = election.clone();
+    let own = || std::env::var("POD_NAMESPACE").ok().filter(|name| !name.is_empty());
+    let file = || std::fs::read_to_string(NAMESPACE_FILE).ok().map(|text| text.trim().to_owned());
+    let namespace = namespace.or_else(own).or_else(file).context(
+        "kubernetes.leader_election.namespace is missing, and this is no pod whose own could be used",
+    )?;
+    let identity = format!("{}_{:016x}", who.unwrap_or_else(identity), rand::random::<u64>());
+    let pace = leader::Pace { lease_duration, renew_deadline, retry_period };
+    Ok(leader::Settings { namespace, name, identity, pace })
 }
 
 fn say_registration(registration: &Registration) {

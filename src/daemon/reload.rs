@@ -210,7 +210,6 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
 }
 
 /// What the connection was built with; what is discovered over it may change.
-fn connection(kubernetes: Option<&Kubernetes>) -> Option<(Option<&Path>, Option<&str>, bool)> {
-    let Kubernetes { kubeconfig, context, events, discovery: _ } = kubernetes?;
-    Some((kubeconfig.as_deref(), context.as_deref(), *events))
+fn connection(kubernetes: Option<&Kubernetes>) -> Option<Kubernetes> {
+    kubernetes.map(|kubernetes| Kubernetes { discovery: None, ..kubernetes.clone() })
 }

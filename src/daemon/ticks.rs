@@ -17,17 +17,19 @@ use crate::clock::Clock;
 use crate::collect::cluster::{ClusterState, Discovery, Finding, Ignored};
 use crate::collect::scrape::Target;
 use crate::config::Config;
-use crate::daemon::announce::Announcer;
+use crate::daemon::announce::{Announcer, Voice};
 use crate::daemon::directory::{Directory, Surroundings};
 use crate::daemon::discovery::Said;
+use crate::daemon::sharing::{Sharing, Standing};
 use crate::decide::check::Violation;
 use crate::decide::{Basis, Decision};
 use crate::fleet::{Fleet, VariantKey};
+use crate::leader::share::Term;
 use crate::observe::{Inputs, Observation, Scrape};
 use crate::pipeline::{Decisions, Pipeline};
 use crate::publish::history::History;
 use crate::publish::{Decided, Published, PublishedVariant, state};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Leading, Telemetry};
 use crate::units::Replicas;
 
 /// How often the state file is written while nothing changes. A restart then shows an age that is
@@ -37,7 +39,7 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(15);
 /// How long after it was last in force a number is taken over. In a longer absence the numbers are
 /// served by nobody, and whoever has scaled by hand since knows better; beginning without a number
 /// holds every replica count.
-const RESTORE_MAX: SignedDuration = SignedDuration::from_mins(15);
+pub(crate) const RESTORE_MAX: SignedDuration = SignedDuration::from_mins(15);
 
 /// How long a tick that something has called for waits for more to happen, and so the shortest time
 /// between two of them. A burst of new objects is one tick.
@@ -60,6 +62,7 @@ pub(crate) struct Parts {
     pub(crate) targets: watch::Sender<Arc<Vec<Target>>>,
     pub(crate) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
     pub(crate) announcer: Option<Announcer>,
+    pub(crate) sharing: Option<Sharing>,
     pub(crate) reloads: mpsc::Receiver<Reload>,
     pub(crate) surroundings: Surroundings,
     pub(crate) tracker: TaskTracker,
@@ -74,6 +77,10 @@ pub(crate) struct Ticks {
     said: Said,
     /// Numbers of before a restart whose variants have not been seen yet.
     saved: BTreeMap<VariantKey, state::Saved>,
+    /// What the last tick has found, shown or not.
+    found: Option<Published>,
+    /// The term that we decide in, where several replicas share what they decide.
+    term: Option<Term>,
     interval: Duration,
     state_file: Option<PathBuf>,
     saved_at: Option<Duration>,
@@ -91,7 +98,7 @@ impl Ticks {
         let pipeline = Pipeline::new(config.policy.clone());
         let now = parts.clock.now();
         let mut saved = BTreeMap::new();
-        if let Some(path) = &config.state_file {
+        if let Some(path) = config.state_file.as_ref().filter(|_| parts.sharing.is_none()) {
             match state::load(path) {
                 Ok(loaded) => saved = in_force(now, loaded),
                 Err(problem) => error!(
@@ -110,8 +117,11 @@ impl Ticks {
             directory,
             said: Said::new(parts.telemetry.discovery_objects.clone()),
             saved,
+            found: None,
+            term: None,
             interval: config.tick_interval,
-            state_file: config.state_file.clone(),
+            // What replicas share takes its place.
+            state_file: config.state_file.clone().filter(|_| parts.sharing.is_none()),
             saved_at: None,
             saving: None,
             counted: BTreeSet::new(),
@@ -137,6 +147,7 @@ impl Ticks {
                     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
                     self.reload(reload);
                 }
+                () = changed(&mut self.parts.sharing) => self.look_again(),
                 _ = interval.tick() => {
                     called = false;
                     self.tick();
@@ -155,7 +166,7 @@ impl Ticks {
         self.pipeline.set_policy(config.policy.clone());
         self.directory.replace(&config, &self.parts.surroundings);
         self.interval = config.tick_interval;
-        self.state_file.clone_from(&config.state_file);
+        self.state_file = config.state_file.filter(|_| self.parts.sharing.is_none());
         let _receiver_may_be_gone = done.send(());
     }
 
@@ -163,17 +174,20 @@ impl Ticks {
         let began = self.parts.clock.elapsed();
         let now = self.parts.clock.now();
         let inputs = self.take_inputs(now);
-        let decisions = self.pipeline.tick(now, &inputs);
+        let standing = self.parts.sharing.as_mut().map(Sharing::stand);
+        let decisions = self.decide(now, &inputs, standing);
         if let Some(violation) = &decisions.violation {
             error!(%violation, "The decisions break an invariant; the last good ones stay");
             self.parts.telemetry.violations.with_label_values(&[violation.label()]).inc();
         }
         let before = self.parts.published.borrow().clone();
-        let published = Arc::new(self.publish(now, &before, &inputs, decisions));
-        self.count(&before, &published);
+        let found = self.publish(now, &before, &inputs, decisions);
+        let published = self.show(&before, &found, standing);
+        if standing != Some(Standing::Follows) {
+            self.count(&published);
+        }
         self.parts.history.record(now, self.parts.clock.elapsed(), &published);
-        self.parts.published.send_replace(Arc::clone(&published));
-        self.announce(&before, &published);
+        self.found = Some(found);
         self.judge_autoscalers(&published);
         self.save(&before, &published);
         self.parts.telemetry.ticks.inc();
@@ -181,6 +195,66 @@ impl Ticks {
         self.parts.telemetry.tick_duration.observe(took.as_secs_f64());
         let ended = self.parts.clock.now().as_duration().as_secs_f64();
         self.parts.telemetry.last_tick.set(ended);
+    }
+
+    /// Decides, or takes in what the leader has decided.
+    fn decide(&mut self, now: Timestamp, inputs: &Inputs, standing: Option<Standing>) -> Decisions {
+        let term = match standing {
+            Some(Standing::Leads(term)) => Some(term),
+            Some(Standing::Follows) | None => None,
+        };
+        let entered = term.is_some() && self.term != term;
+        self.say_standing(standing, term);
+        let numbers = || self.parts.sharing.as_ref().map(Sharing::numbers).unwrap_or_default();
+        match standing {
+            Some(Standing::Follows) => return self.pipeline.follow(now, inputs, &numbers()),
+            Some(Standing::Leads(_)) if entered => self.pipeline.take_over(now, &numbers()),
+            Some(Standing::Leads(_)) | None => {}
+        }
+        self.pipeline.tick(now, inputs)
+    }
+
+    fn say_standing(&mut self, standing: Option<Standing>, term: Option<Term>) {
+        let Leading { leader, changes } = &self.parts.telemetry.leading;
+        leader.set(i64::from(standing != Some(Standing::Follows)));
+        if self.term.is_some() != term.is_some() {
+            changes.inc();
+        }
+        self.term = term;
+    }
+
+    /// Shows what may be shown, and says what changed.
+    fn show(
+        &mut self,
+        before: &Published,
+        found: &Published,
+        standing: Option<Standing>,
+    ) -> Arc<Published> {
+        let shown = match (&mut self.parts.sharing, standing) {
+            (Some(sharing), Some(standing)) => sharing.compose(standing, found),
+            (Some(_), None) | (None, _) => found.clone(),
+        };
+        let published = Arc::new(shown);
+        let voice = match standing {
+            None | Some(Standing::Leads(_)) => Voice::Heard,
+            Some(Standing::Follows) => Voice::Silent,
+        };
+        if voice == Voice::Heard {
+            self.say_changes(before, &published);
+        }
+        self.parts.published.send_replace(Arc::clone(&published));
+        self.announce(before, &published, voice);
+        published
+    }
+
+    /// Shows what has been written since the last tick.
+    fn look_again(&mut self) {
+        let standing = self.parts.sharing.as_mut().map(Sharing::stand);
+        if let Some(found) = self.found.take() {
+            let before = self.parts.published.borrow().clone();
+            let _shown = self.show(&before, &found, standing);
+            self.found = Some(found);
+        }
     }
 
     fn take_inputs(&mut self, now: Timestamp) -> Inputs {
@@ -248,7 +322,7 @@ impl Ticks {
             (key.clone(), variant)
         });
         let variants = published.collect();
-        Published { generation: before.generation + 1, variants, models }
+        Published { generation: before.generation + 1, variants, models, decided_by: None }
     }
 
     /// Gives a decision its age on the monotonic clock. A decision that is kept ages with it,
@@ -265,18 +339,13 @@ impl Ticks {
         Decided { decision, at, elapsed }
     }
 
-    /// Counts decisions and says what changed: one line a changed variant.
-    fn count(&mut self, before: &Published, after: &Published) {
-        let telemetry = &self.parts.telemetry;
+    /// Says what changed: one line a changed variant.
+    fn say_changes(&self, before: &Published, after: &Published) {
         for (key, variant) in &after.variants {
             let Some(decided) = &variant.decided else { continue };
             let decision = &decided.decision;
             let Some(because) = decision.because() else { continue };
-            let labels = [key.namespace.as_str(), key.variant.as_str()];
-            let [namespace, name] = labels;
-            let reason = because.reason.label();
-            telemetry.decisions.with_label_values(&[namespace, name, reason]).inc();
-            self.counted.insert((key.clone(), reason));
+            let (namespace, name) = (key.namespace.as_str(), key.variant.as_str());
             let known = before.variants.get(key).and_then(|it| it.decided.as_ref());
             let (new, old) = (decision.desired(), known.map(|it| it.decision.desired()));
             if old == Some(new) {
@@ -292,15 +361,28 @@ impl Ticks {
                 because = %because,
                 "Desired replicas changed"
             );
-            let [up, down] = ["up", "down"].map(|direction| {
-                telemetry.changes.with_label_values(&[namespace, name, direction])
-            });
-            match old {
-                // The series begin at 0, so that a rate sees the first change.
-                None => {}
-                Some(old) if new > old => up.inc(),
-                Some(_) => down.inc(),
+            if let Some(old) = old {
+                let direction = if new > old { "up" } else { "down" };
+                let labels = [namespace, name, direction];
+                self.parts.telemetry.changes.with_label_values(&labels).inc();
             }
+        }
+    }
+
+    /// Counts the decisions of a tick.
+    fn count(&mut self, after: &Published) {
+        let telemetry = &self.parts.telemetry;
+        for (key, variant) in &after.variants {
+            let decision = variant.decided.as_ref().map(|decided| &decided.decision);
+            let Some(because) = decision.and_then(Decision::because) else { continue };
+            let (namespace, name) = (key.namespace.as_str(), key.variant.as_str());
+            let reason = because.reason.label();
+            telemetry.decisions.with_label_values(&[namespace, name, reason]).inc();
+            // The series begin at 0, so that a rate sees the first change.
+            for direction in ["up", "down"] {
+                let _begun = telemetry.changes.with_label_values(&[namespace, name, direction]);
+            }
+            self.counted.insert((key.clone(), reason));
         }
         self.counted.retain(|(key, reason)| {
             let stays = after.variants.contains_key(key);
@@ -316,11 +398,11 @@ impl Ticks {
         });
     }
 
-    fn announce(&mut self, before: &Published, after: &Published) {
+    fn announce(&mut self, before: &Published, after: &Published, voice: Voice) {
         let now = self.parts.clock.elapsed();
         if let (Some(announcer), Some(cluster)) = (&mut self.parts.announcer, &self.parts.cluster) {
             let cluster = cluster.borrow().clone();
-            announcer.decisions(now, before, after, &cluster);
+            announcer.decisions(now, (before, after), &cluster, voice);
         }
     }
 
@@ -433,6 +515,14 @@ impl Ticks {
             let save = move || write_state(&path, now, &published);
             let _reported_in_the_log = self.parts.tracker.spawn_blocking(save).await;
         }
+    }
+}
+
+/// Waits until replicas have shared something; for ever where there is only one.
+async fn changed(sharing: &mut Option<Sharing>) {
+    match sharing {
+        Some(sharing) => sharing.changed().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -3,7 +3,7 @@
 //! # Shape
 //!
 //! ```json
-//! {"generation":812,"now":"2026-11-21T09:30:00.4Z","models":[{"namespace":"shop",
+//! {"generation":812,"decided_by":null,"now":"2026-11-21T09:30:00.4Z","models":[{"namespace":"shop",
 //!   "model":"meta/llama","role":"both","spare_kv":0.045,"trigger_kv":0.1,…}],"variants":[{
 //!   "namespace":"shop","variant":"llama-l4","model":"meta/llama","accelerator":"L4","role":"both",
 //!   "desired":3,"unconstrained":3,"current":2,"ready":2,"pending":0,"min":1,"max":8,
@@ -37,6 +37,8 @@ use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds};
 pub(crate) struct Decisions<'a> {
     /// Counts the ticks since the daemon started; all of the answer is from this one.
     generation: u64,
+    /// Which of several replicas of Plimsoll decided; `null` where there is only one.
+    decided_by: Option<&'a str>,
     /// The daemon's clock when it answered.
     now: String,
     /// Every model and role that the analysis had fresh data of, in the order of their names.
@@ -198,7 +200,8 @@ impl<'a> Decisions<'a> {
         let models = asked.published.models.iter().filter(|((key, _), _)| shown(key));
         let models = models.map(|((key, role), report)| model(key, *role, report)).collect();
         let (generation, now) = (asked.published.generation, asked.now.to_string());
-        Self { generation, now, models, variants }
+        let decided_by = asked.published.decided_by.as_deref();
+        Self { generation, decided_by, now, models, variants }
     }
 }
 

@@ -11,6 +11,8 @@
 //!  "desired":3,"at":"2026-11-21T09:30:00Z"}]}
 //! ```
 
+pub mod shared;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

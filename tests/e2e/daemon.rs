@@ -8,6 +8,15 @@ use crate::engines::PORT;
 use crate::page::MODEL;
 use crate::stage::{Stage, until};
 
+/// Which of two that take turns.
+#[derive(Clone, Copy)]
+pub(crate) enum Replica {
+    /// The one that the API server asks.
+    First,
+    /// The one that it does not ask.
+    Second,
+}
+
 /// A running Plimsoll. Dropping it ends it by force.
 pub(crate) struct Daemon {
     child: Child,
@@ -33,7 +42,35 @@ impl Daemon {
 
     /// The same, with another way to know of the variant.
     pub(crate) fn start_knowing(stage: &Stage, namespace: &str, knows: Knows) -> Self {
-        let daemon = Self::launch(stage, namespace, &configuration(stage, namespace, knows));
+        let configuration = configuration(stage, namespace, knows);
+        let daemon = Self::launch(stage, namespace, &configuration);
+        Self::wait_until_registered(stage);
+        daemon
+    }
+
+    /// The same, as one of two of which one decides.
+    pub(crate) fn start_replica(stage: &Stage, namespace: &str, replica: Replica) -> Self {
+        let (name, address) = match replica {
+            Replica::First => ("first", stage.address()),
+            Replica::Second => ("second", stage.other_address()),
+        };
+        let election = format!(
+            "kubernetes: {{leader_election: {{enabled: true, namespace: plimsoll, \
+             identity: {namespace}-{name}, lease_duration: 3s, renew_deadline: 2s, \
+             retry_period: 500ms}}, "
+        );
+        let configuration = configuration(stage, namespace, Knows::ByConfiguration)
+            .replace(&stage.address(), &address)
+            .replace("kubernetes: {", &election);
+        let folder = format!("{namespace}-{name}");
+        let daemon = Self::launch_at(stage, &folder, &configuration, &address);
+        if matches!(replica, Replica::First) {
+            Self::wait_until_registered(stage);
+        }
+        daemon
+    }
+
+    fn wait_until_registered(stage: &Stage) {
         stage.look_again();
         until("the APIService available", || {
             let path = "jsonpath={.status.conditions[?(@.type==\"Available\")].status}";
@@ -41,12 +78,15 @@ impl Daemon {
             let status = stage.kubectl(&["get", "apiservice", name, "-o", path]).ok()?;
             (status == "True").then_some(())
         });
-        daemon
     }
 
     /// Starts Plimsoll with a configuration, and waits until it is ready.
-    pub(crate) fn launch(stage: &Stage, namespace: &str, configuration: &str) -> Self {
-        let folder = stage.folder.join(namespace);
+    pub(crate) fn launch(stage: &Stage, folder: &str, configuration: &str) -> Self {
+        Self::launch_at(stage, folder, configuration, &stage.address())
+    }
+
+    fn launch_at(stage: &Stage, folder: &str, configuration: &str, address: &str) -> Self {
+        let folder = stage.folder.join(folder);
         fs::create_dir_all(&folder).unwrap();
         let (config, log) = (folder.join("plimsoll.yaml"), folder.join("plimsoll.log"));
         fs::write(&config, configuration).unwrap();
@@ -59,7 +99,7 @@ impl Daemon {
             .stderr(output)
             .spawn()
             .unwrap();
-        let url = format!("http://{}:8080", stage.address());
+        let url = format!("http://{address}:8080");
         until("Plimsoll ready", || {
             if let Some(status) = child.try_wait().unwrap() {
                 panic!("Plimsoll ended with {status}:\n{}", fs::read_to_string(&log).unwrap());

@@ -9,6 +9,7 @@ mod daemon;
 mod discovery;
 mod engines;
 mod events;
+mod leader;
 mod page;
 mod stage;
 

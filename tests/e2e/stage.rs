@@ -75,6 +75,11 @@ impl Stage {
         format!("{}.200.1", self.net)
     }
 
+    /// The address of another Plimsoll, which the API server does not ask.
+    pub(crate) fn other_address(&self) -> String {
+        format!("{}.200.2", self.net)
+    }
+
     /// Runs kubectl as the cluster's administrator.
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
         let output = self.kubectl_command().args(arguments).output().unwrap();

@@ -19,6 +19,7 @@ const PARTS: &[&str] = &[
     "config",
     "collect",
     "server",
+    "leader",
     "publish",
 ];
 
@@ -37,6 +38,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     ("config", &["pipeline", "decide", "analyze", "observe", "collect", "fleet", "units"]),
     ("collect", &["observe", "fleet", "units", "clock"]),
+    ("leader", &["clock"]),
     ("server", &["clock"]),
     ("publish", &["decide", "observe", "fleet", "units", "clock", "server"]),
     ("simulate", &["pipeline", "decide", "observe", "fleet", "units", "clock"]),

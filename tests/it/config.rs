@@ -305,6 +305,32 @@ fn a_certificate_of_its_own_needs_a_cluster_a_secret_a_service_and_no_files() {
 }
 
 #[test]
+fn a_leader_must_give_up_before_the_others_take_over() {
+    let election = |keys: &str| {
+        format!(
+            "kubernetes: {{enabled: true, leader_election: {{enabled: true, {keys}}}}}\n\
+             external_metrics: {{enabled: false}}\n{VARIANT}"
+        )
+    };
+    let at = |key: &str| format!("kubernetes.leader_election.{key}");
+    for (keys, path, said) in [
+        ("renew_deadline: 15s", "renew_deadline", "shorter than lease_duration, which is 15s"),
+        ("lease_duration: 8s", "renew_deadline", "shorter than lease_duration, which is 8s"),
+        ("retry_period: 9s", "retry_period", "five sixths of renew_deadline, which is 10s"),
+        ("lease_duration: 1h", "lease_duration", "from 1s to 5m"),
+        ("name: Big", "name", "name of a Lease"),
+        ("namespace: a.b", "namespace", "namespace"),
+        ("identity: \" a\"", "identity", "without spaces"),
+    ] {
+        check_errors(&election(keys), &[(&at(path), said)]);
+    }
+    let state = format!("state_file: s\n{}", election("name: l"));
+    check_warning(&state, "state_file", "share their decisions");
+    let off = valid(&election("name: l").replace("{enabled: true, name", "{enabled: false, name"));
+    assert_eq!(off.config.kubernetes.unwrap().leader_election, None);
+}
+
+#[test]
 fn files_that_are_named_must_be_there() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("there"), "").unwrap();
@@ -727,6 +753,8 @@ kubernetes:
   context: \"123\"
   events: false
   discovery: {enabled: true, namespaces: [\"1\", b], selector: \"a in (b, c)\", wva: false}
+  leader_election:
+    {enabled: true, namespace: n, name: l, identity: i, lease_duration: 9s, renew_deadline: 7s, retry_period: 1s}
 external_metrics: {listen: \"[::1]:7\", authorization: trust_front_proxy, tls: {cert_file: c, key_file: d}}
 compatibility: {wva_metrics: true}
 state_file: s

@@ -24,6 +24,7 @@ mod external_metrics_harness;
 mod external_metrics_transport;
 mod failures;
 mod grammars;
+mod leader;
 mod pages;
 mod pipeline;
 mod recordings;

@@ -207,11 +207,11 @@ fn note_authentication(
 }
 
 /// The one object of this name. Roles that allow one name allow no list without this selector.
-fn named(name: &str) -> Selection {
+pub(crate) fn named(name: &str) -> Selection {
     Selection { labels: None, fields: Some(format!("metadata.name={name}")) }
 }
 
-fn log_broken(object: &'static str, failure: &Failure) {
+pub(crate) fn log_broken(object: &str, failure: &Failure) {
     match failure {
         Failure::Forbidden(error) => {
             warn!(object, %error, "Watch is forbidden: grant list and watch");

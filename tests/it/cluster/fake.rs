@@ -323,9 +323,10 @@ fn answer(
 /// Creates (POST on a collection), replaces (PUT) or merges into (PATCH) an object. Who names a
 /// version means no other.
 fn write(method: &Method, path: &str, body: &[u8], objects: &mut Objects) -> Response<Body> {
-    let given: Value = serde_json::from_slice(body).unwrap();
+    let mut given: Value = serde_json::from_slice(body).unwrap();
     if *method == Method::POST {
         let name = given["metadata"]["name"].as_str().unwrap().to_owned();
+        given["metadata"]["uid"] = json!(format!("uid-{}", objects.version));
         if objects.collections.get(path).is_some_and(|known| known.contains_key(&name)) {
             return failure(StatusCode::CONFLICT, "AlreadyExists");
         }
@@ -345,6 +346,7 @@ fn write(method: &Method, path: &str, body: &[u8], objects: &mut Objects) -> Res
     }
     let mut changed = known.clone();
     if *method == Method::PUT {
+        given["metadata"]["uid"] = known["metadata"]["uid"].clone();
         changed = given;
     } else {
         merge(&mut changed, given);

@@ -1,0 +1,283 @@
+//! What the replicas of this daemon share: one decides, and all show what it has decided.
+//!
+//! A number is shown only once it is written where every replica sees it. So whoever leads next
+//! begins with it, and no reader gets a newer number from one replica and an older one from
+//! another that has taken over since. Numbers that stay the same are shown with their new ages and
+//! reasons at once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use tokio::sync::watch;
+use tracing::{error, info};
+
+use crate::clock::Clock;
+use crate::collect::cluster::Sighting;
+use crate::daemon::ticks::RESTORE_MAX;
+use crate::decide::{NoData, Undecided};
+use crate::fleet::VariantKey;
+use crate::leader::Leadership;
+use crate::leader::share::{BODY_MAX, Document, Draft, EMPTY, Place, Seat, Term};
+use crate::pipeline::Number;
+use crate::publish::state::shared::{self, Arrival, Receipt, Shared};
+use crate::publish::{Decided, Published};
+use crate::units::Replicas;
+
+/// How often the decisions are written though no number has changed, so that their ages stay true.
+/// It is well below the 45 s from which a decision is no longer fresh.
+const REFRESH: Duration = Duration::from_secs(10);
+
+/// Drafts that are remembered while they wait to be written. Only the latest is written, so it
+/// takes an API server that answers some and forgets others to have many.
+const SENT_MAX: usize = 16;
+
+/// What a replica may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It decides, in this term.
+    Leads(Term),
+    /// It shows what the leader has decided.
+    Follows,
+}
+
+/// Where what is shared comes from and goes to.
+pub(crate) struct Channels {
+    pub(crate) leadership: watch::Receiver<Leadership>,
+    pub(crate) seat: watch::Receiver<Seat>,
+    pub(crate) sightings: watch::Receiver<Option<Sighting>>,
+    pub(crate) drafts: watch::Sender<Option<Draft>>,
+}
+
+/// A replica's part.
+pub(crate) struct Sharing {
+    clock: Clock,
+    channels: Channels,
+    /// What is written where every replica sees it.
+    committed: BTreeMap<VariantKey, Decided>,
+    generation: u64,
+    decided_by: Option<String>,
+    /// Which document this is from.
+    place: Option<Place>,
+    /// What we have asked to be written and has not been yet, the oldest first.
+    sent: VecDeque<Sent>,
+    drafts: u64,
+    sent_at: Option<Duration>,
+    /// The term in which we have taken over the document.
+    term: Option<Term>,
+    /// Whether a failure was said that is not over.
+    troubled: bool,
+}
+
+struct Sent {
+    number: u64,
+    decided: BTreeMap<VariantKey, Decided>,
+}
+
+impl Sharing {
+    pub(crate) fn new(clock: Clock, channels: Channels) -> Self {
+        Self {
+            clock,
+            channels,
+            committed: BTreeMap::new(),
+            generation: 0,
+            decided_by: None,
+            place: None,
+            sent: VecDeque::new(),
+            drafts: 0,
+            sent_at: None,
+            term: None,
+            troubled: false,
+        }
+    }
+
+    /// Waits until there is something to take in.
+    pub(crate) async fn changed(&mut self) {
+        let Channels { leadership: _, seat, sightings, drafts: _ } = &mut self.channels;
+        let ended = tokio::select! {
+            changed = seat.changed() => changed.is_err(),
+            changed = sightings.changed() => changed.is_err(),
+        };
+        if ended {
+            // Whoever tells us has ended, and tells us no more.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Takes in what has been written, by us or by others, and says what we may do now.
+    pub(crate) fn stand(&mut self) -> Standing {
+        let leads = self.channels.leadership.borrow().leads(self.clock.elapsed());
+        let seat = self.channels.seat.borrow_and_update().clone();
+        let standing = match seat {
+            Seat::Writer { term, inherited, written, place } => {
+                if self.term != Some(term) {
+                    self.term = Some(term);
+                    self.sent.clear();
+                    self.sent_at = None;
+                    if let Some(document) = inherited {
+                        self.adopt(&document, Arrival::Late, self.clock.elapsed());
+                    }
+                    self.place = Some(place.clone());
+                }
+                // What has been written is in force, even if we have lost the lead since.
+                while let Some(sent) = self.sent.pop_front_if(|sent| sent.number <= written) {
+                    self.committed = sent.decided;
+                    self.place = Some(place.clone());
+                }
+                if leads { Standing::Leads(term) } else { Standing::Follows }
+            }
+            Seat::Reader => {
+                (self.term, self.sent_at) = (None, None);
+                self.sent.clear();
+                Standing::Follows
+            }
+        };
+        let sighting = self.channels.sightings.borrow_and_update().clone();
+        if let Some(sighting) = sighting {
+            self.see(&sighting);
+        }
+        standing
+    }
+
+    fn see(&mut self, sighting: &Sighting) {
+        let document = match Document::read(&sighting.object) {
+            Ok(document) => document,
+            Err(problem) => return self.say(&problem),
+        };
+        let arrival = if sighting.prompt { Arrival::Prompt } else { Arrival::Late };
+        self.adopt(&document, arrival, sighting.elapsed);
+    }
+
+    /// Takes over a document, unless we have taken over it or a later one.
+    fn adopt(&mut self, document: &Document, arrival: Arrival, elapsed: Duration) {
+        let Document { place, holder, body } = document;
+        let known = self.place.as_ref().filter(|known| known.history == place.history);
+        if known.is_some_and(|known| known.position >= place.position) {
+            return;
+        }
+        // A leader that found nothing has claimed the document and not decided yet.
+        if &**body == EMPTY {
+            self.place = Some(place.clone());
+            return;
+        }
+        let now = self.clock.now();
+        let Shared { generation, mut decided } =
+            match shared::decode(body, Receipt { elapsed, now, arrival, holder }) {
+                Ok(read) => read,
+                Err(problem) => return self.say(&problem),
+            };
+        self.recovered();
+        self.place = Some(place.clone());
+        if self.committed.is_empty() {
+            decided.retain(|_, decided| within_memory(elapsed, decided));
+        }
+        let leads = self.channels.leadership.borrow().leads(elapsed);
+        if self.decided_by.as_ref() != Some(holder) && !leads {
+            info!(holder, variants = decided.len(), "Showing the decisions of the leader");
+        }
+        self.decided_by = Some(holder.clone());
+        self.generation = self.generation.max(generation);
+        self.committed = decided;
+    }
+
+    /// The numbers in force, for a pipeline that follows.
+    pub(crate) fn numbers(&self) -> BTreeMap<VariantKey, Number> {
+        let number = |decided: &Decided| Number {
+            desired: desired(decided),
+            inputs_at: decided.decision.inputs_at,
+        };
+        self.committed.iter().map(|(key, decided)| (key.clone(), number(decided))).collect()
+    }
+
+    /// Of what a tick has found, what may be shown now; asks for the rest to be written.
+    pub(crate) fn compose(&mut self, standing: Standing, found: &Published) -> Published {
+        let mut shown = found.clone();
+        match standing {
+            Standing::Leads(term) => {
+                self.offer(term, found);
+                self.decided_by = self.channels.leadership.borrow().holder.clone();
+                self.generation = self.generation.max(found.generation);
+                self.keep_back(&mut shown);
+            }
+            Standing::Follows => {
+                shown.generation = self.generation;
+                for (key, variant) in &mut shown.variants {
+                    variant.decided = self.committed.get(key).cloned();
+                    variant.undecided = variant.decided.is_none().then_some(NOT_SHARED);
+                }
+            }
+        }
+        shown.decided_by.clone_from(&self.decided_by);
+        shown
+    }
+
+    /// Shows a leader's decisions where their numbers are written, else those that are.
+    fn keep_back(&mut self, shown: &mut Published) {
+        for (key, variant) in &mut shown.variants {
+            let Some(new) = &variant.decided else { continue };
+            match self.committed.get_mut(key) {
+                Some(known) if desired(new) == desired(known) => known.clone_from(new),
+                Some(known) => variant.decided = Some(known.clone()),
+                None => (variant.decided, variant.undecided) = (None, Some(NOT_SHARED)),
+            }
+        }
+    }
+
+    /// Asks for the decisions to be written when a number has changed, and from time to time.
+    fn offer(&mut self, term: Term, found: &Published) {
+        let decided = |(key, variant): (&VariantKey, &crate::publish::PublishedVariant)| {
+            Some((key.clone(), variant.decided.clone()?))
+        };
+        let decided: BTreeMap<VariantKey, Decided> =
+            found.variants.iter().filter_map(decided).collect();
+        let elapsed = self.clock.elapsed();
+        let due = self.sent_at.is_none_or(|at| elapsed.saturating_sub(at) >= REFRESH);
+        let latest = self.sent.back().map_or(&self.committed, |sent| &sent.decided);
+        if !due && same_numbers(latest, &decided) {
+            return;
+        }
+        let body = match shared::encode(self.clock.now(), elapsed, found, BODY_MAX) {
+            Ok(body) => body.into(),
+            Err(problem) => return self.say(&problem),
+        };
+        self.recovered();
+        self.drafts += 1;
+        self.sent_at = Some(elapsed);
+        self.channels.drafts.send_replace(Some(Draft { number: self.drafts, term, body }));
+        if self.sent.len() >= SENT_MAX {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(Sent { number: self.drafts, decided });
+    }
+
+    fn say(&mut self, problem: &(dyn std::error::Error + 'static)) {
+        if !std::mem::replace(&mut self.troubled, true) {
+            let source = problem.source().map(ToString::to_string);
+            error!(error = %problem, source, "The decisions cannot be shared; no number changes");
+        }
+    }
+
+    fn recovered(&mut self) {
+        if std::mem::take(&mut self.troubled) {
+            info!("The decisions can be shared again");
+        }
+    }
+}
+
+const NOT_SHARED: Undecided = Undecided(NoData::NotShared);
+
+/// Whether a number is young enough to be taken over by a replica that knows nothing. In a longer
+/// absence whoever has scaled by hand knows better.
+fn within_memory(elapsed: Duration, decided: &Decided) -> bool {
+    let age = SignedDuration::try_from(elapsed.saturating_sub(decided.elapsed));
+    age.is_ok_and(|age| age <= RESTORE_MAX)
+}
+
+fn desired(decided: &Decided) -> Replicas {
+    decided.decision.desired()
+}
+
+fn same_numbers(a: &BTreeMap<VariantKey, Decided>, b: &BTreeMap<VariantKey, Decided>) -> bool {
+    a.len() == b.len()
+        && a.iter().zip(b).all(|((a, one), (b, other))| a == b && desired(one) == desired(other))
+}

@@ -1,0 +1,75 @@
+//! Numbers that are in force without having been decided here: those of before a restart, and those
+//! of another replica, which is followed so as to go on from where it is.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::decide::Basis;
+use crate::decide::enforce::{History, Published};
+use crate::fleet::VariantKey;
+use crate::observe::Inputs;
+use crate::pipeline::{Decisions, InForce, Pipeline};
+use crate::units::Replicas;
+
+/// A number that is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    /// How many replicas there should be.
+    pub desired: Replicas,
+    /// When the data that it rests on was current.
+    pub inputs_at: Timestamp,
+}
+
+impl Pipeline {
+    /// Takes over a number that was in force before a restart, with the instant of the data that
+    /// it rests on. It stays in force until there is data to decide on.
+    pub fn restore(
+        &mut self,
+        now: Timestamp,
+        variant: VariantKey,
+        desired: Replicas,
+        inputs_at: Timestamp,
+    ) {
+        let history = History::starting(now, desired);
+        let (basis, at_zero) = (Basis::Held, false);
+        let in_force = InForce { desired, inputs_at, basis, restored: true, at_zero, history };
+        self.in_force.insert(variant, in_force);
+    }
+
+    /// Takes in what another replica has decided, and what has arrived here, so that windows and
+    /// histories are warm when it is our turn to decide. The numbers in force are then these.
+    ///
+    /// What is returned is what would have been decided here; it is not in force.
+    pub fn follow(
+        &mut self,
+        now: Timestamp,
+        inputs: &Inputs,
+        numbers: &BTreeMap<VariantKey, Number>,
+    ) -> Decisions {
+        self.take_over(now, numbers);
+        let found = self.consider(now, inputs);
+        for decision in &found.decisions {
+            if let Some(number) = numbers.get(&decision.variant) {
+                self.remember_one(now, decision, *number);
+            }
+        }
+        found
+    }
+
+    /// Goes on from numbers that another replica has put in force.
+    pub fn take_over(&mut self, now: Timestamp, numbers: &BTreeMap<VariantKey, Number>) {
+        for (key, Number { desired, inputs_at }) in numbers {
+            match self.in_force.get_mut(key) {
+                None => self.restore(now, key.clone(), *desired, *inputs_at),
+                Some(known) if known.desired != *desired => {
+                    let change = Published { before: known.desired, after: *desired };
+                    known.history.record(now, *desired, change, &self.policy.behavior);
+                    known.desired = *desired;
+                    known.inputs_at = *inputs_at;
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The decisions as one replica tells the others: the numbers with their ages and reasons.
+//!
+//! Unlike the file of a restart, it has everything that a surface shows of a decision, so that each
+//! replica shows the same.
+//!
+//! # Shape
+//!
+//! ```json
+//! {"version":1,"generation":812,"written":"2026-11-21T09:30:01Z","decisions":[{
+//!   "namespace":"shop","variant":"llama-l4","model":"meta/llama",
+//!   "at":"2026-11-21T09:30:00Z","age":0.4,"basis":"fresh","current":2,"min":1,"max":8,
+//!   "steps":[{"stage":"analyze","before":2,"after":3,"reason":"spare_low","text":"KV spare low (0.045 < 0.100)"}]}]}
+//! ```
+//!
+//! About 400 bytes a decision. When all of them are too large, the texts are left out, which leaves
+//! about 300, and the reason says who decided.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::decide::{Basis, Decision, Reason, Stage, Step, Told};
+use crate::fleet::{Bounds, ModelKey, ModelName, Namespace, VariantKey, VariantName};
+use crate::publish::{Decided, Published};
+use crate::units::Replicas;
+
+/// The version of the document's shape; another one is refused.
+const VERSION: u32 = 1;
+
+/// The decisions of a document.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shared {
+    /// The generation that they belong to.
+    pub generation: u64,
+    /// The decisions, with their ages on our monotonic clock.
+    pub decided: BTreeMap<VariantKey, Decided>,
+}
+
+/// How a document reached us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt<'a> {
+    /// When, on our monotonic clock.
+    pub elapsed: Duration,
+    /// When, on the wall clock.
+    pub now: Timestamp,
+    /// Whether it came as soon as it was written.
+    pub arrival: Arrival,
+    /// Who wrote it.
+    pub holder: &'a str,
+}
+
+/// Whether a document came as soon as it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It did: its ages are as it says, whatever the clocks of two machines say.
+    Prompt,
+    /// It may have lain there for long: its ages are larger by what the clocks say.
+    Late,
+}
+
+/// Why a document cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum SharedError {
+    /// It is too large.
+    #[error("the decisions of {variants} variants take {bytes} bytes, of which {bytes_max} fit")]
+    TooLarge {
+        /// How many variants have a decision.
+        variants: usize,
+        /// What they take without texts.
+        bytes: usize,
+        /// What fits.
+        bytes_max: usize,
+    },
+    /// It is something else.
+    #[error("the decisions that are shared are not a document of version {VERSION}")]
+    Shape(#[source] serde_json::Error),
+    /// It is of another version, or says what cannot be.
+    #[error("the decisions that are shared: {0}")]
+    Content(String),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    version: u32,
+    generation: u64,
+    written: Timestamp,
+    decisions: Vec<Line>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    namespace: String,
+    variant: String,
+    model: String,
+    at: Timestamp,
+    age: f64,
+    basis: LineBasis,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current: Option<u32>,
+    min: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max: Option<u32>,
+    steps: Vec<LineStep>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LineBasis {
+    Fresh,
+    Held,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LineStep {
+    stage: String,
+    before: u32,
+    after: u32,
+    reason: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    text: String,
+}
+
+// === writing ===
+
+/// Writes the decisions, at `now` on the wall clock and `elapsed` on the monotonic one.
+///
+/// # Errors
+///
+/// They do not fit into `bytes_max` even without texts.
+pub fn encode(
+    now: Timestamp,
+    elapsed: Duration,
+    published: &Published,
+    bytes_max: usize,
+) -> Result<String, SharedError> {
+    let decided = published.variants.values().filter_map(|variant| variant.decided.as_ref());
+    let decisions = decided.map(|decided| line(elapsed, decided)).collect();
+    let generation = published.generation;
+    let mut document = Document { version: VERSION, generation, written: now, decisions };
+    let whole = serde_json::to_string(&document).map_err(SharedError::Shape)?;
+    if whole.len() <= bytes_max {
+        return Ok(whole);
+    }
+    for step in document.decisions.iter_mut().flat_map(|line| &mut line.steps) {
+        step.text.clear();
+    }
+    let short = serde_json::to_string(&document).map_err(SharedError::Shape)?;
+    let (variants, bytes) = (document.decisions.len(), short.len());
+    if bytes <= bytes_max {
+        Ok(short)
+    } else {
+        Err(SharedError::TooLarge { variants, bytes, bytes_max })
+    }
+}
+
+fn line(elapsed: Duration, decided: &Decided) -> Line {
+    let Decided { decision, at, elapsed: decided_at } = decided;
+    let Decision { variant, model, current, bounds, steps, inputs_at: _, basis } = decision;
+    Line {
+        namespace: variant.namespace.as_str().to_owned(),
+        variant: variant.variant.as_str().to_owned(),
+        model: model.model.as_str().to_owned(),
+        at: *at,
+        age: elapsed.saturating_sub(*decided_at).as_secs_f64(),
+        basis: match basis {
+            Basis::Fresh => LineBasis::Fresh,
+            Basis::Held => LineBasis::Held,
+        },
+        current: current.map(Replicas::count),
+        min: bounds.min().count(),
+        max: bounds.max().map(Replicas::count),
+        steps: steps.iter().map(line_step).collect(),
+    }
+}
+
+fn line_step(step: &Step) -> LineStep {
+    let Step { stage, before, after, reason } = step;
+    LineStep {
+        stage: stage.label().to_owned(),
+        before: before.count(),
+        after: after.count(),
+        reason: reason.label().to_owned(),
+        text: reason.to_string(),
+    }
+}
+
+// === reading ===
+
+/// Reads the decisions.
+///
+/// # Errors
+///
+/// The text is not such a document, or has a decision that cannot be. None of it is used then.
+pub fn decode(text: &str, receipt: Receipt<'_>) -> Result<Shared, SharedError> {
+    let document: Document = serde_json::from_str(text).map_err(SharedError::Shape)?;
+    let Document { version, generation, written, decisions } = document;
+    if version != VERSION {
+        return Err(SharedError::Content(format!("version {version}, not {VERSION}")));
+    }
+    let lain = match receipt.arrival {
+        Arrival::Prompt => Duration::ZERO,
+        // Where the writer's clock is ahead, the difference is negative and means nothing.
+        Arrival::Late => {
+            Duration::try_from(receipt.now.duration_since(written)).unwrap_or_default()
+        }
+    };
+    let impossible =
+        |index| SharedError::Content(format!("decisions[{index}] says what cannot be"));
+    let decided = decisions.into_iter().enumerate().map(|(index, line)| {
+        let decided = line.decided(receipt, lain).ok_or_else(|| impossible(index))?;
+        Ok((decided.decision.variant.clone(), decided))
+    });
+    Ok(Shared { generation, decided: decided.collect::<Result<_, SharedError>>()? })
+}
+
+/// A count that may be missing.
+fn count(count: Option<u32>) -> Result<Option<Replicas>, Impossible> {
+    count.map(|count| Replicas::new(count).ok_or(Impossible)).transpose()
+}
+
+/// A count that is larger than any can be.
+struct Impossible;
+
+impl Line {
+    fn decided(self, receipt: Receipt<'_>, lain: Duration) -> Option<Decided> {
+        let namespace = Namespace::new(&self.namespace)?;
+        let steps: Option<Vec<Step>> =
+            self.steps.into_iter().map(|step| step.step(receipt.holder)).collect();
+        let steps = steps.filter(|steps| !steps.is_empty())?;
+        let age = Duration::try_from_secs_f64(self.age).ok()?;
+        let decision = Decision {
+            variant: VariantKey {
+                namespace: namespace.clone(),
+                variant: VariantName::new(&self.variant)?,
+            },
+            model: ModelKey { namespace, model: ModelName::new(&self.model)? },
+            current: count(self.current).ok()?,
+            bounds: Bounds::new(Replicas::new(self.min)?, count(self.max).ok()?)?,
+            steps,
+            inputs_at: self.at,
+            basis: match self.basis {
+                LineBasis::Fresh => Basis::Fresh,
+                LineBasis::Held => Basis::Held,
+            },
+        };
+        let elapsed = receipt.elapsed.saturating_sub(age).saturating_sub(lain);
+        Some(Decided { decision, at: self.at, elapsed })
+    }
+}
+
+impl LineStep {
+    fn step(self, holder: &str) -> Option<Step> {
+        let said = Some(self.text).filter(|text| !text.is_empty());
+        let text = said.unwrap_or_else(|| format!("decided by {holder}"));
+        Some(Step {
+            stage: Stage::ALL.into_iter().find(|stage| stage.label() == self.stage)?,
+            before: Replicas::new(self.before)?,
+            after: Replicas::new(self.after)?,
+            reason: Reason::Told(Told::new(&self.reason, text)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::NoData;
+    use crate::fleet::VariantSpec;
+    use crate::observe::Observation;
+    use crate::publish::PublishedVariant;
+
+    const NOW: Duration = Duration::from_secs(5000);
+
+    fn n(count: u32) -> Replicas {
+        Replicas::saturating(count)
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    fn step(stage: Stage, before: u32, after: u32, reason: Reason) -> Step {
+        Step { stage, before: n(before), after: n(after), reason }
+    }
+
+    fn published(variants: u32) -> Published {
+        let variant = |index: u32| {
+            let spec = VariantSpec::example(&format!("variant-{index}"));
+            let decision = Decision {
+                variant: spec.key.clone(),
+                model: spec.model_key(),
+                current: Some(n(2)),
+                bounds: spec.bounds,
+                steps: vec![
+                    step(Stage::Hold, 2, 2, Reason::NoData(NoData::NoFreshReplica)),
+                    step(Stage::Bounds, 2, 3, Reason::BelowMin(n(3))),
+                ],
+                inputs_at: at(-7),
+                basis: Basis::Held,
+            };
+            let elapsed = NOW.saturating_sub(Duration::from_secs(7));
+            let decided = Some(Decided { decision, at: at(-7), elapsed });
+            let observation = Observation::of_nothing(spec.bounds);
+            let key = spec.key.clone();
+            let variant =
+                PublishedVariant { spec, observation, report: None, decided, undecided: None };
+            (key, variant)
+        };
+        let variants = (0..variants).map(variant).collect();
+        Published { generation: 12, variants, ..Published::default() }
+    }
+
+    fn receipt(arrival: Arrival, clock: i64) -> Receipt<'static> {
+        Receipt { elapsed: Duration::from_hours(25), now: at(clock), arrival, holder: "a" }
+    }
+
+    fn said(decision: &Decision) -> Vec<(String, &'static str)> {
+        decision.steps.iter().map(|it| (it.to_string(), it.reason.label())).collect()
+    }
+
+    #[test]
+    fn what_is_read_shows_what_was_written() {
+        let before = published(3);
+        let text = encode(at(0), NOW, &before, usize::MAX).unwrap();
+        let shared = decode(&text, receipt(Arrival::Prompt, 0)).unwrap();
+        assert_eq!((shared.generation, shared.decided.len()), (12, 3));
+        for (key, decided) in &shared.decided {
+            let original = before.variants[key].decided.as_ref().unwrap();
+            let (read, wrote) = (&decided.decision, &original.decision);
+            assert_eq!(read.desired(), wrote.desired());
+            assert_eq!(read.unconstrained(), wrote.unconstrained());
+            assert_eq!((read.basis, read.bounds), (wrote.basis, wrote.bounds));
+            assert_eq!((read.current, read.inputs_at), (wrote.current, wrote.inputs_at));
+            assert_eq!((decided.at, said(read)), (original.at, said(wrote)));
+        }
+    }
+
+    #[test]
+    fn an_age_never_depends_on_two_clocks_when_the_document_came_at_once() {
+        let text = encode(at(0), NOW, &published(1), usize::MAX).unwrap();
+        let age = |arrival, clock| {
+            let receipt = receipt(arrival, clock);
+            let shared = decode(&text, receipt).unwrap();
+            let decided = shared.decided.into_values().next().unwrap();
+            receipt.elapsed.saturating_sub(decided.elapsed).as_secs()
+        };
+        for clock in [-3600, 0, 3600] {
+            assert_eq!(age(Arrival::Prompt, clock), 7, "our clock is {clock} s ahead");
+        }
+        assert_eq!(age(Arrival::Late, 600), 607, "it has lain there for ten minutes");
+        assert_eq!(age(Arrival::Late, -600), 7, "an age is never made smaller");
+    }
+
+    #[test]
+    fn what_is_too_large_loses_its_texts_first_and_is_then_refused() {
+        let fleet = published(100);
+        let whole = encode(at(0), NOW, &fleet, usize::MAX).unwrap();
+        let short = encode(at(0), NOW, &fleet, whole.len() - 1).unwrap();
+        assert!(short.len() < whole.len());
+        let shared = decode(&short, receipt(Arrival::Prompt, 0)).unwrap();
+        let decided = shared.decided.values().next().unwrap();
+        let because = decided.decision.because().unwrap();
+        assert_eq!(because.to_string(), "bounds: 2 -> 3, decided by a");
+        assert_eq!(because.reason.label(), "below_min");
+        let refused = encode(at(0), NOW, &fleet, short.len() - 1).unwrap_err().to_string();
+        assert!(refused.contains("100 variants"), "{refused}");
+        // What docs/high-availability.md says of the size.
+        let (whole, short) = (whole.len() / 100, short.len() / 100);
+        assert!(whole < 400 && short < 300, "{whole}, {short}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_as_a_whole() {
+        let good = encode(at(0), NOW, &published(2), usize::MAX).unwrap();
+        let bad = [
+            "{}".to_owned(),
+            "[".to_owned(),
+            good.replacen("\"version\":1", "\"version\":2", 1),
+            good.replacen("\"after\":3", "\"after\":3000000", 1),
+            good.replacen("\"stage\":\"hold\"", "\"stage\":\"guess\"", 1),
+            good.replacen("\"age\":7.0", "\"age\":-7.0", 1),
+            good.replacen("\"min\":1", "\"min\":9", 1),
+        ];
+        for text in bad {
+            assert_ne!(text, good, "the test has changed something");
+            assert!(decode(&text, receipt(Arrival::Prompt, 0)).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Several replicas, of which one decides: whole daemons against an API server that is scripted.
+//!
+//! The paces are short enough for a test; nothing here measures them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll::clock::Clock;
+use plimsoll::decide::Decision;
+use plimsoll::decide::enforce::Behavior;
+use plimsoll::fleet::VariantKey;
+use plimsoll::leader::elect::Elector;
+use plimsoll::leader::share::{Desk, Document, Draft, Seat, Term};
+use plimsoll::leader::{Leadership, Pace, Settings};
+use plimsoll::observe::ScrapeFailure;
+use plimsoll::pipeline::{Decisions, Number, Pipeline, Policy};
+use plimsoll::simulate::replica::stats::Stats;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::cluster::fake::FakeCluster;
+use crate::daemon::{Engine, Running, stats};
+use crate::events::{a_cluster_with_an_engine, configuration};
+use crate::pipeline::{IDLE, World, at, policy, spec};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/plimsoll/leases";
+const CONFIG_MAPS: &str = "/api/v1/namespaces/plimsoll/configmaps";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
+const PATIENCE: Duration = Duration::from_mins(1);
+
+const PACE: Pace = Pace {
+    lease_duration: Duration::from_secs(2),
+    renew_deadline: Duration::from_millis(1500),
+    retry_period: Duration::from_millis(100),
+};
+
+/// A daemon that takes part in the election.
+async fn replica(fake: &FakeCluster, engine: &Engine, who: &str) -> Running {
+    let folder = TempDir::new().unwrap();
+    let election = format!(
+        ", leader_election: {{enabled: true, namespace: plimsoll, identity: {who}, \
+         lease_duration: 2s, renew_deadline: 1500ms, retry_period: 100ms}}"
+    );
+    let text = configuration(&folder, fake, engine, &election);
+    Running::start_in(folder, &text).await
+}
+
+async fn variant(daemon: &Running) -> (Value, Value) {
+    let decisions = daemon.ask("GET", "/api/v1/decisions").await.1;
+    let decisions: Value = serde_json::from_str(&decisions).unwrap();
+    (decisions["decided_by"].clone(), decisions["variants"][0].clone())
+}
+
+fn holder(leases: &[Value]) -> &str {
+    leases.first().and_then(|it| it["spec"]["holderIdentity"].as_str()).unwrap_or_default()
+}
+
+fn decided(fake: &FakeCluster) -> Value {
+    let document = fake.objects(CONFIG_MAPS).pop().unwrap_or_default();
+    let body = document["data"]["decisions.json"].as_str().unwrap_or("{}").to_owned();
+    serde_json::from_str(&body).unwrap()
+}
+
+async fn leads(daemon: &Running) -> bool {
+    daemon.sample("plimsoll_leader ").await == Some(1.0)
+}
+
+#[tokio::test]
+async fn followers_show_the_leaders_numbers_with_their_reasons() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let first = replica(&fake, &engine, "first").await;
+    first.until_desired("llama", Some(1.0)).await;
+    let second = replica(&fake, &engine, "second").await;
+    second.until_desired("llama", Some(1.0)).await;
+    engine.show(Stats { waiting: 20, ..stats(950) });
+    first.until_desired("llama", Some(2.0)).await;
+    second.until_desired("llama", Some(2.0)).await;
+    assert!(leads(&first).await && !leads(&second).await);
+    for daemon in [&first, &second] {
+        assert_eq!(daemon.ask("GET", "/readyz").await.0, 200, "ready, leading or not");
+        let (by, variant) = variant(daemon).await;
+        assert!(by.as_str().unwrap().starts_with("first_"), "{by}");
+        let step = &variant["steps"][0];
+        assert_eq!((&step["stage"], &step["after"]), (&"analyze".into(), &2.into()), "{variant}");
+        assert!(step["text"].as_str().unwrap().contains("spare"), "{variant}");
+        assert!(variant["because"].as_str().unwrap().contains("1 -> 2"), "{variant}");
+        assert!(variant["age_seconds"].as_f64().unwrap() < 45.0, "{variant}");
+        assert_eq!(variant["replicas"].as_array().unwrap().len(), 1, "it has looked itself");
+    }
+    // What is counted and told is the leader's.
+    assert_eq!(second.sample("plimsoll_desired_changes_total").await, None);
+    let events = fake.until(EVENTS, |events| !events.is_empty()).await;
+    let [event] = events.as_slice() else { panic!("one change, {events:#?}") };
+    assert_eq!(event["reason"], "ScaledUp");
+    second.end().await;
+    first.end().await;
+}
+
+#[tokio::test]
+async fn a_leader_that_ends_hands_over_at_once_and_no_number_changes() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let first = replica(&fake, &engine, "first").await;
+    first.until_desired("llama", Some(1.0)).await;
+    engine.show(Stats { waiting: 20, ..stats(950) });
+    first.until_desired("llama", Some(2.0)).await;
+    // What the load asks for from here on is what is in force.
+    engine.show(stats(600));
+    let second = replica(&fake, &engine, "second").await;
+    second.until_desired("llama", Some(2.0)).await;
+    let mut seen = second.daemon.published();
+    first.end().await;
+    fake.until(LEASES, |leases| holder(leases).starts_with("second_")).await;
+    second.until_sample("plimsoll_leader ", 1.0).await;
+    let by_us = |it: &Arc<plimsoll::publish::Published>| {
+        it.decided_by.as_ref().is_some_and(|by| by.starts_with("second_"))
+    };
+    let reached = tokio::time::timeout(PATIENCE, async {
+        loop {
+            seen.changed().await.unwrap();
+            let now = seen.borrow_and_update().clone();
+            let desired = now.variants.values().next().and_then(|it| it.decided.clone());
+            assert_eq!(desired.unwrap().decision.desired().count(), 2);
+            if by_us(&now) {
+                return;
+            }
+        }
+    });
+    reached.await.unwrap();
+    second.end().await;
+}
+
+#[tokio::test]
+async fn a_leader_that_vanishes_is_followed_by_one_that_changes_no_number() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    // Somebody who held the Lease, wrote a number and was never heard of again.
+    let lease = json!({
+        "metadata": {"name": "plimsoll", "uid": "u"},
+        "spec": {"holderIdentity": "gone", "leaseDurationSeconds": 2, "leaseTransitions": 7,
+                 "renewTime": "2026-11-21T09:30:00.000000Z"},
+    });
+    fake.put(LEASES, &lease);
+    let written = Clock::start().now();
+    let body = json!({"version": 1, "generation": 812, "written": written, "decisions": [{
+        "namespace": "shop", "variant": "llama", "model": "m", "at": written, "age": 0.5,
+        "basis": "fresh", "current": 3, "min": 1, "max": 8,
+        "steps": [{"stage": "analyze", "before": 3, "after": 4, "reason": "spare_low",
+                   "text": "KV spare low (0.045 < 0.100)"}],
+    }]});
+    let document = json!({
+        "metadata": {"name": "plimsoll-decisions", "uid": "history"},
+        "data": {"term": "7", "sequence": "90", "holder": "gone",
+                 "decisions.json": body.to_string()},
+    });
+    fake.put(CONFIG_MAPS, &document);
+    let daemon = replica(&fake, &engine, "next").await;
+    daemon.until_desired("llama", Some(4.0)).await;
+    let (by, shown) = variant(&daemon).await;
+    assert_eq!(by, "gone", "it is shown before anybody leads");
+    assert_eq!(shown["because"], "analyze: 3 -> 4, KV spare low (0.045 < 0.100)");
+    daemon.until_sample("plimsoll_leader ", 1.0).await;
+    fake.until(CONFIG_MAPS, |all| {
+        let document = &all[0]["data"];
+        document["term"] == "8" && document["sequence"].as_str().unwrap() > "91"
+    })
+    .await;
+    // A minute's window of idle engines is not over, so nothing may be lowered yet.
+    assert_eq!(
+        decided(&fake)["decisions"][0]["steps"].as_array().unwrap().last().unwrap()["after"],
+        4
+    );
+    assert!(decided(&fake)["generation"].as_u64().unwrap() >= 812, "{}", decided(&fake));
+    assert_eq!(fake.objects(LEASES)[0]["spec"]["leaseTransitions"], 8);
+    assert_eq!(daemon.desired("llama").await, Some(4.0));
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_number_is_shown_only_when_it_is_written() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let daemon = replica(&fake, &engine, "only").await;
+    daemon.until_desired("llama", Some(1.0)).await;
+    fake.refuse(CONFIG_MAPS);
+    engine.show(Stats { waiting: 20, ..stats(950) });
+    // It has decided: it tries to write.
+    let tried = || fake.requests("PUT", CONFIG_MAPS) + fake.requests("GET", CONFIG_MAPS);
+    let before = tried();
+    tokio::time::timeout(PATIENCE, async {
+        while tried() < before + 3 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(daemon.desired("llama").await, Some(1.0));
+    fake.allow(CONFIG_MAPS);
+    daemon.until_desired("llama", Some(2.0)).await;
+    assert_eq!(decided(&fake)["decisions"][0]["steps"][0]["after"], 2);
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn without_permissions_the_daemon_says_so_and_keeps_what_runs() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    fake.refuse(LEASES);
+    let daemon = replica(&fake, &engine, "only").await;
+    daemon.until_sample("plimsoll_leader ", 0.0).await;
+    tokio::time::timeout(PATIENCE, async {
+        while fake.requests("GET", LEASES) < 3 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(daemon.desired("llama").await, None);
+    let (_, shown) = variant(&daemon).await;
+    assert!(shown["because"].as_str().unwrap().contains("shared by the replicas"), "{shown}");
+    fake.allow(LEASES);
+    daemon.until_desired("llama", Some(1.0)).await;
+    daemon.end().await;
+}
+
+fn settings(who: &str) -> Settings {
+    Settings {
+        namespace: "plimsoll".to_owned(),
+        name: "plimsoll".to_owned(),
+        identity: who.to_owned(),
+        pace: PACE,
+    }
+}
+
+/// Someone who believes that they lead until the end of time.
+struct Believer {
+    drafts: watch::Sender<Option<Draft>>,
+    seat: watch::Receiver<Seat>,
+    leadership: watch::Sender<Leadership>,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+impl Believer {
+    fn start(fake: &FakeCluster, who: &str) -> Self {
+        let leads = Leadership { until: Some(Duration::MAX), holder: Some(who.to_owned()) };
+        let (leadership, believed) = watch::channel(leads);
+        let (drafts, to_write) = watch::channel(None);
+        let clock = Clock::start();
+        let (desk, seat) = Desk::new(fake.client(), settings(who), clock, believed, to_write);
+        let (stop, tracker) = (CancellationToken::new(), TaskTracker::new());
+        tracker.spawn(desk.run(stop.clone()));
+        Self { drafts, seat, leadership, _stop: stop.drop_guard() }
+    }
+
+    async fn until(&mut self, is: impl FnMut(&Seat) -> bool) -> Seat {
+        tokio::time::timeout(PATIENCE, self.seat.wait_for(is)).await.unwrap().unwrap().clone()
+    }
+
+    async fn until_writer(&mut self) -> Term {
+        match self.until(|seat| *seat != Seat::Reader).await {
+            Seat::Writer { term, .. } => term,
+            Seat::Reader => unreachable!("waited for"),
+        }
+    }
+
+    fn write(&self, number: u64, term: Term, body: &str) {
+        self.drafts.send_replace(Some(Draft { number, term, body: body.into() }));
+    }
+}
+
+#[tokio::test]
+async fn a_deposed_leaders_late_write_is_refused() {
+    let fake = FakeCluster::start().await;
+    let mut old = Believer::start(&fake, "old");
+    let term = old.until_writer().await;
+    old.write(1, term, "old 1");
+    old.until(|seat| matches!(seat, Seat::Writer { written: 1, .. })).await;
+
+    let mut new = Believer::start(&fake, "new");
+    let newer = new.until_writer().await;
+    assert!(newer > term);
+    let Seat::Writer { inherited, .. } = new.seat.borrow().clone() else { panic!("it writes") };
+    assert_eq!(&*inherited.unwrap().body, "old 1", "it goes on from what it found");
+    new.write(1, newer, "new 1");
+    new.until(|seat| matches!(seat, Seat::Writer { written: 1, .. })).await;
+
+    // The late write: of a term that is over, with a version that is gone.
+    old.leadership.send_modify(|it| it.until = None);
+    old.until(|seat| *seat == Seat::Reader).await;
+    let conflicts = fake.requests("PUT", CONFIG_MAPS);
+    old.write(2, term, "old 2");
+    old.leadership.send_modify(|it| it.until = Some(Duration::MAX));
+    let latest = old.until_writer().await;
+    assert!(latest > newer, "who leads after all has a term of its own");
+    let document: k8s_openapi::api::core::v1::ConfigMap =
+        serde_json::from_value(fake.objects(CONFIG_MAPS).pop().unwrap()).unwrap();
+    let document = Document::read(&document).unwrap();
+    assert_eq!(&*document.body, "new 1", "the draft of the old term was not written");
+    assert!(fake.requests("PUT", CONFIG_MAPS) > conflicts);
+}
+
+#[tokio::test]
+async fn a_write_on_a_version_that_is_gone_ends_in_a_new_claim() {
+    let fake = FakeCluster::start().await;
+    let mut one = Believer::start(&fake, "one");
+    let first = one.until_writer().await;
+    let mut other = Believer::start(&fake, "other");
+    let second = other.until_writer().await;
+    // It still believes, and does not know of the other's claim.
+    one.write(1, first, "late");
+    let third =
+        match one.until(|it| matches!(it, Seat::Writer { term, .. } if *term > second)).await {
+            Seat::Writer { term, .. } => term,
+            Seat::Reader => unreachable!("waited for"),
+        };
+    assert!(third > second);
+    let body = &fake.objects(CONFIG_MAPS)[0]["data"]["decisions.json"];
+    assert_eq!(*body, "{}", "what was decided in a term that is over is not written");
+}
+
+#[tokio::test]
+async fn contenders_take_turns_and_one_leads_at_a_time() {
+    let fake = FakeCluster::start().await;
+    let (clock, tracker) = (Clock::start(), TaskTracker::new());
+    let start = |who: &str| {
+        let (elector, leadership) = Elector::new(fake.client(), settings(who), clock);
+        let retire = CancellationToken::new();
+        tracker.spawn(elector.run(retire.clone()));
+        (leadership, retire)
+    };
+    let contenders: Vec<_> = ["a", "b", "c"].map(start).into();
+    let leading = || {
+        let now = clock.elapsed();
+        contenders.iter().position(|(leadership, _)| leadership.borrow().leads(now))
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..contenders.len() {
+        let leader = tokio::time::timeout(PATIENCE, async {
+            loop {
+                let fresh = leading().filter(|leader| !seen.contains(leader));
+                if let Some(leader) = fresh {
+                    return leader;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        let leader = leader.await.unwrap();
+        let now = clock.elapsed();
+        let leaders = contenders.iter().filter(|(it, _)| it.borrow().leads(now)).count();
+        assert_eq!(leaders, 1);
+        seen.insert(leader);
+        contenders[leader].1.cancel();
+    }
+    fake.until(LEASES, |leases| holder(leases).is_empty()).await;
+    assert_eq!(fake.objects(LEASES)[0]["spec"]["leaseTransitions"], 2);
+}
+
+/// One second of a leader's life.
+#[derive(Clone, Debug)]
+enum Second {
+    Load(f64, f64),
+    Fail(u32),
+    Heal,
+    Silence,
+    Scale(u32),
+}
+
+fn second() -> impl Strategy<Value = Second> {
+    prop_oneof![
+        4 => (0.0..1.2, 0.0..40.0).prop_map(|(kv, queue)| Second::Load(kv, queue)),
+        1 => (0..6_u32).prop_map(Second::Fail),
+        1 => Just(Second::Heal),
+        1 => Just(Second::Silence),
+        1 => (1..6_u32).prop_map(Second::Scale),
+    ]
+}
+
+fn numbers(decisions: &Decisions) -> BTreeMap<VariantKey, Number> {
+    let number = |decision: &Decision| {
+        let number = Number { desired: decision.desired(), inputs_at: decision.inputs_at };
+        (decision.variant.clone(), number)
+    };
+    decisions.decisions.iter().map(number).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// A follower joins at some time and takes over at another. Its first number lies between the
+    /// one in force and what the leader would have decided: a failover by itself changes nothing.
+    #[test]
+    fn who_follows_and_then_leads_goes_on_from_the_numbers_in_force(
+        seconds in prop::collection::vec((second(), 1..15_i64), 1..30),
+        join in 0_usize..10,
+        stabilised in any::<bool>(),
+    ) {
+        let behavior = if stabilised { Behavior::default() } else { policy().behavior };
+        let policy = Policy { behavior, ..policy() };
+        let mut world = World::with(policy.clone(), vec![spec("a", 1.0, (1, 6))]);
+        world.set("a", 3, IDLE);
+        let mut follower = Pipeline::new(policy);
+        let mut in_force = BTreeMap::new();
+        for (index, (second, times)) in seconds.into_iter().enumerate() {
+            let known = world.variants.get_mut("a").unwrap();
+            match second {
+                Second::Load(kv, queue) => known.load = (kv, queue),
+                Second::Fail(index) => drop(known.failing.insert(index, ScrapeFailure::Timeout)),
+                Second::Heal => {
+                    known.failing.clear();
+                    known.silent.clear();
+                }
+                Second::Silence => known.silent = vec![0, 1, 2, 3, 4, 5],
+                Second::Scale(count) => {
+                    known.listed = count;
+                    known.scale = crate::pipeline::known(count, count);
+                }
+            }
+            for tick in 1..=times {
+                let inputs = world.inputs();
+                let now = at(world.second);
+                let before = in_force.clone();
+                let decisions = world.tick();
+                // The leader vanishes at the end of each stretch.
+                if index > join && tick == times {
+                    let mut next = follower.clone();
+                    next.take_over(now, &before);
+                    let taken = next.tick(now, &inputs);
+                    for (key, before) in &before {
+                        let of = |all: &Decisions| numbers(all)[key].desired;
+                        let (leader, follower) = (of(&decisions), of(&taken));
+                        let before = before.desired;
+                        prop_assert!(
+                            before.min(leader) <= follower && follower <= before.max(leader),
+                            "{} in force, {} by the leader, {} after it", before, leader, follower
+                        );
+                    }
+                }
+                in_force = numbers(&decisions);
+                if index >= join {
+                    let _not_in_force = follower.follow(now, &inputs, &in_force);
+                }
+            }
+        }
+    }
+}
