@@ -49,6 +49,7 @@ fn policy() -> Policy {
     Policy {
         window: Seconds::new(60.0).expect("a length of time"),
         stale_after: Seconds::new(10.0).expect("a length of time"),
+        stale_after_of: std::collections::BTreeMap::new(),
         thresholds: thresholds(),
         overrides: BTreeMap::new(),
         transition: TransitionRule::PendingOnly,

@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod exposition;
 mod file;
+pub mod prometheus;
 pub mod scrape;
 pub mod targets;
 

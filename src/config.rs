@@ -27,6 +27,7 @@ use std::time::Duration;
 pub(crate) use crate::config::problem::counted;
 pub use crate::config::problem::{Problem, Severity};
 
+use crate::collect::prometheus;
 use crate::collect::scrape::Settings;
 use crate::collect::targets::{Endpoint, Source};
 use crate::config::check::Checks;
@@ -66,6 +67,8 @@ pub struct Config {
     pub variants: Vec<Variant>,
     /// How replicas are scraped where the variant does not say otherwise.
     pub scrape: Scrape,
+    /// How Prometheus is asked; `None` where there is none.
+    pub prometheus: Option<prometheus::Settings>,
 }
 
 /// How the external metrics API is served.
@@ -189,6 +192,17 @@ pub struct Variant {
     pub endpoint: Endpoint,
     /// How its replicas are scraped.
     pub scrape: Arc<Settings>,
+    /// Who reads its replicas' metrics.
+    pub read_by: ReadBy,
+}
+
+/// Who reads the metrics of a variant's replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadBy {
+    /// Plimsoll itself, from their pages.
+    Scrape,
+    /// A Prometheus that has scraped them already.
+    Prometheus,
 }
 
 /// Where a variant's replicas are listed.
@@ -200,6 +214,8 @@ pub enum Targets {
     ScaleTarget(ScaleTarget),
     /// The pods that a label selector matches, in the variant's namespace.
     Selector(String),
+    /// Whatever Prometheus scrapes with these labels.
+    Prometheus(BTreeMap<String, String>),
 }
 
 /// An object with a scale subresource.

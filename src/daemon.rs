@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::prometheus::Registry;
 use anyhow::Context;
-use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +31,7 @@ use tracing::{error, info, warn};
 use crate::cli::{self, RunArgs};
 use crate::clock::Clock;
 use crate::collect::cluster::Registration;
+use crate::collect::prometheus;
 use crate::collect::scrape::{self, Board, Scraper, Target};
 use crate::collect::targets;
 use crate::config::{self, Authorization, Config, Files, Loaded};
@@ -39,7 +40,7 @@ use crate::daemon::directory::Surroundings;
 use crate::daemon::kubernetes::Cluster;
 use crate::daemon::reload::{Origin, Reloader};
 use crate::daemon::sharing::Sharing;
-use crate::daemon::ticks::{Parts, Ticks};
+use crate::daemon::ticks::{InPrometheus, Parts, Ticks};
 use crate::observe::Scrape;
 use crate::publish::Published;
 use crate::publish::api::Surface;
@@ -151,7 +152,9 @@ impl Daemon {
             }
             None => None,
         };
-        let (targets, scrapes, board) = scrape(&config, &common)?;
+        let (inlet, scrapes) = mpsc::channel(SCRAPES_MAX);
+        let (targets, board) = scrape(&config, &common, inlet.clone())?;
+        let prometheus = ask_prometheus(&config, &common, board.clone(), inlet)?;
         let (reloads, inbox) = mpsc::channel(1);
         let parts = Parts {
             clock: common.clock,
@@ -162,6 +165,7 @@ impl Daemon {
             cluster: cluster.as_ref().map(Cluster::state),
             announcer: cluster.as_ref().and_then(Cluster::announcer),
             sharing: sharing(&config, cluster.as_ref(), &common)?,
+            prometheus,
             reloads: inbox,
             surroundings: common.surroundings()?,
             tracker: common.tasks.clone(),
@@ -312,19 +316,38 @@ fn sharing(
     both.map(|(cluster, election)| cluster.share(election, common)).transpose()
 }
 
-/// Where targets go in, what comes of them comes out, and what was wrong with each is written.
-type Scraping = (watch::Sender<Arc<Vec<Target>>>, mpsc::Receiver<Scrape>, Board);
+/// Where targets go in, and what was wrong with each is written.
+type Scraping = (watch::Sender<Arc<Vec<Target>>>, Board);
 
-fn scrape(config: &Config, common: &Common) -> anyhow::Result<Scraping> {
+fn scrape(
+    config: &Config,
+    common: &Common,
+    scrapes: mpsc::Sender<Scrape>,
+) -> anyhow::Result<Scraping> {
     let (targets, wanted) = watch::channel(Arc::default());
-    let (inlet, scrapes) = mpsc::channel(SCRAPES_MAX);
     let limits =
         scrape::Limits { in_flight: config.scrape_concurrency, ..scrape::Limits::default() };
     let metrics = scrape::Metrics::register(&common.registry)?;
-    let running = Scraper::new(common.clock, limits, metrics, inlet);
+    let running = Scraper::new(common.clock, limits, metrics, scrapes);
     let board = running.board();
     common.tasks.spawn(running.run(wanted, common.tasks.clone(), common.stop.clone()));
-    Ok((targets, scrapes, board))
+    Ok((targets, board))
+}
+
+fn ask_prometheus(
+    config: &Config,
+    common: &Common,
+    board: Board,
+    scrapes: mpsc::Sender<Scrape>,
+) -> anyhow::Result<Option<InPrometheus>> {
+    let Some(settings) = config.prometheus.clone() else { return Ok(None) };
+    let Common { clock, registry, tasks, stop, .. } = common;
+    let metrics = prometheus::Metrics::register(registry)?;
+    let (wanted, asked) = watch::channel(Arc::default());
+    let (found, instances) = watch::channel(Arc::default());
+    let source = prometheus::Source::new(settings, *clock, metrics, board, scrapes);
+    tasks.spawn(source.run(asked, found, tasks.clone(), stop.clone()));
+    Ok(Some(InPrometheus { wanted, instances }))
 }
 
 /// Whom the external metrics API believes, as it changes.

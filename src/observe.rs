@@ -142,11 +142,13 @@ pub enum ScrapeFailure {
     UnknownEngine,
     /// The page is another model's.
     WrongModel,
+    /// Whoever scrapes for us could not reach the replica.
+    Down,
 }
 
 impl ScrapeFailure {
     /// Every failure, in the order in which they are documented.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Refused,
         Self::Timeout,
         Self::Connection,
@@ -156,6 +158,7 @@ impl ScrapeFailure {
         Self::Malformed,
         Self::UnknownEngine,
         Self::WrongModel,
+        Self::Down,
     ];
 
     /// The failure as a label value.
@@ -171,6 +174,7 @@ impl ScrapeFailure {
             Self::Malformed => "malformed",
             Self::UnknownEngine => "unknown_engine",
             Self::WrongModel => "wrong_model",
+            Self::Down => "down",
         }
     }
 }
@@ -187,6 +191,7 @@ impl fmt::Display for ScrapeFailure {
             Self::Malformed => "the page cannot be read",
             Self::UnknownEngine => "no known engine's metrics are on the page",
             Self::WrongModel => "the page is another model's",
+            Self::Down => "whoever scrapes it could not reach it",
         })
     }
 }

@@ -41,6 +41,8 @@ pub struct Policy {
     pub window: Seconds,
     /// Age from which a replica's data is too old to act on.
     pub stale_after: Seconds,
+    /// The same age for variants whose data comes from a slower source.
+    pub stale_after_of: BTreeMap<VariantKey, Seconds>,
     /// Thresholds of models without an override.
     pub thresholds: Thresholds,
     /// Thresholds of single models.
@@ -192,18 +194,21 @@ impl Pipeline {
     }
 
     fn observe(&mut self, now: Timestamp, inputs: &Inputs) -> BTreeMap<VariantKey, Observation> {
-        let horizon = self.horizon();
-        self.recorder.take(inputs, horizon);
+        self.recorder.take(inputs, self.horizon(None));
         let fleet = &inputs.fleet;
         let observe = |spec: &VariantSpec| {
             let listing = inputs.listings.get(&spec.key);
+            let horizon = self.horizon(Some(&spec.key));
             (spec.key.clone(), self.recorder.observe(now, spec, listing, horizon))
         };
         fleet.variants().map(observe).collect()
     }
 
-    fn horizon(&self) -> Horizon {
-        Horizon { window: self.policy.window, stale_after: self.policy.stale_after }
+    /// The lengths of time that hold for a variant, or where none says otherwise.
+    fn horizon(&self, variant: Option<&VariantKey>) -> Horizon {
+        let Policy { window, stale_after, stale_after_of, .. } = &self.policy;
+        let own = variant.and_then(|variant| stale_after_of.get(variant));
+        Horizon { window: *window, stale_after: *own.unwrap_or(stale_after) }
     }
 
     fn forget(&mut self, fleet: &Fleet) {
@@ -613,6 +618,7 @@ mod tests {
         let mut pipeline = Pipeline::new(Policy {
             window: spare,
             stale_after: spare,
+            stale_after_of: BTreeMap::new(),
             thresholds: Thresholds {
                 kv_cache: Fraction::ONE,
                 queue_length: Requests::ZERO,

@@ -6,8 +6,8 @@
 //! treats missing data as missing, and a second request would only add to the load of an engine
 //! that is too busy to answer the first.
 
-mod clients;
-mod health;
+pub(crate) mod clients;
+pub(crate) mod health;
 mod metrics;
 mod page;
 mod schedule;
@@ -338,7 +338,7 @@ impl Shared {
 
 /// The failure of a page that names models, none of which is accepted. A page that names none, as
 /// that of an engine before its first request, is nobody else's.
-fn wrong_model(seen: &[ModelName], accepted: &[ModelName]) -> Option<Failure> {
+pub(crate) fn wrong_model(seen: &[ModelName], accepted: &[ModelName]) -> Option<Failure> {
     let others = seen.iter().all(|model| !accepted.contains(model));
     (!accepted.is_empty() && !seen.is_empty() && others).then(|| {
         let names = |models: &[ModelName]| {

@@ -52,6 +52,8 @@ sections! {
         enforce: Enforce,
         /// How replicas are scraped.
         scrape: Scrape,
+        /// A Prometheus, or what speaks its API, that has scraped the replicas already.
+        prometheus: Prometheus,
         /// The variants: scalable workloads, each serving one model. May be empty only where
         /// `kubernetes.discovery` finds them.
         #[schemars(with = "Option<Vec<Variant>>")]
@@ -295,6 +297,59 @@ sections! {
         insecure_skip_verify: bool,
     }
 
+    /// A Prometheus, or what speaks its API, that has scraped the replicas already.
+    Prometheus {
+        /// The URL below which `/api/v1/query` is. Required.
+        url: String,
+        /// How queries are sent.
+        method: Method,
+        /// Time between two rounds of queries.
+        interval: WrittenDuration,
+        /// Time after which a query is given up.
+        timeout: WrittenDuration,
+        /// How far back samples are asked for at most, and how long an instance that is found by
+        /// its labels counts as there without samples.
+        lookback: WrittenDuration,
+        /// Age from which data from Prometheus is too old to act on.
+        stale_after: WrittenDuration,
+        /// The most series that one answer may have.
+        series_limit: u32,
+        /// Largest answer that is read, after decompression.
+        body_limit: WrittenSize,
+        /// Headers of every query, such as the tenant.
+        headers: BTreeMap<String, Option<String>>,
+        /// Headers of every query whose values are in files, read again for each.
+        header_files: BTreeMap<String, Option<PathBuf>>,
+        /// A user and the file with the password.
+        basic_auth: BasicAuth,
+        /// File with a bearer token, read again as it rotates.
+        bearer_token_file: PathBuf,
+        /// TLS; needs a URL with `https`.
+        tls: ClientTls,
+        /// Parameters of every query, such as `dedup`.
+        parameters: BTreeMap<String, Option<String>>,
+        /// The labels by which replicas are found.
+        labels: LabelNames,
+    }
+
+    /// A user and the file with the password.
+    BasicAuth {
+        /// The user.
+        username: String,
+        /// The file with the password, read again for each query.
+        password_file: PathBuf,
+    }
+
+    /// The labels by which replicas are found.
+    LabelNames {
+        /// The namespace of a pod.
+        namespace: String,
+        /// The name of a pod.
+        pod: String,
+        /// The address that was scraped.
+        instance: String,
+    }
+
     /// A variant: one scalable workload that serves one model.
     Variant {
         /// Its name, unique in its namespace. Required.
@@ -318,6 +373,8 @@ sections! {
         targets: Targets,
         /// How its replicas are scraped; what is absent comes from the global section.
         scrape: VariantScrape,
+        /// Who reads its replicas' metrics: `prometheus` where that section exists, else `scrape`.
+        source: Source,
     }
 
     /// The replica counts between which a variant may be scaled, both included.
@@ -347,6 +404,16 @@ sections! {
         /// Pods by label selector, without a scale target. Needs `kubernetes.enabled`.
         #[serde(skip_serializing_if = "Option::is_none")]
         selector: String,
+        /// Whatever Prometheus scrapes with these labels. Needs the section `prometheus`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        prometheus: PrometheusTargets,
+    }
+
+    /// Targets that are found in Prometheus.
+    PrometheusTargets {
+        /// The labels that all series of the replicas have; each instance among them is a replica.
+        /// Required.
+        r#match: BTreeMap<String, Option<String>>,
     }
 
     /// Targets in files.
@@ -427,6 +494,22 @@ choices! {
         Pods = "pods",
         /// Per cent of the replicas at the start of the period.
         Percent = "percent",
+    }
+
+    /// How queries are sent.
+    Method {
+        /// In the body of a POST, or by GET where the server refuses that.
+        Post = "post",
+        /// In the URL.
+        Get = "get",
+    }
+
+    /// Who reads the metrics of a variant's replicas.
+    Source {
+        /// Plimsoll itself, from their pages.
+        Scrape = "scrape",
+        /// A Prometheus that has scraped them already.
+        Prometheus = "prometheus",
     }
 
     /// The scheme of a page's URL.

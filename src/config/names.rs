@@ -5,6 +5,16 @@ pub(crate) use crate::fleet::names::{
     is_label_text, is_model_name, is_object_name, is_variant_name,
 };
 
+/// What [`is_prometheus_label`] asks for.
+pub(crate) const PROMETHEUS_LABEL: &str =
+    "must be the name of a label: letters, digits and `_`, and not a digit first";
+
+/// Whether this can be the name of a label of a series, as its selectors write it.
+pub(crate) fn is_prometheus_label(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.chars().all(inner) && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+}
+
 /// Whether this is the kind of a Kubernetes object.
 pub(crate) fn is_kind(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_uppercase())

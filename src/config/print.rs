@@ -4,18 +4,20 @@
 //! so a default that is printed here is the default that holds.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use crate::analyze::saturation::{Thresholds, TransitionRule};
+use crate::collect::prometheus;
 use crate::collect::scrape::{Client, Identity, Settings};
 use crate::collect::targets::{Endpoint, Record, Scheme, Source};
 use crate::config::file::{self, File};
 use crate::config::written::{WrittenDuration, WrittenSize};
 use crate::config::{
-    Authorization, Config, Discovery, ExternalMetrics, Files, Kubernetes, LeaderElection,
+    Authorization, Config, Discovery, ExternalMetrics, Files, Kubernetes, LeaderElection, ReadBy,
     ScaleTarget, Scrape, SelfManaged, ServerCertificate, Shutdown, Surroundings, Targets, Variant,
     yaml,
 };
@@ -28,11 +30,12 @@ use crate::units::{Replicas, Seconds};
 const SMALLEST: &str = "\
 external_metrics: {tls: {cert_file: /tls/tls.crt, key_file: /tls/tls.key}}
 kubernetes: {enabled: true}
+prometheus: {url: \"http://prometheus:9090\"}
 variants: [{name: any, model: any, targets: {static: [\"127.0.0.1:8000\"]}}]
 ";
 
 /// Sections of [`SMALLEST`] that are not defaults.
-const NOT_DEFAULTS: [&str; 3] = ["variants", "tls", "enabled"];
+const NOT_DEFAULTS: [&str; 4] = ["variants", "tls", "enabled", "url"];
 
 /// The configuration as YAML.
 pub(crate) fn print(config: &Config) -> String {
@@ -98,6 +101,7 @@ fn file(config: &Config) -> File {
         policy,
         scrape_concurrency,
         scrape,
+        prometheus,
         variants,
     } = config;
     File {
@@ -121,6 +125,7 @@ fn file(config: &Config) -> File {
         saturation: Some(saturation_section(policy)),
         enforce: Some(enforce_section(&policy.behavior)),
         scrape: Some(scrape_section(scrape, *scrape_concurrency)),
+        prometheus: prometheus.as_ref().map(prometheus_section),
         variants: Some(variants.iter().map(|variant| Some(variant_section(variant))).collect()),
     }
 }
@@ -305,9 +310,7 @@ fn scrape_section(scrape: &Scrape, concurrency: usize) -> file::Scrape {
 fn variant_scrape_section(endpoint: &Endpoint, settings: &Settings) -> file::VariantScrape {
     let Endpoint { scheme, port, path } = endpoint;
     let Settings { interval, timeout, body_limit, client } = settings;
-    let Client { ca_file, identity, insecure_skip_verify, bearer_token_file } = client.clone();
-    let identity = identity.map(|Identity { cert_file, key_file }| (cert_file, key_file));
-    let (cert_file, key_file) = identity.unzip();
+    let (tls, bearer_token_file) = client_sections(client.clone());
     file::VariantScrape {
         interval: Some(WrittenDuration(*interval)),
         timeout: Some(WrittenDuration(*timeout)),
@@ -318,18 +321,71 @@ fn variant_scrape_section(endpoint: &Endpoint, settings: &Settings) -> file::Var
         }),
         port: Some(*port),
         path: Some(path.clone()),
-        tls: Some(file::ClientTls {
-            ca_file,
-            cert_file,
-            key_file,
-            insecure_skip_verify: Some(insecure_skip_verify),
-        }),
+        tls: Some(tls),
         bearer_token_file,
     }
 }
 
+/// What stands for the value of a header, which may be a secret.
+const HIDDEN: &str = "(hidden)";
+
+fn prometheus_section(settings: &prometheus::Settings) -> file::Prometheus {
+    let prometheus::Settings {
+        url,
+        method,
+        interval,
+        timeout,
+        lookback,
+        stale_after,
+        series_limit,
+        body_limit,
+        client,
+        basic_auth,
+        headers,
+        header_files,
+        parameters,
+        labels: prometheus::LabelNames { namespace, pod, instance },
+    } = settings.clone();
+    let (tls, bearer_token_file) = client_sections(client);
+    file::Prometheus {
+        url: Some(url),
+        method: Some(match method {
+            prometheus::Method::Post => file::Method::Post,
+            prometheus::Method::Get => file::Method::Get,
+        }),
+        interval: Some(WrittenDuration(interval)),
+        timeout: Some(WrittenDuration(timeout)),
+        lookback: Some(WrittenDuration(lookback)),
+        stale_after: Some(WrittenDuration(stale_after)),
+        series_limit: Some(u32::try_from(series_limit).unwrap_or(u32::MAX)),
+        body_limit: Some(WrittenSize(body_limit as u64)),
+        headers: Some(headers.into_keys().map(|name| (name, Some(HIDDEN.to_owned()))).collect()),
+        header_files: Some(header_files.into_iter().map(|(name, it)| (name, Some(it))).collect()),
+        basic_auth: basic_auth.map(|prometheus::BasicAuth { username, password_file }| {
+            let (username, password_file) = (Some(username), Some(password_file));
+            file::BasicAuth { username, password_file }
+        }),
+        bearer_token_file,
+        tls: Some(tls),
+        parameters: Some(parameters.into_iter().map(|(name, it)| (name, Some(it))).collect()),
+        labels: Some(file::LabelNames {
+            namespace: Some(namespace),
+            pod: Some(pod),
+            instance: Some(instance),
+        }),
+    }
+}
+
+fn client_sections(client: Client) -> (file::ClientTls, Option<PathBuf>) {
+    let Client { ca_file, identity, insecure_skip_verify, bearer_token_file } = client;
+    let identity = identity.map(|Identity { cert_file, key_file }| (cert_file, key_file));
+    let (cert_file, key_file) = identity.unzip();
+    let insecure_skip_verify = Some(insecure_skip_verify);
+    (file::ClientTls { ca_file, cert_file, key_file, insecure_skip_verify }, bearer_token_file)
+}
+
 fn variant_section(variant: &Variant) -> file::Variant {
-    let Variant { spec, aliases, targets, endpoint, scrape } = variant;
+    let Variant { spec, aliases, targets, endpoint, scrape, read_by } = variant;
     let VariantSpec { key, model, accelerator, role, cost, bounds } = spec;
     file::Variant {
         name: Some(key.variant.to_string()),
@@ -349,6 +405,10 @@ fn variant_section(variant: &Variant) -> file::Variant {
         }),
         targets: Some(targets_section(targets)),
         scrape: Some(variant_scrape_section(endpoint, scrape)),
+        source: Some(match read_by {
+            ReadBy::Scrape => file::Source::Scrape,
+            ReadBy::Prometheus => file::Source::Prometheus,
+        }),
     }
 }
 
@@ -387,6 +447,12 @@ fn targets_section(targets: &Targets) -> file::Targets {
             ..none
         },
         Targets::Selector(selector) => file::Targets { selector: Some(selector), ..none },
+        Targets::Prometheus(labels) => file::Targets {
+            prometheus: Some(file::PrometheusTargets {
+                r#match: Some(labels.into_iter().map(|(name, it)| (name, Some(it))).collect()),
+            }),
+            ..none
+        },
     }
 }
 

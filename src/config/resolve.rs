@@ -5,6 +5,7 @@
 
 mod certificate;
 mod leader_election;
+mod prometheus;
 mod scrape;
 mod variants;
 
@@ -21,10 +22,10 @@ use crate::config::resolve::scrape::Scraped;
 use crate::config::written::WrittenDuration;
 use crate::config::wva::{self, Wva};
 use crate::config::{
-    Authorization, Config, Discovery, ExternalMetrics, Kubernetes, Shutdown, Variant,
+    Authorization, Config, Discovery, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
 };
 use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
-use crate::fleet::{ModelKey, ModelName, Namespace};
+use crate::fleet::{ModelKey, ModelName, Namespace, VariantKey};
 use crate::pipeline::Policy;
 use crate::units::{Fraction, Requests, Seconds};
 
@@ -92,6 +93,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         saturation,
         enforce,
         scrape,
+        prometheus,
         variants,
     } = file;
     let tick_interval =
@@ -116,13 +118,20 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     }
     let global = scrape::resolve(scrape.as_ref(), checks);
     let discovers = kubernetes.as_ref().is_some_and(|it| it.discovery.is_some());
-    let sources = variants::Listed { cluster: kubernetes.is_some(), discovery: discovers };
-    let variants = variants::resolve(variants.as_deref(), &global, sources, checks);
+    let prometheus = prometheus.as_ref().map(|section| prometheus::resolve(section, checks));
+    let around = variants::Around {
+        global: &global,
+        cluster: kubernetes.is_some(),
+        discovery: discovers,
+        prometheus: prometheus.is_some(),
+    };
+    let variants = variants::resolve(variants.as_deref(), around, checks);
     let file::Compatibility { wva_metrics, wva_config } = compatibility.clone().unwrap_or_default();
     let wva_config = checks.path(wva::KEY, wva_config.as_ref());
     let entries = checks.wva_entries(wva::KEY, wva_config.as_deref());
     let wva = wva::parse(&entries, checks);
-    let policies = Policies { discovery: discovers, observe, saturation, enforce, wva };
+    let remote = prometheus.as_ref().map(|settings| settings.stale_after);
+    let policies = Policies { discovery: discovers, observe, saturation, enforce, wva, remote };
     let policy = policies.resolve(&global, &variants, checks);
     let Scraped { scrape, concurrency } = global;
     Some(Config {
@@ -138,6 +147,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         scrape_concurrency: concurrency,
         variants,
         scrape,
+        prometheus,
     })
 }
 
@@ -270,6 +280,8 @@ struct Policies<'a> {
     enforce: &'a Option<file::Enforce>,
     /// What lies under the section of the saturation.
     wva: Wva,
+    /// Age from which data from Prometheus is too old, where there is one.
+    remote: Option<Duration>,
 }
 
 impl Policies<'_> {
@@ -305,6 +317,11 @@ impl Policies<'_> {
         Some(Policy {
             window: seconds(window),
             stale_after: seconds(stale_after),
+            stale_after_of: self
+                .remote
+                .into_iter()
+                .flat_map(|age| read_by_prometheus(variants).map(move |key| (key, seconds(age))))
+                .collect(),
             thresholds: numbers.thresholds()?,
             overrides,
             transition: match saturation.transition {
@@ -328,8 +345,10 @@ fn resolve_observe(
     let window = checks.duration("observe.window", window, &WINDOWS).unwrap_or(WINDOW);
     let stale_after =
         checks.duration("observe.stale_after", stale_after, &STALE_AFTERS).unwrap_or(STALE_AFTER);
-    let used = variants.iter().map(|variant| variant.scrape.interval);
-    let longest = used.max().unwrap_or(global.scrape.settings.interval);
+    let scraped = variants.iter().filter(|variant| variant.read_by == ReadBy::Scrape);
+    let used = scraped.map(|variant| variant.scrape.interval);
+    let all = if variants.is_empty() { global.scrape.settings.interval } else { Duration::ZERO };
+    let longest = used.max().unwrap_or(all);
     let longest_written = WrittenDuration(longest);
     if window < longest.saturating_mul(2) {
         let rule = format!(
@@ -350,6 +369,12 @@ fn resolve_observe(
         checks.problems.warning("observe.stale_after", rule);
     }
     (window, stale_after)
+}
+
+/// The variants whose metrics Prometheus has.
+fn read_by_prometheus(variants: &[Variant]) -> impl Iterator<Item = VariantKey> {
+    let remote = variants.iter().filter(|variant| variant.read_by == ReadBy::Prometheus);
+    remote.map(|variant| variant.spec.key.clone())
 }
 
 /// Thresholds before they are known to be quantities.

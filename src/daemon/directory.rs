@@ -17,10 +17,11 @@ use tokio_util::task::TaskTracker;
 use crate::clock::Clock;
 use crate::collect::cluster::discovery::{Discover, Discovered, Filter, Vocabulary};
 use crate::collect::cluster::{ClusterState, Discovery, Needs, Wanted, WantedTarget};
+use crate::collect::prometheus::{Found, Instances, Wanted as InPrometheus, Which};
 use crate::collect::scrape::Target;
 use crate::collect::targets::{Endpoint, Listed, Lister, Metrics, NameServer, Source};
-use crate::config::{self, Config, Scrape, Targets, Variant};
-use crate::fleet::{Fleet, ModelName, Role, VariantKey, VariantSpec};
+use crate::config::{self, Config, ReadBy, Scrape, Targets, Variant};
+use crate::fleet::{Fleet, ModelName, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::{Listing, Scale, WhyUnknown};
 use crate::publish::selector::Selector;
 
@@ -38,6 +39,15 @@ pub(crate) struct Seen {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) listings: BTreeMap<VariantKey, Listing>,
     pub(crate) targets: Vec<Target>,
+    /// What is not scraped, because Prometheus does.
+    pub(crate) in_prometheus: Vec<InPrometheus>,
+}
+
+/// What others say at one moment about what there is.
+#[derive(Clone, Copy)]
+pub(crate) struct Said<'a> {
+    pub(crate) cluster: Option<&'a ClusterState>,
+    pub(crate) instances: Option<&'a Instances>,
 }
 
 /// The variants and where their replicas are listed.
@@ -100,7 +110,7 @@ impl Directory {
                         .filter(|list| list.source == *source)
                         .unwrap_or_else(|| List::start(source, surroundings)),
                 ),
-                Targets::ScaleTarget(_) | Targets::Selector(_) => None,
+                Targets::ScaleTarget(_) | Targets::Selector(_) | Targets::Prometheus(_) => None,
             };
             let entry = Entry { variant: variant.clone(), list, origin: Origin::Declared };
             self.entries.insert(variant.spec.key.clone(), entry);
@@ -145,29 +155,29 @@ impl Directory {
             Arc::new(Fleet::new(self.entries.values().map(|entry| entry.variant.spec.clone())));
     }
 
-    /// What there is to scrape now.
-    pub(crate) fn look(&self, now: Timestamp, cluster: Option<&ClusterState>) -> Seen {
-        let mut seen =
-            Seen { fleet: Arc::clone(&self.fleet), listings: BTreeMap::new(), targets: Vec::new() };
-        for (key, Entry { variant, list, origin: _ }) in &self.entries {
+    /// What there is to scrape now, and what Prometheus is asked for instead.
+    pub(crate) fn look(&self, now: Timestamp, said: Said<'_>) -> Seen {
+        let mut seen = Seen {
+            fleet: Arc::clone(&self.fleet),
+            listings: BTreeMap::new(),
+            targets: Vec::new(),
+            in_prometheus: Vec::new(),
+        };
+        for (key, entry) in &self.entries {
+            let variant = &entry.variant;
             let names = names(variant);
-            let (listing, targets) = if let Some(list) = list {
-                let listed = list.listed.borrow().clone();
-                let Some(listed) = listed else { continue };
-                let targets = listed.targets(key, &variant.endpoint, &names, &variant.scrape);
-                let replicas = targets.iter().map(|target| target.replica.clone()).collect();
-                let listing = Listing {
-                    replicas,
-                    unready: Vec::new(),
-                    scale: Scale::Targets,
-                    as_of: listed.as_of,
-                };
-                (listing, targets)
-            } else {
-                from_cluster(now, variant, &names, cluster)
-            };
+            let listed = entry.listed(now, &names, said);
+            if variant.read_by == ReadBy::Prometheus {
+                let replicas = listed.as_ref().map(|(listing, _)| listing.replicas.clone());
+                let which = which(variant, replicas.unwrap_or_default());
+                let wanted = InPrometheus { variant: key.clone(), models: names, which };
+                seen.in_prometheus.push(wanted);
+            }
+            let Some((listing, targets)) = listed else { continue };
             seen.listings.insert(key.clone(), listing);
-            seen.targets.extend(targets);
+            if variant.read_by == ReadBy::Scrape {
+                seen.targets.extend(targets);
+            }
         }
         seen
     }
@@ -204,7 +214,47 @@ fn variant(discovered: &Discovered, role: Role, scrape: &Scrape) -> Variant {
         WantedTarget::Elsewhere => Targets::Selector(String::new()),
     };
     let spec = VariantSpec { key, model, accelerator, role, cost, bounds };
-    Variant { spec, aliases, targets, endpoint, scrape: Arc::clone(settings) }
+    let read_by = ReadBy::Scrape;
+    Variant { spec, aliases, targets, read_by, endpoint, scrape: Arc::clone(settings) }
+}
+
+impl Entry {
+    /// The variant's replicas and where their pages are; `None` while nobody has listed them.
+    fn listed(
+        &self,
+        now: Timestamp,
+        names: &[ModelName],
+        said: Said<'_>,
+    ) -> Option<(Listing, Vec<Target>)> {
+        let Self { variant, list, origin: _ } = self;
+        let key = &variant.spec.key;
+        let outside = |replicas: Vec<ReplicaKey>, as_of| Listing {
+            replicas,
+            unready: Vec::new(),
+            scale: Scale::Targets,
+            as_of,
+        };
+        if let Targets::Prometheus(_) = variant.targets {
+            let Found { replicas, as_of } = said.instances?.get(key)?.clone();
+            return Some((outside(replicas, as_of), Vec::new()));
+        }
+        let Some(list) = list else {
+            return Some(from_cluster(now, variant, names, said.cluster));
+        };
+        let listed = list.listed.borrow().clone()?;
+        let targets = listed.targets(key, &variant.endpoint, names, &variant.scrape);
+        let replicas = targets.iter().map(|target| target.replica.clone()).collect();
+        Some((outside(replicas, listed.as_of), targets))
+    }
+}
+
+/// By what the series of a variant's replicas are found in Prometheus.
+fn which(variant: &Variant, replicas: Vec<ReplicaKey>) -> Which {
+    match &variant.targets {
+        Targets::Prometheus(labels) => Which::Match(labels.clone()),
+        Targets::ScaleTarget(_) | Targets::Selector(_) => Which::Pods(replicas),
+        Targets::Listed(_) => Which::Instances(replicas),
+    }
 }
 
 impl List {
@@ -253,7 +303,7 @@ fn from_cluster(
 pub(crate) fn needs(config: &Config) -> Needs {
     let wanted = |variant: &Variant| {
         let target = match &variant.targets {
-            Targets::Listed(_) => WantedTarget::Elsewhere,
+            Targets::Listed(_) | Targets::Prometheus(_) => WantedTarget::Elsewhere,
             Targets::ScaleTarget(target) => WantedTarget::Scale {
                 api_version: target.api_version.clone(),
                 kind: target.kind.clone(),

@@ -192,6 +192,7 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
         wva_metrics,
         wva_config: _,
         scrape_concurrency,
+        prometheus,
         tick_interval: _,
         state_file: _,
         policy: _,
@@ -205,6 +206,7 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
         ("kubernetes", connection(kubernetes.as_ref()) != connection(new.kubernetes.as_ref())),
         ("compatibility.wva_metrics", *wva_metrics != new.wva_metrics),
         ("scrape.concurrency", *scrape_concurrency != new.scrape_concurrency),
+        ("prometheus", *prometheus != new.prometheus),
     ];
     differ.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }

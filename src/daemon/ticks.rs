@@ -15,10 +15,11 @@ use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::collect::cluster::{ClusterState, Discovery, Finding, Ignored};
+use crate::collect::prometheus::{self, Instances};
 use crate::collect::scrape::Target;
 use crate::config::Config;
 use crate::daemon::announce::{Announcer, Voice};
-use crate::daemon::directory::{Directory, Surroundings};
+use crate::daemon::directory::{self, Directory, Surroundings};
 use crate::daemon::discovery::Said;
 use crate::daemon::sharing::{Sharing, Standing};
 use crate::decide::check::Violation;
@@ -53,6 +54,12 @@ pub(crate) struct Reload {
     pub(crate) done: oneshot::Sender<()>,
 }
 
+/// What Prometheus is asked for, and what it says that there is.
+pub(crate) struct InPrometheus {
+    pub(crate) wanted: watch::Sender<Arc<Vec<prometheus::Wanted>>>,
+    pub(crate) instances: watch::Receiver<Arc<Instances>>,
+}
+
 /// What the loop is given.
 pub(crate) struct Parts {
     pub(crate) clock: Clock,
@@ -63,6 +70,7 @@ pub(crate) struct Parts {
     pub(crate) cluster: Option<watch::Receiver<Arc<ClusterState>>>,
     pub(crate) announcer: Option<Announcer>,
     pub(crate) sharing: Option<Sharing>,
+    pub(crate) prometheus: Option<InPrometheus>,
     pub(crate) reloads: mpsc::Receiver<Reload>,
     pub(crate) surroundings: Surroundings,
     pub(crate) tracker: TaskTracker,
@@ -263,15 +271,14 @@ impl Ticks {
             self.directory.discover(cluster);
             self.said.say(&cluster.discovery, self.parts.announcer.as_ref());
         }
-        let seen = self.directory.look(now, cluster.as_deref());
+        let instances = self.parts.prometheus.as_ref().map(|it| it.instances.borrow().clone());
+        let said = directory::Said { cluster: cluster.as_deref(), instances: instances.as_deref() };
+        let seen = self.directory.look(now, said);
         self.restore(now, &seen.fleet);
-        self.parts.targets.send_if_modified(|targets| {
-            let differ = **targets != seen.targets;
-            if differ {
-                *targets = Arc::new(seen.targets);
-            }
-            differ
-        });
+        if let Some(InPrometheus { wanted, .. }) = &self.parts.prometheus {
+            replace(wanted, seen.in_prometheus);
+        }
+        replace(&self.parts.targets, seen.targets);
         let mut scrapes = Vec::new();
         while let Ok(scrape) = self.parts.scrapes.try_recv() {
             scrapes.push(scrape);
@@ -524,6 +531,17 @@ async fn changed(sharing: &mut Option<Sharing>) {
         Some(sharing) => sharing.changed().await,
         None => std::future::pending().await,
     }
+}
+
+/// Replaces what a channel holds, and tells nobody when it is the same.
+fn replace<T: PartialEq>(channel: &watch::Sender<Arc<T>>, new: T) {
+    channel.send_if_modified(|known| {
+        let differ = **known != new;
+        if differ {
+            *known = Arc::new(new);
+        }
+        differ
+    });
 }
 
 /// The numbers of before a restart that can be in force, by their variants.

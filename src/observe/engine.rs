@@ -21,6 +21,7 @@
 
 mod draft;
 mod family;
+mod names;
 mod number;
 mod sglang;
 mod vllm;
@@ -39,6 +40,7 @@ use crate::observe::{HttpReading, Reading};
 use crate::units::Requests;
 
 pub use crate::observe::engine::family::{Series, unwanted_sibling};
+pub use crate::observe::engine::names::{PAGE_LABELS, Samples, common};
 pub use crate::observe::engine::number::{decimal, leading_decimal, number};
 
 /// Ranks that a page may have. The largest data-parallel deployments have a few hundred, spread

@@ -340,7 +340,8 @@ impl Record {
             | ScrapeFailure::Truncated
             | ScrapeFailure::Malformed
             | ScrapeFailure::UnknownEngine
-            | ScrapeFailure::WrongModel => None,
+            | ScrapeFailure::WrongModel
+            | ScrapeFailure::Down => None,
         };
     }
 

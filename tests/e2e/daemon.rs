@@ -37,7 +37,15 @@ impl Daemon {
     /// Starts Plimsoll for the variant of one namespace, and waits until it is ready and the API
     /// server has seen it.
     pub(crate) fn start(stage: &Stage, namespace: &str) -> Self {
-        Self::start_knowing(stage, namespace, Knows::ByConfiguration)
+        Self::start_with(stage, namespace, "")
+    }
+
+    /// The same with more sections in its configuration.
+    pub(crate) fn start_with(stage: &Stage, namespace: &str, sections: &str) -> Self {
+        let configuration = configuration(stage, namespace, Knows::ByConfiguration);
+        let daemon = Self::launch(stage, namespace, &(sections.to_owned() + &configuration));
+        Self::wait_until_registered(stage);
+        daemon
     }
 
     /// The same, with another way to know of the variant.

@@ -11,6 +11,7 @@ mod engines;
 mod events;
 mod leader;
 mod page;
+mod prometheus;
 mod stage;
 
 use std::time::Duration;

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use plimsoll::collect::targets::{Record, Scheme, Source};
 use plimsoll::config::{
-    Authorization, Files, LoadError, Loaded, Problem, SelfManaged, ServerCertificate, Severity,
-    Surroundings, Targets, load, parse, schema,
+    Authorization, Files, LoadError, Loaded, Problem, ReadBy, SelfManaged, ServerCertificate,
+    Severity, Surroundings, Targets, load, parse, schema,
 };
+use plimsoll::units::Seconds;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -64,6 +65,11 @@ fn check_errors(text: &str, want: &[(&str, &str)]) {
             "no {said:?} at {path} for\n{text}\n{errors:#?}"
         );
     }
+}
+
+/// What is said about a text that is refused.
+fn refused(text: &str) -> String {
+    read(text).unwrap_err().to_string()
 }
 
 fn check_warning(text: &str, path: &str, said: &str) {
@@ -203,6 +209,108 @@ fn times_must_fit_together() {
     );
     let tight = format!("observe: {{stale_after: 1500ms}}\n{VARIANT}");
     check_warning(&tight, "observe.stale_after", "one missed scrape");
+}
+
+/// A Prometheus with keys that a test adds, and a variant that is read there.
+fn prometheus(keys: &str) -> String {
+    format!("prometheus: {{url: \"http://p:9090\"{keys}}}\n{VARIANT}")
+}
+
+#[test]
+fn variants_are_read_in_prometheus_where_there_is_one_unless_they_say_otherwise() {
+    let read_by = |text: &str| valid(text).config.variants[0].read_by;
+    assert_eq!(read_by(VARIANT), ReadBy::Scrape);
+    assert_eq!(read_by(&prometheus("")), ReadBy::Prometheus);
+    let scraped = format!("prometheus: {{url: \"http://p\"}}\n{}", variant("source: scrape"));
+    assert_eq!(read_by(&scraped), ReadBy::Scrape);
+    check_errors(&variant("source: prometheus"), &[("variants[0].source", "needs the section")]);
+    let matched = "variants: [{name: a, model: m, targets: {prometheus: {match: {job: v}}}}]\n";
+    check_errors(matched, &[("variants[0].targets.prometheus", "needs the section prometheus")]);
+    let with = format!("prometheus: {{url: \"http://p\"}}\n{matched}");
+    assert_eq!(read_by(&with), ReadBy::Prometheus);
+    check_errors(
+        &with.replace("targets:", "source: scrape, targets:"),
+        &[("variants[0].source", "must be prometheus")],
+    );
+    let twice =
+        with.replace("]\n", ", {name: b, model: m, targets: {prometheus: {match: {job: v}}}}]\n");
+    check_errors(
+        &twice,
+        &[("variants[1].targets.prometheus.match", "which variants[0].targets.prometheus.match")],
+    );
+    for (labels, path, said) in [
+        ("{}", "", "must have at least one label"),
+        ("{job: \"\"}", ".job", "must not be empty"),
+        ("{a-b: c}", ".a-b", "must be the name of a label"),
+    ] {
+        let text = with.replace("{job: v}", labels);
+        check_errors(&text, &[(&format!("variants[0].targets.prometheus.match{path}"), said)]);
+    }
+}
+
+#[test]
+fn data_from_prometheus_has_an_age_of_its_own() {
+    let policy = valid(&prometheus("")).config.policy;
+    assert_eq!(Some(policy.stale_after), Seconds::new(10.0));
+    let own: Vec<Seconds> = policy.stale_after_of.values().copied().collect();
+    assert_eq!(own, [Seconds::new(60.0).unwrap()]);
+    // The interval of scrapes of our own says nothing about such a variant.
+    valid(&(prometheus("") + "scrape: {interval: 40s}\n"));
+    for (keys, path, said) in [
+        (", stale_after: 15s", "prometheus.stale_after", "at least 20s"),
+        (", lookback: 1m, stale_after: 2m", "prometheus.lookback", "which is 2m"),
+        (", interval: 10m", "prometheus.interval", "must be from"),
+    ] {
+        check_errors(&prometheus(keys), &[(path, said)]);
+    }
+}
+
+#[test]
+fn a_url_of_prometheus_has_no_secret_and_no_path_of_the_api() {
+    for (url, said) in [
+        ("http://user:sesame@p:9090", "must not have credentials"),
+        ("p:9090", "must be a URL with http or https"),
+        ("ftp://p", "must be a URL with http or https"),
+        ("http://p/api/v1/query", "must end before /api/v1"),
+        ("http://p?dedup=true", "prometheus.parameters"),
+    ] {
+        let text = format!("prometheus: {{url: \"{url}\"}}\n{VARIANT}");
+        check_errors(&text, &[("prometheus.url", said)]);
+        let said = refused(&text);
+        assert!(!said.contains("sesame"), "{said}");
+    }
+    check_errors(&format!("prometheus: {{}}\n{VARIANT}"), &[("prometheus.url", "is missing")]);
+    let trailing = format!("prometheus: {{url: \"https://p/select/0/prometheus/\"}}\n{VARIANT}");
+    let url = valid(&trailing).config.prometheus.unwrap().url;
+    assert_eq!(url, "https://p/select/0/prometheus");
+}
+
+#[test]
+fn secrets_for_prometheus_belong_into_files_and_are_not_repeated() {
+    for (keys, path, said) in [
+        (", headers: {Authorization: sesame}", "prometheus.headers.Authorization", "into a file"),
+        (", headers: {Cookie: sesame}", "prometheus.headers.Cookie", "into a file"),
+        (", headers: {\"a b\": c}", "prometheus.headers[\"a b\"]", "not named like a header"),
+        (", headers: {X: \"sesame\\n\"}", "prometheus.headers.X", "that a header can carry"),
+        (", parameters: {query: up}", "prometheus.parameters.query", "by Plimsoll itself"),
+        (", basic_auth: {username: u}", "prometheus.basic_auth.password_file", "is missing"),
+        (", labels: {pod: a-b}", "prometheus.labels.pod", "must be the name of a label"),
+    ] {
+        check_errors(&prometheus(keys), &[(path, said)]);
+        assert!(!refused(&prometheus(keys)).contains("sesame"));
+    }
+    check_errors(
+        &prometheus(", bearer_token_file: t, basic_auth: {username: u, password_file: p}"),
+        &[("prometheus.basic_auth", "must not stand beside")],
+    );
+    check_warning(
+        &prometheus(", bearer_token_file: t"),
+        "prometheus.bearer_token_file",
+        "in the clear",
+    );
+    let shown = valid(&prometheus(", headers: {X-Scope-OrgID: sesame}")).config;
+    assert!(!shown.print().contains("sesame"), "{}", shown.print());
+    assert!(shown.print().contains("X-Scope-OrgID: (hidden)"), "{}", shown.print());
 }
 
 /// The external metrics API with keys that a test adds.
@@ -764,6 +872,15 @@ saturation:
   overrides: {\"m#n\": {queue_length_threshold: 7}}
 enforce: {scale_up: {select_policy: disabled, policies: []}, scale_down: {select_policy: min}}
 scrape: {body_limit: 1500kB, tls: {cert_file: a, key_file: b}, scheme: https}
+prometheus:
+  url: https://thanos.example:9091/prefix/
+  method: get
+  stale_after: 90s
+  header_files: {X-Tenant: t}
+  basic_auth: {username: u, password_file: p}
+  tls: {ca_file: c}
+  parameters: {dedup: \"true\"}
+  labels: {pod: kubernetes_pod_name}
 variants:
 - {name: a, namespace: n, model: m, targets: {static: [h, \"[::1]\"]}, role: decode}
 - {name: b, namespace: n, model: m, targets: {file: {paths: [f], refresh: 90s}}, replicas: {min: 0}}
@@ -771,6 +888,8 @@ variants:
 - {name: d, model: \"1e3\", targets: {dns: {names: [_x._tcp.n], type: SRV}}, accelerator: \"0x1\"}
 - {name: e, model: m, targets: {scale_target: {api_version: apps/v1, kind: D, name: e}}}
 - {name: f, model: m, targets: {selector: \"a in (b, c)\"}, scrape: {scheme: http, path: /x?y=z}}
+- {name: g, model: m, targets: {prometheus: {match: {job: vllm, zone: \"1\"}}}}
+- {name: h, model: m, targets: {static: [\"h:9\"]}, source: scrape}
 ";
     let config = valid(text).config;
     let printed = config.print();

@@ -285,6 +285,7 @@ fn lines_of_prose_fit_a_hundred_columns() {
         "docs/safety.md",
         "docs/configuration.md",
         "docs/monitoring.md",
+        "docs/prometheus.md",
         "alerts/runbooks.md",
         "docs/discovery.md",
         "docs/keda.md",
@@ -327,7 +328,8 @@ impl Stage {
              compatibility: {{wva_metrics: true}}\n\
              shutdown: {{delay: 0s, drain: 1s}}\n\
              tick_interval: 100ms\nscrape: {{interval: 100ms, timeout: 100ms}}\n\
-             variants:\n- name: a\n  model: {MODEL}\n  accelerator: L4\n  \
+             prometheus: {{url: 'http://127.0.0.1:1'}}\n\
+             variants:\n- name: a\n  model: {MODEL}\n  accelerator: L4\n  source: scrape\n  \
              replicas: {{min: 1, max: 3}}\n  targets: {{static: ['{address}']}}\n"
         );
         let config = parse(&text, &surroundings(folder.path())).unwrap().config;

@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 use yaml_rust2::{Yaml, YamlLoader};
 
 /// Examples that are neither a configuration nor manifests, with the test that loads them.
-const ELSEWHERE: &[(&str, &str)] = &[];
+const ELSEWHERE: &[(&str, &str)] =
+    &[("prometheus-only.yml", "the_prometheus_of_the_example_scrapes_what_the_variants_match")];
 
 /// What users of WVA have is shown with what is wrong with it.
 const BEFORE: &str = "wva-migration/before/";
@@ -244,5 +245,23 @@ fn the_migration_changes_nothing_that_it_does_not_say() {
         for bound in ["minReplicas", "maxReplicas", "maxReplicaCount", "fallback", "metrics"] {
             assert_eq!(before["spec"][bound], after["spec"][bound], "{object}: {bound}");
         }
+    }
+}
+
+/// That Prometheus takes the file is checked with promtool, beside the alerts.
+#[test]
+fn the_prometheus_of_the_example_scrapes_what_the_variants_match() {
+    let examples = examples();
+    let scraped = &documents("prometheus", &examples["prometheus-only.yml"])[0]["scrape_configs"];
+    let jobs = scraped.as_array().unwrap();
+    let config = &documents("plimsoll", &examples["plimsoll-prometheus-only.yaml"])[0];
+    let variants = config["variants"].as_array().unwrap();
+    assert!(!variants.is_empty());
+    for variant in variants {
+        let wanted = &variant["targets"]["prometheus"]["match"];
+        let of_job = jobs.iter().find(|job| job["job_name"] == wanted["job"]).unwrap();
+        let groups = of_job["static_configs"].as_array().unwrap();
+        let group = groups.iter().find(|group| group["labels"]["variant"] == wanted["variant"]);
+        assert!(group.is_some(), "no group of targets for {wanted}");
     }
 }

@@ -27,6 +27,7 @@ mod grammars;
 mod leader;
 mod pages;
 mod pipeline;
+mod prometheus;
 mod recordings;
 mod scrape;
 mod selector;

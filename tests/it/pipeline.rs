@@ -55,6 +55,7 @@ pub(crate) fn policy() -> Policy {
     Policy {
         window: Seconds::new(WINDOW as f64).unwrap(),
         stale_after: Seconds::new(3.0).unwrap(),
+        stale_after_of: BTreeMap::new(),
         thresholds: Thresholds {
             kv_cache: Fraction::new(0.8).unwrap(),
             queue_length: Requests::new(5.0).unwrap(),

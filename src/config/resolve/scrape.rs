@@ -144,7 +144,7 @@ pub(crate) fn overlay(
     Scrape { endpoint, settings }
 }
 
-fn overlay_client(
+pub(crate) fn overlay_client(
     at: &str,
     below: &Client,
     tls: Option<&file::ClientTls>,
@@ -183,7 +183,7 @@ fn overlay_client(
     }
 }
 
-fn warn_of_client(at: &str, scheme: Scheme, client: &Client, checks: &mut Checks<'_>) {
+pub(crate) fn warn_of_client(at: &str, scheme: Scheme, client: &Client, checks: &mut Checks<'_>) {
     let Client { ca_file, identity, insecure_skip_verify, bearer_token_file } = client;
     match scheme {
         Scheme::Http => {

@@ -11,7 +11,7 @@ use crate::config::file;
 use crate::config::names;
 use crate::config::problem::join;
 use crate::config::resolve::scrape::{self, Scraped};
-use crate::config::{ScaleTarget, Targets, Variant};
+use crate::config::{ReadBy, ScaleTarget, Targets, Variant};
 use crate::fleet::{
     Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
 };
@@ -29,25 +29,27 @@ const REFRESHES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
 /// What a variant claims for itself, and the path that claims it.
 type Claims = BTreeMap<String, String>;
 
-/// Where variants may come from beside the list.
+/// What there is beside the variants.
 #[derive(Clone, Copy)]
-pub(crate) struct Listed {
+pub(crate) struct Around<'a> {
+    /// How replicas are scraped.
+    pub(crate) global: &'a Scraped,
     /// Whether there is a cluster that they can refer to.
     pub(crate) cluster: bool,
     /// Whether more of them are discovered in it.
     pub(crate) discovery: bool,
+    /// Whether there is a Prometheus.
+    pub(crate) prometheus: bool,
 }
 
 /// Resolves the variants that can be; all others have a problem.
 pub(crate) fn resolve(
     written: Option<&[Option<file::Variant>]>,
-    global: &Scraped,
-    listed: Listed,
+    around: Around<'_>,
     checks: &mut Checks<'_>,
 ) -> Vec<Variant> {
-    let Listed { cluster, discovery } = listed;
     let written = written.unwrap_or_default();
-    if written.is_empty() && !discovery {
+    if written.is_empty() && !around.discovery {
         let rule = "is empty: there must be at least one variant, or kubernetes.discovery";
         checks.problems.missing("variants", rule);
     }
@@ -58,7 +60,7 @@ pub(crate) fn resolve(
         .filter_map(|(at, variant)| Some((at, variant.as_ref()?)))
         .filter_map(|(at, variant)| {
             let path = format!("variants[{at}]");
-            One { path, written: variant, cluster }.resolve(global, &mut claims, checks)
+            One { path, written: variant, around }.resolve(&mut claims, checks)
         })
         .collect()
 }
@@ -67,17 +69,12 @@ pub(crate) fn resolve(
 struct One<'a> {
     path: String,
     written: &'a file::Variant,
-    cluster: bool,
+    around: Around<'a>,
 }
 
 impl One<'_> {
     /// Resolves everything before giving up on anything, so that all problems are found.
-    fn resolve(
-        &self,
-        global: &Scraped,
-        claims: &mut Claims,
-        checks: &mut Checks<'_>,
-    ) -> Option<Variant> {
+    fn resolve(&self, claims: &mut Claims, checks: &mut Checks<'_>) -> Option<Variant> {
         let file::Variant {
             name,
             namespace,
@@ -89,6 +86,7 @@ impl One<'_> {
             replicas,
             targets,
             scrape,
+            source,
         } = self.written;
         let name = self.required(
             "name",
@@ -116,9 +114,11 @@ impl One<'_> {
         let cost = checks.number(&self.at("cost"), *cost, &COSTS).unwrap_or(COST);
         let bounds = self.bounds(&replicas.clone().unwrap_or_default(), checks);
         let overlaid = scrape.clone().unwrap_or_default();
-        let scrape = scrape::overlay(&self.at("scrape"), &global.scrape, &overlaid, checks);
+        let below = &self.around.global.scrape;
+        let scrape = scrape::overlay(&self.at("scrape"), below, &overlaid, checks);
         let listing = Listing { one: self, namespace, port: scrape.endpoint.port };
         let targets = listing.resolve(targets.as_ref(), claims, checks);
+        let read_by = self.read_by(*source, targets.as_ref(), checks);
         let key = VariantKey {
             namespace: Namespace::new(namespace?)?,
             variant: VariantName::new(name?)?,
@@ -141,7 +141,34 @@ impl One<'_> {
             targets: targets?,
             endpoint: scrape.endpoint,
             scrape: scrape.settings,
+            read_by,
         })
+    }
+
+    /// Who reads the replicas' metrics: Prometheus where there is one, unless it says otherwise.
+    fn read_by(
+        &self,
+        written: Option<file::Source>,
+        targets: Option<&Targets>,
+        checks: &mut Checks<'_>,
+    ) -> ReadBy {
+        let found_there = matches!(targets, Some(Targets::Prometheus(_)));
+        match written {
+            Some(file::Source::Prometheus) if !self.around.prometheus => {
+                let rule = "needs the section prometheus, with the url of one";
+                checks.problems.error(self.at("source"), rule, "prometheus");
+            }
+            Some(file::Source::Scrape) if found_there => {
+                let rule = "must be prometheus, because targets.prometheus finds no addresses";
+                checks.problems.error(self.at("source"), rule, "scrape");
+            }
+            Some(_) | None => {}
+        }
+        match written {
+            Some(file::Source::Prometheus) => ReadBy::Prometheus,
+            None if self.around.prometheus || found_there => ReadBy::Prometheus,
+            Some(file::Source::Scrape) | None => ReadBy::Scrape,
+        }
     }
 
     fn at(&self, key: &str) -> String {
@@ -215,7 +242,7 @@ impl Listing<'_> {
         checks: &mut Checks<'_>,
     ) -> Option<Targets> {
         let path = self.one.at("targets");
-        let file::Targets { r#static, file, dns, scale_target, selector } =
+        let file::Targets { r#static, file, dns, scale_target, selector, prometheus } =
             written.cloned().unwrap_or_default();
         let listed = |source| Some(Targets::Listed(source));
         let addresses = r#static.map(|written| listed(self.addresses(&written, claims, checks)));
@@ -223,17 +250,20 @@ impl Listing<'_> {
         let dns = dns.map(|written| listed(self.names(written, claims, checks)));
         let scale_target = scale_target.map(|written| self.scale_target(written, claims, checks));
         let selector = selector.map(|written| self.selector(written, claims, checks));
+        let prometheus = prometheus.map(|written| self.matched(written, claims, checks));
         let mut all: Vec<(&str, Option<Targets>)> = [
             ("static", addresses),
             ("file", file),
             ("dns", dns),
             ("scale_target", scale_target),
             ("selector", selector),
+            ("prometheus", prometheus),
         ]
         .into_iter()
         .filter_map(|(key, targets)| Some((key, targets?)))
         .collect();
-        let rule = "must have exactly one of static, file, dns, scale_target and selector";
+        let rule = "must have exactly one of static, file, dns, scale_target, selector and \
+                    prometheus";
         match all.len() {
             1 => return all.pop().and_then(|(_, targets)| targets),
             // What is there and cannot be read has been taken out, and is a problem already.
@@ -391,8 +421,45 @@ impl Listing<'_> {
         Some(Targets::Selector(written))
     }
 
+    fn matched(
+        &self,
+        written: file::PrometheusTargets,
+        claims: &mut Claims,
+        checks: &mut Checks<'_>,
+    ) -> Option<Targets> {
+        let path = self.at("prometheus");
+        if !self.one.around.prometheus {
+            checks.problems.error_at(&path, "needs the section prometheus, with the url of one");
+        }
+        let path = join(&path, "match");
+        let written = written.r#match.unwrap_or_default();
+        if written.is_empty() {
+            let rule = "must have at least one label, such as {job: vllm}";
+            checks.problems.missing(&path, rule);
+        }
+        let mut labels = BTreeMap::new();
+        for (name, value) in written {
+            let path = join(&path, &name);
+            if !names::is_prometheus_label(&name) {
+                checks.problems.error_at(&path, names::PROMETHEUS_LABEL);
+            }
+            let Some(value) = value.filter(|value| !value.is_empty()) else {
+                checks.problems.error_at(&path, "must not be empty: it would match other targets");
+                continue;
+            };
+            labels.insert(name, value);
+        }
+        if labels.is_empty() {
+            return None;
+        }
+        let pairs: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+        claim(format!("the series with {}", pairs.join(", ")), &path, claims, checks);
+        Some(Targets::Prometheus(labels))
+    }
+
     fn needs_cluster(&self, path: &str, checks: &mut Checks<'_>) {
-        if !self.one.cluster {
+        if !self.one.around.cluster {
             checks.problems.error_at(path, "needs kubernetes.enabled to be true");
         }
     }

@@ -167,6 +167,7 @@ fn policy(window: f64) -> Policy {
     Policy {
         window: Seconds::new(window).unwrap(),
         stale_after: Seconds::new(STALE_AFTER).unwrap(),
+        stale_after_of: BTreeMap::new(),
         thresholds: Thresholds {
             kv_cache: Fraction::new(0.8).unwrap(),
             queue_length: Requests::new(QUEUE_LENGTH).unwrap(),
