@@ -307,9 +307,10 @@ fn engine(kv_blocks_used: u32, waiting: u32) -> String {
     let stats = Stats { running: 3, waiting, kv_blocks_used, kv_blocks, block_size, counters };
     // Without most of its histograms, which say nothing here and keep a slow machine busy.
     let kept = |line: &&str| !line.contains("_bucket") || line.contains("time_to_first_token");
-    page::render(&identity, &stats).lines().filter(kept).fold(String::new(), |page, line| {
-        page + line + "\n"
-    })
+    page::render(&identity, &stats)
+        .lines()
+        .filter(kept)
+        .fold(String::new(), |page, line| page + line + "\n")
 }
 
 /// A replica that is full, and one that is not.
