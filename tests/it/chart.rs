@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 /// What the chart sets itself, so that no value may: as in tests/chart/sync.
-const OWN: [&str; 8] = [
+const OWN: [&str; 11] = [
     "server.listen",
     "external_metrics.enabled",
     "external_metrics.listen",
@@ -13,6 +13,9 @@ const OWN: [&str; 8] = [
     "kubernetes.enabled",
     "kubernetes.kubeconfig",
     "kubernetes.context",
+    "kubernetes.leader_election.enabled",
+    "kubernetes.leader_election.namespace",
+    "kubernetes.leader_election.name",
     "state_file",
 ];
 

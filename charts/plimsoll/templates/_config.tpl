@@ -9,6 +9,10 @@ the values refuses the keys that are set here.
 {{- $own := dict
   "server" (dict "listen" "0.0.0.0:8080")
   "kubernetes" (dict "enabled" true) -}}
+{{- if include "plimsoll.elects" . -}}
+{{- $election := dict "enabled" true "namespace" .Release.Namespace "name" (include "plimsoll.fullname" .) -}}
+{{- $_ := set $own.kubernetes "leader_election" $election -}}
+{{- end -}}
 {{- if .Values.externalMetrics.enabled -}}
 {{- $tls := dict "cert_file" "/tls/tls.crt" "key_file" "/tls/tls.key" -}}
 {{- if eq .Values.tls.mode "certManager" -}}
@@ -30,7 +34,7 @@ the values refuses the keys that are set here.
 {{- else -}}
 {{- $_ := set $own "external_metrics" (dict "enabled" false) -}}
 {{- end -}}
-{{- if .Values.state.enabled -}}
+{{- if include "plimsoll.keepsState" . -}}
 {{- $_ := set $own "state_file" "/var/lib/plimsoll/state.json" -}}
 {{- end -}}
 {{- toYaml (mergeOverwrite (deepCopy .Values.config) $own) -}}
@@ -54,4 +58,14 @@ their hash is on the pods, which a change restarts. Everything else is loaded by
 {{/* Whether variants are found by annotations. */}}
 {{- define "plimsoll.discovers" -}}
 {{- with .Values.config.kubernetes -}}{{- with .discovery -}}{{- if .enabled -}}true{{- end -}}{{- end -}}{{- end -}}
+{{- end -}}
+
+{{/* Whether one of several replicas decides. */}}
+{{- define "plimsoll.elects" -}}
+{{- if or .Values.leaderElection.enabled (gt (int .Values.replicas) 1) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether there is a state file: with leader election, decisions are in a ConfigMap. */}}
+{{- define "plimsoll.keepsState" -}}
+{{- if and .Values.state.enabled (not (include "plimsoll.elects" .)) -}}true{{- end -}}
 {{- end -}}

@@ -21,7 +21,8 @@ use crate::release::{Handshake, release, stays, until};
 const HPA: &str = include_str!("../../../examples/hpa.yaml");
 
 /// Long enough to see a renewal of each certificate, and the authority's from end to end.
-const LIFETIMES: [&str; 2] = ["tls.selfManaged.leafLifetime=1m", "tls.selfManaged.caLifetime=3m"];
+const LIFETIMES: [&str; 3] =
+    ["replicas=2", "tls.selfManaged.leafLifetime=1m", "tls.selfManaged.caLifetime=3m"];
 
 #[test]
 fn a_a_stock_hpa_scales_by_what_the_chart_installs() {
@@ -69,16 +70,27 @@ fn c_the_account_may_do_what_is_listed_and_nothing_else() {
     .into();
     let own = ["secrets plimsoll-certificate [get update]"];
     let system = ["configmaps extension-apiserver-authentication [get list watch]"];
+    let rules = |more: &[&str]| -> BTreeSet<String> {
+        everywhere.iter().chain(more).map(|rule| (*rule).to_owned()).collect()
+    };
     for (namespace, more) in [
         ("plimsoll", &own[..]),
         ("kube-system", &system[..]),
         ("production", &[]),
         ("staging", &[]),
     ] {
-        let wanted: BTreeSet<String> =
-            everywhere.iter().chain(more).map(|rule| (*rule).to_owned()).collect();
-        assert_eq!(release.permissions(namespace), wanted, "in {namespace}");
+        assert_eq!(release.permissions(namespace), rules(more), "in {namespace}");
     }
+
+    release.upgrade(&["replicas=2"]);
+    let election = [
+        "leases.coordination.k8s.io [create]",
+        "leases.coordination.k8s.io plimsoll [get update]",
+        "configmaps [create]",
+        "configmaps plimsoll-decisions [get list watch update]",
+    ];
+    assert_eq!(release.permissions("plimsoll"), rules(&[&own[..], &election].concat()));
+    assert_eq!(release.permissions("production"), rules(&[]));
 }
 
 #[test]
