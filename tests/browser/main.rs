@@ -95,12 +95,9 @@ async fn a_variant_is_opened_read_and_closed_by_keyboard_alone() {
     assert_eq!(browser.js("return location.hash.slice(1);").await, VARIANT);
     // A line needs two samples of the load, which are ten seconds apart.
     browser.until(&format!("Number({DETAILS}.dataset.drawn) >= 2")).await;
-    let path = |css: &str| {
-        format!("return {DETAILS}.querySelector('path.series.{css}').getAttribute('d');")
-    };
     for css in ["s-desired", "s-current", "s-saturation", "s-kv", "s-running"] {
-        let drawn = browser.js(&path(css)).await;
-        assert!(drawn.as_str().unwrap().contains('L'), "{css}: {drawn}");
+        let path = format!("{DETAILS}.querySelector('path.series.{css}')");
+        browser.until(&format!("{path}.getAttribute('d').includes('L')")).await;
     }
     let steps =
         format!("return [...{DETAILS}.querySelectorAll('.steps li')].map(it => it.textContent);");

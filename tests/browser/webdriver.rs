@@ -38,13 +38,14 @@ fn program(variable: &str, usual: &str) -> String {
 impl Browser {
     pub(crate) async fn open() -> Self {
         let mut driver = Command::new(program("CHROMEDRIVER", "chromedriver"))
-            .args(["--port=0", "--log-level=OFF"])
+            .arg("--port=0")
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("chromedriver can be started; tests/browser/run says what is missing");
-        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
-        let port = lines.find_map(|line| {
+        // It says its port there, unless it is told to log nothing.
+        let output = BufReader::new(driver.stdout.take().unwrap());
+        let port = output.lines().find_map(|line| {
             let line = line.unwrap();
             let (_, port) = line.split_once("started successfully on port ")?;
             port.trim_end_matches('.').parse::<u16>().ok()

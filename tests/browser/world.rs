@@ -114,13 +114,16 @@ fn configuration(scenario: &Scenario, folder: &Path, idle: usize) -> String {
         )
         .unwrap();
     }
-    // A port on which nobody listens.
-    let nobody = "targets: {static: ['127.0.0.1:1']}";
-    writeln!(text, "- name: hostile\n  namespace: other\n  model: '{HOSTILE}'\n  {nobody}")
-        .unwrap();
+    // Ports on which nobody listens, and no two variants may claim one.
+    let nobody = |index: usize| {
+        format!("targets: {{static: ['127.1.{}.{}:1']}}", index / 250, 1 + index % 250)
+    };
+    let target = nobody(idle);
+    writeln!(text, "- name: hostile\n  namespace: other\n  model: '{HOSTILE}'\n  {target}").unwrap();
     for index in 0..idle {
         let (name, model) = (format!("idle-{index:04}"), format!("idle/model-{:03}", index / 10));
-        writeln!(text, "- name: {name}\n  namespace: idle\n  model: {model}\n  {nobody}").unwrap();
+        let target = nobody(index);
+        writeln!(text, "- name: {name}\n  namespace: idle\n  model: {model}\n  {target}").unwrap();
     }
     text
 }
