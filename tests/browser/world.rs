@@ -119,7 +119,8 @@ fn configuration(scenario: &Scenario, folder: &Path, idle: usize) -> String {
         format!("targets: {{static: ['127.1.{}.{}:1']}}", index / 250, 1 + index % 250)
     };
     let target = nobody(idle);
-    writeln!(text, "- name: hostile\n  namespace: other\n  model: '{HOSTILE}'\n  {target}").unwrap();
+    writeln!(text, "- name: hostile\n  namespace: other\n  model: '{HOSTILE}'\n  {target}")
+        .unwrap();
     for index in 0..idle {
         let (name, model) = (format!("idle-{index:04}"), format!("idle/model-{:03}", index / 10));
         let target = nobody(index);

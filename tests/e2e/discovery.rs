@@ -68,7 +68,7 @@ fn create_and_wait(stage: &Stage, daemon: &Daemon, namespace: &str, manifest: &s
     let created = clock.elapsed();
     let variant = format!("variant=\"{}\"", variant_of(&hpa));
     while daemon.gauge(stage, "plimsoll_variant_info", &[&variant]).is_none() {
-        assert!(clock.elapsed() < PATIENCE, "never saw {variant}");
+        assert!(clock.elapsed().saturating_sub(created) < PATIENCE, "never saw {variant}");
     }
     clock.elapsed().saturating_sub(created)
 }
