@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check test alerts prometheus e2e e2e-vllm bench doc fmt browser chart release e2e-keda
+.PHONY: check test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda
 
 # Formatting, lints, and what the dependencies may be.
 check:
@@ -46,6 +46,10 @@ e2e-vllm:
 
 bench:
 	cargo bench
+
+# What docs/performance.md compares with: Prometheus' parsers on the same pages.
+bench-baseline:
+	cd benches/go && go test -bench . -benchmem
 
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items

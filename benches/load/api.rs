@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -44,8 +44,18 @@ use crate::process::{Process, load_average};
 
 const METRICS: usize = 10_000;
 const NAMESPACES: usize = 10;
-const SECONDS: u64 = 30;
-const PER_SECOND: u64 = 1_000;
+/// How often and how long is asked unless the arguments say otherwise.
+const USUAL: Rate = Rate { per_second: 1_000, seconds: 30 };
+
+/// The longest that an answer is waited for. A server that cannot keep up is told by what fails.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// How often and how long is asked.
+#[derive(Clone, Copy)]
+struct Rate {
+    per_second: u64,
+    seconds: u64,
+}
 
 const BASE: &str = "/apis/external.metrics.k8s.io/v1beta1";
 
@@ -117,7 +127,11 @@ fn client(folder: &Path) -> Result<reqwest::Client> {
             PrivateKeyDer::from_pem_file(folder.join("client.key"))?,
         )?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(reqwest::Client::builder().tls_backend_preconfigured(config).no_proxy().build()?)
+    Ok(reqwest::Client::builder()
+        .tls_backend_preconfigured(config)
+        .no_proxy()
+        .timeout(ANSWER_MAX)
+        .build()?)
 }
 
 // === servers ===
@@ -222,8 +236,13 @@ pub(crate) async fn serve_constant(folder: &str, body: &str) -> Result<()> {
 
 // === load ===
 
-/// Asks the API and the floor in turn.
-pub(crate) async fn load() -> Result<()> {
+/// Asks the API and the floor in turn. The arguments may say how often a second, and for how many.
+pub(crate) async fn load(arguments: &[&str]) -> Result<()> {
+    let rate = match arguments {
+        [] => USUAL,
+        [often, long] => Rate { per_second: often.parse()?, seconds: long.parse()? },
+        other => bail!("expected how often a second and for how many, got {other:?}"),
+    };
     let folder = tempfile::tempdir()?;
     write_certificates(folder.path())?;
     let path = folder.path().to_str().context("the folder's name is not text")?;
@@ -232,12 +251,12 @@ pub(crate) async fn load() -> Result<()> {
     let address = api.line()?;
     let body = ask(&client, &format!("https://{address}{}", self::path(0))).await?;
     println!("an answer has {body} bytes");
-    ask_for_a_while(&client, &address, "external metrics API", &api).await?;
+    ask_for_a_while(rate, &client, &address, "external metrics API", &api).await?;
     api.write_line()?;
     println!("  server side, the handler alone: {}", api.line()?);
     let mut constant = Process::this(&["serve-constant", path, &body.to_string()])?;
     let address = constant.line()?;
-    ask_for_a_while(&client, &address, "floor, a constant body", &constant).await
+    ask_for_a_while(rate, &client, &address, "floor, a constant body", &constant).await
 }
 
 async fn ask(client: &reqwest::Client, url: &str) -> Result<usize> {
@@ -247,6 +266,7 @@ async fn ask(client: &reqwest::Client, url: &str) -> Result<usize> {
 
 /// Asks so often in a second, whether answers come or not, so that a slow answer delays no other.
 async fn ask_for_a_while(
+    Rate { per_second, seconds }: Rate,
     client: &reqwest::Client,
     address: &str,
     who: &str,
@@ -255,10 +275,10 @@ async fn ask_for_a_while(
     let clock = Clock::start();
     ask(client, &format!("https://{address}{}", path(0))).await?;
     let before = server.usage()?;
-    let mut ticks = interval(Duration::from_micros(1_000_000 / PER_SECOND));
+    let mut ticks = interval(Duration::from_micros(1_000_000 / per_second));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut asking = JoinSet::new();
-    let count = usize::try_from(SECONDS * PER_SECOND)?;
+    let count = usize::try_from(seconds * per_second)?;
     for number in 0..count {
         ticks.tick().await;
         let began = clock.elapsed();

@@ -30,12 +30,12 @@ fn main() -> Result<()> {
                 daemon::start().await?;
                 daemon::lag().await?;
                 daemon::scrape().await?;
-                api::load().await
+                api::load(&[]).await
             }
             ["scrape"] => daemon::scrape().await,
             ["lag"] => daemon::lag().await,
             ["start"] => daemon::start().await,
-            ["api"] => api::load().await,
+            ["api", arguments @ ..] => api::load(arguments).await,
             // These are the other processes.
             ["serve-engines"] => engines::serve().await,
             ["serve-api", folder] => api::serve_api(folder).await,

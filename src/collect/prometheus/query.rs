@@ -217,9 +217,9 @@ mod tests {
         assert_eq!(select(&[&a, &b], Room::Body), ",namespace=~\"llm\",pod=~\"a-0|a-1|b-0\"}[45s]");
         let many = pods("many", 2000);
         assert_eq!(select(&[&many], Room::Body), ",namespace=~\"llm\",pod!=\"\"}[45s]");
-        let some = pods("some", 400);
-        assert!(select(&[&some], Room::Body).contains("some-399"));
-        assert!(!select(&[&some], Room::Url).contains("some-399"));
+        let some = pods("some", 600);
+        assert!(select(&[&some], Room::Body).contains("some-599"));
+        assert!(!select(&[&some], Room::Url).contains("some-599"));
     }
 
     #[test]
