@@ -27,7 +27,7 @@ use plimsoll::fleet::{
     Bounds, Fleet, ModelName, Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName,
     VariantSpec,
 };
-use plimsoll::observe::{Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape};
+use plimsoll::observe::{Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, Way};
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds, Tokens};
 
@@ -49,7 +49,7 @@ fn policy() -> Policy {
     Policy {
         window: Seconds::new(60.0).expect("a length of time"),
         stale_after: Seconds::new(10.0).expect("a length of time"),
-        stale_after_of: std::collections::BTreeMap::new(),
+        stale_after_relayed: Seconds::new(60.0).expect("a length of time"),
         thresholds: thresholds(),
         overrides: BTreeMap::new(),
         transition: TransitionRule::PendingOnly,
@@ -116,8 +116,8 @@ impl World {
             let state =
                 ScaleState { wanted: ready, current: ready, ready, pending: zero, bounds: None };
             let (unready, scale) = (Vec::new(), Scale::Known(state));
-            let as_of = Timestamp::UNIX_EPOCH;
-            listings.insert(spec.key.clone(), Listing { replicas, unready, scale, as_of });
+            let (way, as_of) = (Way::Scraped, Timestamp::UNIX_EPOCH);
+            listings.insert(spec.key.clone(), Listing { replicas, unready, scale, way, as_of });
         }
         let inputs = Inputs { fleet: Arc::new(Fleet::new(specs)), listings, scrapes };
         let mut world = Self { pipeline: Pipeline::new(policy()), inputs, second: 1_795_000_000 };

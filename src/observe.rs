@@ -41,8 +41,20 @@ pub struct Listing {
     pub unready: Vec<ReplicaKey>,
     /// What the orchestrator says about the scale target.
     pub scale: Scale,
+    /// Which way their pages come.
+    pub way: Way,
     /// When this listing was last known to be true.
     pub as_of: Timestamp,
+}
+
+/// Which way the pages of replicas come. It decides what is old.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    /// They are scraped here.
+    #[default]
+    Scraped,
+    /// Another server scrapes them, and is asked for what it has, which is older.
+    Relayed,
 }
 
 /// What an orchestrator says about a scale target.

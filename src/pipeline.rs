@@ -22,7 +22,7 @@ use crate::decide::{
 };
 use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::record::{Horizon, Recorder};
-use crate::observe::{Inputs, Observation, WhyUnknown};
+use crate::observe::{Inputs, Observation, Way, WhyUnknown};
 pub use crate::pipeline::follow::Number;
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -41,8 +41,8 @@ pub struct Policy {
     pub window: Seconds,
     /// Age from which a replica's data is too old to act on.
     pub stale_after: Seconds,
-    /// The same age for variants whose data comes from a slower source.
-    pub stale_after_of: BTreeMap<VariantKey, Seconds>,
+    /// The same age for replicas that another server scrapes.
+    pub stale_after_relayed: Seconds,
     /// Thresholds of models without an override.
     pub thresholds: Thresholds,
     /// Thresholds of single models.
@@ -194,21 +194,24 @@ impl Pipeline {
     }
 
     fn observe(&mut self, now: Timestamp, inputs: &Inputs) -> BTreeMap<VariantKey, Observation> {
-        self.recorder.take(inputs, self.horizon(None));
+        self.recorder.take(inputs, self.horizon(Way::Scraped));
         let fleet = &inputs.fleet;
         let observe = |spec: &VariantSpec| {
             let listing = inputs.listings.get(&spec.key);
-            let horizon = self.horizon(Some(&spec.key));
+            let horizon = self.horizon(listing.map(|listing| listing.way).unwrap_or_default());
             (spec.key.clone(), self.recorder.observe(now, spec, listing, horizon))
         };
         fleet.variants().map(observe).collect()
     }
 
-    /// The lengths of time that hold for a variant, or where none says otherwise.
-    fn horizon(&self, variant: Option<&VariantKey>) -> Horizon {
-        let Policy { window, stale_after, stale_after_of, .. } = &self.policy;
-        let own = variant.and_then(|variant| stale_after_of.get(variant));
-        Horizon { window: *window, stale_after: *own.unwrap_or(stale_after) }
+    /// The lengths of time that hold for pages that come this way.
+    fn horizon(&self, way: Way) -> Horizon {
+        let Policy { window, stale_after, stale_after_relayed, .. } = self.policy;
+        let stale_after = match way {
+            Way::Scraped => stale_after,
+            Way::Relayed => stale_after_relayed,
+        };
+        Horizon { window, stale_after }
     }
 
     fn forget(&mut self, fleet: &Fleet) {
@@ -618,7 +621,7 @@ mod tests {
         let mut pipeline = Pipeline::new(Policy {
             window: spare,
             stale_after: spare,
-            stale_after_of: BTreeMap::new(),
+            stale_after_relayed: spare,
             thresholds: Thresholds {
                 kv_cache: Fraction::ONE,
                 queue_length: Requests::ZERO,

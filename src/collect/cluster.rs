@@ -45,7 +45,7 @@ pub use crate::collect::cluster::registration::{
 };
 pub use crate::collect::cluster::run::watch;
 use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, Role, VariantKey};
-use crate::observe::{Listing, Scale, WhyUnknown};
+use crate::observe::{Listing, Scale, Way, WhyUnknown};
 use crate::units::Replicas;
 
 /// What is to be watched.
@@ -194,9 +194,9 @@ impl VariantState {
         self.answering().filter_map(|pod| Some((pod.key(variant), pod.ip?))).collect()
     }
 
-    /// The listing that the pipeline takes.
+    /// The listing that the pipeline takes, for pages that come this way.
     #[must_use]
-    pub fn listing(&self, variant: &VariantKey) -> Listing {
+    pub fn listing(&self, variant: &VariantKey, way: Way) -> Listing {
         Listing {
             replicas: self.answering().map(|pod| pod.key(variant)).collect(),
             unready: self
@@ -205,6 +205,7 @@ impl VariantState {
                 .map(|pod| pod.key(variant))
                 .collect(),
             scale: self.scale.clone(),
+            way,
             as_of: self.as_of,
         }
     }
@@ -219,12 +220,6 @@ impl VariantState {
 // === impl ClusterState ===
 
 impl ClusterState {
-    /// The listings of all variants.
-    #[must_use]
-    pub fn listings(&self) -> BTreeMap<VariantKey, Listing> {
-        self.variants.iter().map(|(key, state)| (key.clone(), state.listing(key))).collect()
-    }
-
     /// The addresses to scrape, of all variants, in the order of their keys.
     #[must_use]
     pub fn addresses(&self) -> Vec<(ReplicaKey, IpAddr)> {

@@ -25,7 +25,7 @@ use crate::config::{
     Authorization, Config, Discovery, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
 };
 use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
-use crate::fleet::{ModelKey, ModelName, Namespace, VariantKey};
+use crate::fleet::{ModelKey, ModelName, Namespace};
 use crate::pipeline::Policy;
 use crate::units::{Fraction, Requests, Seconds};
 
@@ -130,8 +130,8 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let wva_config = checks.path(wva::KEY, wva_config.as_ref());
     let entries = checks.wva_entries(wva::KEY, wva_config.as_deref());
     let wva = wva::parse(&entries, checks);
-    let remote = prometheus.as_ref().map(|settings| settings.stale_after);
-    let policies = Policies { discovery: discovers, observe, saturation, enforce, wva, remote };
+    let relayed = prometheus.as_ref().map(|settings| settings.stale_after);
+    let policies = Policies { discovery: discovers, observe, saturation, enforce, wva, relayed };
     let policy = policies.resolve(&global, &variants, checks);
     let Scraped { scrape, concurrency } = global;
     Some(Config {
@@ -281,7 +281,7 @@ struct Policies<'a> {
     /// What lies under the section of the saturation.
     wva: Wva,
     /// Age from which data from Prometheus is too old, where there is one.
-    remote: Option<Duration>,
+    relayed: Option<Duration>,
 }
 
 impl Policies<'_> {
@@ -317,11 +317,7 @@ impl Policies<'_> {
         Some(Policy {
             window: seconds(window),
             stale_after: seconds(stale_after),
-            stale_after_of: self
-                .remote
-                .into_iter()
-                .flat_map(|age| read_by_prometheus(variants).map(move |key| (key, seconds(age))))
-                .collect(),
+            stale_after_relayed: seconds(self.relayed.unwrap_or(stale_after)),
             thresholds: numbers.thresholds()?,
             overrides,
             transition: match saturation.transition {
@@ -369,12 +365,6 @@ fn resolve_observe(
         checks.problems.warning("observe.stale_after", rule);
     }
     (window, stale_after)
-}
-
-/// The variants whose metrics Prometheus has.
-fn read_by_prometheus(variants: &[Variant]) -> impl Iterator<Item = VariantKey> {
-    let remote = variants.iter().filter(|variant| variant.read_by == ReadBy::Prometheus);
-    remote.map(|variant| variant.spec.key.clone())
 }
 
 /// Thresholds before they are known to be quantities.

@@ -15,14 +15,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::collect::cluster::discovery::{Discover, Discovered, Filter, Vocabulary};
+use crate::collect::cluster::discovery::{Discover, Discovered, Filter, Scraped, Vocabulary};
 use crate::collect::cluster::{ClusterState, Discovery, Needs, Wanted, WantedTarget};
 use crate::collect::prometheus::{Found, Instances, Wanted as InPrometheus, Which};
 use crate::collect::scrape::Target;
 use crate::collect::targets::{Endpoint, Listed, Lister, Metrics, NameServer, Source};
 use crate::config::{self, Config, ReadBy, Scrape, Targets, Variant};
 use crate::fleet::{Fleet, ModelName, ReplicaKey, Role, VariantKey, VariantSpec};
-use crate::observe::{Listing, Scale, WhyUnknown};
+use crate::observe::{Listing, Scale, Way, WhyUnknown};
 use crate::publish::selector::Selector;
 
 /// What listers need beside their source.
@@ -56,6 +56,8 @@ pub(crate) struct Directory {
     entries: BTreeMap<VariantKey, Entry>,
     /// How replicas of discovered variants are scraped where nothing else is said.
     scrape: Scrape,
+    /// Who reads them where nothing else is said.
+    read_by: ReadBy,
     discovery: Arc<Discovery>,
     /// What the pods of discovered variants have said of their roles; without a pod nothing says it.
     roles: BTreeMap<VariantKey, Role>,
@@ -91,6 +93,7 @@ impl Directory {
             fleet: Arc::default(),
             entries: BTreeMap::new(),
             scrape: config.scrape.clone(),
+            read_by: ReadBy::Scrape,
             discovery: Arc::default(),
             roles: BTreeMap::new(),
         };
@@ -102,6 +105,10 @@ impl Directory {
     pub(crate) fn replace(&mut self, config: &Config, surroundings: &Surroundings) {
         let mut old = std::mem::take(&mut self.entries);
         self.scrape = config.scrape.clone();
+        self.read_by = match config.prometheus {
+            Some(_) => ReadBy::Prometheus,
+            None => ReadBy::Scrape,
+        };
         for variant in &config.variants {
             let known = old.remove(&variant.spec.key).and_then(|entry| entry.list);
             let list = match &variant.targets {
@@ -147,7 +154,9 @@ impl Directory {
                 continue;
             }
             let role = discovered.role.or_else(|| self.roles.get(key).copied());
-            let variant = variant(discovered, role.unwrap_or_default(), &self.scrape);
+            let role = role.unwrap_or_default();
+            let read_by = discovered.scraped.map_or(self.read_by, |Scraped| ReadBy::Scrape);
+            let variant = variant(discovered, role, read_by, &self.scrape);
             let entry = Entry { variant, list: None, origin: Origin::Discovered };
             self.entries.insert(key.clone(), entry);
         }
@@ -184,7 +193,7 @@ impl Directory {
 }
 
 /// A discovered variant as if it were declared.
-fn variant(discovered: &Discovered, role: Role, scrape: &Scrape) -> Variant {
+fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape) -> Variant {
     let Discovered {
         object: _,
         key,
@@ -198,6 +207,7 @@ fn variant(discovered: &Discovered, role: Role, scrape: &Scrape) -> Variant {
         scheme,
         port,
         path,
+        scraped: _,
         doubts: _,
     } = discovered.clone();
     let Scrape { endpoint, settings } = scrape;
@@ -214,7 +224,6 @@ fn variant(discovered: &Discovered, role: Role, scrape: &Scrape) -> Variant {
         WantedTarget::Elsewhere => Targets::Selector(String::new()),
     };
     let spec = VariantSpec { key, model, accelerator, role, cost, bounds };
-    let read_by = ReadBy::Scrape;
     Variant { spec, aliases, targets, read_by, endpoint, scrape: Arc::clone(settings) }
 }
 
@@ -232,6 +241,7 @@ impl Entry {
             replicas,
             unready: Vec::new(),
             scale: Scale::Targets,
+            way: way(variant),
             as_of,
         };
         if let Targets::Prometheus(_) = variant.targets {
@@ -245,6 +255,14 @@ impl Entry {
         let targets = listed.targets(key, &variant.endpoint, names, &variant.scrape);
         let replicas = targets.iter().map(|target| target.replica.clone()).collect();
         Some((outside(replicas, listed.as_of), targets))
+    }
+}
+
+/// Which way the pages of a variant's replicas come.
+const fn way(variant: &Variant) -> Way {
+    match variant.read_by {
+        ReadBy::Scrape => Way::Scraped,
+        ReadBy::Prometheus => Way::Relayed,
     }
 }
 
@@ -282,7 +300,8 @@ fn from_cluster(
     let key = &variant.spec.key;
     let Some(state) = cluster.and_then(|cluster| cluster.variants.get(key)) else {
         let scale = Scale::Unknown(WhyUnknown::NotListed);
-        let listing = Listing { replicas: Vec::new(), unready: Vec::new(), scale, as_of: now };
+        let (replicas, unready, way) = (Vec::new(), Vec::new(), way(variant));
+        let listing = Listing { replicas, unready, scale, way, as_of: now };
         return (listing, Vec::new());
     };
     let target = |(replica, ip)| {
@@ -296,7 +315,7 @@ fn from_cluster(
         }
     };
     let targets = state.addresses(key).into_iter().map(target).collect();
-    (state.listing(key), targets)
+    (state.listing(key, way(variant)), targets)
 }
 
 /// What is to be watched in the cluster.

@@ -14,7 +14,7 @@ use plimsoll::collect::cluster::{
     WantedTarget,
 };
 use plimsoll::fleet::{Bounds, Namespace, VariantKey, VariantName};
-use plimsoll::observe::{Scale, ScaleState, WhyUnknown};
+use plimsoll::observe::{Scale, ScaleState, Way, WhyUnknown};
 use plimsoll::units::Replicas;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -195,7 +195,7 @@ async fn a_variant_is_known_with_its_scale_its_pods_and_its_bounds() {
     assert_eq!(names(&state), ["llama-a", "llama-b"], "a pod that is not ready may still answer");
     assert_eq!(state.pods.len(), 3);
     assert_eq!(state.findings, []);
-    let listing = state.listing(&llama);
+    let listing = state.listing(&llama, Way::Scraped);
     assert_eq!(listing.replicas[0].incarnation.as_ref().unwrap().as_str(), "uid-llama-a");
     assert_eq!(listing.unready, listing.replicas[1..]);
     assert_eq!((listing.scale, listing.as_of), (state.scale.clone(), state.as_of));

@@ -252,8 +252,7 @@ fn variants_are_read_in_prometheus_where_there_is_one_unless_they_say_otherwise(
 fn data_from_prometheus_has_an_age_of_its_own() {
     let policy = valid(&prometheus("")).config.policy;
     assert_eq!(Some(policy.stale_after), Seconds::new(10.0));
-    let own: Vec<Seconds> = policy.stale_after_of.values().copied().collect();
-    assert_eq!(own, [Seconds::new(60.0).unwrap()]);
+    assert_eq!(Some(policy.stale_after_relayed), Seconds::new(60.0));
     // The interval of scrapes of our own says nothing about such a variant.
     valid(&(prometheus("") + "scrape: {interval: 40s}\n"));
     for (keys, path, said) in [

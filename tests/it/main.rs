@@ -13,6 +13,7 @@ mod corpus;
 mod daemon;
 mod dashboards;
 mod demo;
+mod discovery;
 mod documents;
 mod enforce;
 mod events;

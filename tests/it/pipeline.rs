@@ -14,7 +14,7 @@ use plimsoll::fleet::{
 use plimsoll::observe::engine::Engine;
 use plimsoll::observe::{
     HttpReading, Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, ScrapeFailure,
-    WhyUnknown,
+    Way, WhyUnknown,
 };
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
@@ -55,7 +55,7 @@ pub(crate) fn policy() -> Policy {
     Policy {
         window: Seconds::new(WINDOW as f64).unwrap(),
         stale_after: Seconds::new(3.0).unwrap(),
-        stale_after_of: BTreeMap::new(),
+        stale_after_relayed: Seconds::new(30.0).unwrap(),
         thresholds: Thresholds {
             kv_cache: Fraction::new(0.8).unwrap(),
             queue_length: Requests::new(5.0).unwrap(),
@@ -106,6 +106,7 @@ pub(crate) struct World {
 pub(crate) struct Variant {
     pub(crate) listed: u32,
     pub(crate) scale: Scale,
+    pub(crate) way: Way,
     pub(crate) load: (f64, f64),
     pub(crate) failing: BTreeMap<u32, ScrapeFailure>,
     pub(crate) silent: Vec<u32>,
@@ -141,6 +142,7 @@ impl World {
             Variant {
                 listed: count,
                 scale: known(count, count),
+                way: Way::Scraped,
                 load,
                 failing: BTreeMap::new(),
                 silent: Vec::new(),
@@ -166,6 +168,7 @@ impl World {
                 replicas,
                 unready: Vec::new(),
                 scale: variant.scale.clone(),
+                way: variant.way,
                 as_of: at(self.second),
             };
             inputs.listings.insert(key(name), listing);
@@ -253,6 +256,18 @@ fn losing_all_data_keeps_the_number_and_says_so() {
     assert_eq!((decision.desired(), decision.basis), (n(5), Basis::Held));
     assert!(matches!(decision.steps[0].reason, Reason::NoData(NoData::NoFreshReplica)));
     assert!(decision.inputs_at.duration_since(before) <= SignedDuration::from_secs(5));
+}
+
+#[test]
+fn pages_that_another_server_has_scraped_are_old_later() {
+    for (way, held_after) in [(Way::Scraped, 3), (Way::Relayed, 30)] {
+        let mut world = World::new(vec![spec("a", 1.0, (1, 9))]);
+        world.set("a", 1, BUSY).way = way;
+        let _ = world.run(5);
+        world.variants.get_mut("a").unwrap().silent = vec![0];
+        assert_eq!(of(&world.run(held_after - 1), "a").basis, Basis::Fresh, "{way:?}");
+        assert_eq!(of(&world.run(3), "a").basis, Basis::Held, "{way:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Prometheus as the source: the same readings as from pages, and nothing shrinks on what is wrong.
 
-mod server;
+pub(crate) mod server;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -87,7 +87,7 @@ impl Alone {
     }
 }
 
-fn labels(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+pub(crate) fn labels(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
@@ -300,7 +300,7 @@ fn the_reader_of_answers_is_there_for_whoever_wants_to_break_it() {
 // === the daemon ===
 
 /// The page of a replica with so many blocks of a thousand in use.
-fn engine(kv_blocks_used: u32, waiting: u32) -> String {
+pub(crate) fn engine(kv_blocks_used: u32, waiting: u32) -> String {
     let started = Timestamp::from_second(1_700_000_000).unwrap();
     let identity = Identity { model: "m".into(), started, ready: started };
     let (kv_blocks, block_size, counters) = (1000, 16, Counters::default());

@@ -155,9 +155,16 @@ pub struct Discovered {
     pub port: Option<u16>,
     /// The path of a page's URL, if the object says so.
     pub path: Option<String>,
+    /// That the replicas are scraped here although there is a Prometheus, if the object says so.
+    pub scraped: Option<Scraped>,
     /// What has no effect, and was probably meant to.
     pub doubts: Vec<Problem>,
 }
+
+/// What an object may say of who reads its replicas. Prometheus is the default wherever there is
+/// one, and nothing that an object could ask for where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scraped;
 
 /// What is wrong with one annotation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -212,6 +219,8 @@ annotations! {
     Path = "path",
     /// The scheme of a page's URL.
     Scheme = "scheme",
+    /// Who reads the replicas' metrics.
+    Source = "source",
     /// The lower bound of a workload.
     MinReplicas = "min-replicas",
     /// The upper bound of a workload.
@@ -353,6 +362,7 @@ pub fn variant(marked: &Marked, understood: Vocabulary) -> Result<Discovered, Ve
     let scheme = read.scheme();
     let port = read.number(Annotation::Port, &(1..=u16::MAX));
     let path = read.path();
+    let scraped = read.scraped();
     read.doubt_unknown();
     let Read { problems, doubts, .. } = read;
     let (Some(model), Some(variant), Some(namespace), Some(cost), true) =
@@ -373,6 +383,7 @@ pub fn variant(marked: &Marked, understood: Vocabulary) -> Result<Discovered, Ve
         scheme,
         port,
         path,
+        scraped,
         doubts,
     })
 }
@@ -528,6 +539,12 @@ impl<'a> Read<'a> {
         self.text(Annotation::Path, sound, rule).map(str::to_owned)
     }
 
+    fn scraped(&mut self) -> Option<Scraped> {
+        let rule =
+            "must be scrape, or absent: where Plimsoll has a Prometheus, that is the default";
+        self.text(Annotation::Source, |text| text == "scrape", rule).map(|_| Scraped)
+    }
+
     fn bounds(&mut self) -> Bounds {
         let limit = Replicas::LIMIT.count();
         let min = self.number(Annotation::MinReplicas, &(0..=limit));
@@ -616,6 +633,7 @@ mod tests {
         assert_eq!(found.bounds, Bounds::default());
         assert_eq!((found.accelerator, found.role), (None, None));
         assert_eq!((found.scheme, found.port, found.path), (None, None, None));
+        assert_eq!(found.scraped, None);
         assert_eq!((found.aliases, found.doubts), (Vec::new(), Vec::new()));
     }
 
@@ -631,6 +649,7 @@ mod tests {
             "plimsoll.dev/port": "9000",
             "plimsoll.dev/path": "/m",
             "plimsoll.dev/scheme": "https",
+            "plimsoll.dev/source": "scrape",
             "plimsoll.dev/min-replicas": "2",
             "plimsoll.dev/max-replicas": "9",
         });
@@ -643,7 +662,7 @@ mod tests {
         assert_eq!(found.accelerator, Accelerator::new("H100"));
         assert_eq!(found.role, Some(Role::Decode));
         assert_eq!((found.scheme, found.port), (Some(Scheme::Https), Some(9000)));
-        assert_eq!(found.path.as_deref(), Some("/m"));
+        assert_eq!((found.path.as_deref(), found.scraped), (Some("/m"), Some(Scraped)));
         assert_eq!(found.bounds.to_string(), "2..9");
         assert_eq!(found.doubts, []);
     }
@@ -668,6 +687,7 @@ mod tests {
             ("path", "metrics", "must start with `/`"),
             ("path", "/a b", "must start with `/`"),
             ("scheme", "HTTP", "must be http or https"),
+            ("source", "prometheus", "must be scrape, or absent"),
             ("min-replicas", "-1", "from 0 to 1000000"),
             ("max-replicas", "0", "from 1 to 1000000"),
             ("max-replicas", "1.5", "from 1 to 1000000"),

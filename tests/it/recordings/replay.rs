@@ -10,7 +10,7 @@ use plimsoll::fleet::{
     Bounds, Fleet, Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName, VariantSpec,
 };
 use plimsoll::observe::{Inputs, Listing, Observation, ReplicaObservation, Scale, Scrape};
-use plimsoll::observe::{Reading, ScrapeFailure};
+use plimsoll::observe::{Reading, ScrapeFailure, Way};
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
 
@@ -105,6 +105,7 @@ impl Replay<'_> {
             replicas: self.recording.servers.iter().map(replica).collect(),
             unready: Vec::new(),
             scale: Scale::Targets,
+            way: Way::Scraped,
             as_of: instant(now),
         };
         let spec = VariantSpec {
@@ -167,7 +168,7 @@ fn policy(window: f64) -> Policy {
     Policy {
         window: Seconds::new(window).unwrap(),
         stale_after: Seconds::new(STALE_AFTER).unwrap(),
-        stale_after_of: BTreeMap::new(),
+        stale_after_relayed: Seconds::new(STALE_AFTER).unwrap(),
         thresholds: Thresholds {
             kv_cache: Fraction::new(0.8).unwrap(),
             queue_length: Requests::new(QUEUE_LENGTH).unwrap(),

@@ -1,0 +1,152 @@
+//! Discovered variants in a running daemon, against an API server that is scripted.
+
+use std::fs;
+
+use plimsoll::simulate::replica::stats::Stats;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::cluster::fake::FakeCluster;
+use crate::daemon::{Engine, Running, stats};
+use crate::events::{a_cluster_with_an_engine, configuration};
+use crate::prometheus::server::{Server, Target};
+use crate::prometheus::{engine as page, labels};
+
+const HPAS: &str = "/apis/autoscaling/v2/namespaces/shop/horizontalpodautoscalers";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
+
+/// Annotates the HPA of that cluster, with this beside the model.
+fn annotate(fake: &FakeCluster, engine: &Engine, name: &str, value: &str) {
+    let mut hpa = fake.objects(HPAS).into_iter().next().unwrap();
+    let port = engine.address.port().to_string();
+    let mut annotations = json!({"plimsoll.dev/model": "m", "plimsoll.dev/port": port});
+    annotations[name] = json!(value);
+    hpa["metadata"]["annotations"] = annotations;
+    fake.put(HPAS, &hpa);
+}
+
+/// The configuration of that cluster without its variant; numbers survive in a file.
+fn discovering(folder: &TempDir, fake: &FakeCluster, engine: &Engine) -> String {
+    let text = configuration(folder, fake, engine, ", discovery: {enabled: true}");
+    let (text, _declared) = text.split_once("variants:").unwrap();
+    format!("{text}state_file: state.json\n")
+}
+
+#[tokio::test]
+async fn a_discovered_variant_outlives_a_reload_and_its_number_a_restart() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    annotate(&fake, &engine, "plimsoll.dev/cost", "2");
+    let folder = TempDir::new().unwrap();
+    let text = discovering(&folder, &fake, &engine);
+    let daemon = Running::start_in(folder, &text).await;
+    daemon.until_desired("llama", Some(1.0)).await;
+    engine.show(Stats { waiting: 20, ..stats(950) });
+    daemon.until_desired("llama", Some(2.0)).await;
+
+    // Nothing of it is in the configuration, whatever that says.
+    let other = text.replace("tick_interval: 100ms", "tick_interval: 150ms");
+    fs::write(daemon.file(), &other).unwrap();
+    assert_eq!(daemon.ask("POST", "/-/reload").await.0, 200);
+    assert_eq!(daemon.desired("llama").await, Some(2.0));
+    daemon.until_desired("llama", Some(2.0)).await;
+
+    // Without a page there is nothing but the number of before.
+    engine.show(None);
+    let folder = daemon.end().await;
+    let daemon = Running::start_in(folder, &text).await;
+    daemon.until_desired("llama", Some(2.0)).await;
+    let (_, said) = daemon.ask("GET", "/api/v1/decisions").await;
+    assert!(said.contains("restored after a restart"), "{said}");
+
+    fake.delete(HPAS, "llama-hpa");
+    daemon.until_desired("llama", None).await;
+    assert_eq!(daemon.sample("plimsoll_variant_info").await, None);
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_discovered_variant_is_read_from_prometheus_unless_it_says_otherwise() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    annotate(&fake, &engine, "plimsoll.dev/cost", "2");
+    let prometheus = Server::start().await;
+    let pod = |load: (u32, u32)| Target {
+        labels: labels(&[("namespace", "shop"), ("pod", "llama-0"), ("instance", "a")]),
+        page: Some(page(load.0, load.1)),
+    };
+    prometheus.show(vec![pod((950, 20))]);
+    let folder = TempDir::new().unwrap();
+    let mut text = discovering(&folder, &fake, &engine);
+    text.push_str("prometheus: {interval: 200ms, stale_after: 3s, timeout: 3s, url: \"");
+    text.push_str(&(prometheus.url() + "\"}\n"));
+    let daemon = Running::start_in(folder, &text).await;
+    daemon.until_desired("llama", Some(2.0)).await;
+    assert_eq!(daemon.sample("plimsoll_scrape_targets").await, Some(0.0));
+
+    annotate(&fake, &engine, "plimsoll.dev/source", "scrape");
+    daemon.until_sample("plimsoll_scrape_targets", 1.0).await;
+    annotate(&fake, &engine, "plimsoll.dev/source", "prometheus");
+    daemon.until_sample("plimsoll_discovery_objects{state=\"refused\"}", 1.0).await;
+    assert_eq!(daemon.sample("plimsoll_scrape_targets").await, Some(1.0), "the last sound reading");
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn discovery_can_be_switched_on_and_off_while_the_daemon_runs() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    annotate(&fake, &engine, "plimsoll.dev/variant", "by-annotation");
+    let folder = TempDir::new().unwrap();
+    let declared = configuration(&folder, &fake, &engine, "");
+    let discovered = discovering(&folder, &fake, &engine).replace("state_file: state.json\n", "");
+    let daemon = Running::start_in(folder, &declared).await;
+    daemon.until_desired("llama", Some(1.0)).await;
+    assert_eq!(daemon.desired("by-annotation").await, None);
+
+    fs::write(daemon.file(), &discovered).unwrap();
+    assert_eq!(daemon.ask("POST", "/-/reload").await.0, 200);
+    daemon.until_desired("by-annotation", Some(1.0)).await;
+    assert_eq!(daemon.desired("llama").await, None);
+
+    // Both on one target: the configuration is in force, and the object is told.
+    let (_, variants) = declared.split_once("variants:").unwrap();
+    fs::write(daemon.file(), format!("{discovered}variants:{variants}")).unwrap();
+    assert_eq!(daemon.ask("POST", "/-/reload").await.0, 200);
+    daemon.until_desired("llama", Some(1.0)).await;
+    daemon.until_desired("by-annotation", None).await;
+    daemon.until_sample("plimsoll_discovery_objects{state=\"shadowed\"}", 1.0).await;
+    let taken = |event: &serde_json::Value| event["reason"] == "ScaleTargetTaken";
+    let events = fake.until(EVENTS, |events| events.iter().any(taken)).await;
+    let event = events.iter().find(|event| taken(event)).unwrap();
+    assert_eq!(event["regarding"]["uid"], "uid-of-hpa");
+
+    fs::write(daemon.file(), &declared).unwrap();
+    assert_eq!(daemon.ask("POST", "/-/reload").await.0, 200);
+    daemon.until_desired("llama", Some(1.0)).await;
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_wrong_annotation_is_an_event_on_its_object_and_changes_nothing() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    annotate(&fake, &engine, "plimsoll.dev/cost", "2");
+    let folder = TempDir::new().unwrap();
+    let text = discovering(&folder, &fake, &engine);
+    let daemon = Running::start_in(folder, &text).await;
+    daemon.until_desired("llama", Some(1.0)).await;
+    daemon.until_sample("plimsoll_discovery_objects{state=\"accepted\"}", 1.0).await;
+    daemon.until_sample("plimsoll_cost_per_hour", 2.0).await;
+
+    annotate(&fake, &engine, "plimsoll.dev/cost", "cheap");
+    daemon.until_sample("plimsoll_discovery_objects{state=\"refused\"}", 1.0).await;
+    let refused = |event: &serde_json::Value| event["reason"] == "AnnotationsRefused";
+    let events = fake.until(EVENTS, |events| events.iter().any(refused)).await;
+    let event = events.iter().find(|event| refused(event)).unwrap();
+    let note = event["note"].as_str().unwrap();
+    assert!(note.starts_with("annotation plimsoll.dev/cost must be a number"), "{note}");
+    assert!(note.ends_with("the last sound annotations stay in force"), "{note}");
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["regarding"]["uid"], "uid-of-hpa");
+    assert_eq!(daemon.sample("plimsoll_cost_per_hour").await, Some(2.0));
+    engine.show(Stats { waiting: 20, ..stats(950) });
+    daemon.until_desired("llama", Some(2.0)).await;
+    daemon.end().await;
+}
