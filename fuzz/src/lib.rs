@@ -8,6 +8,7 @@ pub mod admin;
 pub mod configuration;
 pub mod exposition;
 pub mod external_metrics;
+pub mod prometheus_answer;
 pub mod quantity;
 pub mod request;
 pub mod selector;
@@ -18,11 +19,12 @@ pub mod target_file;
 pub type Check = fn(&[u8]);
 
 /// Every check by its name, which is also that of its folder in `fuzz/corpus`.
-pub const ALL: [(&str, Check); 8] = [
+pub const ALL: [(&str, Check); 9] = [
     ("admin", admin::check),
     ("configuration", configuration::check),
     ("exposition", exposition::check),
     ("external_metrics", external_metrics::check),
+    ("prometheus_answer", prometheus_answer::check),
     ("quantity", quantity::check),
     ("selector", selector::check),
     ("state_file", state_file::check),
