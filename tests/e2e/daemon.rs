@@ -63,13 +63,14 @@ impl Daemon {
             Replica::Second => ("second", stage.other_address()),
         };
         let election = format!(
-            "kubernetes: {{leader_election: {{enabled: true, namespace: plimsoll, \
-             identity: {namespace}-{name}, lease_duration: 3s, renew_deadline: 2s, \
-             retry_period: 500ms}}, "
+            "kubernetes:
+  leader_election: {{enabled: true, namespace: plimsoll, identity: {namespace}-{name},
+                    lease_duration: 3s, renew_deadline: 2s, retry_period: 500ms}}"
         );
-        let configuration = configuration(stage, namespace, Knows::ByConfiguration)
-            .replace(&stage.address(), &address)
-            .replace("kubernetes: {", &election);
+        let alone = configuration(stage, namespace, Knows::ByConfiguration);
+        let configuration =
+            alone.replace(&stage.address(), &address).replace("kubernetes:", &election);
+        assert!(configuration.contains(&election), "{configuration}");
         let folder = format!("{namespace}-{name}");
         let daemon = Self::launch_at(stage, &folder, &configuration, &address);
         if matches!(replica, Replica::First) {
