@@ -166,6 +166,14 @@ fn held(stage: &Stage, daemon: &Daemon, want: u32) {
     });
 }
 
+/// Waits until so many replicas have data that is too old.
+fn unseen(stage: &Stage, daemon: &Daemon, want: u32) {
+    until(&format!("{want} stale replicas"), || {
+        let stale = daemon.gauge(stage, "plimsoll_replicas", &["freshness=\"stale\""])?;
+        (stale == want).then_some(())
+    });
+}
+
 #[test]
 fn a_a_prometheus_that_is_the_only_source_scales_up_and_down() {
     let stage = stage();
@@ -205,11 +213,11 @@ fn b_a_dead_an_empty_and_a_half_blind_prometheus_change_no_count() {
     let one = pods.lines().next().unwrap().trim_start_matches("pod/").to_owned();
     prometheus.configure(&scraping(stage, "blind", &one));
     stage.engines.load("blind", 0.3);
-    held(stage, &daemon, 1);
+    unseen(stage, &daemon, 2);
     keeps(stage, "blind", 3);
     stage.engines.load("blind", 2.0);
     prometheus.configure(&scraping(stage, "blind", ".*"));
-    held(stage, &daemon, 0);
+    unseen(stage, &daemon, 0);
 
     prometheus.start_empty("scrape_configs: []\n");
     stage.engines.load("blind", 0.3);
