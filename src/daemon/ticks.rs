@@ -182,7 +182,7 @@ impl Ticks {
         let began = self.parts.clock.elapsed();
         let now = self.parts.clock.now();
         let inputs = self.take_inputs(now);
-        let standing = self.parts.sharing.as_mut().map(Sharing::stand);
+        let standing = self.stand();
         let decisions = self.decide(now, &inputs, standing);
         if let Some(violation) = &decisions.violation {
             error!(%violation, "The decisions break an invariant; the last good ones stay");
@@ -203,6 +203,16 @@ impl Ticks {
         self.parts.telemetry.tick_duration.observe(took.as_secs_f64());
         let ended = self.parts.clock.now().as_duration().as_secs_f64();
         self.parts.telemetry.last_tick.set(ended);
+    }
+
+    /// What we may do, where replicas share what they decide. Who does not know all variants yet
+    /// would take back the numbers of the others, and so leaves them as they are.
+    fn stand(&mut self) -> Option<Standing> {
+        let standing = self.parts.sharing.as_mut()?.stand();
+        Some(match standing {
+            Standing::Leads(_) if !self.directory.discovery().complete => Standing::Follows,
+            Standing::Leads(_) | Standing::Follows => standing,
+        })
     }
 
     /// Decides, or takes in what the leader has decided.
@@ -257,7 +267,14 @@ impl Ticks {
 
     /// Shows what has been written since the last tick.
     fn look_again(&mut self) {
-        let standing = self.parts.sharing.as_mut().map(Sharing::stand);
+        let standing = self.stand();
+        // What was found while another replica led is not ours to write: it may know no number at
+        // all. The next tick goes on from the numbers in force.
+        if let Some(Standing::Leads(term)) = standing
+            && self.term != Some(term)
+        {
+            return;
+        }
         if let Some(found) = self.found.take() {
             let before = self.parts.published.borrow().clone();
             let _shown = self.show(&before, &found, standing);

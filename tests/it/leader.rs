@@ -39,14 +39,19 @@ const PACE: Pace = Pace {
     retry_period: Duration::from_millis(100),
 };
 
-/// A daemon that takes part in the election.
-async fn replica(fake: &FakeCluster, engine: &Engine, who: &str) -> Running {
-    let folder = TempDir::new().unwrap();
+/// A configuration that takes part in the election.
+fn election(folder: &TempDir, fake: &FakeCluster, engine: &Engine, who: &str) -> String {
     let election = format!(
         ", leader_election: {{enabled: true, namespace: plimsoll, identity: {who}, \
          lease_duration: 2s, renew_deadline: 1500ms, retry_period: 100ms}}"
     );
-    let text = configuration(&folder, fake, engine, &election);
+    configuration(folder, fake, engine, &election)
+}
+
+/// A daemon that takes part in the election.
+async fn replica(fake: &FakeCluster, engine: &Engine, who: &str) -> Running {
+    let folder = TempDir::new().unwrap();
+    let text = election(&folder, fake, engine, who);
     Running::start_in(folder, &text).await
 }
 
@@ -131,6 +136,48 @@ async fn a_leader_that_ends_hands_over_at_once_and_no_number_changes() {
         }
     });
     reached.await.unwrap();
+    second.end().await;
+}
+
+/// A replica that leads before it has ticked with the numbers in force knows none of its own.
+#[tokio::test]
+async fn a_replica_that_leads_as_soon_as_it_has_started_takes_no_number_back() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let first = replica(&fake, &engine, "first").await;
+    first.until_desired("llama", Some(1.0)).await;
+    engine.show(Stats { waiting: 20, ..stats(950) });
+    first.until_desired("llama", Some(2.0)).await;
+    engine.show(None);
+
+    let folder = TempDir::new().unwrap();
+    let text = election(&folder, &fake, &engine, "second");
+    let slow = text.replace("tick_interval: 100ms", "tick_interval: 5s");
+    assert_ne!(slow, text);
+    // What is shared is seen only after the first ticks, and the next is five seconds away.
+    fake.refuse(CONFIG_MAPS);
+    let second = Running::start_in(folder, &slow).await;
+    second.until_sample("plimsoll_ticks_total", 2.0).await;
+    fake.allow(CONFIG_MAPS);
+    second.until_desired("llama", Some(2.0)).await;
+    let mut seen = second.daemon.published();
+    first.end().await;
+    let by_second = |documents: &[Value]| {
+        let holder = documents.first().and_then(|it| it["data"]["holder"].as_str());
+        holder.is_some_and(|holder| holder.starts_with("second_"))
+    };
+    fake.until(CONFIG_MAPS, by_second).await;
+    // The first tick that leads comes up to five seconds later, and its number is written.
+    let led = async {
+        while !leads(&second).await {
+            assert_eq!(second.desired("llama").await, Some(2.0));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, led).await.unwrap();
+    second.until_desired("llama", Some(2.0)).await;
+    assert!(seen.borrow_and_update().variants.values().all(|it| it.decided.is_some()));
+    let kept = decided(&fake).to_string();
+    assert!(kept.contains("llama"), "{kept}");
     second.end().await;
 }
 
