@@ -359,12 +359,27 @@ pub struct ReplicaObservation {
     pub ttft: Option<Histogram>,
     /// Mean time between tokens over the window.
     pub itl_mean: Option<Seconds>,
+    /// What its requests look like; `None` where that is not asked for.
+    pub work: Option<Work>,
     /// Whether the engine sleeps.
     pub asleep: bool,
     /// Whether the orchestrator says that it is not ready.
     pub unready: bool,
     /// Whether it has refused connections for so long that it has stopped rather than been lost.
     pub stopped: bool,
+}
+
+/// What one replica holds and computes for its requests, its ranks together; absent is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Size of the KV cache.
+    pub kv_capacity: Option<Tokens>,
+    /// Mean length of the prompts of the requests that finished in the window.
+    pub prompt_length: Option<Tokens>,
+    /// Mean length of their answers.
+    pub generation_length: Option<Tokens>,
+    /// Share of the prompt tokens that were found in the prefix cache in the window.
+    pub prefix_hits: Option<Fraction>,
 }
 
 /// How recent a replica's data is. Unknown, stale and fresh are different things, and none is zero.

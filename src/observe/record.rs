@@ -6,6 +6,7 @@
 //! is no longer listed, so a pod that is replaced takes its windows with it.
 
 mod ranks;
+mod work;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::histogram::{Histogram, Life};
 use crate::observe::record::ranks::{RankGauges, RankRecord, push, summary};
+use crate::observe::record::work::WorkRecord;
 use crate::observe::window::{Counter, Gauge, Increase};
 use crate::observe::{
     Freshness, Inputs, Listing, Observation, RankReading, Reading, ReplicaObservation, Scale,
@@ -34,6 +36,18 @@ pub struct Horizon {
     pub window: Seconds,
     /// Age from which a replica's data is too old to act on.
     pub stale_after: Seconds,
+    /// How much is kept.
+    pub detail: Detail,
+}
+
+/// How much is kept of each replica. Windows that nobody reads would cost memory and time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// How loaded it is.
+    #[default]
+    Load,
+    /// In addition, what its requests look like.
+    Work,
 }
 
 /// The record of every listed replica.
@@ -80,6 +94,7 @@ struct Record {
     http_success: Counter,
     rejected: Counter,
     ranks: BTreeMap<u32, RankRecord>,
+    work: Option<Box<WorkRecord>>,
 }
 
 // === impl Recorder ===
@@ -105,21 +120,21 @@ impl Recorder {
         scrapes.sort_by(|a, b| a.replica.cmp(&b.replica));
         let mut known = Merge::new(&listed);
         scrapes.retain(|scrape| known.find(&scrape.replica));
-        self.record(&scrapes, span(horizon.window));
+        self.record(&scrapes, horizon);
     }
 
     /// Records scrapes that are in the order of their replicas.
-    fn record(&mut self, scrapes: &[&Scrape], window: SignedDuration) {
+    fn record(&mut self, scrapes: &[&Scrape], horizon: Horizon) {
         let mut new = Vec::new();
         let mut records = self.replicas.iter_mut().peekable();
         for scrapes in scrapes.chunk_by(|a, b| a.replica == b.replica) {
             let Some(Scrape { replica, .. }) = scrapes.first() else { continue };
             while records.next_if(|(key, _)| *key < replica).is_some() {}
             if let Some((_, record)) = records.next_if(|(key, _)| *key == replica) {
-                record.take_all(scrapes, window);
+                record.take_all(scrapes, horizon);
             } else {
                 let mut record = Record::default();
-                record.take_all(scrapes, window);
+                record.take_all(scrapes, horizon);
                 new.push((replica.clone(), record));
             }
         }
@@ -273,7 +288,7 @@ impl<'a> Merge<'a> {
 
 impl View {
     fn new(now: Timestamp, horizon: Horizon, gauges: Seconds) -> Self {
-        let Horizon { window, stale_after } = horizon;
+        let Horizon { window, stale_after, detail: _ } = horizon;
         Self { now, window: span(window), gauges: span(gauges), stale_after }
     }
 }
@@ -281,16 +296,17 @@ impl View {
 // === impl Record ===
 
 impl Record {
-    fn take_all(&mut self, scrapes: &[&Scrape], window: SignedDuration) {
+    fn take_all(&mut self, scrapes: &[&Scrape], horizon: Horizon) {
         for Scrape { replica: _, at, outcome } in scrapes {
             match outcome {
-                Ok(reading) => self.take(*at, reading, window),
+                Ok(reading) => self.take(*at, reading, horizon),
                 Err(failure) => self.fail(*at, *failure),
             }
         }
     }
 
-    fn take(&mut self, at: Timestamp, reading: &Reading, window: SignedDuration) {
+    fn take(&mut self, at: Timestamp, reading: &Reading, horizon: Horizon) {
+        let window = span(horizon.window);
         let life = Life::between(self.started, reading.started);
         self.last_page = Some(at);
         self.last_failure = None;
@@ -304,6 +320,13 @@ impl Record {
         self.ranks.retain(|known, _| reading.ranks.iter().any(|rank| rank.rank == *known));
         for rank in &reading.ranks {
             self.ranks.entry(rank.rank).or_default().take(at, rank, life, window);
+        }
+        match horizon.detail {
+            Detail::Load => self.work = None,
+            Detail::Work => {
+                let work = self.work.get_or_insert_default();
+                work.take(at, &reading.ranks, life, window);
+            }
         }
     }
 
@@ -391,6 +414,7 @@ impl Record {
             ttft_mean: self.mean(|rank| rank.ttft.increase(now, window)),
             ttft: self.ttft(),
             itl_mean: self.mean(|rank| rank.itl.increase(now, window)),
+            work: self.work.as_ref().map(|work| work.look(now, window)),
             asleep: self.asleep,
             unready: false,
             stopped: self
