@@ -1,3 +1,4 @@
 //! Analyzers: what a model's replicas carry, against what is asked of them.
 
+pub mod capacity;
 pub mod saturation;

@@ -86,6 +86,8 @@ quantities! {
     RequestRate, requests_per_second;
     /// A share of a whole. Usually at most 1, but a sum of shares may be more.
     Fraction, fraction;
+    /// An amount of capacity, in the unit that an analyzer measures in.
+    Amount, amount;
     /// What one replica costs for an hour, in the currency that the configuration uses.
     CostPerHour, per_hour;
 }
