@@ -3,4 +3,5 @@
 pub mod capacity;
 pub mod engine_args;
 pub mod saturation;
+pub mod throughput;
 pub mod tokens;

@@ -33,6 +33,16 @@ impl Unit {
     }
 }
 
+/// Which of two ways a doubtful point is settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// As each analyzer describes.
+    #[default]
+    Plimsoll,
+    /// As the Workload Variant Autoscaler does, with its defects.
+    Wva,
+}
+
 /// How much of its capacity a model may use: more makes it grow, less lets it shrink.
 ///
 /// The distance between the two is what keeps a model from growing and shrinking by turns. A share
@@ -255,12 +265,8 @@ mod tests {
     fn a_report_says_its_numbers_with_their_unit() {
         let variants = vec![variant(Role::Both, 1, 1)];
         let total = Totals::of(&variants).judged(Utilisation::default());
-        let report = CapacityReport {
-            unit: Unit::KvTokens,
-            variants,
-            total,
-            roles: BTreeMap::default(),
-        };
+        let report =
+            CapacityReport { unit: Unit::KvTokens, variants, total, roles: BTreeMap::default() };
         assert_eq!(
             report.to_string(),
             "150 of 100 KV tokens are asked for (200 with what is coming), which is as it should be"

@@ -49,7 +49,7 @@ use std::num::NonZeroU32;
 use jiff::Timestamp;
 
 use crate::analyze::capacity::{
-    CapacityReport, Confidence, Totals, Unit, Utilisation, VariantCapacity, amount,
+    CapacityReport, Confidence, Rules, Totals, Unit, Utilisation, VariantCapacity, amount,
 };
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::capacity::{
@@ -66,16 +66,6 @@ use crate::units::{Amount, Fraction, Replicas, Requests, TokenRate, Tokens};
 pub use crate::analyze::tokens::explain::{
     CapacitySource, QueueDemand, ReplicaTokens, VariantTokens, WhyUnknown,
 };
-
-/// Which of two ways a doubtful point is settled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rules {
-    /// As this module describes.
-    #[default]
-    Plimsoll,
-    /// As the Workload Variant Autoscaler does, with its defects.
-    Wva,
-}
 
 /// What counts as full, and how full is full enough.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -431,9 +421,10 @@ fn remembered(
         return Some((capacity, CapacitySource::Remembered));
     }
     let ranks = ranks(variant.arguments);
-    let memory = variant.arguments.and_then(EngineArguments::kv_capacity).map(|kv_capacity| {
-        memory_bound(tokens(kv_capacity.tokens() * ranks), policy.kv_threshold)
-    });
+    let memory = variant
+        .arguments
+        .and_then(EngineArguments::kv_capacity)
+        .map(|kv_capacity| memory_bound(tokens(kv_capacity.tokens() * ranks), policy.kv_threshold));
     let compute = variant
         .arguments
         .and_then(|arguments| compute_bound(arguments, requests))

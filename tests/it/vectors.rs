@@ -10,6 +10,7 @@
 //! case must be one in which the original is known to be wrong. Everything else is a failure.
 
 mod saturation;
+mod throughput;
 mod tokens;
 
 use std::collections::BTreeMap;
@@ -46,6 +47,7 @@ const READERS: &[(&str, &str, Reader)] = &[
     ("wva", "saturation_v1", saturation::analyzer),
     ("wva", "saturation_v2_model", tokens::cycles),
     ("wva", "saturation_v2_replica", tokens::replica),
+    ("wva", "throughput", throughput::steps),
 ];
 
 /// More failures than this say nothing new.

@@ -12,7 +12,7 @@ use crate::analyze::tokens::capacity::{
     OutputLength, RequestShape, compute_bound, memory_bound, tokens,
 };
 use crate::analyze::tokens::knowledge::{
-    ConditionsRef, EngineRef, ModelKnowledge, Record, Source,
+    ConditionsRef, EngineRef, Evidence, ModelKnowledge, Record, Source,
 };
 use crate::analyze::tokens::{
     CapacitySource, Context, ReplicaLoad, ReplicaTokens, VariantTokens, WhyUnknown, count,
@@ -87,7 +87,7 @@ fn measured(
         known.evidence_mut(conditions).add(*now, in_use);
         (in_use, CapacitySource::Observed)
     } else {
-        let mean = known.evidence(conditions).and_then(|evidence| evidence.mean());
+        let mean = known.evidence(conditions).and_then(Evidence::mean);
         let record = known.record(key);
         let derived = || derived(record?, &load.requests);
         match (mean.filter(|mean| *mean > Tokens::ZERO), derived) {
@@ -145,9 +145,11 @@ fn stored(context: &Context<'_>, known: &ModelKnowledge, ready: Replicas) -> Var
             .kv_capacity
             .map(|size| whole(memory_bound(size, context.policy.kv_threshold).tokens()));
         let alike = known.like(key, record).and_then(|other| other.capacity);
-        [own, alike].into_iter().flatten().reduce(Tokens::min).map_or(Some(derived), |bound| {
-            Some(bound.min(derived))
-        })
+        [own, alike]
+            .into_iter()
+            .flatten()
+            .reduce(Tokens::min)
+            .map_or(Some(derived), |bound| Some(bound.min(derived)))
     });
     let source = match known_capacity {
         Some(_) => CapacitySource::Remembered,

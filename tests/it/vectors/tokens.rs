@@ -4,18 +4,17 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::analyze::capacity::{Totals, Utilisation};
+use plimsoll::analyze::capacity::{Rules, Totals, Utilisation};
 use plimsoll::analyze::engine_args::{
     EngineArguments, Execution, Generation, Parallelism, Prefill,
 };
 use plimsoll::analyze::tokens::capacity::{RequestShape, SchedulerQueue, tokens_in};
 use plimsoll::analyze::tokens::knowledge::{Knowledge, Record, Source};
 use plimsoll::analyze::tokens::{
-    Analysis, CapacitySource, Policy, ReplicaLoad, ReplicaTokens, Rules, VariantLoad, analyze,
+    Analysis, CapacitySource, Policy, ReplicaLoad, ReplicaTokens, VariantLoad, analyze,
 };
 use plimsoll::fleet::{
-    Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName,
-    VariantSpec,
+    Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
 };
 use plimsoll::observe::GaugeSummary;
 use plimsoll::observe::engine::Engine;
@@ -36,7 +35,7 @@ pub(super) fn replica(case: &Value) -> Outcome {
         let spec = spec(input, &text(row, "variant"), row);
         let load = [load(row)];
         let variant = variant(&spec, row, &load, [1, 0]);
-        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(index as i64);
+        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i64::try_from(index).unwrap());
         let analysis = analyze(now, &policy(input), &model, &[variant], None, &mut knowledge);
         let ours = analysis.variants[0].replicas.first();
         if let Err(why) = same_replica(ours, &expected[index]) {
@@ -52,12 +51,12 @@ pub(super) fn cycles(case: &Value) -> Outcome {
     let mut knowledge = knowledge(input);
     let model = model(input);
     for (index, cycle) in list(input, "cycles").iter().enumerate() {
-        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(15 * index as i64);
+        let now =
+            Timestamp::UNIX_EPOCH + SignedDuration::from_secs(15 * i64::try_from(index).unwrap());
         let states = list(cycle, "states");
         let rows = list(cycle, "replicas");
-        let strangers = rows.iter().any(|row| {
-            states.iter().all(|state| state["variant"] != row["variant"])
-        });
+        let strangers =
+            rows.iter().any(|row| states.iter().all(|state| state["variant"] != row["variant"]));
         if strangers {
             return Outcome::Differs("replicas of an unknown variant say nothing of the model");
         }
@@ -86,8 +85,7 @@ pub(super) fn cycles(case: &Value) -> Outcome {
         let analysis = analyze(now, &policy, &model, &variants, queue, &mut knowledge);
         let answers = std::iter::once(&expected[index])
             .chain(list(case, "alternatives").iter().map(|other| &other[index]));
-        let compared: Vec<_> =
-            answers.map(|expected| same_analysis(&analysis, expected)).collect();
+        let compared: Vec<_> = answers.map(|expected| same_analysis(&analysis, expected)).collect();
         if compared.iter().all(Result::is_err) {
             let why = compared[0].as_ref().unwrap_err();
             return Outcome::Failed(format!("cycle {index}: {why}"));
@@ -168,7 +166,7 @@ fn same_analysis(ours: &Analysis, expected: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn same_totals(ours: &Totals, expected: &Value) -> Result<(), String> {
+pub(super) fn same_totals(ours: &Totals, expected: &Value) -> Result<(), String> {
     let fields = [
         ("supply", ours.supply),
         ("anticipated_supply", ours.anticipated),
@@ -216,14 +214,14 @@ fn model(input: &Value) -> ModelKey {
     }
 }
 
-fn key(namespace: &str, variant: &str) -> VariantKey {
+pub(super) fn key(namespace: &str, variant: &str) -> VariantKey {
     VariantKey {
         namespace: Namespace::new(namespace).unwrap(),
         variant: VariantName::new(variant).unwrap(),
     }
 }
 
-fn spec(input: &Value, variant: &str, row: &Value) -> VariantSpec {
+pub(super) fn spec(input: &Value, variant: &str, row: &Value) -> VariantSpec {
     VariantSpec {
         key: key(&text(input, "namespace"), variant),
         model: model(input).model,
@@ -298,6 +296,7 @@ fn knowledge(input: &Value) -> Knowledge {
 /// The engine arguments as WVA has parsed them; what is not above 0 is not set.
 pub(super) fn arguments(from: &Value) -> EngineArguments {
     let set = |name: &str| tokens(&from[name]).filter(|value| *value > Tokens::ZERO);
+    let set_true = |name: &str| from[name] == true;
     let count = |name: &str| from[name].as_u64().unwrap_or(0);
     EngineArguments {
         engine: match from["engine"].as_str().unwrap() {
@@ -318,20 +317,18 @@ pub(super) fn arguments(from: &Value) -> EngineArguments {
         step_tokens: set("max_num_batched_tokens"),
         sequences: requests(&from["max_num_seqs"]),
         context: set("max_model_len_tokens"),
-        execution: match from["enforce_eager"] == true {
-            true => Execution::Eager,
-            false => Execution::Graphs,
-        },
-        prefill: match from["chunked_prefill_enabled"] == true {
-            true => Prefill::Chunked,
-            false => Prefill::Whole,
+        execution: if set_true("enforce_eager") { Execution::Eager } else { Execution::Graphs },
+        prefill: if set_true("chunked_prefill_enabled") {
+            Prefill::Chunked
+        } else {
+            Prefill::Whole
         },
         draft_tokens: None,
     }
 }
 
 /// A role that WVA does not know counts as both.
-fn role(from: &Value) -> Role {
+pub(super) fn role(from: &Value) -> Role {
     match from["role"].as_str() {
         Some("prefill") => Role::Prefill,
         Some("decode") => Role::Decode,
@@ -340,7 +337,7 @@ fn role(from: &Value) -> Role {
 }
 
 /// A number that may be infinite or no number; absent is 0.
-fn float(value: &Value) -> f64 {
+pub(super) fn float(value: &Value) -> f64 {
     match value {
         Value::Null => 0.0,
         Value::String(text) => match text.as_str() {
@@ -352,11 +349,11 @@ fn float(value: &Value) -> f64 {
     }
 }
 
-fn tokens(value: &Value) -> Option<Tokens> {
+pub(super) fn tokens(value: &Value) -> Option<Tokens> {
     Tokens::new(float(value))
 }
 
-fn fraction(value: &Value) -> Option<Fraction> {
+pub(super) fn fraction(value: &Value) -> Option<Fraction> {
     Fraction::new(float(value))
 }
 
@@ -365,22 +362,22 @@ fn requests(value: &Value) -> Requests {
     Requests::new(float(value)).unwrap_or_default()
 }
 
-fn list<'a>(from: &'a Value, name: &str) -> &'a [Value] {
+pub(super) fn list<'a>(from: &'a Value, name: &str) -> &'a [Value] {
     from.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn text(from: &Value, name: &str) -> String {
+pub(super) fn text(from: &Value, name: &str) -> String {
     from[name].as_str().unwrap_or("").to_owned()
 }
 
-fn number(from: &Value, name: &str) -> f64 {
+pub(super) fn number(from: &Value, name: &str) -> f64 {
     float(&from[name])
 }
 
-fn whole(value: &Value) -> u32 {
+pub(super) fn whole(value: &Value) -> u32 {
     value.as_u64().map_or(0, |number| u32::try_from(number).unwrap())
 }
 
-fn close(ours: f64, theirs: f64) -> bool {
+pub(super) fn close(ours: f64, theirs: f64) -> bool {
     (ours - theirs).abs() <= TOLERANCE * theirs.abs().max(1.0)
 }
