@@ -9,6 +9,7 @@
 //! the input or the note of the case, hold our answer against an expectation of its own, and the
 //! case must be one in which the original is known to be wrong. Everything else is a failure.
 
+mod ballot;
 mod saturation;
 mod throughput;
 mod tokens;
@@ -43,6 +44,7 @@ const ORIGINALS: [&str; 3] = ["wva", "cluster-autoscaler", "seldon"];
 
 /// Each file that can be run, by folder and name without extension.
 const READERS: &[(&str, &str, Reader)] = &[
+    ("wva", "ballot", ballot::ballot),
     ("wva", "pipeline_v1", saturation::pipeline),
     ("wva", "saturation_v1", saturation::analyzer),
     ("wva", "saturation_v2_model", tokens::cycles),

@@ -250,7 +250,9 @@ impl Curve {
             }
             self.readings.push(Reading { at: now, kv, itl });
         }
-        self.readings.retain(|reading| now.duration_since(reading.at) < READING_AGE_MAX);
+        // They are in the order in which they were taken.
+        let is_old = |reading: &&Reading| now.duration_since(reading.at) >= READING_AGE_MAX;
+        self.readings.drain(..self.readings.iter().take_while(is_old).count());
     }
 
     /// Fits a line through what has been observed, and holds it against what is seen.
