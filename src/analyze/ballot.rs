@@ -154,12 +154,12 @@ pub fn cast(now: Timestamp, patience: Seconds, votes: &[Vote<'_>]) -> Ballot {
     let mut voting: Vec<&Vote<'_>> =
         votes.iter().filter(|vote| vote.franchise == Franchise::Votes).collect();
     voting.sort_by_key(|vote| vote.analyzer);
-    let voters: Vec<(Analyzer, Standing)> =
+    let standings: Vec<(Analyzer, Standing)> =
         voting.iter().map(|vote| (vote.analyzer, vote.standing(now, patience))).collect();
     let scope = |of: &dyn Fn(&CapacityReport) -> Option<Totals>| {
         let cards: Vec<Card> = voting
             .iter()
-            .zip(&voters)
+            .zip(&standings)
             .filter_map(|(vote, (_, standing))| vote.card(*standing, of))
             .collect();
         verdict(&cards)
@@ -172,7 +172,7 @@ pub fn cast(now: Timestamp, patience: Seconds, votes: &[Vote<'_>]) -> Ballot {
             .or_insert_with(|| scope(&|report: &CapacityReport| report.roles.get(role).copied()));
     }
     let model = scope(&|report: &CapacityReport| Some(report.total));
-    Ballot { voters, model, roles }
+    Ballot { voters: standings, model, roles }
 }
 
 /// What one analyzer says of a model, or of one of its roles.

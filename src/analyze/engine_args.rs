@@ -2,10 +2,27 @@
 //!
 //! [`EngineArguments`] holds the settings that bound the work of one engine: how much KV cache it
 //! has, how many sequences it runs at once and how many tokens it computes in one step.
+//! [`parse`] reads them from the containers of a pod, without running or fetching anything.
+//!
+//! # Domain
+//!
+//! What is not written there takes the engine's default as far as it is a constant. vLLM chooses
+//! two defaults by the accelerator (tokens in a step and sequences: 8192 and 1024 on large ones,
+//! 2048 and 256 on others, in the server); here they are 8192 and 256, so a deployment whose capacity
+//! is to be derived before it has run should state them.
 
+mod flags;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
+use crate::analyze::capacity::Rules;
+use crate::analyze::engine_args::flags::Flags;
 use crate::observe::engine::Engine;
 use crate::units::{Fraction, Requests, Tokens};
 
@@ -14,6 +31,76 @@ const STEP_TOKENS_V0: f64 = 2048.0;
 
 /// Tokens that vLLM's V1 engine and `SGLang` compute in a step with chunked prefill, if not told.
 const STEP_TOKENS_CHUNKED: f64 = 8192.0;
+
+/// A container as its pod's template writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// The image.
+    pub image: String,
+    /// What is run.
+    pub command: Vec<String>,
+    /// What it is given.
+    pub args: Vec<String>,
+    /// Variables whose values are known.
+    pub environment: BTreeMap<String, String>,
+    /// Files whose contents are known, by path; of a `ConfigMap` that is mounted, say.
+    pub files: BTreeMap<String, String>,
+}
+
+/// What the containers of a pod say of its engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parsed {
+    /// The arguments.
+    pub arguments: EngineArguments,
+    /// Files with more arguments that nobody could read: what they set is not in the arguments.
+    pub unread: Vec<String>,
+}
+
+/// Reads the arguments of the engine among these containers; without any, the defaults of vLLM.
+///
+/// Only containers that name an engine in their image or command count, so that a sidecar's flags
+/// set nothing; if none does, all count.
+#[must_use]
+pub fn parse(containers: &[Container], rules: Rules) -> Parsed {
+    let read: Vec<(&Container, Vec<String>)> =
+        containers.iter().map(|container| (container, words::words(container, rules))).collect();
+    let engine = if read.iter().any(|(container, words)| is_sglang(container, words)) {
+        Engine::Sglang
+    } else {
+        Engine::Vllm
+    };
+    let names_engine = |(container, words): &(&Container, Vec<String>)| {
+        is_sglang(container, words) || is_vllm(container, words)
+    };
+    let counts_all = rules == Rules::Wva || !read.iter().any(names_engine);
+    let mut arguments = EngineArguments::default_of(engine);
+    let mut flags = Flags::default();
+    for (container, words) in read.iter().filter(|read| counts_all || names_engine(read)) {
+        if engine == Engine::Vllm && is_v0(container) {
+            arguments.generation = Generation::V0;
+            arguments.prefill = Prefill::Whole;
+        }
+        flags.take(&mut arguments, rules, &container.files, words);
+    }
+    flags.conclude(&mut arguments, rules);
+    Parsed { arguments, unread: flags.unread }
+}
+
+fn is_sglang(container: &Container, words: &[String]) -> bool {
+    container.image.to_ascii_lowercase().contains("sglang")
+        || words.iter().any(|word| word == "sglang.launch_server" || word == "sglang serve")
+        || words.windows(2).any(|pair| pair[0] == "sglang" && pair[1] == "serve")
+}
+
+fn is_vllm(container: &Container, words: &[String]) -> bool {
+    container.image.to_ascii_lowercase().contains("vllm")
+        || words.iter().any(|word| word == "vllm" || word.starts_with("vllm."))
+}
+
+/// Whether vLLM is told to use its first engine.
+fn is_v0(container: &Container) -> bool {
+    container.environment.get("VLLM_USE_V1").is_some_and(|value| value == "0")
+}
 
 /// The settings of one engine.
 #[derive(Clone, Debug, PartialEq)]

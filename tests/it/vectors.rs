@@ -10,6 +10,7 @@
 //! case must be one in which the original is known to be wrong. Everything else is a failure.
 
 mod ballot;
+mod engine_args;
 mod saturation;
 mod throughput;
 mod tokens;
@@ -45,6 +46,7 @@ const ORIGINALS: [&str; 3] = ["wva", "cluster-autoscaler", "seldon"];
 /// Each file that can be run, by folder and name without extension.
 const READERS: &[(&str, &str, Reader)] = &[
     ("wva", "ballot", ballot::ballot),
+    ("wva", "engine_args", engine_args::containers),
     ("wva", "pipeline_v1", saturation::pipeline),
     ("wva", "saturation_v1", saturation::analyzer),
     ("wva", "saturation_v2_model", tokens::cycles),

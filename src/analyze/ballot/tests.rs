@@ -108,10 +108,7 @@ fn demand_without_any_supply_binds_before_every_share() {
     nothing.total.anticipated = Amount::ZERO;
     nothing.total.required = amount(5_882.0);
     let ballot = cast_both(&nothing, &throughput(9_000.0));
-    assert_eq!(
-        ballot.model.to_string(),
-        "tokens: 5882 KV tokens (of none) more are required"
-    );
+    assert_eq!(ballot.model.to_string(), "tokens: 5882 KV tokens (of none) more are required");
 }
 
 #[test]
@@ -119,6 +116,8 @@ fn a_role_that_an_analyzer_does_not_measure_is_no_business_of_its() {
     let prefill = report(Unit::KvTokens, Role::Prefill, [10_000.0, 2_000.0]);
     let decode = report(Unit::OutputTokensPerSecond, Role::Decode, [1_000.0, 2_040.0]);
     let ballot = cast_both(&prefill, &decode);
-    assert!(matches!(ballot.roles[&Role::Prefill], Verdict::Shrink(b) if b.analyzer == Analyzer::Tokens));
+    assert!(
+        matches!(ballot.roles[&Role::Prefill], Verdict::Shrink(b) if b.analyzer == Analyzer::Tokens)
+    );
     assert!(matches!(ballot.roles[&Role::Decode], Verdict::Grow(_)));
 }

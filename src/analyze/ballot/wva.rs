@@ -34,25 +34,24 @@ pub fn anchor(now: Timestamp, patience: Seconds, votes: &[Vote<'_>]) -> Option<A
     if let Some(report) = carrier.filter(binds).and_then(|carrier| carrier.report) {
         return Some(Anchor { sized_by: Analyzer::Tokens, report: report.clone() });
     }
-    let mut others =
-        votes.iter().filter(|vote| vote.analyzer != Analyzer::Tokens).filter(binds);
+    let mut others = votes.iter().filter(|vote| vote.analyzer != Analyzer::Tokens).filter(binds);
     let (binding, None) = (others.next()?, others.next()) else { return None };
-    let sizes = binding.report?;
+    let binding_report = binding.report?;
     let (sized_by, identity) = (binding.analyzer, carrier.and_then(|carrier| carrier.report));
     let Some(identity) = identity else {
-        return Some(Anchor { sized_by, report: sizes.clone() });
+        return Some(Anchor { sized_by, report: binding_report.clone() });
     };
     let carrier_votes = carrier.is_some_and(|carrier| carrier.franchise == Franchise::Votes);
     let variants = identity.variants.iter().map(|variant| {
-        let sized = sizes.variants.iter().find(|sized| sized.key == variant.key);
+        let sized = binding_report.variants.iter().find(|sized| sized.key == variant.key);
         let own = Some(variant).filter(|_| carrier_votes);
         resized(variant, sized.or(own))
     });
     let report = CapacityReport {
-        unit: sizes.unit,
+        unit: binding_report.unit,
         variants: variants.collect(),
-        total: sizes.total,
-        roles: sizes.roles.clone(),
+        total: binding_report.total,
+        roles: binding_report.roles.clone(),
     };
     Some(Anchor { sized_by, report })
 }

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::analyze::ballot::{Analyzer, Franchise, Vote, anchor};
-use plimsoll::analyze::capacity::{
-    CapacityReport, Confidence, Totals, Unit, VariantCapacity,
-};
+use plimsoll::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity};
 use plimsoll::fleet::Role;
 use plimsoll::units::{Amount, CostPerHour, Replicas, Seconds};
 use serde_json::Value;
@@ -29,13 +27,13 @@ pub(super) fn ballot(case: &Value) -> Outcome {
             report: report.as_ref(),
         })
         .collect();
-    let voting: Vec<Analyzer> = cast
+    let names: Vec<Analyzer> = cast
         .iter()
         .filter(|vote| vote.franchise == Franchise::Votes)
         .map(|vote| vote.analyzer)
         .collect();
-    if voting != list(expected, "voting").iter().map(analyzer).collect::<Vec<_>>() {
-        return Outcome::Failed(format!("{voting:?} vote"));
+    if names != list(expected, "voting").iter().map(analyzer).collect::<Vec<_>>() {
+        return Outcome::Failed(format!("{names:?} vote"));
     }
     let ours = anchor(now, Seconds::new(90.0).unwrap(), &cast);
     let Some(ours) = ours else {
