@@ -110,6 +110,17 @@ pub struct Totals {
     pub spare: Amount,
 }
 
+/// Why nothing of a model counts as spare, whatever its numbers say.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SpareWithheld {
+    /// Nobody can say all that is asked for.
+    DemandUnknown,
+    /// Replicas of this variant are ready and say nothing.
+    Silent(VariantKey),
+    /// What is seen of this variant is not what its model predicts.
+    Disagrees(VariantKey),
+}
+
 /// What one analyzer found of one model.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
@@ -216,6 +227,38 @@ impl fmt::Display for CapacityReport {
             (false, true) => write!(f, ", {:.0} are spare", spare.amount()),
             (false, false) => f.write_str(", which is as it should be"),
         }
+    }
+}
+
+impl CapacityReport {
+    /// This report with nothing spare, of the model or any role.
+    pub(crate) fn without_spare(mut self) -> Self {
+        for totals in std::iter::once(&mut self.total).chain(self.roles.values_mut()) {
+            totals.spare = Amount::ZERO;
+        }
+        self
+    }
+}
+
+impl fmt::Display for SpareWithheld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DemandUnknown => f.write_str("nobody can say all that is asked for"),
+            Self::Silent(variant) => write!(f, "replicas of {variant} are ready and say nothing"),
+            Self::Disagrees(variant) => {
+                write!(f, "what is seen of {variant} is not what its model predicts")
+            }
+        }
+    }
+}
+
+/// Replicas as they stand in a sentence.
+pub(crate) struct Counted(pub(crate) Replicas);
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.0 == Replicas::ONE { "" } else { "s" };
+        write!(f, "{} replica{plural}", self.0)
     }
 }
 

@@ -51,11 +51,12 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::analyze::capacity::{
-    CapacityReport, Confidence, Rules, Totals, Unit, Utilisation, VariantCapacity, amount,
+    CapacityReport, Confidence, Counted, Rules, SpareWithheld, Totals, Unit, Utilisation,
+    VariantCapacity, amount,
 };
 use crate::analyze::tokens::capacity::RequestShape;
-use crate::fleet::{Role, VariantKey, VariantSpec};
-use crate::units::{Amount, Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
+use crate::fleet::{Role, VariantSpec};
+use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
 pub use crate::analyze::throughput::curve::{Curve, Curves, Fit, Line, WhyUnusable};
 
@@ -77,6 +78,18 @@ pub struct Policy {
     pub drain: Seconds,
     /// How doubtful points are settled.
     pub rules: Rules,
+}
+
+impl Default for Policy {
+    /// What waits is to be worked off in half a minute: sooner than a replica starts, so that a
+    /// queue which the present replicas will clear by themselves asks for none.
+    fn default() -> Self {
+        Self {
+            utilisation: Utilisation::default(),
+            drain: Seconds::new(30.0).unwrap_or_default(),
+            rules: Rules::default(),
+        }
+    }
 }
 
 /// What one replica shows of its pace; absent is unknown.
@@ -146,19 +159,8 @@ pub struct VariantThroughput {
     pub carrying: Replicas,
     /// Replicas that are coming.
     pub pending: Replicas,
-    /// What is asked of its replicas.
-    pub demand: TokenRate,
-}
-
-/// Why nothing counts as spare.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SpareWithheld {
-    /// Nobody can say what is asked for.
-    DemandUnknown,
-    /// A replica is ready and shows nothing.
-    Silent(VariantKey),
-    /// The rate that a variant's line predicts is not the rate that is seen.
-    Disagrees(VariantKey),
+    /// What is asked of its replicas, as far as they show it.
+    pub demand: Option<TokenRate>,
 }
 
 /// Learns from what the replicas of a model show, without judging it.
@@ -207,12 +209,8 @@ pub fn analyze(
         withheld = Some(SpareWithheld::DemandUnknown);
     }
     let withheld = withheld.filter(|_| rules == Rules::Plimsoll);
-    let mut report = report(capacities, demand.unwrap_or_default(), policy.utilisation);
-    if withheld.is_some() {
-        for totals in std::iter::once(&mut report.total).chain(report.roles.values_mut()) {
-            totals.spare = Amount::ZERO;
-        }
-    }
+    let report = report(capacities, demand.unwrap_or_default(), policy.utilisation);
+    let report = if withheld.is_some() { report.without_spare() } else { report };
     Analysis { report, variants: found, spare_withheld: withheld }
 }
 
@@ -254,7 +252,7 @@ fn throughput_of(variant: &VariantPace<'_>, curve: Option<&Curve>) -> VariantThr
         held: curve.and_then(Curve::held),
         carrying: variant.current.beyond(variant.pending),
         pending: variant.pending,
-        demand: generated(variant.replicas).unwrap_or_default(),
+        demand: generated(variant.replicas),
     }
 }
 
@@ -272,8 +270,7 @@ fn generated(replicas: &[ReplicaPace]) -> Option<TokenRate> {
             (arriving, generation) => arriving.or(generation),
         }
     };
-    let known: Vec<TokenRate> = replicas.iter().filter_map(each).collect();
-    (!known.is_empty()).then(|| known.into_iter().sum())
+    replicas.iter().filter_map(each).reduce(|sum, rate| sum + rate)
 }
 
 /// As WVA: the variant is left out when its curve has no line now, and has no replicas when they
@@ -290,7 +287,7 @@ fn wva_throughput_of(
             held: curve.held(),
             carrying: Replicas::ZERO,
             pending: Replicas::ZERO,
-            demand: TokenRate::ZERO,
+            demand: None,
         });
     }
     let (fit, line) = curve.line_now()?;
@@ -301,7 +298,7 @@ fn wva_throughput_of(
         held: curve.held(),
         carrying: Replicas::saturating(u32::try_from(sized).unwrap_or(u32::MAX)),
         pending: variant.pending,
-        demand: wva_local_demand(variant.replicas, curve, line),
+        demand: Some(wva_local_demand(variant.replicas, curve, line)),
     })
 }
 
@@ -432,7 +429,7 @@ impl VariantThroughput {
             replicas: self.carrying,
             pending: self.pending,
             per_replica: self.capacity.map(|rate| amount(rate.tokens_per_second())),
-            demand: amount(self.demand.tokens_per_second()),
+            demand: amount(self.demand.unwrap_or_default().tokens_per_second()),
             confidence: match self.fit {
                 Some((Fit::Window, _)) => Confidence::Measured,
                 Some((Fit::InterceptKept, _)) => Confidence::Remembered,
@@ -457,25 +454,15 @@ impl fmt::Display for VariantThroughput {
         if let Some(held) = held {
             write!(f, ", and {:.0} KV tokens a request", held.tokens())?;
         }
-        let demand = demand.tokens_per_second();
-        write!(f, "; {demand:.0} tokens/s are asked of {carrying} replicas")?;
+        match demand.map(TokenRate::tokens_per_second) {
+            Some(demand) => {
+                write!(f, "; {demand:.0} tokens/s are asked of {}", Counted(*carrying))?
+            }
+            None => write!(f, "; nobody can say what is asked of {}", Counted(*carrying))?,
+        }
         if *pending > Replicas::ZERO {
             write!(f, "; {pending} more are coming")?;
         }
         Ok(())
-    }
-}
-
-impl fmt::Display for SpareWithheld {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DemandUnknown => f.write_str("nobody can say what is asked for"),
-            Self::Silent(variant) => {
-                write!(f, "a replica of {variant} is ready and shows nothing")
-            }
-            Self::Disagrees(variant) => {
-                write!(f, "{variant} does not generate what its curve predicts")
-            }
-        }
     }
 }

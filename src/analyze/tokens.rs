@@ -19,7 +19,7 @@
 //!
 //! `k2` is learned where it shows: while requests wait although memory is free and tokens flow, the
 //! tokens in use are what compute allows. One reading of that is a spike and is not believed; three
-//! readings, apart from each other, are. Evidence ages, and a replica that carries more without a
+//! readings, apart from each other, are. Evidence fades, and a replica that carries more without a
 //! queue refutes it. Without evidence `k2` is derived from the engine's arguments.
 //!
 //! The capacity of a variant is the median over its replicas. A variant without replicas has the
@@ -39,6 +39,8 @@
 pub mod capacity;
 mod explain;
 pub mod knowledge;
+mod memory;
+mod replica;
 mod wva;
 
 #[cfg(test)]
@@ -49,16 +51,14 @@ use std::num::NonZeroU32;
 use jiff::Timestamp;
 
 use crate::analyze::capacity::{
-    CapacityReport, Confidence, Rules, Totals, Unit, Utilisation, VariantCapacity, amount,
+    CapacityReport, Confidence, Rules, SpareWithheld, Totals, Unit, Utilisation, VariantCapacity,
+    amount,
 };
 use crate::analyze::engine_args::EngineArguments;
-use crate::analyze::tokens::capacity::{
-    OutputLength, RequestShape, SchedulerQueue, compute_bound, memory_bound, tokens,
-    tokens_of_request,
-};
-use crate::analyze::tokens::knowledge::{
-    ConditionsRef, EngineRef, Knowledge, ModelKnowledge, Record, Source, median,
-};
+use crate::analyze::tokens::capacity::{RequestShape, SchedulerQueue, tokens};
+use crate::analyze::tokens::knowledge::{Knowledge, ModelKnowledge, median};
+use crate::analyze::tokens::memory::{declared_size, remember, remembered};
+use crate::analyze::tokens::replica::now_or_on_average;
 use crate::fleet::{ModelKey, Role, VariantSpec};
 use crate::observe::GaugeSummary;
 use crate::units::{Amount, Fraction, Replicas, Requests, TokenRate, Tokens};
@@ -78,6 +78,18 @@ pub struct Policy {
     pub utilisation: Utilisation,
     /// How doubtful points are settled.
     pub rules: Rules,
+}
+
+impl Default for Policy {
+    /// WVA's: four fifths of the cache, a queue of five.
+    fn default() -> Self {
+        Self {
+            kv_threshold: Fraction::new(0.8).unwrap_or(Fraction::ONE),
+            queue_threshold: Requests::new(5.0).unwrap_or_default(),
+            utilisation: Utilisation::default(),
+            rules: Rules::default(),
+        }
+    }
 }
 
 /// What one replica carries, its data-parallel ranks together; absent is unknown.
@@ -124,6 +136,8 @@ pub struct Analysis {
     pub variants: Vec<VariantTokens>,
     /// What is asked for before any replica, if anything is.
     pub queue: Option<QueueDemand>,
+    /// Why nothing counts as spare whatever the numbers say, if so.
+    pub spare_withheld: Option<SpareWithheld>,
 }
 
 /// Analyses the variants of one model, in their order, and learns from what they show.
@@ -152,7 +166,30 @@ pub fn analyze(
         .filter(|queue| *queue != SchedulerQueue::default())
         .map(|queue| QueueDemand::of(queue, &requests, policy.rules));
     let report = report(capacities, queue.as_ref(), policy.utilisation);
-    Analysis { report, variants: found, queue }
+    let spare_withheld = match policy.rules {
+        Rules::Plimsoll => withheld(variants, &found, queue.as_ref()),
+        Rules::Wva => None,
+    };
+    let report = if spare_withheld.is_some() { report.without_spare() } else { report };
+    Analysis { report, variants: found, queue, spare_withheld }
+}
+
+/// Why nothing counts as spare, if so: replicas or requests of which nobody knows how much they
+/// hold.
+fn withheld(
+    variants: &[VariantLoad<'_>],
+    found: &[VariantTokens],
+    queue: Option<&QueueDemand>,
+) -> Option<SpareWithheld> {
+    for (variant, tokens) in variants.iter().zip(found) {
+        if tokens.silent > Replicas::ZERO {
+            return Some(SpareWithheld::Silent(variant.spec.key.clone()));
+        }
+        if tokens.replicas.iter().any(|replica| replica.waiting.is_none()) {
+            return Some(SpareWithheld::DemandUnknown);
+        }
+    }
+    queue.is_some_and(QueueDemand::is_unknown).then_some(SpareWithheld::DemandUnknown)
 }
 
 /// What the analysis of one variant looks at.
@@ -166,23 +203,41 @@ struct Context<'a> {
 
 /// The mean request over all replicas that know what theirs look like, each weighing the same.
 fn mean_shape(variants: &[VariantLoad<'_>]) -> RequestShape {
-    let (mut prompt, mut output, mut hits) = (Tokens::ZERO, Tokens::ZERO, Fraction::ZERO);
-    let mut number = 0_u32;
+    let (mut prompt, mut output, mut hits) = (Mean::default(), Mean::default(), Mean::default());
     for replica in variants.iter().flat_map(|variant| variant.replicas) {
         let requests = &replica.requests;
         let known = |length: Option<Tokens>| length.is_some_and(|length| length > Tokens::ZERO);
         if known(requests.prompt) || known(requests.output) {
-            prompt += requests.prompt.unwrap_or_default();
-            output += requests.output.unwrap_or_default();
-            hits += requests.prefix_hits.unwrap_or_default();
-            number += 1;
+            prompt.add(requests.prompt.map(Tokens::tokens));
+            output.add(requests.output.map(Tokens::tokens));
+            // A replica that does not speak of its prefix cache has none that is known to help.
+            hits.add(Some(requests.prefix_hits.unwrap_or_default().fraction()));
         }
     }
-    let mean = |sum: f64| (number > 0).then(|| sum / f64::from(number));
     RequestShape {
-        prompt: mean(prompt.tokens()).and_then(Tokens::new),
-        output: mean(output.tokens()).and_then(Tokens::new),
-        prefix_hits: mean(hits.fraction()).and_then(Fraction::new),
+        prompt: prompt.mean().and_then(Tokens::new),
+        output: output.mean().and_then(Tokens::new),
+        prefix_hits: hits.mean().and_then(Fraction::new),
+    }
+}
+
+/// A mean in the making.
+#[derive(Default)]
+struct Mean {
+    sum: f64,
+    number: u32,
+}
+
+impl Mean {
+    fn add(&mut self, value: Option<f64>) {
+        if let Some(value) = value {
+            self.sum += value;
+            self.number += 1;
+        }
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.number > 0).then(|| self.sum / f64::from(self.number))
     }
 }
 
@@ -213,7 +268,7 @@ fn analyze_variant(context: &Context<'_>, known: &mut ModelKnowledge) -> Variant
     let mut replicas = Vec::with_capacity(variant.replicas.len());
     let mut waiting = Requests::ZERO;
     for load in variant.replicas {
-        if let Some(replica) = analyze_replica(context, known, load, size) {
+        if let Some(replica) = replica::analyze(context, known, load, size) {
             waiting += load.waiting.map_or(Requests::ZERO, now_or_on_average);
             replicas.push(replica);
         }
@@ -242,119 +297,6 @@ fn analyze_variant(context: &Context<'_>, known: &mut ModelKnowledge) -> Variant
         waiting,
         demand: tokens(demand.tokens() * share),
     }
-}
-
-/// The KV cache of a replica that does not say how large its own is: the variant's own, as it was
-/// seen or is prescribed, else that of a variant started alike.
-fn declared_size(context: &Context<'_>, known: &ModelKnowledge) -> Option<Tokens> {
-    let variant = context.variant;
-    if variant.replicas.iter().all(|replica| replica.kv_capacity.is_some()) {
-        return None;
-    }
-    let record = known.record(&variant.spec.key);
-    let own = record.and_then(|record| record.kv_capacity);
-    let prescribed = || {
-        let arguments = variant.arguments?;
-        Some(tokens(arguments.kv_capacity()?.tokens() * ranks(Some(arguments))))
-    };
-    let alike = || known.like(&variant.spec.key, record?)?.kv_capacity;
-    own.or_else(prescribed).or_else(alike)
-}
-
-/// Analyses one replica; `None` when nobody can say how much is in its cache or could be.
-fn analyze_replica(
-    context: &Context<'_>,
-    known: &mut ModelKnowledge,
-    load: &ReplicaLoad,
-    declared_size: Option<Tokens>,
-) -> Option<ReplicaTokens> {
-    let Context { now, policy, requests, variant } = context;
-    let kv_capacity = load.kv_capacity.or(declared_size)?;
-    let usage = load.kv_usage?;
-    let in_use = tokens(now_or_on_average(usage).fraction() * kv_capacity.tokens());
-    let memory = memory_bound(kv_capacity, policy.kv_threshold);
-    let conditions = ConditionsRef {
-        accelerator: variant.spec.accelerator.as_ref(),
-        gpus: variant.gpus,
-        engine: match variant.arguments {
-            Some(arguments) => EngineRef::Arguments(arguments),
-            None => EngineRef::Variant(&variant.spec.key),
-        },
-        output: OutputLength::of(load.requests.output.or(requests.output)),
-    };
-    learn(context, known, load, (conditions, in_use));
-    let learned = known.evidence(conditions).and_then(|evidence| evidence.median(*now));
-    let derived = || {
-        let bound = compute_bound(variant.arguments?, &load.requests.or(requests))?;
-        Some(tokens(bound.tokens() * ranks(variant.arguments)))
-    };
-    let (compute, source) = match learned {
-        Some(learned) => (Some(learned), CapacitySource::Learned),
-        None => (derived(), CapacitySource::Derived),
-    };
-    let source = match compute {
-        Some(compute) if compute < memory => source,
-        Some(_) | None => CapacitySource::Memory,
-    };
-    let waiting = load.waiting.map_or(Requests::ZERO, now_or_on_average);
-    Some(ReplicaTokens {
-        kv_capacity,
-        memory,
-        compute,
-        source,
-        in_use,
-        waiting: waiting_tokens(load, requests, variant.spec.role, (waiting, in_use)),
-    })
-}
-
-/// Takes what a replica shows as evidence for or against a bound of compute.
-///
-/// Compute binds where requests wait, in the last reading and on average, although memory is free
-/// and tokens flow. A queue with a full cache shows the bound of memory; a queue before an engine
-/// that generates nothing shows that it is stuck. Both say nothing of what it can carry.
-fn learn(
-    context: &Context<'_>,
-    known: &mut ModelKnowledge,
-    load: &ReplicaLoad,
-    (conditions, in_use): (ConditionsRef<'_>, Tokens),
-) {
-    let Context { now, policy, variant, .. } = context;
-    let (Some(waiting), Some(usage)) = (load.waiting, load.kv_usage) else { return };
-    let queue = policy.queue_threshold.requests().max(1.0) * ranks(variant.arguments);
-    if waiting.peak.requests() < queue {
-        known.refute(conditions, in_use);
-        return;
-    }
-    let lasting = waiting.last.min(waiting.mean).requests() >= queue;
-    let roomy = usage.peak < policy.kv_threshold;
-    let flowing = load.generation_rate.is_some_and(|rate| rate > TokenRate::ZERO)
-        && load.running.is_some_and(|running| running.mean > Requests::ZERO);
-    if lasting && roomy && flowing && in_use > Tokens::ZERO {
-        known.evidence_mut(conditions).add_apart(*now, in_use);
-    }
-}
-
-/// KV tokens that the waiting requests of a replica will hold.
-///
-/// By the lengths of its own requests; where none has finished yet, by what its running requests
-/// hold, which is the same quantity, measured; else by the lengths of the model's requests.
-fn waiting_tokens(
-    load: &ReplicaLoad,
-    model: &RequestShape,
-    role: Role,
-    (waiting, in_use): (Requests, Tokens),
-) -> Option<Tokens> {
-    if waiting == Requests::ZERO {
-        return Some(Tokens::ZERO);
-    }
-    let held = || {
-        let running = load.running?.mean.requests();
-        (running > 0.0 && in_use > Tokens::ZERO).then(|| tokens(in_use.tokens() / running))
-    };
-    let each = tokens_of_request(&load.requests, role)
-        .or_else(held)
-        .or_else(|| tokens_of_request(model, role))?;
-    Some(tokens(waiting.requests() * each.tokens()))
 }
 
 /// What is said of a variant of which nothing was measured.
@@ -386,84 +328,7 @@ fn without_replicas(
     }
 }
 
-/// What a replica of a variant without any would carry.
-///
-/// What it carried when it had some; else the least of what is known of it: the bound of memory
-/// where the size of its cache is prescribed, the bound of compute that follows from its arguments,
-/// and what a variant started alike carries.
-fn remembered(
-    context: &Context<'_>,
-    known: &mut ModelKnowledge,
-) -> Option<(Tokens, CapacitySource)> {
-    let Context { now, policy, requests, variant } = context;
-    let key = &variant.spec.key;
-    if let Some(arguments) = variant.arguments {
-        let record = known.record_or(key, || Record {
-            accelerator: variant.spec.accelerator.clone(),
-            gpus: variant.gpus,
-            arguments: None,
-            kv_capacity: None,
-            capacity: None,
-            source: Source::Declared(*now),
-        });
-        let same = record.arguments.as_ref().is_none_or(|before| before == arguments);
-        if !same || record.arguments.is_none() {
-            record.arguments = Some(arguments.clone());
-        }
-        if !same {
-            // What was measured was another engine.
-            (record.kv_capacity, record.capacity) = (None, None);
-            record.source = Source::Declared(*now);
-        }
-    }
-    let record = known.record(key)?;
-    if let (Source::Measured(_), Some(capacity)) = (record.source, record.capacity) {
-        return Some((capacity, CapacitySource::Remembered));
-    }
-    let ranks = ranks(variant.arguments);
-    let memory = variant
-        .arguments
-        .and_then(EngineArguments::kv_capacity)
-        .map(|kv_capacity| memory_bound(tokens(kv_capacity.tokens() * ranks), policy.kv_threshold));
-    let compute = variant
-        .arguments
-        .and_then(|arguments| compute_bound(arguments, requests))
-        .map(|compute| tokens(compute.tokens() * ranks));
-    let alike = known.like(key, record).and_then(|other| other.capacity);
-    // The bound of compute alone is an upper bound that may be many times the memory.
-    let least = [memory, alike].into_iter().flatten().reduce(Tokens::min)?;
-    Some((compute.map_or(least, |compute| least.min(compute)), CapacitySource::Declared))
-}
-
-/// Keeps what was measured for the time without replicas.
-fn remember(
-    context: &Context<'_>,
-    known: &mut ModelKnowledge,
-    kv_capacity: Option<Tokens>,
-    capacity: Tokens,
-) {
-    let Context { now, variant, .. } = context;
-    let record = known.record_or(&variant.spec.key, || Record {
-        accelerator: None,
-        gpus: None,
-        arguments: None,
-        kv_capacity: None,
-        capacity: None,
-        source: Source::Measured(*now),
-    });
-    record.kv_capacity = kv_capacity;
-    record.capacity = Some(capacity);
-    record.source = Source::Measured(*now);
-    record.gpus = variant.gpus;
-    if record.accelerator != variant.spec.accelerator {
-        record.accelerator.clone_from(&variant.spec.accelerator);
-    }
-    if record.arguments.as_ref() != variant.arguments {
-        record.arguments = variant.arguments.cloned();
-    }
-}
-
-/// What bounds most of the replicas at the median.
+/// What bounds the replica that is nearest to the median, of several the first.
 fn source_of(replicas: &[ReplicaTokens], capacity: Tokens) -> CapacitySource {
     let nearest = replicas.iter().min_by(|a, b| {
         let distance =
@@ -481,18 +346,6 @@ fn median_by(replicas: &[ReplicaTokens], of: impl Fn(&ReplicaTokens) -> Tokens) 
     let mut values: Vec<Tokens> = replicas.iter().map(of).collect();
     values.sort_unstable_by(|a, b| a.compare(*b));
     median(&values)
-}
-
-/// Engines that serve side by side as one replica.
-fn ranks(arguments: Option<&EngineArguments>) -> f64 {
-    arguments.map_or(1.0, |arguments| f64::from(arguments.parallel.data.get()))
-}
-
-/// The level of a gauge: its last value, or its mean where that is more.
-///
-/// A peak that is over is no load any more, and a load that is there counts at once.
-fn now_or_on_average<Q: Copy + PartialOrd>(gauge: GaugeSummary<Q>) -> Q {
-    if gauge.last > gauge.mean { gauge.last } else { gauge.mean }
 }
 
 /// A number of replicas in memory.
@@ -534,21 +387,15 @@ impl QueueDemand {
         }
     }
 
+    /// Whether requests wait of which nobody can say how long they are.
+    fn is_unknown(&self) -> bool {
+        self.requests > Requests::ZERO && self.prompt + self.output == Tokens::ZERO
+    }
+
     fn asked_of(&self, role: Role) -> Amount {
         match role {
             Role::Prefill => amount(self.prompt.tokens()),
             Role::Both | Role::Decode => amount((self.prompt + self.output).tokens()),
-        }
-    }
-}
-
-impl RequestShape {
-    /// This shape, with what is unknown of it taken from another.
-    fn or(&self, other: &Self) -> Self {
-        Self {
-            prompt: self.prompt.or(other.prompt),
-            output: self.output.or(other.output),
-            prefix_hits: self.prefix_hits.or(other.prefix_hits),
         }
     }
 }

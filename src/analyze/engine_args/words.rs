@@ -21,8 +21,10 @@ pub(super) fn words(container: &Container, rules: Rules) -> Vec<String> {
     match rules {
         Rules::Wva => {
             let words: Vec<String> = written.cloned().collect();
-            script_of(&words, &["sh", "bash"], |flag| flag == "-c")
-                .map_or(words.clone(), split_at_blanks)
+            match script_of(&words, &["sh", "bash"], |flag| flag == "-c") {
+                Some(script) => split_at_blanks(script),
+                None => words,
+            }
         }
         Rules::Plimsoll => {
             let words: Vec<String> =
@@ -30,8 +32,10 @@ pub(super) fn words(container: &Container, rules: Rules) -> Vec<String> {
             let is_script_flag = |flag: &str| {
                 flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c')
             };
-            script_of(&words, &["sh", "bash", "ash", "dash", "zsh"], is_script_flag)
-                .map_or(words.clone(), |script| split_script(script, &container.environment))
+            match script_of(&words, &["sh", "bash", "ash", "dash", "zsh"], is_script_flag) {
+                Some(script) => split_script(script, &container.environment),
+                None => words,
+            }
         }
     }
 }

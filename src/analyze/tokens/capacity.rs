@@ -18,6 +18,17 @@ pub struct RequestShape {
     pub prefix_hits: Option<Fraction>,
 }
 
+impl RequestShape {
+    /// This shape, with what is unknown of it taken from another.
+    pub(crate) fn or(&self, other: &Self) -> Self {
+        Self {
+            prompt: self.prompt.or(other.prompt),
+            output: self.output.or(other.output),
+            prefix_hits: self.prefix_hits.or(other.prefix_hits),
+        }
+    }
+}
+
 /// Requests that wait before any replica, in a gateway or scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SchedulerQueue {

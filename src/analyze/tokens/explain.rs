@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::analyze::capacity::Confidence;
+use crate::analyze::capacity::{Confidence, Counted};
 use crate::units::{Replicas, Requests, Tokens};
 
 /// What says how much a replica carries.
@@ -137,12 +137,16 @@ impl fmt::Display for VariantTokens {
                     None => f.write_str(", whose length nobody knows")?,
                 }
             }
-            write!(f, ", so {:.0} are asked of {carrying} replicas", demand.tokens())?;
+            write!(f, ", so {:.0} are asked of {}", demand.tokens(), Counted(*carrying))?;
         }
         if *silent > Replicas::ZERO && !replicas.is_empty() {
             write!(f, "; {silent} of them say nothing and count like the others")?;
         } else if *silent > Replicas::ZERO {
-            write!(f, "; {silent} replicas say nothing and do not count")?;
+            write!(
+                f,
+                "; nothing is heard of {}, so no load and no room is counted",
+                Counted(*silent)
+            )?;
         }
         if *pending > Replicas::ZERO {
             write!(f, "; {pending} more are coming")?;

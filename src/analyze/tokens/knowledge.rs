@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::engine_args::EngineArguments;
-use crate::analyze::tokens::capacity::OutputLength;
+use crate::analyze::tokens::capacity::{OutputLength, tokens};
 use crate::fleet::{Accelerator, ModelName, VariantKey};
 use crate::units::Tokens;
 
@@ -27,9 +27,20 @@ pub const PIECES_MIN: usize = 3;
 /// window are one observation.
 const PIECE_APART: SignedDuration = SignedDuration::from_secs(20);
 
-/// How long a piece counts. What limits an engine moves with the mix of requests, which moves
-/// within the hour; where the limit still binds, new pieces arrive every 20 seconds.
-const PIECE_AGE_MAX: SignedDuration = SignedDuration::from_mins(30);
+/// How long evidence holds in full after its newest piece. Where the limit still binds, new pieces
+/// arrive every 20 seconds.
+const FULL_FOR: SignedDuration = SignedDuration::from_mins(30);
+
+/// The time in which a bound doubles after that.
+///
+/// A model that has grown because compute binds shows no queue any more, and so no evidence. To
+/// forget all of it at once would take the replicas away at once, and bring the queue back; never to
+/// forget would keep them for a mix of requests that is gone. A bound that rises slowly gives them
+/// back one by one, and the first short queue renews it.
+const DOUBLES_IN: SignedDuration = SignedDuration::from_hours(1);
+
+/// How long a piece counts at all: by then its bound is forty times what it was.
+const PIECE_AGE_MAX: SignedDuration = SignedDuration::from_hours(6);
 
 /// How long a record of a variant without replicas is kept: over a weekend and a release.
 const RECORD_AGE_MAX: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -290,10 +301,12 @@ impl Evidence {
         Tokens::new(sum.tokens() / self.pieces.len() as f64)
     }
 
-    /// The median of the pieces that count, if there are enough of them.
+    /// The bound that the pieces which count show, if there are enough of them: their median, and
+    /// more as the newest ages, up to what is derived from the engine's arguments.
     ///
     /// The median, because one piece that was taken in a burst must not move the answer.
-    pub(crate) fn median(&self, now: Timestamp) -> Option<Tokens> {
+    pub(crate) fn bound(&self, now: Timestamp, derived: Option<Tokens>) -> Option<Tokens> {
+        let newest = self.pieces.last()?.at;
         let mut counting = [Tokens::ZERO; PIECES_MAX];
         let mut number = 0;
         for piece in self.pieces.iter().filter(|piece| !is_older(piece.at, now, PIECE_AGE_MAX)) {
@@ -302,7 +315,11 @@ impl Evidence {
         }
         let counting = &mut counting[..number];
         counting.sort_unstable_by(|a, b| a.compare(*b));
-        (number >= PIECES_MIN).then(|| median(counting)).flatten()
+        let median = median(counting).filter(|_| number >= PIECES_MIN)?;
+        let faded = now.duration_since(newest).as_secs_f64() - FULL_FOR.as_secs_f64();
+        let factor = (faded.max(0.0) / DOUBLES_IN.as_secs_f64()).exp2();
+        let bound = tokens(median.tokens() * factor);
+        Some(derived.map_or(bound, |derived| bound.min(median.max(derived))))
     }
 
     fn forget(&mut self, now: Timestamp) {

@@ -16,10 +16,10 @@ use super::tokens::{close, key, list, number, role, same_totals, text, whole};
 pub(super) fn ballot(case: &Value) -> Outcome {
     let (votes, expected) = (list(&case["input"], "ballot"), &case["expected"]);
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1);
-    let reports: Vec<Option<CapacityReport>> = votes.iter().map(report).collect();
+    let found: Vec<Option<CapacityReport>> = votes.iter().map(report).collect();
     let cast: Vec<Vote<'_>> = votes
         .iter()
-        .zip(&reports)
+        .zip(&found)
         .map(|(vote, report)| Vote {
             analyzer: analyzer(&vote["analyzer"]),
             franchise: if vote["enabled"] == true { Franchise::Votes } else { Franchise::Shown },
