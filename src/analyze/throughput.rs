@@ -456,7 +456,7 @@ impl fmt::Display for VariantThroughput {
         }
         match demand.map(TokenRate::tokens_per_second) {
             Some(demand) => {
-                write!(f, "; {demand:.0} tokens/s are asked of {}", Counted(*carrying))?
+                write!(f, "; {demand:.0} tokens/s are asked of {}", Counted(*carrying))?;
             }
             None => write!(f, "; nobody can say what is asked of {}", Counted(*carrying))?,
         }

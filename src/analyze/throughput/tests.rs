@@ -92,7 +92,7 @@ fn the_worked_example_holds() {
     assert_eq!(queued.report.total.demand, amount(4_000.0));
     assert_eq!(
         queued.report.to_string(),
-        "4000 of 2781 tokens/s are asked for, 1926 more are required"
+        "4000 of 2781 tokens/s are asked for, 1925 more are required"
     );
 }
 
