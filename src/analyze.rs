@@ -1,4 +1,8 @@
 //! Analyzers: what a model's replicas carry, against what is asked of them.
 
+pub mod ballot;
 pub mod capacity;
+pub mod engine_args;
 pub mod saturation;
+pub mod throughput;
+pub mod tokens;

@@ -5,9 +5,10 @@
 //! compared between analyzers are numbers of replicas, or shares of their own supply.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::fleet::{Role, VariantKey};
-use crate::units::{Amount, CostPerHour, Replicas};
+use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
 /// What an analyzer measures capacity in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +30,36 @@ impl Unit {
             Self::OutputTokensPerSecond => "tokens/s",
             Self::RequestsPerSecond => "requests/s",
         }
+    }
+}
+
+/// Which of two ways a doubtful point is settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// As each analyzer describes.
+    #[default]
+    Plimsoll,
+    /// As the Workload Variant Autoscaler does, with its defects.
+    Wva,
+}
+
+/// How much of its capacity a model may use: more makes it grow, less lets it shrink.
+///
+/// The distance between the two is what keeps a model from growing and shrinking by turns. A share
+/// of zero switches its direction off.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Utilisation {
+    /// The share of supply, with what is coming, above which more is required.
+    pub grow: Fraction,
+    /// The share of supply below which the rest is spare.
+    pub shrink: Fraction,
+}
+
+impl Default for Utilisation {
+    /// 85 % and 70 %, which WVA has settled on as well.
+    fn default() -> Self {
+        let percent = |share: f64| Fraction::new(share / 100.0).unwrap_or(Fraction::ONE);
+        Self { grow: percent(85.0), shrink: percent(70.0) }
     }
 }
 
@@ -79,6 +110,17 @@ pub struct Totals {
     pub spare: Amount,
 }
 
+/// Why nothing of a model counts as spare, whatever its numbers say.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SpareWithheld {
+    /// Nobody can say all that is asked for.
+    DemandUnknown,
+    /// Replicas of this variant are ready and say nothing.
+    Silent(VariantKey),
+    /// What is seen of this variant is not what its model predicts.
+    Disagrees(VariantKey),
+}
+
 /// What one analyzer found of one model.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
@@ -91,4 +133,187 @@ pub struct CapacityReport {
     pub total: Totals,
     /// The sums over the variants of each role, for a model that serves prefill and decode apart.
     pub roles: BTreeMap<Role, Totals>,
+}
+
+// === impl VariantCapacity ===
+
+impl VariantCapacity {
+    /// What `replicas` of the variant carry; nothing when nobody can say what one carries.
+    #[must_use]
+    pub fn carried_by(&self, replicas: Replicas) -> Amount {
+        let each = self.per_replica.unwrap_or_default().amount();
+        amount(each * f64::from(replicas.count()))
+    }
+}
+
+// === impl Totals ===
+
+impl Totals {
+    /// The sums over these variants, before anything is required or spare.
+    #[must_use]
+    pub fn of<'a>(variants: impl IntoIterator<Item = &'a VariantCapacity>) -> Self {
+        let mut totals = Self::default();
+        for variant in variants {
+            totals.include(variant);
+        }
+        totals
+    }
+
+    /// The sums over the variants of each role; empty when every variant serves whole requests.
+    #[must_use]
+    pub fn by_role(variants: &[VariantCapacity]) -> BTreeMap<Role, Self> {
+        let mut roles: BTreeMap<Role, Self> = BTreeMap::new();
+        if variants.iter().any(|variant| variant.role != Role::Both) {
+            for variant in variants {
+                roles.entry(variant.role).or_default().include(variant);
+            }
+        }
+        roles
+    }
+
+    fn include(&mut self, variant: &VariantCapacity) {
+        self.supply += variant.carried_by(variant.replicas);
+        self.anticipated += variant.carried_by(variant.replicas + variant.pending);
+        self.demand += variant.demand;
+    }
+
+    /// These totals with what is required and spare at this utilisation.
+    ///
+    /// ```text
+    /// required = max(0, demand / grow - anticipated)
+    /// spare    = max(0, supply - demand / shrink)
+    /// ```
+    ///
+    /// What is coming counts against what is required, so that nothing is asked for twice, and not
+    /// as spare, because it carries nothing yet.
+    #[must_use]
+    pub fn judged(self, utilisation: Utilisation) -> Self {
+        let needed = |share: Fraction| self.demand.amount() / share.fraction();
+        let required = match utilisation.grow {
+            Fraction::ZERO => Amount::ZERO,
+            grow => amount(needed(grow) - self.anticipated.amount()),
+        };
+        let spare = match utilisation.shrink {
+            Fraction::ZERO => Amount::ZERO,
+            shrink => amount(self.supply.amount() - needed(shrink)),
+        };
+        Self { required, spare, ..self }
+    }
+
+    /// The share of supply that is asked for; `None` without supply.
+    #[must_use]
+    pub fn utilisation(&self) -> Option<Fraction> {
+        if self.supply == Amount::ZERO {
+            return None;
+        }
+        Fraction::new(self.demand.amount() / self.supply.amount())
+    }
+}
+
+// === impl CapacityReport ===
+
+impl fmt::Display for CapacityReport {
+    /// One sentence: what is asked of what, and what follows.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { unit, variants: _, total, roles: _ } = self;
+        let Totals { supply, anticipated, demand, required, spare } = *total;
+        let unit = unit.label();
+        write!(f, "{:.0} of {:.0} {unit} are asked for", demand.amount(), supply.amount())?;
+        if anticipated > supply {
+            write!(f, " ({:.0} with what is coming)", anticipated.amount())?;
+        }
+        match (required > Amount::ZERO, spare > Amount::ZERO) {
+            (true, _) => write!(f, ", {:.0} more are required", required.amount()),
+            (false, true) => write!(f, ", {:.0} are spare", spare.amount()),
+            (false, false) => f.write_str(", which is as it should be"),
+        }
+    }
+}
+
+impl CapacityReport {
+    /// This report with nothing spare, of the model or any role.
+    pub(crate) fn without_spare(mut self) -> Self {
+        for totals in std::iter::once(&mut self.total).chain(self.roles.values_mut()) {
+            totals.spare = Amount::ZERO;
+        }
+        self
+    }
+}
+
+impl fmt::Display for SpareWithheld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DemandUnknown => f.write_str("nobody can say all that is asked for"),
+            Self::Silent(variant) => write!(f, "replicas of {variant} are ready and say nothing"),
+            Self::Disagrees(variant) => {
+                write!(f, "what is seen of {variant} is not what its model predicts")
+            }
+        }
+    }
+}
+
+/// Replicas as they stand in a sentence.
+pub(crate) struct Counted(pub(crate) Replicas);
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.0 == Replicas::ONE { "" } else { "s" };
+        write!(f, "{} replica{plural}", self.0)
+    }
+}
+
+/// The amount nearest to this value: a difference may be below zero, a product above all numbers.
+pub(crate) fn amount(value: f64) -> Amount {
+    Amount::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::VariantSpec;
+
+    fn variant(role: Role, replicas: u32, pending: u32) -> VariantCapacity {
+        VariantCapacity {
+            key: VariantSpec::example("a").key,
+            role,
+            cost: CostPerHour::ZERO,
+            replicas: Replicas::saturating(replicas),
+            pending: Replicas::saturating(pending),
+            per_replica: Amount::new(100.0),
+            demand: amount(150.0),
+            confidence: Confidence::Measured,
+        }
+    }
+
+    #[test]
+    fn what_is_coming_counts_against_what_is_required_and_is_never_spare() {
+        let shares = Utilisation { grow: Fraction::ONE, shrink: Fraction::new(0.5).unwrap() };
+        let coming = Totals::of(&[variant(Role::Both, 1, 1)]).judged(shares);
+        assert_eq!((coming.required, coming.spare), (Amount::ZERO, Amount::ZERO));
+        let alone = Totals::of(&[variant(Role::Both, 1, 0)]).judged(shares);
+        assert_eq!(alone.required, amount(50.0));
+        let plenty = Totals::of(&[variant(Role::Both, 4, 0)]).judged(shares);
+        assert_eq!((plenty.required, plenty.spare), (Amount::ZERO, amount(100.0)));
+    }
+
+    #[test]
+    fn roles_have_totals_of_their_own_only_where_they_are_apart() {
+        assert!(Totals::by_role(&[variant(Role::Both, 1, 0)]).is_empty());
+        let apart = Totals::by_role(&[variant(Role::Prefill, 1, 0), variant(Role::Both, 2, 0)]);
+        assert_eq!(apart[&Role::Both].supply, amount(200.0));
+        assert_eq!(apart[&Role::Prefill].supply, amount(100.0));
+    }
+
+    #[test]
+    fn a_report_says_its_numbers_with_their_unit() {
+        let variants = vec![variant(Role::Both, 1, 1)];
+        let total = Totals::of(&variants).judged(Utilisation::default());
+        let report =
+            CapacityReport { unit: Unit::KvTokens, variants, total, roles: BTreeMap::default() };
+        assert_eq!(
+            report.to_string(),
+            "150 of 100 KV tokens are asked for (200 with what is coming), which is as it should be"
+        );
+        assert_eq!(report.total.utilisation(), Fraction::new(1.5));
+    }
 }

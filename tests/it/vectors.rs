@@ -9,7 +9,11 @@
 //! the input or the note of the case, hold our answer against an expectation of its own, and the
 //! case must be one in which the original is known to be wrong. Everything else is a failure.
 
+mod ballot;
+mod engine_args;
 mod saturation;
+mod throughput;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -40,8 +44,15 @@ type Reader = fn(&Value) -> Outcome;
 const ORIGINALS: [&str; 3] = ["wva", "cluster-autoscaler", "seldon"];
 
 /// Each file that can be run, by folder and name without extension.
-const READERS: &[(&str, &str, Reader)] =
-    &[("wva", "saturation_v1", saturation::analyzer), ("wva", "pipeline_v1", saturation::pipeline)];
+const READERS: &[(&str, &str, Reader)] = &[
+    ("wva", "ballot", ballot::ballot),
+    ("wva", "engine_args", engine_args::containers),
+    ("wva", "pipeline_v1", saturation::pipeline),
+    ("wva", "saturation_v1", saturation::analyzer),
+    ("wva", "saturation_v2_model", tokens::cycles),
+    ("wva", "saturation_v2_replica", tokens::replica),
+    ("wva", "throughput", throughput::steps),
+];
 
 /// More failures than this say nothing new.
 const SHOWN: usize = 5;

@@ -1,0 +1,257 @@
+//! How an engine was started, as far as it says what the engine can carry.
+//!
+//! [`EngineArguments`] holds the settings that bound the work of one engine: how much KV cache it
+//! has, how many sequences it runs at once and how many tokens it computes in one step.
+//! [`parse`] reads them from the containers of a pod, without running or fetching anything.
+//!
+//! # Domain
+//!
+//! What is not written there takes the engine's default as far as it is a constant. vLLM chooses
+//! two defaults by the accelerator (tokens in a step and sequences: 8192 and 1024 on large ones,
+//! 2048 and 256 on others, in the server); here they are 8192 and 256, so a deployment whose capacity
+//! is to be derived before it has run should state them.
+
+mod flags;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+
+use crate::analyze::capacity::Rules;
+use crate::analyze::engine_args::flags::Flags;
+use crate::observe::engine::Engine;
+use crate::units::{Fraction, Requests, Tokens};
+
+/// Tokens that vLLM's first engine computes in a step at least, in chunks or not.
+const STEP_TOKENS_V0: f64 = 2048.0;
+
+/// Tokens that vLLM's V1 engine and `SGLang` compute in a step with chunked prefill, if not told.
+const STEP_TOKENS_CHUNKED: f64 = 8192.0;
+
+/// A container as its pod's template writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// The image.
+    pub image: String,
+    /// What is run.
+    pub command: Vec<String>,
+    /// What it is given.
+    pub args: Vec<String>,
+    /// Variables whose values are known.
+    pub environment: BTreeMap<String, String>,
+    /// Files whose contents are known, by path; of a `ConfigMap` that is mounted, say.
+    pub files: BTreeMap<String, String>,
+}
+
+/// What the containers of a pod say of its engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parsed {
+    /// The arguments.
+    pub arguments: EngineArguments,
+    /// Files with more arguments that nobody could read: what they set is not in the arguments.
+    pub unread: Vec<String>,
+}
+
+/// Reads the arguments of the engine among these containers; without any, the defaults of vLLM.
+///
+/// Only containers that name an engine in their image or command count, so that a sidecar's flags
+/// set nothing; if none does, all count.
+#[must_use]
+pub fn parse(containers: &[Container], rules: Rules) -> Parsed {
+    let read: Vec<(&Container, Vec<String>)> =
+        containers.iter().map(|container| (container, words::words(container, rules))).collect();
+    let engine = if read.iter().any(|(container, words)| is_sglang(container, words)) {
+        Engine::Sglang
+    } else {
+        Engine::Vllm
+    };
+    let names_engine = |(container, words): &(&Container, Vec<String>)| {
+        is_sglang(container, words) || is_vllm(container, words)
+    };
+    let counts_all = rules == Rules::Wva || !read.iter().any(names_engine);
+    let mut arguments = EngineArguments::default_of(engine);
+    let mut flags = Flags::default();
+    for (container, words) in read.iter().filter(|read| counts_all || names_engine(read)) {
+        if engine == Engine::Vllm && is_v0(container) {
+            arguments.generation = Generation::V0;
+            arguments.prefill = Prefill::Whole;
+        }
+        flags.take(&mut arguments, rules, &container.files, words);
+    }
+    flags.conclude(&mut arguments, rules);
+    Parsed { arguments, unread: flags.unread }
+}
+
+fn is_sglang(container: &Container, words: &[String]) -> bool {
+    container.image.to_ascii_lowercase().contains("sglang")
+        || words.iter().any(|word| word == "sglang.launch_server" || word == "sglang serve")
+        || words.windows(2).any(|pair| pair[0] == "sglang" && pair[1] == "serve")
+}
+
+fn is_vllm(container: &Container, words: &[String]) -> bool {
+    container.image.to_ascii_lowercase().contains("vllm")
+        || words.iter().any(|word| word == "vllm" || word.starts_with("vllm."))
+}
+
+/// Whether vLLM is told to use its first engine.
+fn is_v0(container: &Container) -> bool {
+    container.environment.get("VLLM_USE_V1").is_some_and(|value| value == "0")
+}
+
+/// The settings of one engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineArguments {
+    /// Which engine.
+    pub engine: Engine,
+    /// Which generation of the engine.
+    pub generation: Generation,
+    /// Share of GPU memory that it may use.
+    pub gpu_memory: Fraction,
+    /// Tokens in a block of the KV cache.
+    pub block_size: Tokens,
+    /// The type in which the KV cache is kept, such as `fp8_e5m2`; `auto` is the model's own.
+    pub kv_dtype: Arc<str>,
+    /// Over how many GPUs it is spread, and how.
+    pub parallel: Parallelism,
+    /// Blocks in the KV cache, where they are prescribed.
+    pub kv_blocks: Option<NonZeroU64>,
+    /// Tokens in the KV cache, where they are prescribed.
+    pub kv_tokens: Option<Tokens>,
+    /// Tokens computed in a step, where they are prescribed.
+    pub step_tokens: Option<Tokens>,
+    /// Sequences that run at once.
+    pub sequences: Requests,
+    /// Longest request, prompt and output together; `None` when the model decides.
+    pub context: Option<Tokens>,
+    /// Whether steps are captured as CUDA graphs.
+    pub execution: Execution,
+    /// Whether long prompts are computed in several steps.
+    pub prefill: Prefill,
+    /// Draft tokens that are tried in each step of each sequence (speculative decoding).
+    pub draft_tokens: Option<NonZeroU32>,
+}
+
+/// Generations of an engine that schedule differently.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Generation {
+    /// vLLM before its V1 engine, or with `VLLM_USE_V1=0`.
+    V0,
+    /// vLLM's V1 engine, and every `SGLang`.
+    #[default]
+    V1,
+}
+
+/// How steps are run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Execution {
+    /// As captured CUDA graphs.
+    #[default]
+    Graphs,
+    /// Operation by operation.
+    Eager,
+}
+
+/// How prompts are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prefill {
+    /// In chunks, beside decoding.
+    #[default]
+    Chunked,
+    /// Whole, in one step.
+    Whole,
+}
+
+/// Over how many GPUs an engine is spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parallelism {
+    /// GPUs that share each layer.
+    pub tensor: NonZeroU32,
+    /// Groups of layers on GPUs of their own.
+    pub pipeline: NonZeroU32,
+    /// Engines that serve side by side as one replica.
+    pub data: NonZeroU32,
+}
+
+impl Default for Parallelism {
+    fn default() -> Self {
+        Self { tensor: NonZeroU32::MIN, pipeline: NonZeroU32::MIN, data: NonZeroU32::MIN }
+    }
+}
+
+impl Parallelism {
+    /// GPUs that one replica takes.
+    #[must_use]
+    pub const fn gpus(self) -> NonZeroU32 {
+        self.tensor.saturating_mul(self.pipeline).saturating_mul(self.data)
+    }
+}
+
+// === impl EngineArguments ===
+
+impl EngineArguments {
+    /// What an engine does that is told nothing.
+    #[must_use]
+    pub fn default_of(engine: Engine) -> Self {
+        let block_size = match engine {
+            Engine::Vllm => 16.0,
+            Engine::Sglang => 1.0,
+        };
+        Self {
+            engine,
+            generation: Generation::V1,
+            gpu_memory: Fraction::new(0.9).unwrap_or(Fraction::ONE),
+            block_size: Tokens::new(block_size).unwrap_or_default(),
+            kv_dtype: Arc::from("auto"),
+            parallel: Parallelism::default(),
+            kv_blocks: None,
+            kv_tokens: None,
+            step_tokens: None,
+            sequences: Requests::new(256.0).unwrap_or_default(),
+            context: None,
+            execution: Execution::Graphs,
+            prefill: Prefill::Chunked,
+            draft_tokens: None,
+        }
+    }
+
+    /// Tokens that one engine computes in a step at most.
+    ///
+    /// What is prescribed; else 8192 with chunked prefill (2048 in vLLM's first engine); else the
+    /// longest request, but at least 2048.
+    #[must_use]
+    pub fn tokens_per_step(&self) -> Tokens {
+        let number = |tokens| Tokens::new(tokens).unwrap_or_default();
+        self.step_tokens.unwrap_or(match (self.prefill, self.generation) {
+            (Prefill::Chunked, Generation::V1) => number(STEP_TOKENS_CHUNKED),
+            (Prefill::Chunked, Generation::V0) => number(STEP_TOKENS_V0),
+            (Prefill::Whole, _) => self.context.unwrap_or_default().max(number(STEP_TOKENS_V0)),
+        })
+    }
+
+    /// Tokens in the KV cache of one engine, where the arguments prescribe them.
+    #[must_use]
+    pub fn kv_capacity(&self) -> Option<Tokens> {
+        self.kv_tokens.or_else(|| {
+            let blocks = self.kv_blocks?.get();
+            Tokens::new(blocks as f64 * self.block_size.tokens())
+        })
+    }
+
+    /// Whether an engine with these other arguments has as much KV cache and computes as much in a
+    /// step on the same accelerator. How many sequences it runs is compared where it is used.
+    #[must_use]
+    pub fn carries_like(&self, other: &Self) -> bool {
+        self.engine == other.engine
+            && self.gpu_memory == other.gpu_memory
+            && self.block_size == other.block_size
+            && self.kv_dtype == other.kv_dtype
+            && self.parallel == other.parallel
+            && self.kv_blocks == other.kv_blocks
+            && self.kv_tokens == other.kv_tokens
+            && self.tokens_per_step() == other.tokens_per_step()
+    }
+}

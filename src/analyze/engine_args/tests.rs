@@ -1,0 +1,109 @@
+use super::*;
+
+fn read(image: &str, words: &[&str]) -> EngineArguments {
+    parse(&[container(image, words)], Rules::Plimsoll).arguments
+}
+
+fn container(image: &str, words: &[&str]) -> Container {
+    Container {
+        image: image.to_owned(),
+        command: words.iter().map(|word| (*word).to_owned()).collect(),
+        ..Container::default()
+    }
+}
+
+fn vllm(words: &[&str]) -> EngineArguments {
+    read("vllm/vllm-openai:v0.33.0", words)
+}
+
+fn tokens(number: f64) -> Tokens {
+    Tokens::new(number).unwrap()
+}
+
+#[test]
+fn a_script_is_read_as_a_shell_would_split_it() {
+    let script = "set -e\n# --max-num-seqs 1\nexport LEN=4096; exec vllm serve m \\\n\t--max-num-seqs \
+                  '7' --max-model-len \"${LEN}\" --block-size ${BLOCK:-32} | tee log";
+    let arguments = vllm(&["/bin/bash", "-ec", script]);
+    assert_eq!(arguments.sequences, Requests::new(7.0).unwrap());
+    assert_eq!(arguments.context, Some(tokens(4096.0)));
+    assert_eq!(arguments.block_size, tokens(32.0));
+}
+
+#[test]
+fn references_to_the_environment_are_expanded_and_escaped_ones_are_not() {
+    let mut pod = container("vllm", &["--max-num-seqs", "$(SEQS)", "--block-size=$$(SEQS)"]);
+    pod.environment.insert("SEQS".to_owned(), "11".to_owned());
+    let arguments = parse(&[pod], Rules::Plimsoll).arguments;
+    assert_eq!(arguments.sequences, Requests::new(11.0).unwrap());
+    assert_eq!(arguments.block_size, tokens(16.0));
+}
+
+#[test]
+fn a_file_of_arguments_is_read_and_the_command_line_wins() {
+    let mut pod = container("vllm", &["--max-num-seqs", "8", "--config", "/etc/vllm.yaml"]);
+    let parsed = parse(std::slice::from_ref(&pod), Rules::Plimsoll);
+    assert_eq!(parsed.unread, ["/etc/vllm.yaml"]);
+    let text =
+        "max-num-seqs: 99 # more\nmax_model_len: \"8k\"\nlora-modules:\n  - max-num-seqs: 3\n";
+    pod.files.insert("/etc/vllm.yaml".to_owned(), text.to_owned());
+    let parsed = parse(&[pod], Rules::Plimsoll);
+    assert!(parsed.unread.is_empty());
+    assert_eq!(parsed.arguments.sequences, Requests::new(8.0).unwrap());
+    assert_eq!(parsed.arguments.context, Some(tokens(8000.0)));
+}
+
+#[test]
+fn switches_can_be_off_and_take_no_word_after_them() {
+    let whole = |words: &[&str]| vllm(words).prefill == Prefill::Whole;
+    assert!(whole(&["--enable-chunked-prefill=false"]));
+    assert!(whole(&["--no-enable-chunked-prefill"]));
+    assert!(!whole(&["--no-enable-chunked-prefill", "--enable-chunked-prefill"]));
+    assert_eq!(vllm(&["--enforce-eager", "m"]).execution, Execution::Eager);
+}
+
+#[test]
+fn every_way_to_spread_an_engine_counts_its_gpus() {
+    let gpus = |arguments: EngineArguments| arguments.parallel.gpus().get();
+    assert_eq!(gpus(vllm(&["-tp", "4", "-pp", "2", "--data-parallel-size=2"])), 16);
+    assert_eq!(gpus(vllm(&["-tp", "2", "-dp", "16", "--data-parallel-size-local", "4"])), 8);
+    let attention = ["--tp", "8", "--dp", "4", "--enable-dp-attention"];
+    let shared = read("lmsysorg/sglang:v0.5", &attention);
+    assert_eq!((gpus(shared.clone()), shared.parallel.data.get()), (8, 4));
+}
+
+#[test]
+fn drafts_are_read_from_every_way_to_write_them() {
+    let drafts = |words: &[&str]| vllm(words).draft_tokens.map(NonZeroU32::get);
+    let json = "{\"method\": \"eagle\", \"num_speculative_tokens\": 3}";
+    assert_eq!(drafts(&["--speculative-config", json]), Some(3));
+    assert_eq!(drafts(&["--speculative-config.num_speculative_tokens", "2"]), Some(2));
+    assert_eq!(drafts(&[]), None);
+}
+
+#[test]
+fn numbers_may_have_a_suffix() {
+    let context = |value: &str| vllm(&["--max-model-len", value]).context.map(Tokens::tokens);
+    assert_eq!(context("8K"), Some(8192.0));
+    assert_eq!(context("25.6k"), Some(25_600.0));
+    assert_eq!(context("auto"), None);
+    assert_eq!(context("-1"), None);
+    assert_eq!(context("9999999999999999999K"), None);
+}
+
+#[test]
+fn a_sidecars_flags_set_nothing() {
+    let sidecar = container("envoy", &["--max-num-seqs", "1"]);
+    let engine = container("vllm", &["--max-num-seqs", "64"]);
+    let arguments = parse(&[engine, sidecar], Rules::Plimsoll).arguments;
+    assert_eq!(arguments.sequences, Requests::new(64.0).unwrap());
+}
+
+#[test]
+fn whatever_is_written_is_read_without_failing() {
+    for script in ["${", "$", "'", "\"\\", "$(", "${:-}", "a=", "=", "\\", "-", "--", "--=", "$$$"]
+    {
+        let _ = vllm(&["sh", "-c", script]);
+        let _ = vllm(&[script, "--speculative-config", script, "--max-model-len", script]);
+    }
+}

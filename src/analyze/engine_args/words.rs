@@ -1,0 +1,253 @@
+//! The words of a command line, as the engine's process gets them.
+//!
+//! A container's command may be a shell with a script, may refer to its environment in two
+//! syntaxes, and may name a file with more arguments. Each is undone here, as far as it can be
+//! without running anything: a script is read as words, with quotes, escapes, comments, assignments
+//! and variables, and nothing else of the shell's language. What depends on more than that (a
+//! substituted command, a variable that nobody sets) stays as it is written, and no number can be
+//! read from it.
+
+use std::collections::BTreeMap;
+
+use crate::analyze::capacity::Rules;
+use crate::analyze::engine_args::Container;
+
+/// Variables with their values.
+type Environment = BTreeMap<String, String>;
+
+/// The words of a container's command line.
+pub(super) fn words(container: &Container, rules: Rules) -> Vec<String> {
+    let written = container.command.iter().chain(&container.args);
+    match rules {
+        Rules::Wva => {
+            let words: Vec<String> = written.cloned().collect();
+            match script_of(&words, &["sh", "bash"], |flag| flag == "-c") {
+                Some(script) => split_at_blanks(script),
+                None => words,
+            }
+        }
+        Rules::Plimsoll => {
+            let words: Vec<String> =
+                written.map(|word| expand_references(word, &container.environment)).collect();
+            let is_script_flag = |flag: &str| {
+                flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c')
+            };
+            match script_of(&words, &["sh", "bash", "ash", "dash", "zsh"], is_script_flag) {
+                Some(script) => split_script(script, &container.environment),
+                None => words,
+            }
+        }
+    }
+}
+
+/// The script that a shell is given, if a shell is what is run.
+fn script_of<'a>(
+    words: &'a [String],
+    shells: &[&str],
+    is_script_flag: impl Fn(&str) -> bool,
+) -> Option<&'a str> {
+    let shell = words.iter().position(|word| {
+        let program = word.rsplit('/').next().unwrap_or(word);
+        shells.contains(&program)
+    })?;
+    let flag = words[shell..].iter().position(|word| is_script_flag(word))?;
+    words.get(shell + flag + 1).map(String::as_str)
+}
+
+/// Words between blanks, where quotes keep blanks together; other white space is part of a word.
+fn split_at_blanks(script: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let (mut word, mut quote) = (String::new(), None);
+    for character in script.chars() {
+        match (quote, character) {
+            (None, '\'' | '"') => quote = Some(character),
+            (Some(open), close) if open == close => quote = None,
+            (None, ' ') => words.extend(taken(&mut word)),
+            (None | Some(_), other) => word.push(other),
+        }
+    }
+    words.extend(taken(&mut word));
+    words
+}
+
+/// References of Kubernetes: `$(NAME)` is the variable, `$$(NAME)` the text, and an unknown name
+/// stays as it is written.
+fn expand_references(word: &str, environment: &Environment) -> String {
+    let mut expanded = String::with_capacity(word.len());
+    let mut rest = word;
+    while let Some(at) = rest.find('$') {
+        expanded.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        if let Some(escaped) = after.strip_prefix('$') {
+            expanded.push('$');
+            rest = escaped;
+        } else if let Some((name, behind)) =
+            after.strip_prefix('(').and_then(|inner| inner.split_once(')'))
+            && let Some(value) = environment.get(name)
+        {
+            expanded.push_str(value);
+            rest = behind;
+        } else {
+            expanded.push('$');
+            rest = after;
+        }
+    }
+    expanded.push_str(rest);
+    expanded
+}
+
+/// The words of a script, of all its commands in turn.
+fn split_script(script: &str, environment: &Environment) -> Vec<String> {
+    let mut environment = environment.clone();
+    let mut words = Vec::new();
+    let mut reader = Reader { rest: script, word: None };
+    while let Some(word) = reader.next_word(&environment) {
+        match word.split_once('=').filter(|(name, _)| is_name(name)) {
+            Some((name, value)) => {
+                environment.insert(name.to_owned(), value.to_owned());
+            }
+            None => words.push(word),
+        }
+    }
+    words
+}
+
+/// Reads a script word by word.
+struct Reader<'a> {
+    rest: &'a str,
+    /// The word that is being read; `Some` of an empty text is a word too, such as `''`.
+    word: Option<String>,
+}
+
+impl Reader<'_> {
+    fn next_word(&mut self, environment: &Environment) -> Option<String> {
+        while let Some(character) = self.take() {
+            match character {
+                // A line that goes on.
+                '\\' if self.rest.starts_with('\n') => {
+                    self.take();
+                }
+                '\\' => {
+                    let escaped = self.take();
+                    self.push(escaped.unwrap_or('\\'));
+                }
+                '\'' => self.quoted(),
+                '"' => self.double_quoted(environment),
+                '$' => {
+                    let value = self.variable(environment);
+                    self.word.get_or_insert_default().push_str(&value);
+                }
+                '#' if self.word.is_none() => {
+                    self.rest = self.rest.find('\n').map_or("", |end| &self.rest[end..]);
+                }
+                ';' | '&' | '|' | '(' | ')' => {
+                    if self.word.is_some() {
+                        break;
+                    }
+                }
+                space if space.is_whitespace() => {
+                    if self.word.is_some() {
+                        break;
+                    }
+                }
+                other => self.push(other),
+            }
+        }
+        self.word.take()
+    }
+
+    fn take(&mut self) -> Option<char> {
+        let character = self.rest.chars().next()?;
+        self.rest = &self.rest[character.len_utf8()..];
+        Some(character)
+    }
+
+    fn push(&mut self, character: char) {
+        self.word.get_or_insert_default().push(character);
+    }
+
+    /// The rest of a text in single quotes, in which nothing has a meaning.
+    fn quoted(&mut self) {
+        let (inner, behind) = self.rest.split_once('\'').unwrap_or((self.rest, ""));
+        self.word.get_or_insert_default().push_str(inner);
+        self.rest = behind;
+    }
+
+    /// The rest of a text in double quotes, in which variables and escapes have one.
+    fn double_quoted(&mut self, environment: &Environment) {
+        self.word.get_or_insert_default();
+        while let Some(character) = self.take() {
+            match character {
+                '"' => return,
+                '\\' if self.rest.starts_with(['"', '\\', '$', '`', '\n']) => {
+                    if let Some(escaped) = self.take().filter(|escaped| *escaped != '\n') {
+                        self.push(escaped);
+                    }
+                }
+                '$' => {
+                    let value = self.variable(environment);
+                    self.word.get_or_insert_default().push_str(&value);
+                }
+                other => self.push(other),
+            }
+        }
+    }
+
+    /// The value of the variable whose `$` has been read: `$NAME`, `${NAME}` or `${NAME:-default}`;
+    /// the text itself when it is none of these or has no value.
+    fn variable(&mut self, environment: &Environment) -> String {
+        if let Some(inner) = self.rest.strip_prefix('{')
+            && let Some((inside, behind)) = inner.split_once('}')
+        {
+            self.rest = behind;
+            let (name, default) = match inside.split_once(":-").or(inside.split_once('-')) {
+                Some((name, default)) => (name, Some(default)),
+                None => (inside, None),
+            };
+            let value = environment.get(name).filter(|value| !value.is_empty());
+            return value
+                .map(String::as_str)
+                .or(default)
+                .map_or_else(|| format!("${{{inside}}}"), ToOwned::to_owned);
+        }
+        let length = self.rest.find(|c: char| !is_name_character(c)).unwrap_or(self.rest.len());
+        let (name, behind) = self.rest.split_at(length);
+        self.rest = behind;
+        environment.get(name).cloned().unwrap_or_else(|| format!("${name}"))
+    }
+}
+
+/// The arguments of a configuration file: one `key: value` a line, as both engines read it.
+///
+/// A key with values below it, or a list, is none of the settings that matter here.
+pub(super) fn file_words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for line in text.lines() {
+        let line = line.split(" #").next().unwrap_or(line).trim_end();
+        let is_top_level = line.starts_with(|first: char| first.is_ascii_alphabetic());
+        let Some((key, value)) = line.split_once(':').filter(|_| is_top_level) else { continue };
+        let value = value.trim();
+        let unquoted = value
+            .strip_prefix(['"', '\''])
+            .and_then(|inner| inner.strip_suffix(['"', '\'']))
+            .unwrap_or(value);
+        if !unquoted.is_empty() {
+            words.push(format!("--{}={unquoted}", key.trim()));
+        }
+    }
+    words
+}
+
+fn taken(word: &mut String) -> Option<String> {
+    (!word.is_empty()).then(|| std::mem::take(word))
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.chars().all(is_name_character)
+        && !text.starts_with(|first: char| first.is_ascii_digit())
+}
+
+fn is_name_character(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_'
+}

@@ -1,0 +1,473 @@
+//! The time between tokens of a variant, as a line over the share of its KV cache in use.
+//!
+//! A [`Curve`] keeps the readings that a line is fitted through, and gives them up when they are no
+//! longer readings of the same thing. Least squares rather than anything more clever: within the
+//! domain the relation is straight to a few per cent, and readings that lie apart pin a line well.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::analyze::capacity::Rules;
+use crate::analyze::throughput::{ReplicaPace, full};
+use crate::analyze::tokens::capacity::RequestShape;
+use crate::fleet::VariantKey;
+use crate::units::{Fraction, RequestRate, Seconds, TokenRate, Tokens};
+
+/// Readings that are kept.
+const READINGS_MAX: usize = 20;
+
+/// Readings without which a line has no intercept of its own.
+const READINGS_MIN: usize = 10;
+
+/// How far apart the readings must lie for that: a line through one point is no line.
+const SPREAD_MIN: f64 = 0.30;
+
+/// How long a reading counts.
+const READING_AGE_MAX: SignedDuration = SignedDuration::from_mins(30);
+
+/// How long the curve of a variant without readings is kept.
+const CURVE_AGE_MAX: SignedDuration = SignedDuration::from_mins(60);
+
+/// The domain of the line, both included.
+const DOMAIN: std::ops::RangeInclusive<f64> = 0.15..=0.85;
+
+/// Time between tokens of an idle engine, where nothing better is known: of 7 to 70 billion
+/// parameters on present accelerators it is 4 to 12 milliseconds.
+const INTERCEPT_ASSUMED: f64 = 0.006;
+
+/// A slope not above this is no slope.
+const SLOPE_MIN: f64 = 1e-12;
+
+/// How much the length of prompts or outputs may change before readings are of something else.
+const SHAPE_TOLERANCE: f64 = 0.20;
+
+/// Requests with no more output tokens than this have no time between tokens.
+const OUTPUT_MIN: f64 = 1.0;
+
+/// How far the rate that is seen may be from the predicted one.
+const RATE_TOLERANCE: f64 = 0.15;
+
+/// The cache in use from which the two are compared: below, noise dominates.
+const RATE_COMPARED_FROM: f64 = 0.30;
+
+/// Comparisons in a row that must fail before the readings are dropped.
+const DISAGREEMENTS_MAX: u32 = 3;
+
+/// The curves of all variants.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Curves {
+    curves: BTreeMap<VariantKey, Curve>,
+}
+
+/// What has been learned of one variant's pace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// The requests of the last reading.
+    shape: RequestShape,
+    /// The requests that the readings are compared with.
+    reference: Option<RequestShape>,
+    readings: Vec<Reading>,
+    /// The intercept of the last line through enough readings.
+    intercept: Option<f64>,
+    line: Option<(Fit, Line)>,
+    /// Whether the line is of the last observation.
+    line_is_new: bool,
+    capacity: Option<TokenRate>,
+    disagreements: u32,
+    unusable: Option<WhyUnusable>,
+    seen_at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Reading {
+    at: Timestamp,
+    kv: f64,
+    itl: f64,
+}
+
+/// Time between tokens over the share of the KV cache in use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    slope: f64,
+    intercept: f64,
+}
+
+/// How a line was fitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// Through readings that lie apart.
+    Window,
+    /// Through present readings and the intercept of an earlier fit.
+    InterceptKept,
+    /// Through present readings and an assumed intercept.
+    InterceptAssumed,
+}
+
+/// Why a replica shows nothing of its pace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WhyUnusable {
+    /// It generates nothing, or does not say how fast.
+    NoItl,
+    /// It does not say what its requests look like, or they have no more than one output token.
+    NoShape,
+    /// It does not say how large its KV cache is.
+    NoKvCapacity,
+    /// It does not say how full its KV cache is, or that it is fuller than full.
+    NoKvUsage,
+}
+
+/// A replica that shows everything.
+#[derive(Clone, Copy)]
+struct Usable<'a> {
+    replica: &'a ReplicaPace,
+    kv: f64,
+    itl: f64,
+    prompt: f64,
+    output: f64,
+    hits: f64,
+}
+
+// === impl Curves ===
+
+impl Curves {
+    /// The curve of a variant.
+    #[must_use]
+    pub fn get(&self, variant: &VariantKey) -> Option<&Curve> {
+        self.curves.get(variant)
+    }
+
+    /// The curve of a variant, made if there is none.
+    pub(super) fn of(&mut self, variant: &VariantKey, now: Timestamp) -> &mut Curve {
+        // Nearly always it is there, and then no name is cloned.
+        if !self.curves.contains_key(variant) {
+            self.curves.insert(variant.clone(), Curve::new(now));
+        }
+        self.curves.get_mut(variant).expect("it is there, or has just been put there")
+    }
+
+    /// Drops the curves of variants that have not been seen for an hour.
+    pub fn forget(&mut self, now: Timestamp) {
+        self.curves.retain(|_, curve| now.duration_since(curve.seen_at) <= CURVE_AGE_MAX);
+    }
+}
+
+// === impl Curve ===
+
+impl Curve {
+    fn new(now: Timestamp) -> Self {
+        Self {
+            shape: RequestShape::default(),
+            reference: None,
+            readings: Vec::with_capacity(READINGS_MAX),
+            intercept: None,
+            line: None,
+            line_is_new: false,
+            capacity: None,
+            disagreements: 0,
+            unusable: None,
+            seen_at: now,
+        }
+    }
+
+    /// The last line, and how it was fitted.
+    #[must_use]
+    pub const fn line(&self) -> Option<(Fit, Line)> {
+        self.line
+    }
+
+    /// The line of the last observation, if it allowed for one.
+    #[must_use]
+    pub fn line_now(&self) -> Option<(Fit, Line)> {
+        self.line.filter(|_| self.line_is_new)
+    }
+
+    /// What a full replica generates.
+    #[must_use]
+    pub const fn capacity(&self) -> Option<TokenRate> {
+        self.capacity
+    }
+
+    /// The mean request of the last observation.
+    #[must_use]
+    pub const fn shape(&self) -> RequestShape {
+        self.shape
+    }
+
+    /// KV tokens that a request holds on average.
+    #[must_use]
+    pub fn held(&self) -> Option<Tokens> {
+        let RequestShape { prompt, output, prefix_hits } = self.shape;
+        let hits = prefix_hits.unwrap_or_default().fraction();
+        let held = prompt?.tokens() * (1.0 - hits) + output?.tokens() / 2.0;
+        Tokens::new(held).filter(|held| *held > Tokens::ZERO)
+    }
+
+    /// Why some replica of the last observation showed nothing, if any: the first of the reasons.
+    #[must_use]
+    pub const fn unusable(&self) -> Option<WhyUnusable> {
+        self.unusable
+    }
+
+    /// How many readings there are.
+    #[must_use]
+    pub fn readings(&self) -> usize {
+        self.readings.len()
+    }
+
+    /// How far apart the readings lie, as shares of the KV cache.
+    #[must_use]
+    pub fn spread(&self) -> Fraction {
+        let kv = self.readings.iter().map(|reading| reading.kv);
+        let (low, high) = kv.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), kv| {
+            (low.min(kv), high.max(kv))
+        });
+        Fraction::new((high - low).max(0.0)).unwrap_or_default()
+    }
+
+    /// Whether the rate that was seen last is not the one that the line predicts.
+    #[must_use]
+    pub const fn disagrees(&self) -> bool {
+        self.disagreements > 0
+    }
+
+    /// Learns from one observation of the variant's replicas.
+    pub(super) fn observe(&mut self, now: Timestamp, rules: Rules, replicas: &[ReplicaPace]) {
+        if now.duration_since(self.seen_at) > CURVE_AGE_MAX {
+            *self = Self::new(now);
+        }
+        self.seen_at = now;
+        self.unusable = replicas.iter().filter_map(|replica| usable(replica).err()).min();
+        let usable = || replicas.iter().filter_map(|replica| usable(replica).ok());
+        self.line_is_new = false;
+        if let Some(shape) = mean_shape(usable) {
+            self.take_shape(rules, shape);
+        }
+        for Usable { kv, itl, .. } in usable().filter(|usable| DOMAIN.contains(&usable.kv)) {
+            if self.readings.len() == READINGS_MAX {
+                self.readings.remove(0);
+            }
+            self.readings.push(Reading { at: now, kv, itl });
+        }
+        // They are in the order in which they were taken.
+        let is_old = |reading: &&Reading| now.duration_since(reading.at) >= READING_AGE_MAX;
+        self.readings.drain(..self.readings.iter().take_while(is_old).count());
+    }
+
+    /// Fits a line through what has been observed, and holds it against what is seen.
+    pub(super) fn conclude(&mut self, replicas: &[ReplicaPace]) {
+        let usable = || replicas.iter().filter_map(|replica| usable(replica).ok());
+        if let Some(line) = self.fit(usable) {
+            self.line = Some(line);
+            self.line_is_new = true;
+            self.capacity = self.mean_rate(line.1, replicas);
+            self.compare(line.1, usable);
+        }
+    }
+
+    /// Takes a shape, and drops readings of requests that looked otherwise.
+    fn take_shape(&mut self, rules: Rules, shape: RequestShape) {
+        let changed = self.reference.is_some_and(|reference| {
+            differs(reference.prompt, shape.prompt) || differs(reference.output, shape.output)
+        });
+        if changed {
+            self.readings.clear();
+            self.disagreements = 0;
+        }
+        // Compared with the last shape, a slow drift would never be seen.
+        if changed || self.reference.is_none() || rules == Rules::Wva {
+            self.reference = Some(shape);
+        }
+        self.shape = shape;
+    }
+
+    fn fit<'a, I: Iterator<Item = Usable<'a>>>(
+        &mut self,
+        usable: impl Fn() -> I,
+    ) -> Option<(Fit, Line)> {
+        let apart = self.spread().fraction() >= SPREAD_MIN;
+        if self.readings.len() >= READINGS_MIN
+            && apart
+            && let Some(line) = least_squares(&self.readings)
+        {
+            self.intercept = Some(line.intercept);
+            return Some((Fit::Window, line));
+        }
+        let (fit, intercept) = match self.intercept {
+            Some(intercept) => (Fit::InterceptKept, intercept),
+            None => (Fit::InterceptAssumed, INTERCEPT_ASSUMED),
+        };
+        let (mut product, mut square) = (0.0, 0.0);
+        for Usable { kv, itl, .. } in usable() {
+            product += (itl - intercept) * kv;
+            square += kv * kv;
+        }
+        let line = Line { slope: product / square, intercept };
+        line.is_sound().then_some((fit, line))
+    }
+
+    /// The mean over the replicas of what each generates when it is full.
+    fn mean_rate(&self, line: Line, replicas: &[ReplicaPace]) -> Option<TokenRate> {
+        let held = self.held()?;
+        let (mut sum, mut number) = (0.0, 0_u32);
+        for kv_capacity in replicas.iter().filter_map(|replica| replica.kv_capacity) {
+            sum += line.rate(full(), kv_capacity, held)?.tokens_per_second();
+            number += 1;
+        }
+        TokenRate::new(sum / f64::from(number))
+    }
+
+    /// Compares the rates that are seen with the predicted ones, where both can be told.
+    fn compare<'a, I: Iterator<Item = Usable<'a>>>(&mut self, line: Line, usable: impl Fn() -> I) {
+        let Some(held) = self.held() else { return };
+        let (mut compared, mut failed) = (false, false);
+        for Usable { replica, kv, .. } in usable().filter(|usable| usable.kv >= RATE_COMPARED_FROM)
+        {
+            let seen = replica.generation.map_or(0.0, TokenRate::tokens_per_second);
+            let predicted = Fraction::new(kv)
+                .zip(replica.kv_capacity)
+                .and_then(|(kv, kv_capacity)| line.rate(kv, kv_capacity, held));
+            let Some(predicted) = predicted.filter(|_| seen > 0.0) else { continue };
+            compared = true;
+            failed |= (predicted.tokens_per_second() - seen).abs() / seen > RATE_TOLERANCE;
+        }
+        if failed {
+            self.disagreements += 1;
+        } else if compared {
+            self.disagreements = 0;
+        }
+        if self.disagreements >= DISAGREEMENTS_MAX {
+            self.readings.clear();
+            self.disagreements = 0;
+        }
+    }
+}
+
+/// Whether a length has changed by more than what is tolerated; lengths are above zero here.
+fn differs(before: Option<Tokens>, after: Option<Tokens>) -> bool {
+    before.zip(after).is_some_and(|(before, after)| {
+        (after.tokens() - before.tokens()).abs() / before.tokens() > SHAPE_TOLERANCE
+    })
+}
+
+/// What a replica shows, or why it shows nothing.
+fn usable(replica: &ReplicaPace) -> Result<Usable<'_>, WhyUnusable> {
+    let itl = replica.itl.map(Seconds::seconds).filter(|itl| *itl > 0.0);
+    let length = |length: Option<Tokens>| {
+        length.map(Tokens::tokens).filter(|length| *length > OUTPUT_MIN).ok_or(WhyUnusable::NoShape)
+    };
+    let capacity = replica.kv_capacity.filter(|capacity| *capacity > Tokens::ZERO);
+    let kv = replica.kv_usage.filter(|kv| *kv <= Fraction::ONE);
+    let itl = itl.ok_or(WhyUnusable::NoItl)?;
+    let prompt = length(replica.requests.prompt)?;
+    let output = length(replica.requests.output)?;
+    capacity.ok_or(WhyUnusable::NoKvCapacity)?;
+    let kv = kv.ok_or(WhyUnusable::NoKvUsage)?.fraction();
+    let hits = replica.requests.prefix_hits.unwrap_or_default().min(Fraction::ONE).fraction();
+    Ok(Usable { replica, kv, itl, prompt, output, hits })
+}
+
+/// The mean request, weighted by the requests that finish; each replica weighs the same where none
+/// does.
+fn mean_shape<'a, I: Iterator<Item = Usable<'a>>>(usable: impl Fn() -> I) -> Option<RequestShape> {
+    let finishing = |usable: &Usable<'_>| {
+        usable.replica.completions.map_or(0.0, RequestRate::requests_per_second)
+    };
+    let weighted = usable().any(|usable| finishing(&usable) > 0.0);
+    let (mut prompt, mut output, mut hits, mut weights) = (0.0, 0.0, 0.0, 0.0);
+    for usable in usable() {
+        let weight = if weighted { finishing(&usable) } else { 1.0 };
+        prompt += usable.prompt * weight;
+        output += usable.output * weight;
+        hits += usable.hits * weight;
+        weights += weight;
+    }
+    Some(RequestShape {
+        prompt: Some(Tokens::new(prompt / weights)?),
+        output: Some(Tokens::new(output / weights)?),
+        prefix_hits: Some(Fraction::new(hits / weights)?),
+    })
+}
+
+/// The line with the least sum of squared distances; `None` when it is no model of a pace.
+fn least_squares(readings: &[Reading]) -> Option<Line> {
+    let number = readings.len() as f64;
+    let mean = |of: fn(&Reading) -> f64| readings.iter().map(of).sum::<f64>() / number;
+    let (kv, itl) = (mean(|reading| reading.kv), mean(|reading| reading.itl));
+    let (mut product, mut square) = (0.0, 0.0);
+    for reading in readings {
+        product += (reading.kv - kv) * (reading.itl - itl);
+        square += (reading.kv - kv) * (reading.kv - kv);
+    }
+    let slope = product / square;
+    let line = Line { slope, intercept: itl - slope * kv };
+    line.is_sound().then_some(line)
+}
+
+// === impl Line, Fit ===
+
+impl Line {
+    /// Whether time grows with the cache in use, and is above zero where replicas are full.
+    fn is_sound(self) -> bool {
+        let Self { slope, intercept } = self;
+        slope.is_finite()
+            && slope > SLOPE_MIN
+            && intercept.is_finite()
+            && slope * full().fraction() + intercept > 0.0
+    }
+
+    /// Time between tokens with this share of the cache in use; `None` outside the domain.
+    #[must_use]
+    pub fn at(self, kv: Fraction) -> Option<Seconds> {
+        Seconds::new(self.slope * kv.fraction() + self.intercept).filter(|itl| *itl > Seconds::ZERO)
+    }
+
+    /// Tokens that a replica generates with this share of its cache in use.
+    #[must_use]
+    pub fn rate(self, kv: Fraction, kv_capacity: Tokens, held: Tokens) -> Option<TokenRate> {
+        let batch = Tokens::new(kv.fraction() * kv_capacity.tokens() / held.tokens())?;
+        batch.per(self.at(kv)?)
+    }
+
+    /// Seconds that a full cache adds to an empty one.
+    #[must_use]
+    pub const fn slope_seconds(self) -> f64 {
+        self.slope
+    }
+
+    /// Seconds at an empty cache; below zero where the domain's line crosses it.
+    #[must_use]
+    pub const fn intercept_seconds(self) -> f64 {
+        self.intercept
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { slope, intercept } = self;
+        write!(f, "{:.1} ms + {:.1} ms * KV usage between tokens", intercept * 1e3, slope * 1e3)
+    }
+}
+
+impl Fit {
+    /// The fit as a label value.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Window => "window",
+            Self::InterceptKept => "intercept_kept",
+            Self::InterceptAssumed => "intercept_assumed",
+        }
+    }
+}
+
+impl fmt::Display for Fit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Window => "fitted to readings that lie apart",
+            Self::InterceptKept => "fitted to present readings with the intercept of earlier ones",
+            Self::InterceptAssumed => "fitted to present readings with an assumed intercept",
+        })
+    }
+}

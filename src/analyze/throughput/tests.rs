@@ -1,0 +1,202 @@
+use jiff::SignedDuration;
+
+use super::*;
+use crate::units::Amount;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+}
+
+fn n(count: u32) -> Replicas {
+    Replicas::saturating(count)
+}
+
+/// A replica whose time between tokens is 6 ms + 73 ms * `kv`, with requests of 5,000 and 200
+/// tokens, a tenth of the prompt cached.
+fn pace(kv: f64) -> ReplicaPace {
+    ReplicaPace {
+        kv_usage: Fraction::new(kv),
+        kv_capacity: Tokens::new(1_024_000.0),
+        itl: Seconds::new(0.073 * kv + 0.006),
+        requests: RequestShape {
+            prompt: Tokens::new(5_000.0),
+            output: Tokens::new(200.0),
+            prefix_hits: Fraction::new(0.1),
+        },
+        ..ReplicaPace::default()
+    }
+}
+
+fn arriving(rate: f64) -> Arrivals {
+    Arrivals { rate: RequestRate::new(rate), waiting: Requests::ZERO }
+}
+
+/// The variants of a model through time.
+#[derive(Default)]
+struct Bench {
+    curves: Curves,
+}
+
+impl Bench {
+    fn analyze(
+        &mut self,
+        now: i64,
+        fleet: &[(Role, u32, &[ReplicaPace])],
+        arrivals: Arrivals,
+    ) -> Analysis {
+        let specs: Vec<VariantSpec> = ["a", "b", "c"]
+            .iter()
+            .zip(fleet)
+            .map(|(name, (role, ..))| VariantSpec { role: *role, ..VariantSpec::example(name) })
+            .collect();
+        let variants: Vec<VariantPace<'_>> = specs
+            .iter()
+            .zip(fleet)
+            .map(|(spec, (_, current, replicas))| VariantPace {
+                spec,
+                current: n(*current),
+                pending: Replicas::ZERO,
+                replicas,
+            })
+            .collect();
+        analyze(at(now), &Policy::default(), &variants, arrivals, &mut self.curves)
+    }
+
+    fn one(&mut self, now: i64, pace: ReplicaPace, arrivals: Arrivals) -> Analysis {
+        self.analyze(now, &[(Role::Both, 1, &[pace])], arrivals)
+    }
+
+    fn line(&self) -> (Fit, Line) {
+        self.curves.get(&VariantSpec::example("a").key).unwrap().line().unwrap()
+    }
+
+    fn readings(&self) -> usize {
+        self.curves.get(&VariantSpec::example("a").key).unwrap().readings()
+    }
+}
+
+// The worked example of docs/models.md.
+#[test]
+fn the_worked_example_holds() {
+    let mut bench = Bench::default();
+    let analysis = bench.one(0, pace(0.5), arriving(5.0));
+    assert_eq!(
+        analysis.variants[0].to_string(),
+        "a full replica generates 2781 tokens/s, with 6.0 ms + 73.0 ms * KV usage between tokens, \
+         fitted to present readings with an assumed intercept, and 4600 KV tokens a request; \
+         nobody can say what is asked of 1 replica"
+    );
+    assert_eq!(analysis.report.total.demand, amount(1_000.0));
+    let waiting = Requests::new(450.0).unwrap();
+    let queued = bench.one(15, pace(0.5), Arrivals { waiting, ..arriving(5.0) });
+    assert_eq!(queued.report.total.demand, amount(4_000.0));
+    assert_eq!(
+        queued.report.to_string(),
+        "4000 of 2781 tokens/s are asked for, 1925 more are required"
+    );
+}
+
+#[test]
+fn ten_readings_that_lie_apart_give_a_line_of_their_own() {
+    let mut bench = Bench::default();
+    for reading in 0..10 {
+        let mut slow = pace(0.2 + 0.05 * f64::from(reading));
+        slow.itl = slow.itl.map(|itl| itl + Seconds::new(0.004).unwrap());
+        let _ = bench.one(15 * i64::from(reading), slow, arriving(5.0));
+    }
+    let (fit, line) = bench.line();
+    assert_eq!(fit, Fit::Window);
+    assert!((line.slope_seconds() - 0.073).abs() < 1e-9, "{line}");
+    assert!((line.intercept_seconds() - 0.010).abs() < 1e-9, "{line}");
+}
+
+#[test]
+fn a_slow_drift_of_the_requests_drops_old_readings_too() {
+    let mut bench = Bench::default();
+    let mut prompt = 5_000.0;
+    for reading in 0..4 {
+        let mut drifting = pace(0.5);
+        drifting.requests.prompt = Tokens::new(prompt);
+        let _ = bench.one(15 * i64::from(reading), drifting, arriving(5.0));
+        prompt *= 1.08;
+    }
+    // After three steps of 8 % the prompts are 26 % longer than those of the first reading.
+    assert_eq!(bench.readings(), 1);
+}
+
+#[test]
+fn prefill_is_neither_required_nor_spare_by_the_rate_of_decoding() {
+    let mut bench = Bench::default();
+    let paces = [pace(0.5)];
+    let fleet: [(Role, u32, &[ReplicaPace]); 2] =
+        [(Role::Prefill, 1, &paces), (Role::Decode, 1, &paces)];
+    let analysis = bench.analyze(0, &fleet, arriving(5.0));
+    assert_eq!(analysis.report.variants.len(), 1);
+    assert_eq!(analysis.report.roles.keys().collect::<Vec<_>>(), [&Role::Decode]);
+    assert_eq!(analysis.report.roles[&Role::Decode].demand, amount(1_000.0));
+}
+
+#[test]
+fn without_a_count_of_arrivals_the_replicas_say_what_is_asked_and_else_nothing_is_spare() {
+    let mut generating = pace(0.3);
+    generating.generation = TokenRate::new(1_250.0);
+    let unknown = Arrivals::default();
+    let analysis = Bench::default().one(0, generating, unknown);
+    assert_eq!(analysis.report.total.demand, amount(1_250.0));
+    let analysis = Bench::default().one(0, pace(0.3), unknown);
+    assert_eq!(analysis.spare_withheld, Some(SpareWithheld::DemandUnknown));
+    assert_eq!(analysis.report.total.spare, Amount::ZERO);
+}
+
+#[test]
+fn a_silent_replica_keeps_its_supply_and_withholds_spare() {
+    let mut bench = Bench::default();
+    let (paces, key) = ([pace(0.5), pace(0.5)], VariantSpec::example("a").key);
+    let _ = bench.analyze(0, &[(Role::Both, 2, &paces)], arriving(1.0));
+    let analysis = bench.analyze(15, &[(Role::Both, 2, &[])], arriving(1.0));
+    assert_eq!(analysis.report.variants[0].replicas, n(2));
+    assert!(analysis.report.total.supply > amount(5_500.0));
+    assert_eq!(analysis.spare_withheld, Some(SpareWithheld::Silent(key)));
+    assert_eq!(analysis.report.total.spare, Amount::ZERO);
+}
+
+#[test]
+fn a_rate_that_is_not_the_predicted_one_withholds_spare_and_in_the_end_drops_the_readings() {
+    let mut bench = Bench::default();
+    let mut other = pace(0.5);
+    other.generation = TokenRate::new(100.0);
+    for reading in 0..2 {
+        let analysis = bench.one(15 * reading, other.clone(), arriving(0.1));
+        assert!(matches!(analysis.spare_withheld, Some(SpareWithheld::Disagrees(_))));
+    }
+    assert_eq!(bench.readings(), 2);
+    let _ = bench.one(30, other, arriving(0.1));
+    assert_eq!(bench.readings(), 0);
+}
+
+#[test]
+fn a_replica_that_shows_nothing_of_its_pace_says_why() {
+    let unusable = [
+        (ReplicaPace { itl: Seconds::new(0.0), ..pace(0.5) }, WhyUnusable::NoItl),
+        (ReplicaPace { requests: RequestShape::default(), ..pace(0.5) }, WhyUnusable::NoShape),
+        (ReplicaPace { kv_capacity: None, ..pace(0.5) }, WhyUnusable::NoKvCapacity),
+        (ReplicaPace { kv_usage: None, ..pace(0.5) }, WhyUnusable::NoKvUsage),
+    ];
+    for (pace, why) in unusable {
+        let mut bench = Bench::default();
+        let analysis = bench.one(0, pace, arriving(5.0));
+        let curve = bench.curves.get(&VariantSpec::example("a").key).unwrap();
+        assert_eq!(curve.unusable(), Some(why));
+        assert_eq!(analysis.variants[0].capacity, None);
+    }
+}
+
+#[test]
+fn a_curve_is_forgotten_after_an_hour() {
+    let mut bench = Bench::default();
+    let _ = bench.one(0, pace(0.5), arriving(5.0));
+    bench.curves.forget(at(3_600));
+    assert_eq!(bench.readings(), 1);
+    bench.curves.forget(at(3_601));
+    assert_eq!(bench.curves, Curves::default());
+}

@@ -1,0 +1,345 @@
+use jiff::SignedDuration;
+use proptest::prelude::*;
+
+use super::*;
+use crate::analyze::tokens::capacity::{compute_bound, memory_bound, tokens_in, tokens_of_request};
+use crate::analyze::tokens::knowledge::PIECES_MIN;
+use crate::fleet::{Accelerator, ModelName, Namespace};
+use crate::observe::GaugeSummary;
+use crate::observe::engine::Engine;
+use crate::units::{Seconds, TokenRate};
+
+fn tokens_of(number: f64) -> Tokens {
+    Tokens::new(number).unwrap()
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+}
+
+fn n(count: u32) -> Replicas {
+    Replicas::saturating(count)
+}
+
+fn model() -> ModelKey {
+    let namespace = Namespace::new("shop").unwrap();
+    ModelKey { namespace, model: ModelName::new("m").unwrap() }
+}
+
+fn steady<Q: Copy>(value: Q) -> GaugeSummary<Q> {
+    GaugeSummary { last: value, mean: value, peak: value, age: Seconds::ZERO }
+}
+
+/// A replica with 16,000 tokens of cache, of which `used` are in use, and `waiting` requests of
+/// 500 and 100 tokens.
+fn load(used: f64, waiting: f64) -> ReplicaLoad {
+    ReplicaLoad {
+        kv_usage: Fraction::new(used / 16_000.0).map(steady),
+        kv_capacity: Some(tokens_of(16_000.0)),
+        waiting: Requests::new(waiting).map(steady),
+        running: Requests::new(4.0).map(steady),
+        generation_rate: TokenRate::new(80.0),
+        requests: RequestShape {
+            prompt: Some(tokens_of(500.0)),
+            output: Some(tokens_of(100.0)),
+            prefix_hits: None,
+        },
+    }
+}
+
+/// One variant through time, and what is learned of it.
+struct Bench {
+    spec: VariantSpec,
+    arguments: Option<EngineArguments>,
+    knowledge: Knowledge,
+    queue: Option<SchedulerQueue>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let accelerator = Accelerator::new("H100");
+        Self {
+            spec: VariantSpec { accelerator, ..VariantSpec::example("a") },
+            arguments: None,
+            knowledge: Knowledge::default(),
+            queue: None,
+        }
+    }
+
+    fn analyze(&mut self, now: Timestamp, current: u32, replicas: &[ReplicaLoad]) -> Analysis {
+        let variant = VariantLoad {
+            spec: &self.spec,
+            gpus: NonZeroU32::new(1),
+            current: n(current),
+            pending: Replicas::ZERO,
+            arguments: self.arguments.as_ref(),
+            replicas,
+        };
+        let policy = Policy::default();
+        analyze(now, &policy, &model(), &[variant], self.queue, &mut self.knowledge)
+    }
+
+    fn capacity(&mut self, now: Timestamp, load: ReplicaLoad) -> Tokens {
+        let analysis = self.analyze(now, 1, &[load]);
+        analysis.variants[0].capacity.unwrap()
+    }
+}
+
+/// Compute binds from `seconds` on, with 3,000 tokens in use.
+fn bound_by_compute(bench: &mut Bench, seconds: i64) {
+    for reading in (0..).step_by(20).take(PIECES_MIN) {
+        bench.capacity(at(seconds + reading), load(3_000.0, 20.0));
+    }
+}
+
+// The worked example of docs/models.md.
+#[test]
+fn the_worked_example_holds() {
+    let arguments = EngineArguments {
+        step_tokens: Some(tokens_of(2_048.0)),
+        sequences: Requests::new(32.0).unwrap(),
+        ..EngineArguments::default_of(Engine::Vllm)
+    };
+    let shape = load(0.0, 0.0).requests;
+    assert_eq!(
+        memory_bound(tokens_of(16_000.0), Policy::default().kv_threshold),
+        tokens_of(12_800.0)
+    );
+    assert_eq!(compute_bound(&arguments, &shape), Some(tokens_of(17_600.0)));
+    let cached = RequestShape { prefix_hits: Fraction::new(0.8), ..shape };
+    assert_eq!(tokens_of_request(&shape, Role::Both), Some(tokens_of(550.0)));
+    let each = tokens_of_request(&cached, Role::Both).unwrap();
+    assert!((each.tokens() - 150.0).abs() < 1e-6, "{each:?}");
+
+    let mut bench = Bench::new();
+    bench.arguments = Some(arguments);
+    let analysis = bench.analyze(at(0), 2, &[load(9_000.0, 4.0), load(11_000.0, 10.0)]);
+    assert_eq!(
+        analysis.variants[0].to_string(),
+        "a replica carries 12800 KV tokens, by the size of the KV cache; 20000 are in use and 14 \
+         requests wait for 7700, so 27700 are asked of 2 replicas"
+    );
+    assert_eq!(
+        analysis.report.to_string(),
+        "27700 of 25600 KV tokens are asked for, 6988 more are required"
+    );
+}
+
+#[test]
+fn a_queue_spike_does_not_collapse_capacity() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.capacity(at(0), load(300.0, 600.0)), tokens_of(12_800.0));
+    assert_eq!(bench.capacity(at(5), load(300.0, 600.0)), tokens_of(12_800.0));
+    assert_eq!(bench.capacity(at(10), load(4_000.0, 0.0)), tokens_of(12_800.0));
+    assert_eq!(bench.capacity(at(3_600), load(4_000.0, 0.0)), tokens_of(12_800.0));
+}
+
+#[test]
+fn capacity_is_what_is_in_use_while_compute_is_the_limit_for_a_minute() {
+    let mut bench = Bench::new();
+    bound_by_compute(&mut bench, 0);
+    let analysis = bench.analyze(at(60), 1, &[load(3_000.0, 20.0)]);
+    assert_eq!(analysis.variants[0].source, CapacitySource::Learned);
+    assert_eq!(analysis.variants[0].capacity, Some(tokens_of(3_000.0)));
+}
+
+#[test]
+fn a_queue_before_a_full_cache_or_a_stuck_engine_teaches_nothing_of_compute() {
+    let stuck = ReplicaLoad { generation_rate: TokenRate::new(0.0), ..load(3_000.0, 20.0) };
+    let mute = ReplicaLoad { generation_rate: None, ..load(3_000.0, 20.0) };
+    for load in [load(15_000.0, 20.0), stuck, mute] {
+        let mut bench = Bench::new();
+        for seconds in (0..600).step_by(20) {
+            assert_eq!(bench.capacity(at(seconds), load.clone()), tokens_of(12_800.0));
+        }
+    }
+}
+
+#[test]
+fn a_replica_that_carries_more_without_a_queue_refutes_what_was_learned() {
+    let mut bench = Bench::new();
+    bound_by_compute(&mut bench, 0);
+    assert_eq!(bench.capacity(at(60), load(2_000.0, 0.0)), tokens_of(3_000.0));
+    assert_eq!(bench.capacity(at(65), load(6_000.0, 0.0)), tokens_of(12_800.0));
+}
+
+#[test]
+fn what_was_learned_fades_and_is_forgotten() {
+    let mut bench = Bench::new();
+    bound_by_compute(&mut bench, 0);
+    let idle = || load(1_000.0, 0.0);
+    let (half_an_hour, hour) = (1_840, 3_600);
+    assert_eq!(bench.capacity(at(half_an_hour), idle()), tokens_of(3_000.0));
+    let doubled = bench.capacity(at(half_an_hour + hour), idle());
+    assert!((doubled.tokens() - 6_000.0).abs() < 1e-6, "{doubled:?}");
+    assert_eq!(bench.capacity(at(half_an_hour + 3 * hour), idle()), tokens_of(12_800.0));
+    bench.knowledge.forget(at(8 * 24 * hour));
+    assert_eq!(bench.knowledge, Knowledge::default());
+}
+
+#[test]
+fn what_is_learned_depends_on_the_engines_arguments_and_not_on_the_namespace() {
+    let arguments = EngineArguments::default_of(Engine::Vllm);
+    let mut bench = Bench::new();
+    bench.arguments = Some(arguments.clone());
+    bound_by_compute(&mut bench, 0);
+    bench.spec.key.namespace = Namespace::new("elsewhere").unwrap();
+    assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(3_000.0));
+    bench.arguments = Some(EngineArguments { kv_tokens: Some(tokens_of(9e5)), ..arguments });
+    assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(12_800.0));
+}
+
+#[test]
+fn data_parallel_ranks_make_one_replica() {
+    let mut bench = Bench::new();
+    let arguments = EngineArguments {
+        sequences: Requests::new(8.0).unwrap(),
+        ..EngineArguments::default_of(Engine::Vllm)
+    };
+    let one = compute_bound(&arguments, &load(0.0, 0.0).requests);
+    assert_eq!(one, Some(tokens_of(4_400.0)));
+    let mut spread = arguments;
+    spread.parallel.data = NonZeroU32::new(2).unwrap();
+    bench.arguments = Some(spread);
+    assert_eq!(bench.capacity(at(0), load(3_000.0, 0.0)), tokens_of(8_800.0));
+    let analysis = bench.analyze(at(0), 1, &[load(3_000.0, 0.0)]);
+    assert_eq!(analysis.report.variants[0].replicas, n(1));
+}
+
+#[test]
+fn a_silent_replica_carries_what_the_others_carry_and_nothing_is_spare() {
+    let mut bench = Bench::new();
+    let analysis = bench.analyze(at(0), 4, &[load(6_000.0, 0.0), load(2_000.0, 0.0)]);
+    let capacity = &analysis.report.variants[0];
+    assert_eq!((capacity.replicas, capacity.demand), (n(4), amount(16_000.0)));
+    assert_eq!(analysis.report.total.spare, Amount::ZERO);
+    assert_eq!(analysis.spare_withheld, Some(SpareWithheld::Silent(bench.spec.key.clone())));
+    assert!(
+        analysis.variants[0]
+            .to_string()
+            .ends_with("; 2 of them say nothing and count like the others")
+    );
+}
+
+#[test]
+fn a_replica_that_lacks_a_series_is_silent_and_not_idle() {
+    for lacking in [
+        ReplicaLoad { kv_usage: None, ..load(9_000.0, 1.0) },
+        ReplicaLoad { waiting: None, ..load(9_000.0, 1.0) },
+    ] {
+        let analysis = Bench::new().analyze(at(0), 1, &[lacking]);
+        assert_eq!(analysis.variants[0].silent, n(1));
+        assert_eq!(analysis.report.total.spare, Amount::ZERO);
+    }
+}
+
+#[test]
+fn the_size_of_a_cache_is_remembered_when_its_series_is_lost() {
+    let mut bench = Bench::new();
+    bench.capacity(at(0), load(8_000.0, 0.0));
+    let sizeless = ReplicaLoad { kv_capacity: None, ..load(8_000.0, 0.0) };
+    let analysis = bench.analyze(at(15), 1, &[sizeless]);
+    let replica = analysis.variants[0].replicas[0];
+    assert_eq!((replica.memory, replica.in_use), (tokens_of(12_800.0), tokens_of(8_000.0)));
+}
+
+#[test]
+fn waiting_requests_of_unknown_length_count_like_running_ones_and_else_withhold_spare() {
+    let mut young = load(8_000.0, 2.0);
+    young.requests = RequestShape::default();
+    let analysis = Bench::new().analyze(at(0), 1, std::slice::from_ref(&young));
+    assert_eq!(analysis.variants[0].demand, tokens_of(12_000.0));
+    let mut blank = load(0.0, 2.0);
+    blank.requests = RequestShape::default();
+    let analysis = Bench::new().analyze(at(0), 2, &[blank.clone(), blank]);
+    assert_eq!(analysis.spare_withheld, Some(SpareWithheld::DemandUnknown));
+    assert_eq!(analysis.report.total.spare, Amount::ZERO);
+}
+
+#[test]
+fn a_variant_without_replicas_carries_what_it_carried_and_never_what_a_step_computes() {
+    let mut bench = Bench::new();
+    bench.arguments = Some(EngineArguments::default_of(Engine::Vllm));
+    let analysis = bench.analyze(at(0), 0, &[]);
+    assert_eq!(analysis.variants[0].capacity, None);
+    assert_eq!(
+        analysis.variants[0].to_string(),
+        "nobody can say what a replica carries: no replica has ever been measured"
+    );
+    bench.capacity(at(15), load(8_000.0, 0.0));
+    let analysis = bench.analyze(at(30), 0, &[]);
+    assert_eq!(analysis.variants[0].capacity, Some(tokens_of(12_800.0)));
+    assert_eq!(analysis.variants[0].source, CapacitySource::Remembered);
+}
+
+#[test]
+fn a_variant_without_replicas_is_known_by_one_that_is_started_alike() {
+    let mut bench = Bench::new();
+    bench.arguments = Some(EngineArguments::default_of(Engine::Vllm));
+    bench.capacity(at(0), load(8_000.0, 0.0));
+    bench.spec.key = VariantSpec::example("b").key;
+    let analysis = bench.analyze(at(15), 0, &[]);
+    assert_eq!(analysis.variants[0].source, CapacitySource::Declared);
+    assert_eq!(analysis.variants[0].capacity, Some(tokens_of(12_800.0)));
+    assert_eq!(analysis.report.variants[0].confidence, Confidence::Assumed);
+}
+
+#[test]
+fn an_engine_that_is_started_otherwise_is_another_engine() {
+    let mut bench = Bench::new();
+    bench.arguments = Some(EngineArguments::default_of(Engine::Vllm));
+    bench.capacity(at(0), load(8_000.0, 0.0));
+    bench.arguments = Some(EngineArguments::default_of(Engine::Sglang));
+    assert_eq!(bench.analyze(at(15), 0, &[]).variants[0].capacity, None);
+}
+
+#[test]
+fn what_waits_in_the_scheduler_is_asked_of_prefill_as_prompts_and_of_decode_whole() {
+    let mut bench = Bench::new();
+    bench.spec.role = Role::Prefill;
+    let requests = Requests::new(10.0).unwrap();
+    bench.queue = Some(SchedulerQueue { requests, prompt: tokens_in(40_000) });
+    let analysis = bench.analyze(at(0), 1, &[load(0.0, 0.0)]);
+    assert_eq!(analysis.report.roles[&Role::Prefill].demand, amount(10_000.0));
+    assert_eq!(analysis.report.total.demand, amount(10_500.0));
+    assert_eq!(
+        analysis.queue.unwrap().to_string(),
+        "10 requests wait before the replicas for 10000 KV tokens of prompts and 500 of output"
+    );
+}
+
+proptest! {
+    #[test]
+    fn more_load_never_requires_less(
+        used in prop::collection::vec((0.0..16_000.0, 0.0..40.0), 1..5),
+        more in (0.0..4_000.0, 0.0..40.0),
+        which in 0_usize..5,
+    ) {
+        let loads: Vec<ReplicaLoad> =
+            used.iter().map(|(used, waiting)| load(*used, *waiting)).collect();
+        let mut heavier = used.clone();
+        let which = which % used.len();
+        heavier[which].0 = f64::min(heavier[which].0 + more.0, 16_000.0);
+        heavier[which].1 += more.1;
+        let heavier: Vec<ReplicaLoad> =
+            heavier.iter().map(|(used, waiting)| load(*used, *waiting)).collect();
+        let current = u32::try_from(used.len()).unwrap();
+        let light = Bench::new().analyze(at(0), current, &loads).report.total;
+        let heavy = Bench::new().analyze(at(0), current, &heavier).report.total;
+        prop_assert!(heavy.required >= light.required);
+        prop_assert!(heavy.spare <= light.spare);
+    }
+
+    #[test]
+    fn a_prefix_cache_never_makes_a_request_larger(
+        prompt in 0.0..1e5, output in 0.0..1e4, hits in 0.0..1.0,
+    ) {
+        let shape = |hits| RequestShape {
+            prompt: Tokens::new(prompt), output: Tokens::new(output), prefix_hits: hits,
+        };
+        for role in [Role::Both, Role::Prefill, Role::Decode] {
+            let without = tokens_of_request(&shape(None), role).unwrap();
+            prop_assert!(tokens_of_request(&shape(Fraction::new(hits)), role).unwrap() <= without);
+        }
+    }
+}

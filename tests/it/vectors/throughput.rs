@@ -1,0 +1,189 @@
+//! Reader of WVA's throughput analyzer.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use plimsoll::analyze::capacity::{Rules, Utilisation};
+use plimsoll::analyze::throughput::{
+    Analysis, Arrivals, Curve, Curves, Fit, Line, Policy, ReplicaPace, VariantPace, WhyUnusable,
+    analyze, observe,
+};
+use plimsoll::analyze::tokens::capacity::RequestShape;
+use plimsoll::fleet::VariantSpec;
+use plimsoll::units::{Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
+use serde_json::Value;
+
+use super::Outcome;
+use super::tokens::{
+    close, float, fraction, key, list, number, role, same_totals, spec, text, tokens, whole,
+};
+
+/// `throughput`: observations and analyses in turn, on one set of curves.
+pub(super) fn steps(case: &Value) -> Outcome {
+    let (input, expected) = (&case["input"], &case["expected"]);
+    let policy = Policy {
+        utilisation: Utilisation {
+            grow: fraction(&input["scale_up_ratio"]).unwrap(),
+            shrink: fraction(&input["scale_down_ratio"]).unwrap(),
+        },
+        drain: Seconds::ZERO,
+        rules: Rules::Wva,
+    };
+    let mut curves = Curves::default();
+    for (index, (step, expected)) in
+        list(input, "steps").iter().zip(expected.as_array().unwrap()).enumerate()
+    {
+        let compared = one(input, step, expected, &policy, &mut curves);
+        if let Err(why) = compared {
+            return Outcome::Failed(format!("step {index}: {why}"));
+        }
+    }
+    Outcome::Passed
+}
+
+fn one(
+    input: &Value,
+    step: &Value,
+    expected: &Value,
+    policy: &Policy,
+    curves: &mut Curves,
+) -> Result<(), String> {
+    let age = SignedDuration::from_secs(step["age_s"].as_i64().unwrap_or(0));
+    let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24) - age;
+    let fleet = fleet(input, step);
+    let variants: Vec<VariantPace<'_>> = fleet
+        .iter()
+        .map(|(spec, counts, paces)| VariantPace {
+            spec,
+            current: Replicas::saturating(counts[0]),
+            pending: Replicas::saturating(counts[1]),
+            replicas: paces,
+        })
+        .collect();
+    curves.forget(now);
+    if step["op"] == "observe" {
+        observe(now, Rules::Wva, &variants, curves);
+    } else {
+        let arrivals = Arrivals {
+            rate: RequestRate::new(number(step, "model_arrival_req_per_s")),
+            waiting: Requests::new(number(&step["scheduler_queue"], "queue_reqs")).unwrap(),
+        };
+        let ours = analyze(now, policy, &variants, arrivals, curves);
+        same_analysis(&ours, &expected["result"])?;
+    }
+    list(expected, "state_after").iter().try_for_each(|state| {
+        let key = key(&text(input, "namespace"), &text(state, "variant"));
+        let curve = curves.get(&key).ok_or_else(|| format!("{key} has no curve"))?;
+        same_curve(curve, state).map_err(|why| format!("{key}: {why}"))
+    })
+}
+
+/// The variants of a step by name, each with its counts and what its replicas show.
+fn fleet(input: &Value, step: &Value) -> Vec<(VariantSpec, [u32; 2], Vec<ReplicaPace>)> {
+    let mut fleet: BTreeMap<String, (VariantSpec, [u32; 2], Vec<ReplicaPace>)> = BTreeMap::new();
+    for state in list(step, "states") {
+        let name = text(state, "variant");
+        let mut spec = spec(input, &name, &Value::Null);
+        spec.role = role(state);
+        fleet
+            .insert(name, (spec, [whole(&state["current"]), whole(&state["pending"])], Vec::new()));
+    }
+    for row in list(step, "replicas") {
+        let name = text(row, "variant");
+        let entry = fleet
+            .entry(name.clone())
+            .or_insert_with(|| (spec(input, &name, &Value::Null), [0, 0], Vec::new()));
+        entry.2.push(pace(row));
+    }
+    fleet.into_values().collect()
+}
+
+/// A stale row shows nothing but the size of its cache, which does not age.
+fn pace(row: &Value) -> ReplicaPace {
+    let kv_capacity = tokens(&row["kv_capacity_tokens"]).filter(|size| *size > Tokens::ZERO);
+    if row["freshness"] == "stale" {
+        return ReplicaPace { kv_capacity, ..ReplicaPace::default() };
+    }
+    ReplicaPace {
+        kv_usage: fraction(&row["kv_now_frac"]),
+        kv_capacity,
+        itl: Seconds::new(float(&row["avg_itl_s"])),
+        requests: RequestShape {
+            prompt: tokens(&row["in_tokens"]),
+            output: tokens(&row["out_tokens"]),
+            prefix_hits: fraction(&row["prefix_hit_frac"]),
+        },
+        arrivals: RequestRate::new(float(&row["arrival_req_per_s"])),
+        completions: RequestRate::new(float(&row["completed_req_per_s"])),
+        generation: TokenRate::new(float(&row["generated_tokens_per_s"])),
+    }
+}
+
+fn same_analysis(ours: &Analysis, expected: &Value) -> Result<(), String> {
+    let variants = list(expected, "variants");
+    let names: Vec<_> =
+        ours.report.variants.iter().map(|variant| variant.key.variant.as_str()).collect();
+    if names.len() != variants.len() {
+        return Err(format!("{names:?}, not {variants:?}"));
+    }
+    for ((capacity, seen), expected) in
+        ours.report.variants.iter().zip(&ours.variants).zip(variants)
+    {
+        let fields = [
+            ("replicas", f64::from(capacity.replicas.count())),
+            ("pending", f64::from(capacity.pending.count())),
+            ("per_replica_cap", capacity.per_replica.unwrap_or_default().amount()),
+            ("demand", capacity.demand.amount()),
+        ];
+        for (name, value) in fields {
+            if !close(value, number(expected, name)) {
+                return Err(format!("{}: {name} {value}, not {}", capacity.key, expected[name]));
+            }
+        }
+        let reason = match seen.fit {
+            Some((Fit::Window, _)) => "T1-ols",
+            Some((Fit::InterceptKept, _)) => "T2-pinned",
+            Some((Fit::InterceptAssumed, _)) => "T2-default",
+            None => "T-sfz",
+        };
+        if reason != expected["reason"] || capacity.key.variant.as_str() != expected["variant"] {
+            return Err(format!("{}: {reason}, not {expected}", capacity.key));
+        }
+    }
+    same_totals(&ours.report.total, expected)?;
+    let roles = expected.get("roles").and_then(Value::as_object);
+    if ours.report.roles.len() != roles.map_or(0, serde_json::Map::len) {
+        return Err(format!("roles {:?}", ours.report.roles));
+    }
+    ours.report.roles.iter().try_for_each(|(role, totals)| {
+        same_totals(totals, &expected["roles"][role.label()])
+            .map_err(|why| format!("{}: {why}", role.label()))
+    })
+}
+
+fn same_curve(ours: &Curve, expected: &Value) -> Result<(), String> {
+    let line = ours.line().map(|(_, line)| line);
+    let fields = [
+        ("kv_tokens_per_request", ours.held().unwrap_or_default().tokens()),
+        ("window_k_spread", ours.spread().fraction()),
+        ("window_samples", ours.readings() as f64),
+        ("itl_slope_s", line.map_or(0.0, Line::slope_seconds)),
+        ("itl_intercept_s", line.map_or(0.0, Line::intercept_seconds)),
+    ];
+    for (name, value) in fields {
+        if !close(value, number(expected, name)) {
+            return Err(format!("{name} {value}, not {}", expected[name]));
+        }
+    }
+    let issue = ours.unusable().map(|why| match why {
+        WhyUnusable::NoItl => "itl_non_positive",
+        WhyUnusable::NoShape => "missing_shape_metrics",
+        WhyUnusable::NoKvCapacity => "missing_kv_capacity",
+        WhyUnusable::NoKvUsage => "kv_utilization_out_of_range",
+    });
+    let theirs = list(expected, "sanity_issues").first().and_then(Value::as_str);
+    // A stale row has no time between tokens here.
+    let theirs =
+        theirs.map(|issue| if issue == "stale_metrics" { "itl_non_positive" } else { issue });
+    if issue == theirs { Ok(()) } else { Err(format!("{issue:?}, not {theirs:?}")) }
+}
