@@ -82,6 +82,8 @@ quantities! {
     TokenRate, tokens_per_second;
     /// A number of requests; fractional, because averages are.
     Requests, requests;
+    /// Time that a model spends on one token.
+    TimePerToken, seconds_per_token;
     /// Requests arriving or finishing in a unit of time.
     RequestRate, requests_per_second;
     /// A share of a whole. Usually at most 1, but a sum of shares may be more.

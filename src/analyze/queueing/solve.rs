@@ -1,0 +1,386 @@
+//! Latencies at a rate, and the largest rate that keeps targets.
+
+use crate::analyze::queueing::chain::{Service, Steady};
+use crate::analyze::queueing::explain::Refusal;
+use crate::analyze::queueing::slo::{LatencyTarget, Statistic, Targets};
+use crate::analyze::queueing::tail;
+use crate::analyze::queueing::{Coefficients, Convention, Room, Shape};
+use crate::units::{Fraction, RequestRate, Requests, Seconds};
+
+/// The share of the highest service rate up to which the model is asked: at the rate itself the
+/// queue has no stationary length that the coefficients could predict.
+const RATE_MAX_SHARE: f64 = 0.999;
+
+/// The share of the rate of a lone request that stands for an idle replica.
+const RATE_MIN_SHARE: f64 = 0.001;
+
+/// How near to the target the latency at the rate that is found is, as a share of it. A rate is
+/// published with three digits.
+const TOLERANCE: f64 = 1e-7;
+
+/// More steps than this no search needs: bisection alone narrows an interval to `2^-60` of it.
+const STEPS_MAX: u32 = 60;
+
+/// How the latencies at a rate are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Solver {
+    /// The finite birth-death chain: requests beyond the batch wait, and those beyond the queue
+    /// are lost.
+    #[default]
+    Chain,
+    /// The closed form `T = alpha / (1 - rho)` with `rho = lambda * (O + 1) * delta`, from Little's
+    /// law with the mean alone. It knows no queue, so it holds only while the batch has room.
+    ClosedForm,
+}
+
+/// Which latency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    /// Time to the first token.
+    Ttft,
+    /// Time between tokens.
+    Itl,
+}
+
+/// What a replica does at an arrival rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// Requests that are finished; less than arrive where some are lost.
+    pub throughput: RequestRate,
+    /// Mean time from arrival to the last token.
+    pub response: Seconds,
+    /// Mean wait for a place in the batch.
+    pub wait: Seconds,
+    /// Mean number of requests in the batch.
+    pub in_service: Requests,
+    /// Mean prefill, from a place in the batch to the first token.
+    pub prefill: Seconds,
+    /// Mean time to first token.
+    pub ttft: Seconds,
+    /// Mean time between tokens.
+    pub itl: Seconds,
+    /// The share of the places in the batch that is taken.
+    pub batch_use: Fraction,
+    /// The share of requests that have to wait for a place.
+    pub waiting: Fraction,
+}
+
+/// The queueing model of one replica under one kind of request.
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    service: Service,
+    /// `prefill(n) = prefill + n * prefill_slope`.
+    prefill: f64,
+    prefill_slope: f64,
+    /// `decode(n) = decode + n * delta`.
+    decode: f64,
+    delta: f64,
+    coefficients: Coefficients,
+    shape: Shape,
+    solver: Solver,
+    convention: Convention,
+}
+
+/// The largest rate that keeps targets, and what binds it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Capacity {
+    /// The rate that one replica can take.
+    pub rate: RequestRate,
+    /// What a higher rate would break.
+    pub limit: Limit,
+    /// What the replica does at that rate.
+    pub at: Prediction,
+}
+
+/// What keeps a replica from taking more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// A latency target.
+    Target {
+        /// Of which latency.
+        metric: Metric,
+        /// The target.
+        target: LatencyTarget,
+    },
+    /// The rate at which a full batch is finished.
+    Throughput,
+}
+
+// === impl Model ===
+
+impl Model {
+    /// The model of one replica.
+    #[must_use]
+    pub fn new(coefficients: Coefficients, shape: Shape, room: Room) -> Self {
+        Self::under(Convention::Plimsoll, coefficients, shape, room)
+    }
+
+    /// The same, by the definitions of a convention.
+    #[must_use]
+    pub fn under(
+        convention: Convention,
+        coefficients: Coefficients,
+        shape: Shape,
+        room: Room,
+    ) -> Self {
+        let Coefficients { alpha, beta_prefill, beta_decode, gamma } = coefficients;
+        let (alpha, gamma) = (alpha.seconds(), gamma.seconds_per_token());
+        let beta = [beta_prefill.seconds_per_token(), beta_decode.seconds_per_token()];
+        let (input, output) = (shape.input().tokens(), shape.output().tokens());
+        let delta = (beta[0] * input + beta[1] * output) / (output + 1.0)
+            + gamma * (input + output / 2.0);
+        let context = match convention {
+            Convention::Plimsoll => input + f64::midpoint(output, 1.0),
+            Convention::Wva => input + output / 2.0,
+        };
+        let (prefill, prefill_slope) = if convention == Convention::Wva && input <= 0.0 {
+            (0.0, 0.0)
+        } else {
+            (alpha + (beta[0] + gamma) * input, delta)
+        };
+        let decode = alpha + beta[1] + gamma * context;
+        let service = Service {
+            s0: prefill + output * decode,
+            s1: prefill_slope + output * delta,
+            batch: room.batch.get(),
+            queue: room.queue,
+        };
+        let solver = Solver::Chain;
+        Self {
+            service,
+            prefill,
+            prefill_slope,
+            decode,
+            delta,
+            coefficients,
+            shape,
+            solver,
+            convention,
+        }
+    }
+
+    /// The same model, solved in this way.
+    #[must_use]
+    pub fn solved_by(self, solver: Solver) -> Self {
+        Self { solver, ..self }
+    }
+
+    /// The largest rate that the model answers for; `None` when iterations take no time, so that
+    /// nothing limits it.
+    #[must_use]
+    pub fn rate_max(&self) -> Option<RequestRate> {
+        RequestRate::new(RATE_MAX_SHARE * self.saturated())
+    }
+
+    /// The rate that stands for an idle replica; `None` when iterations take no time.
+    #[must_use]
+    pub fn rate_min(&self) -> Option<RequestRate> {
+        RequestRate::new(RATE_MIN_SHARE * self.service.rate(1))
+    }
+
+    /// What the replica does at this arrival rate.
+    ///
+    /// # Errors
+    ///
+    /// Refuses a rate of nothing, at which no request has a latency, and a rate above
+    /// [`Model::rate_max`], at which the queue grows without end.
+    pub fn at(&self, arrival: RequestRate) -> Result<Prediction, Refusal> {
+        let lambda = arrival.requests_per_second();
+        if lambda <= 0.0 {
+            return Err(Refusal::Idle);
+        }
+        if let Some(max) = self.rate_max()
+            && arrival > max
+        {
+            return Err(Refusal::Overload { arrival, max });
+        }
+        Ok(self.predict(lambda))
+    }
+
+    /// The mean TTFT that targets are compared with. Only WVA's differs from
+    /// [`Prediction::ttft`].
+    #[must_use]
+    pub fn sized_ttft(&self, at: &Prediction) -> Seconds {
+        match self.convention {
+            Convention::Plimsoll => at.ttft,
+            Convention::Wva => at.ttft + at.itl,
+        }
+    }
+
+    /// The largest rate that keeps all targets.
+    ///
+    /// # Errors
+    ///
+    /// Refuses a target that an idle replica misses already: no number of replicas meets it.
+    pub fn rate_for(&self, targets: &Targets) -> Result<Capacity, Refusal> {
+        let Some((floor, ceiling)) = self.rate_min().zip(self.rate_max()) else {
+            return Err(Refusal::NoWork);
+        };
+        let mut rate = ceiling;
+        let mut limit = Limit::Throughput;
+        for (metric, target) in targets.each() {
+            let found = self.rate_of(metric, target, floor, rate)?;
+            if found < rate {
+                rate = found;
+                limit = Limit::Target { metric, target };
+            }
+        }
+        Ok(Capacity { rate, limit, at: self.predict(rate.requests_per_second()) })
+    }
+
+    /// The latency that a target speaks of, at a rate that the model answers for.
+    fn latency(&self, metric: Metric, statistic: Statistic, lambda: f64) -> f64 {
+        let at = self.predict(lambda);
+        match (metric, statistic) {
+            (Metric::Ttft, Statistic::Mean) => self.sized_ttft(&at).seconds(),
+            (Metric::Ttft, Statistic::Percentile(percentile)) => {
+                self.sized_ttft(&at).seconds() * self.tail(&at, lambda).factor(percentile)
+            }
+            (Metric::Itl, Statistic::Mean | Statistic::Percentile(_)) => at.itl.seconds(),
+        }
+    }
+
+    /// The largest rate between two that keeps one target. The latency grows with the rate, and
+    /// its reciprocal is nearly a straight line, because it is a service time over `1 - rho`; so
+    /// false position (the Illinois variant, which keeps the root enclosed) needs few steps.
+    fn rate_of(
+        &self,
+        metric: Metric,
+        target: LatencyTarget,
+        floor: RequestRate,
+        ceiling: RequestRate,
+    ) -> Result<RequestRate, Refusal> {
+        let goal = target.limit.seconds();
+        let excess = |lambda: f64| goal / self.latency(metric, target.of, lambda) - 1.0;
+        let (mut low, mut high) = (floor.requests_per_second(), ceiling.requests_per_second());
+        let (mut at_low, mut at_high) = (excess(low), excess(high));
+        if at_low < 0.0 || goal <= 0.0 {
+            let idle = Seconds::new(self.latency(metric, target.of, low)).unwrap_or_default();
+            return Err(Refusal::IdleFloor { metric, target, idle });
+        }
+        if at_high >= 0.0 {
+            return Ok(ceiling);
+        }
+        let mut kept = Kept::Neither;
+        for _ in 0..STEPS_MAX {
+            let middle = (low * at_high - high * at_low) / (at_high - at_low);
+            let value = excess(middle);
+            if value.abs() < TOLERANCE {
+                return Ok(RequestRate::new(middle).unwrap_or(floor));
+            }
+            if value > 0.0 {
+                (low, at_low) = (middle, value);
+                // An end that stays twice would hold the next step back.
+                at_high *= if kept == Kept::High { 0.5 } else { 1.0 };
+                kept = Kept::High;
+            } else {
+                (high, at_high) = (middle, value);
+                at_low *= if kept == Kept::Low { 0.5 } else { 1.0 };
+                kept = Kept::Low;
+            }
+            if high - low < TOLERANCE * low {
+                break;
+            }
+        }
+        Ok(RequestRate::new(low).unwrap_or(floor))
+    }
+
+    /// The rate at which a full batch is finished.
+    fn saturated(&self) -> f64 {
+        match self.solver {
+            Solver::Chain => self.service.rate(self.service.batch),
+            Solver::ClosedForm => {
+                let batch = f64::from(self.service.batch);
+                let iterations = self.shape.output().tokens() + 1.0;
+                batch / (iterations * (self.alpha() + batch * self.delta))
+            }
+        }
+    }
+
+    fn alpha(&self) -> f64 {
+        self.coefficients.alpha.seconds()
+    }
+
+    /// [`Model::at`] without its checks.
+    fn predict(&self, lambda: f64) -> Prediction {
+        match self.solver {
+            Solver::Chain => self.by_chain(lambda),
+            Solver::ClosedForm => self.by_closed_form(lambda),
+        }
+    }
+
+    fn by_chain(&self, lambda: f64) -> Prediction {
+        let Steady { throughput, in_service, present, waits } = self.service.steady(lambda);
+        let response = present / throughput;
+        let served = in_service / throughput;
+        let wait = (response - served).max(0.0);
+        let prefill = self.prefill + in_service * self.prefill_slope;
+        let itl = (served - prefill) / self.shape.output().tokens();
+        Prediction {
+            throughput: RequestRate::new(throughput).unwrap_or_default(),
+            response: seconds(response),
+            wait: seconds(wait),
+            in_service: Requests::new(in_service).unwrap_or_default(),
+            prefill: seconds(prefill),
+            ttft: seconds(wait + prefill),
+            itl: seconds(itl),
+            batch_use: share(in_service / f64::from(self.service.batch)),
+            waiting: share(waits),
+        }
+    }
+
+    fn by_closed_form(&self, lambda: f64) -> Prediction {
+        let output = self.shape.output().tokens();
+        let rho = lambda * (output + 1.0) * self.delta;
+        let iteration = self.alpha() / (1.0 - rho);
+        let in_service = lambda * (output + 1.0) * iteration;
+        let prefill = iteration + self.prefill - self.alpha();
+        let itl = iteration + self.decode - self.alpha();
+        Prediction {
+            throughput: RequestRate::new(lambda).unwrap_or_default(),
+            response: seconds(prefill + output * itl),
+            wait: Seconds::ZERO,
+            in_service: Requests::new(in_service).unwrap_or_default(),
+            prefill: seconds(prefill),
+            ttft: seconds(prefill),
+            itl: seconds(itl),
+            batch_use: share(in_service / f64::from(self.service.batch)),
+            waiting: Fraction::ZERO,
+        }
+    }
+
+    /// How TTFT spreads around its mean at a rate.
+    fn tail(&self, at: &Prediction, lambda: f64) -> tail::Spread {
+        let Coefficients { alpha, beta_prefill, beta_decode, gamma } = self.coefficients;
+        let (input, output) = (self.shape.input().tokens(), self.shape.output().tokens());
+        let context = gamma.seconds_per_token() * (input + output / 2.0);
+        let decoding = output / (output + 1.0);
+        let cost = beta_decode.seconds_per_token() + context;
+        tail::Spread::of(&tail::Gated {
+            lambda,
+            base: alpha.seconds() + at.in_service.requests() * decoding * cost,
+            prompt: (beta_prefill.seconds_per_token() + gamma.seconds_per_token()) * input,
+            prompt_variation: self.shape.input_variation().fraction(),
+            wait: at.wait.seconds(),
+            waiting: at.waiting.fraction(),
+        })
+    }
+}
+
+/// Which end of an interval the last step left where it was.
+#[derive(Clone, Copy, PartialEq)]
+enum Kept {
+    Neither,
+    Low,
+    High,
+}
+
+/// A time that rounding may have put just below zero.
+fn seconds(value: f64) -> Seconds {
+    Seconds::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
+}
+
+/// A share that rounding may have put just outside.
+fn share(value: f64) -> Fraction {
+    Fraction::new(value.clamp(0.0, 1.0)).unwrap_or_default()
+}
