@@ -3,3 +3,4 @@
 pub mod capacity;
 pub mod queueing;
 pub mod saturation;
+pub mod tuner;

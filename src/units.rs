@@ -100,6 +100,13 @@ impl Fraction {
 }
 
 impl Seconds {
+    /// A whole number of seconds, for constants.
+    #[must_use]
+    pub const fn literal(seconds: u32) -> Self {
+        // Not `f64::from`, which is not const.
+        Self(seconds as f64)
+    }
+
     /// The length of a span of wall-clock time; `None` when it is negative.
     #[must_use]
     pub fn from_span(span: jiff::SignedDuration) -> Option<Self> {

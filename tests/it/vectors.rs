@@ -45,6 +45,8 @@ const READERS: &[(&str, &str, Reader)] = &[
     ("wva", "saturation_v1", saturation::analyzer),
     ("wva", "pipeline_v1", saturation::pipeline),
     ("wva", "queue_solver", queueing::solver),
+    ("wva", "ekf_tuner", queueing::tuner),
+    ("wva", "queueing_model_analyzer", queueing::analyzer),
 ];
 
 /// More failures than this say nothing new.
