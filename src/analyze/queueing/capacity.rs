@@ -108,7 +108,7 @@ pub fn analyze(variants: &[VariantLoad], policy: &Policy) -> Analysis {
     let mut sorted: Vec<&VariantLoad> = variants.iter().collect();
     sorted.sort_by(|a, b| a.key.cmp(&b.key));
     let all: Vec<&ReplicaLoad> = sorted.iter().flat_map(|variant| &variant.loads).collect();
-    let model = aggregate(all.iter().copied());
+    let model = aggregate(policy.convention, all.iter().copied());
     let learned: Vec<Coefficients> =
         sorted.iter().filter_map(|variant| Some(variant.learned?.0)).collect();
     let observed = Observed { shape: model.shape, ttft: model.ttft, itl: model.itl };
@@ -117,7 +117,7 @@ pub fn analyze(variants: &[VariantLoad], policy: &Policy) -> Analysis {
     let sizings: Vec<VariantSizing> = sorted
         .iter()
         .map(|variant| {
-            let workload = aggregate(&variant.loads);
+            let workload = aggregate(policy.convention, &variant.loads);
             let sizing = size(variant, &workload, &Context { model: &model, slo, policy })
                 .unwrap_or_else(Sizing::Unsized);
             VariantSizing { key: variant.key.clone(), workload, sizing }
@@ -128,35 +128,48 @@ pub fn analyze(variants: &[VariantLoad], policy: &Policy) -> Analysis {
 }
 
 /// What replicas serve together. Means are weighted by arrivals, and each is taken over the
-/// replicas that report it: a replica without a mean says nothing about the others.
+/// replicas that report it: a replica without a mean says nothing about the others. WVA takes what
+/// is not reported for 0.
 #[must_use]
-pub fn aggregate<'a>(loads: impl IntoIterator<Item = &'a ReplicaLoad>) -> Workload {
+pub fn aggregate<'a>(
+    convention: Convention,
+    loads: impl IntoIterator<Item = &'a ReplicaLoad>,
+) -> Workload {
     let mut busy: Vec<&ReplicaLoad> =
         loads.into_iter().filter(|load| load.arrival > RequestRate::ZERO).collect();
     // The last digits of a sum depend on the order of its terms.
     busy.sort_by(|a, b| a.replica.cmp(&b.replica));
-    let mean = |of: &dyn Fn(&ReplicaLoad) -> Option<f64>| {
+    let absent = match convention {
+        Convention::Plimsoll => None,
+        Convention::Wva => Some(0.0),
+    };
+    let mean = |of: fn(&ReplicaLoad) -> Option<f64>| {
         let (mut sum, mut weight) = (0.0, 0.0);
         for load in &busy {
-            if let Some(value) = of(load) {
+            if let Some(value) = of(load).or(absent) {
                 sum += value * load.arrival.requests_per_second();
                 weight += load.arrival.requests_per_second();
             }
         }
-        (weight > 0.0).then(|| sum / weight)
+        (sum > 0.0).then(|| sum / weight)
     };
-    let shape = mean(&|load| Some(load.shape?.input().tokens()))
-        .and_then(Tokens::new)
-        .zip(mean(&|load| Some(load.shape?.output().tokens())).and_then(Tokens::new))
-        .and_then(|(input, output)| Shape::new(Lengths { input, output }))
-        .zip(mean(&|load| Some(load.shape?.input_variation().fraction())).and_then(Fraction::new));
+    let time = |of| mean(of).and_then(Seconds::new);
     Workload {
         arrival: busy.iter().map(|load| load.arrival).sum(),
-        shape: shape.map(|(shape, variation)| shape.with_input_variation(variation)),
-        ttft: mean(&|load| Some(load.ttft?.seconds())).and_then(Seconds::new),
-        itl: mean(&|load| Some(load.itl?.seconds())).and_then(Seconds::new),
+        shape: mean_shape(mean),
+        ttft: time(|load| Some(load.ttft?.seconds())),
+        itl: time(|load| Some(load.itl?.seconds())),
         batch: busy.iter().find_map(|load| load.batch),
     }
+}
+
+/// The shape with the mean lengths; where no prompt has a token, that is their mean length.
+fn mean_shape(mean: impl Fn(fn(&ReplicaLoad) -> Option<f64>) -> Option<f64>) -> Option<Shape> {
+    let output = mean(|load| Some(load.shape?.output().tokens()))?;
+    let input = mean(|load| Some(load.shape?.input().tokens())).unwrap_or(0.0);
+    let variation = mean(|load| Some(load.shape?.input_variation().fraction())).unwrap_or(0.0);
+    let lengths = Lengths { input: Tokens::new(input)?, output: Tokens::new(output)? };
+    Some(Shape::new(lengths)?.with_input_variation(Fraction::new(variation)?))
 }
 
 /// What holds for all variants of a model.
@@ -185,7 +198,7 @@ fn size(
         Unsized::NoTraffic
     })?;
     let (coefficients, _) = variant.learned.ok_or(Unsized::NotLearned)?;
-    let batch = workload.batch.or(model.batch).unwrap_or(BATCH_DEFAULT);
+    let batch = workload.batch.unwrap_or(BATCH_DEFAULT);
     let room = Room { batch, queue: policy.queue };
     let model = Model::under(policy.convention, coefficients, shape, room);
     let capacity = model

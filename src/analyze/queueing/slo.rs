@@ -119,7 +119,9 @@ pub fn resolve(
     }
     let mean = |limit| LatencyTarget { limit, of: Statistic::Mean };
     if let Some(shape) = observed.shape {
-        let each = learned.iter().map(|coefficients| infer.slowdown.targets(coefficients, shape));
+        // A multiple of nothing is no target.
+        let timed = learned.iter().filter(|coefficients| coefficients.alpha > Seconds::ZERO);
+        let each = timed.map(|coefficients| infer.slowdown.targets(coefficients, shape));
         let largest = each.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
         if let Some((ttft, itl)) = largest {
             let targets = Targets { ttft: Some(mean(ttft)), itl: Some(itl) };

@@ -2,7 +2,7 @@
 
 use crate::analyze::queueing::chain::{Service, Steady};
 use crate::analyze::queueing::explain::Refusal;
-use crate::analyze::queueing::slo::{LatencyTarget, Statistic, Targets};
+use crate::analyze::queueing::slo::{LatencyTarget, Percentile, Statistic, Targets};
 use crate::analyze::queueing::tail;
 use crate::analyze::queueing::{Coefficients, Convention, Room, Shape};
 use crate::units::{Fraction, RequestRate, Requests, Seconds};
@@ -205,6 +205,21 @@ impl Model {
             Convention::Plimsoll => at.ttft,
             Convention::Wva => at.ttft + at.itl,
         }
+    }
+
+    /// The time within which a share of the requests gets its first token.
+    ///
+    /// # Errors
+    ///
+    /// Refuses the rates that [`Model::at`] refuses.
+    pub fn ttft_within(
+        &self,
+        percentile: Percentile,
+        arrival: RequestRate,
+    ) -> Result<Seconds, Refusal> {
+        self.at(arrival)?;
+        let of = Statistic::Percentile(percentile);
+        Ok(seconds(self.latency(Metric::Ttft, of, arrival.requests_per_second())))
     }
 
     /// The largest rate that keeps all targets.

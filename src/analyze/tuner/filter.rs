@@ -40,9 +40,10 @@ const NOISE: f64 = 0.1;
 /// How far the coefficients of an engine move between two observations, as a share.
 const DRIFT: f64 = 0.01;
 
-/// The standard deviation of the logarithm of a coefficient of which nothing is known: within a
-/// factor of 20 to either side.
-pub(super) const DEVIATION_MAX: f64 = 1.5;
+/// The standard deviations of the logarithms of coefficients of which nothing is known: `alpha` and
+/// `beta` within a factor of 20 of the guess, `gamma` within a factor of four of its usual share of
+/// `beta`, which is how far models and accelerators are apart.
+pub(super) const DEVIATIONS_MAX: [f64; 3] = [1.5, 1.5, 0.7];
 
 /// How much less certain of itself a rejection makes the filter, in variance.
 const DOUBT: f64 = 4.0;
@@ -360,8 +361,9 @@ impl Filter {
         if self.policy.scale == Scale::Linear {
             return;
         }
-        let shrink = self.covariance.diagonal().map(|variance| {
-            if variance > 0.0 { (DEVIATION_MAX / variance.sqrt()).min(1.0) } else { 1.0 }
+        let most = Vector3::from(DEVIATIONS_MAX);
+        let shrink = self.covariance.diagonal().zip_map(&most, |variance, most| {
+            if variance > 0.0 { (most / variance.sqrt()).min(1.0) } else { 1.0 }
         });
         let shrink = Matrix3::from_diagonal(&shrink);
         self.covariance = shrink * self.covariance * shrink;

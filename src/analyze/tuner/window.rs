@@ -20,7 +20,7 @@
 use nalgebra::{Matrix3, Matrix4, Vector4};
 
 use crate::analyze::queueing::{Coefficients, Convention, Lengths, Shape};
-use crate::analyze::tuner::filter::{BOUND, DEVIATION_MAX, State};
+use crate::analyze::tuner::filter::{BOUND, DEVIATIONS_MAX, State};
 use crate::analyze::tuner::{Apart, Latencies, OperatingPoint, Split, guess};
 use crate::units::{Fraction, RequestRate, Seconds, TimePerToken, Tokens};
 
@@ -39,6 +39,9 @@ const STEPS_MAX: u32 = 25;
 /// A step smaller than this in every logarithm ends the fit.
 const STEP_MIN: f64 = 1e-9;
 
+/// The standard deviation of the logarithm of the ratio of the two `beta`, before anything tells.
+const RATIO_DEVIATION: f64 = 1.0;
+
 /// Relative noise of one observation, as in the filter.
 const NOISE: f64 = 0.1;
 
@@ -53,7 +56,7 @@ const DAMPING_MAX: f64 = 1e9;
 const SPREAD_MIN: f64 = 1.5;
 
 /// The largest standard deviation, as a logarithm, with which they count as told apart.
-const SPLIT_DEVIATION_MAX: f64 = 0.15;
+const SPLIT_DEVIATION_MAX: f64 = 0.3;
 
 /// Deviations from one that the ratio of the two must be away, so that noise does not make it.
 const SPLIT_SIGNIFICANT: f64 = 3.0;
@@ -203,12 +206,14 @@ impl Window {
 
     /// Cost, gradient and matrix of the normal equations; `None` where a point has no prediction.
     fn normal(&self, free: Free, at: &Vector4<f64>, prior: &Vector4<f64>) -> Option<Normal> {
-        let precision = 1.0 / (DEVIATION_MAX * DEVIATION_MAX);
+        let [alpha, beta, gamma] = DEVIATIONS_MAX;
+        let precision = Vector4::new(alpha, beta, gamma, RATIO_DEVIATION).map(|d| 1.0 / (d * d));
         let off = prior - at;
+        let gradient = off.component_mul(&precision);
         let mut normal = Normal {
-            cost: precision * off.norm_squared(),
-            gradient: off * precision,
-            matrix: Matrix4::identity() * precision,
+            cost: off.dot(&gradient),
+            gradient,
+            matrix: Matrix4::from_diagonal(&precision),
         };
         let columns = match free {
             Free::Three => 3,
