@@ -60,8 +60,8 @@ use crate::units::{RequestRate, Requests, Seconds, TimePerToken};
 
 pub use crate::analyze::tuner::explain::{Lesson, Unfit};
 pub use crate::analyze::tuner::filter::{
-    Correction, Filter, FilterPolicy, OnRejection, Prior, Scale, Setup, SetupError, Step, StepError,
-    Verdict,
+    Correction, Filter, FilterPolicy, OnRejection, Prior, Scale, Setup, SetupError, Step,
+    StepError, Verdict,
 };
 pub use crate::analyze::tuner::guess::{WvaGuessError, guess, guess_as_wva};
 
@@ -302,6 +302,7 @@ impl Tuner {
     }
 
     /// What was learned; `None` before the first point.
+    #[must_use]
     pub fn estimate(&self) -> Option<Estimate> {
         let filter = self.filter.as_ref()?;
         let [alpha, beta, gamma] = filter.deviations().map(|deviation| Interval { deviation });
@@ -343,7 +344,9 @@ impl Tuner {
 
     /// Gives prompts and answers coefficients of their own, if the window tells them apart.
     fn tell_apart(&mut self) {
-        let Some(coefficients) = self.filter.as_ref().and_then(Filter::coefficients) else { return };
+        let Some(coefficients) = self.filter.as_ref().and_then(Filter::coefficients) else {
+            return;
+        };
         let Some(Fit { state, covariance, apart }) = self.window.fit_apart(coefficients) else {
             return;
         };

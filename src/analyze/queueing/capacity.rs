@@ -109,9 +109,11 @@ pub fn analyze(variants: &[VariantLoad], policy: &Policy) -> Analysis {
     sorted.sort_by(|a, b| a.key.cmp(&b.key));
     let all: Vec<&ReplicaLoad> = sorted.iter().flat_map(|variant| &variant.loads).collect();
     let model = aggregate(policy.convention, all.iter().copied());
-    let learned: Vec<Coefficients> =
-        sorted.iter().filter_map(|variant| Some(variant.learned?.0)).collect();
-    let observed = Observed { shape: model.shape, ttft: model.ttft, itl: model.itl };
+    let learned: Vec<Model> = sorted
+        .iter()
+        .filter_map(|variant| Some(slowed(variant.learned?.0, model.shape?, variant, policy)))
+        .collect();
+    let observed = Observed { ttft: model.ttft, itl: model.itl };
     let slo = resolve(&policy.targets, &policy.infer, &learned, &observed);
 
     let sizings: Vec<VariantSizing> = sorted
@@ -172,6 +174,22 @@ fn mean_shape(mean: impl Fn(fn(&ReplicaLoad) -> Option<f64>) -> Option<f64>) -> 
     Some(Shape::new(lengths)?.with_input_variation(Fraction::new(variation)?))
 }
 
+/// The model that says what a slowdown means for a variant. WVA sizes by the chain, and infers by
+/// the closed form.
+fn slowed(
+    coefficients: Coefficients,
+    shape: Shape,
+    variant: &VariantLoad,
+    policy: &Policy,
+) -> Model {
+    let batch = variant.loads.iter().find_map(|load| load.batch).unwrap_or(BATCH_DEFAULT);
+    let model = Model::new(coefficients, shape, Room { batch, queue: policy.queue });
+    model.solved_by(match policy.convention {
+        Convention::Plimsoll => policy.solver,
+        Convention::Wva => Solver::ClosedForm,
+    })
+}
+
 /// What holds for all variants of a model.
 struct Context<'a> {
     model: &'a Workload,
@@ -206,8 +224,8 @@ fn size(
         .rate_for(&targets_of(variant.role, slo.targets))
         .map_err(Unsized::Refused)?;
     let demand = workload.arrival;
-    let share = demand.requests_per_second() / capacity.at.throughput.requests_per_second();
-    Ok(Sizing::Sized { capacity, demand, needed: whole(share).max(Replicas::ONE) })
+    let count = demand.requests_per_second() / capacity.at.throughput.requests_per_second();
+    Ok(Sizing::Sized { capacity, demand, needed: whole(count).max(Replicas::ONE) })
 }
 
 /// The targets that a role answers for: the first token is the prefill's, those after it are the
@@ -286,15 +304,15 @@ fn nearest(value: f64) -> Amount {
 }
 
 /// The smallest number of replicas that is not below this.
-fn whole(share: f64) -> Replicas {
+fn whole(count: f64) -> Replicas {
     let limit = f64::from(Replicas::LIMIT.count());
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "clamped to what is a number of replicas"
     )]
-    let count = share.ceil().clamp(0.0, limit) as u32;
-    Replicas::saturating(count)
+    let whole = count.ceil().clamp(0.0, limit) as u32;
+    Replicas::saturating(whole)
 }
 
 // === impl Policy ===

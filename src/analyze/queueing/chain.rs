@@ -44,6 +44,8 @@ pub(super) struct Steady {
     pub in_service: f64,
     /// Mean number in the replica, those that wait included.
     pub present: f64,
+    /// Probability that nobody is there.
+    pub empty: f64,
     /// Probability that an arriving request has to wait for a place in the batch.
     pub waits: f64,
 }
@@ -59,9 +61,9 @@ impl Service {
 
     /// The stationary distribution at this arrival rate, which must be below `rate(batch)`.
     pub(super) fn steady(&self, lambda: f64) -> Steady {
-        let mut below = Walk { weight: 1.0, sum: 1.0, moment: 0.0, next: 1.0 };
+        let mut below = Walk { weight: 1.0, empty: 1.0, sum: 1.0, moment: 0.0, next: 1.0 };
         let full = self.walk(lambda, &mut below);
-        let Walk { weight, sum, moment, .. } = below;
+        let Walk { weight, empty, sum, moment, next: _ } = below;
         let places = f64::from(self.batch);
         let (tail, tail_moment, last) = match full {
             // The chain ended before the batch was full, so nobody waits and nobody is refused.
@@ -78,6 +80,7 @@ impl Service {
             throughput: lambda * (1.0 - last / total),
             in_service,
             present: in_service + tail_moment / total,
+            empty: empty / total,
             waits,
         }
     }
@@ -93,6 +96,7 @@ impl Service {
             walk.next += 1.0;
             if walk.weight > HUGE {
                 walk.weight /= HUGE;
+                walk.empty /= HUGE;
                 walk.sum /= HUGE;
                 walk.moment /= HUGE;
             }
@@ -129,6 +133,7 @@ enum Reached {
 /// Sums over the states that were walked.
 struct Walk {
     weight: f64,
+    empty: f64,
     sum: f64,
     moment: f64,
     next: f64,

@@ -3,24 +3,24 @@
 //! # Model
 //!
 //! 1. Targets that are stated count as they are.
-//! 2. Without them, a slowdown `k` infers them from the coefficients of each variant: at the
-//!    utilisation `rho = 1 - 1/k` an iteration takes `k * alpha`, so
+//! 2. Without them, a slowdown `k` infers them from what was learned of each variant: they are the
+//!    latencies that its model predicts at the utilisation `rho = 1 - 1/k`, at which an iteration
+//!    takes `k * alpha`. For the closed form that is
 //!
 //!    ```text
 //!    TTFT = k * alpha + (beta_prefill + gamma) * I
 //!    ITL  = k * alpha + beta_decode + gamma * (I + (O + 1) / 2)
 //!    ```
 //!
-//!    and the largest over the variants of a model counts for all, because one stream of requests
-//!    goes to all of them.
+//!    The largest over the variants of a model counts for all, because one stream of requests goes
+//!    to all of them.
 //! 3. Before anything is learned, what is observed times a headroom, up to a cap.
 //!
 //! # Source
 //!
 //! The document of the Workload Variant Autoscaler's queueing model analyzer, section 3.
 
-use crate::analyze::queueing::solve::Metric;
-use crate::analyze::queueing::{Coefficients, Shape};
+use crate::analyze::queueing::solve::{Metric, Model};
 use crate::units::{Fraction, Seconds};
 
 /// Latency targets that somebody stated; a latency without one is not limited.
@@ -95,38 +95,38 @@ pub enum Origin {
     },
 }
 
-/// What is known of a model without its coefficients.
+/// What is observed of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// The mean shape of its requests.
-    pub shape: Option<Shape>,
     /// The mean time to first token.
     pub ttft: Option<Seconds>,
     /// The mean time between tokens.
     pub itl: Option<Seconds>,
 }
 
-/// The targets that hold for a model; `None` when nothing is stated, learned or observed.
+/// The targets that hold for a model, with what was learned of its variants under the requests that
+/// it gets; `None` when nothing is stated, learned or observed.
 #[must_use]
 pub fn resolve(
     stated: &Targets,
     infer: &Infer,
-    learned: &[Coefficients],
+    learned: &[Model],
     observed: &Observed,
 ) -> Option<Slo> {
     if stated.ttft.is_some() || stated.itl.is_some() {
         return Some(Slo { targets: *stated, origin: Origin::Stated });
     }
     let mean = |limit| LatencyTarget { limit, of: Statistic::Mean };
-    if let Some(shape) = observed.shape {
-        // A multiple of nothing is no target.
-        let timed = learned.iter().filter(|coefficients| coefficients.alpha > Seconds::ZERO);
-        let each = timed.map(|coefficients| infer.slowdown.targets(coefficients, shape));
-        let largest = each.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
-        if let Some((ttft, itl)) = largest {
-            let targets = Targets { ttft: Some(mean(ttft)), itl: Some(itl) };
-            return Some(Slo { targets, origin: Origin::Slowdown(infer.slowdown) });
-        }
+    // A multiple of nothing is no target.
+    let largest = learned
+        .iter()
+        .filter(|model| model.takes_time())
+        .filter_map(|model| model.slowed(infer.slowdown))
+        .map(|at| (at.ttft, at.itl))
+        .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
+    if let Some((ttft, itl)) = largest {
+        let targets = Targets { ttft: Some(mean(ttft)), itl: Some(itl) };
+        return Some(Slo { targets, origin: Origin::Slowdown(infer.slowdown) });
     }
     let times = |seconds: Seconds, cap: Seconds| {
         Seconds::new(seconds.seconds() * infer.headroom.fraction()).unwrap_or(cap).min(cap)
@@ -187,19 +187,6 @@ impl Slowdown {
     #[must_use]
     pub fn utilisation(self) -> Fraction {
         Fraction::new(1.0 - 1.0 / self.0).unwrap_or_default()
-    }
-
-    /// The mean TTFT and ITL at that utilisation.
-    fn targets(self, coefficients: &Coefficients, shape: Shape) -> (Seconds, Seconds) {
-        let Coefficients { alpha, beta_prefill, beta_decode, gamma } = coefficients;
-        let iteration = self.0 * alpha.seconds();
-        let (input, output) = (shape.input().tokens(), shape.output().tokens());
-        let gamma = gamma.seconds_per_token();
-        let ttft = iteration + (beta_prefill.seconds_per_token() + gamma) * input;
-        let itl = iteration
-            + beta_decode.seconds_per_token()
-            + gamma * (input + f64::midpoint(output, 1.0));
-        (Seconds::new(ttft).unwrap_or_default(), Seconds::new(itl).unwrap_or_default())
     }
 }
 

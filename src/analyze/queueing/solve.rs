@@ -2,8 +2,8 @@
 
 use crate::analyze::queueing::chain::{Service, Steady};
 use crate::analyze::queueing::explain::Refusal;
-use crate::analyze::queueing::slo::{LatencyTarget, Percentile, Statistic, Targets};
-use crate::analyze::queueing::tail;
+use crate::analyze::queueing::slo::{LatencyTarget, Percentile, Slowdown, Statistic, Targets};
+use crate::analyze::queueing::tail::{Gated, Spread};
 use crate::analyze::queueing::{Coefficients, Convention, Room, Shape};
 use crate::units::{Fraction, RequestRate, Requests, Seconds};
 
@@ -53,7 +53,7 @@ pub struct Prediction {
     pub wait: Seconds,
     /// Mean number of requests in the batch.
     pub in_service: Requests,
-    /// Mean prefill, from a place in the batch to the first token.
+    /// Mean time from a place in the batch to the first token.
     pub prefill: Seconds,
     /// Mean time to first token.
     pub ttft: Seconds,
@@ -63,6 +63,8 @@ pub struct Prediction {
     pub batch_use: Fraction,
     /// The share of requests that have to wait for a place.
     pub waiting: Fraction,
+    /// The share of time in which there is no request.
+    pub idle: Fraction,
 }
 
 /// The queueing model of one replica under one kind of request.
@@ -127,8 +129,8 @@ impl Model {
         let (alpha, gamma) = (alpha.seconds(), gamma.seconds_per_token());
         let beta = [beta_prefill.seconds_per_token(), beta_decode.seconds_per_token()];
         let (input, output) = (shape.input().tokens(), shape.output().tokens());
-        let delta = (beta[0] * input + beta[1] * output) / (output + 1.0)
-            + gamma * (input + output / 2.0);
+        let delta =
+            (beta[0] * input + beta[1] * output) / (output + 1.0) + gamma * (input + output / 2.0);
         let context = match convention {
             Convention::Plimsoll => input + f64::midpoint(output, 1.0),
             Convention::Wva => input + output / 2.0,
@@ -243,13 +245,26 @@ impl Model {
         Ok(Capacity { rate, limit, at: self.predict(rate.requests_per_second()) })
     }
 
+    /// What the replica does at the utilisation of a slowdown: `1 - 1/k` of what a full batch
+    /// finishes, or for the closed form of what an endless one does. `None` when nothing limits
+    /// that.
+    pub(super) fn slowed(&self, slowdown: Slowdown) -> Option<Prediction> {
+        let most = match self.solver {
+            Solver::Chain => self.saturated(),
+            Solver::ClosedForm => 1.0 / ((self.shape.output().tokens() + 1.0) * self.delta),
+        };
+        let lambda = slowdown.utilisation().fraction() * most;
+        (lambda > 0.0 && lambda.is_finite()).then(|| self.predict(lambda))
+    }
+
     /// The latency that a target speaks of, at a rate that the model answers for.
     fn latency(&self, metric: Metric, statistic: Statistic, lambda: f64) -> f64 {
         let at = self.predict(lambda);
         match (metric, statistic) {
             (Metric::Ttft, Statistic::Mean) => self.sized_ttft(&at).seconds(),
             (Metric::Ttft, Statistic::Percentile(percentile)) => {
-                self.sized_ttft(&at).seconds() * self.tail(&at, lambda).factor(percentile)
+                let spread = self.spread(&self.service.steady(lambda), lambda);
+                self.sized_ttft(&at).seconds() * spread.factor(percentile)
             }
             (Metric::Itl, Statistic::Mean | Statistic::Percentile(_)) => at.itl.seconds(),
         }
@@ -312,6 +327,11 @@ impl Model {
         }
     }
 
+    /// Whether an iteration takes time whatever is in it.
+    pub(super) fn takes_time(&self) -> bool {
+        self.coefficients.alpha > Seconds::ZERO
+    }
+
     fn alpha(&self) -> f64 {
         self.coefficients.alpha.seconds()
     }
@@ -325,22 +345,28 @@ impl Model {
     }
 
     fn by_chain(&self, lambda: f64) -> Prediction {
-        let Steady { throughput, in_service, present, waits } = self.service.steady(lambda);
+        let steady = self.service.steady(lambda);
+        let Steady { throughput, in_service, present, empty, waits } = steady;
         let response = present / throughput;
         let served = in_service / throughput;
         let wait = (response - served).max(0.0);
         let prefill = self.prefill + in_service * self.prefill_slope;
         let itl = (served - prefill) / self.shape.output().tokens();
+        let first = match self.convention {
+            Convention::Plimsoll => self.spread(&steady, lambda).mean - wait,
+            Convention::Wva => prefill,
+        };
         Prediction {
             throughput: RequestRate::new(throughput).unwrap_or_default(),
             response: seconds(response),
             wait: seconds(wait),
             in_service: Requests::new(in_service).unwrap_or_default(),
-            prefill: seconds(prefill),
-            ttft: seconds(wait + prefill),
+            prefill: seconds(first),
+            ttft: seconds(wait + first),
             itl: seconds(itl),
             batch_use: share(in_service / f64::from(self.service.batch)),
             waiting: share(waits),
+            idle: share(empty),
         }
     }
 
@@ -361,23 +387,25 @@ impl Model {
             itl: seconds(itl),
             batch_use: share(in_service / f64::from(self.service.batch)),
             waiting: Fraction::ZERO,
+            idle: share((-in_service).exp()),
         }
     }
 
-    /// How TTFT spreads around its mean at a rate.
-    fn tail(&self, at: &Prediction, lambda: f64) -> tail::Spread {
+    /// How TTFT spreads at a rate.
+    fn spread(&self, at: &Steady, lambda: f64) -> Spread {
         let Coefficients { alpha, beta_prefill, beta_decode, gamma } = self.coefficients;
         let (input, output) = (self.shape.input().tokens(), self.shape.output().tokens());
         let context = gamma.seconds_per_token() * (input + output / 2.0);
-        let decoding = output / (output + 1.0);
+        let decoding = at.in_service * output / (output + 1.0);
         let cost = beta_decode.seconds_per_token() + context;
-        tail::Spread::of(&tail::Gated {
+        Spread::of(&Gated {
             lambda,
-            base: alpha.seconds() + at.in_service.requests() * decoding * cost,
+            base: alpha.seconds() + decoding * cost,
             prompt: (beta_prefill.seconds_per_token() + gamma.seconds_per_token()) * input,
             prompt_variation: self.shape.input_variation().fraction(),
-            wait: at.wait.seconds(),
-            waiting: at.waiting.fraction(),
+            wait: ((at.present - at.in_service) / at.throughput).max(0.0),
+            waiting: at.waits,
+            idle: at.empty,
         })
     }
 }

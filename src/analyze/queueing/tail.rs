@@ -1,11 +1,11 @@
-//! Percentiles of TTFT: how it spreads around its mean.
+//! Time to first token: its mean, and how it spreads.
 //!
 //! # Model
 //!
-//! A request that arrives waits until the iteration in progress ends, and gets its first token at
-//! the end of the next one, which computes the prompts of all that arrived meanwhile. Iterations
-//! without prompts take `D` (`alpha` and the decoding), and each prompt adds its own work `w`, so
-//! the length of one iteration decides how many prompts the next has:
+//! A request that arrives at a busy replica waits until the iteration in progress ends, and gets
+//! its first token at the end of the next one, which computes the prompts of all that arrived
+//! meanwhile. Iterations without prompts take `D` (`alpha` and the decoding), and each prompt adds
+//! its own work `w`, so the length of one iteration decides how many prompts the next has:
 //!
 //! ```text
 //! T'   = D + sum of w over Poisson(lambda * T) prompts
@@ -14,25 +14,25 @@
 //! ```
 //!
 //! A request is more likely to arrive in a long iteration: it sees `G` with density
-//! `t * f(t) / E[T]`, of which a uniform share `U` is left. Then
+//! `t * f(t) / E[T]`, of which a uniform share `U` is left. With probability `p0` nobody is there,
+//! and it starts at once:
 //!
 //! ```text
-//! TTFT    = U * G + D + w + (sum of w over Poisson(lambda * G) prompts)
-//! E[TTFT] = (1/2 + l) * E[G] + D + E[w]
-//! V[TTFT] = E[G^2] / 12 + (1/2 + l)^2 * V[G] + lambda * E[G] * E[w^2] + V[w]
+//! X       = U * G + (sum of w over Poisson(lambda * G) prompts), or 0 with probability p0
+//! TTFT    = X + D + w
+//! E[X]    = (1 - p0) * (1/2 + l) * E[G]
+//! E[X^2]  = (1 - p0) * (E[G^2] / 12 + (1/2 + l)^2 * E[G^2] + lambda * E[G] * E[w^2])
 //! ```
 //!
 //! with `E[G^k] = E[T^(k+1)] / E[T]`, for which `T - D` is taken to be gamma distributed. A wait
 //! for a place in the batch adds its mean, and the variance of an exponential time that only a
-//! share of the requests has. What cannot vary (`D`, and `w` as far as prompts are alike) is set
-//! aside, a gamma distribution with the remaining mean and variance takes the quantile, and the
-//! answer is a *factor*: the percentile as a multiple of the mean. The factor times the mean of the
-//! queueing model is the percentile, so coefficients that were learned from mean latencies keep
-//! their meaning.
+//! share of the requests has. For a percentile, what cannot vary (`D`, and `w` as far as prompts
+//! are alike) is set aside, and a gamma distribution with the remaining mean and variance takes the
+//! quantile.
 //!
 //! # Units
 //!
-//! Seconds and requests per second; the factor has no unit.
+//! Seconds and requests per second.
 //!
 //! # Source
 //!
@@ -44,7 +44,7 @@
 //! # Domain
 //!
 //! Poisson arrivals; prompts that fit the token budget of an iteration, at most about two to an
-//! iteration; a KV cache that is never full. The documentation says how far it is off.
+//! iteration; a KV cache that is never full. `docs/models.md` says how far it is off.
 
 use crate::analyze::queueing::slo::Percentile;
 
@@ -67,6 +67,8 @@ pub(super) struct Gated {
     pub wait: f64,
     /// The share of requests that wait for one.
     pub waiting: f64,
+    /// The share of time in which nobody is there.
+    pub idle: f64,
 }
 
 /// The first two moments of TTFT, and the part of it that does not vary.
@@ -81,23 +83,21 @@ pub(super) struct Spread {
 
 impl Spread {
     pub(super) fn of(gated: &Gated) -> Self {
-        let &Gated { lambda, base, prompt, prompt_variation, wait, waiting } = gated;
+        let &Gated { lambda, base, prompt, prompt_variation, wait, waiting, idle } = gated;
         let load = (lambda * prompt).min(PROMPT_SHARE_MAX);
         let square = prompt * prompt * (1.0 + prompt_variation * prompt_variation);
         let mean = base / (1.0 - load);
         let variance = load * mean * square / prompt.max(f64::MIN_POSITIVE) / (1.0 - load * load);
         let (gap, gap_square) = biased(base, mean - base, variance);
-        let gap_variance = (gap_square - gap * gap).max(0.0);
         let seen = 0.5 + load;
+        let met = (1.0 - idle) * seen * gap;
+        let met_square =
+            (1.0 - idle) * ((1.0 / 12.0 + seen * seen) * gap_square + lambda * gap * square);
         let prompt_variance = square - prompt * prompt;
         let waited = if waiting > 0.0 { wait * wait * (2.0 / waiting - 1.0) } else { 0.0 };
         Self {
-            mean: seen * gap + base + prompt + wait,
-            variance: gap_square / 12.0
-                + seen * seen * gap_variance
-                + lambda * gap * square
-                + prompt_variance
-                + waited,
+            mean: met + base + prompt + wait,
+            variance: (met_square - met * met) + prompt_variance + waited,
             fixed: base + prompt * (1.0 - prompt_variation.min(1.0)),
         }
     }

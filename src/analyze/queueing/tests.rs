@@ -36,8 +36,8 @@ fn model() -> Model {
     Model::new(m1(), shape(512.0, 128.0), Room::default())
 }
 
-fn mean(limit: f64) -> Option<LatencyTarget> {
-    Some(LatencyTarget { limit: seconds(limit), of: Statistic::Mean })
+fn mean(limit: f64) -> LatencyTarget {
+    LatencyTarget { limit: seconds(limit), of: Statistic::Mean }
 }
 
 /// Asserts that a number is as it is written, to its last digit.
@@ -61,27 +61,40 @@ fn the_closed_form_is_alpha_over_what_is_left() {
 /// The worked example of the documentation.
 #[test]
 fn a_slowdown_of_three_allows_what_the_closed_form_says() {
-    let observed = Observed { shape: Some(shape(512.0, 128.0)), ..Observed::default() };
-    let slo = resolve(&Targets::default(), &Infer::default(), &[m1()], &observed).unwrap();
+    let closed = model().solved_by(Solver::ClosedForm);
+    let slo = inferred(closed);
     assert_near(1000.0 * slo.targets.ttft.unwrap().limit.seconds(), 40.6256, 1e-9);
     assert_near(1000.0 * slo.targets.itl.unwrap().seconds(), 15.078_825, 1e-9);
-    let closed = model().solved_by(Solver::ClosedForm).rate_for(&slo.targets).unwrap();
-    assert_near(closed.rate.requests_per_second(), 18.666, 5e-3);
-    let chain = model().rate_for(&slo.targets).unwrap();
-    assert_near(chain.rate.requests_per_second(), 17.81, 0.05);
-    let Limit::Target { metric: Metric::Itl, .. } = chain.limit else { panic!("{chain}") };
+    for (k, per_second) in [(2.0, 13.9996), (3.0, 18.6662), (5.0, 22.3994)] {
+        let slowdown = Slowdown::new(k).unwrap();
+        let infer = Infer { slowdown, ..Infer::default() };
+        let slo = resolve(&Targets::default(), &infer, &[closed], &Observed::default()).unwrap();
+        let found = closed.rate_for(&slo.targets).unwrap();
+        assert_near(found.rate.requests_per_second(), per_second, 1e-4);
+    }
+}
+
+fn inferred(model: Model) -> Slo {
+    resolve(&Targets::default(), &Infer::default(), &[model], &Observed::default()).unwrap()
+}
+
+#[test]
+fn a_slowdown_of_three_allows_two_thirds_of_what_a_full_batch_finishes() {
+    let slo = inferred(model());
+    let found = model().rate_for(&slo.targets).unwrap();
+    let full = model().rate_max().unwrap().requests_per_second() / 0.999;
+    assert_near(found.rate.requests_per_second(), full * 2.0 / 3.0, 1e-3);
+    assert_near(found.rate.requests_per_second(), 17.373, 1e-3);
 }
 
 #[test]
 fn one_definition_of_ttft_costs_less_than_half_of_the_replicas_of_wva() {
-    let observed = Observed { shape: Some(shape(512.0, 128.0)), ..Observed::default() };
-    let slo = resolve(&Targets::default(), &Infer::default(), &[m1()], &observed).unwrap();
-    let of = |convention| {
-        let model = Model::under(convention, m1(), shape(512.0, 128.0), Room::default());
-        model.rate_for(&slo.targets).unwrap().rate.requests_per_second()
-    };
-    assert_near(of(Convention::Wva), 8.25278, 1e-4);
-    assert!(of(Convention::Plimsoll) > 2.1 * of(Convention::Wva));
+    let slo = inferred(model().solved_by(Solver::ClosedForm));
+    let wva = Model::under(Convention::Wva, m1(), shape(512.0, 128.0), Room::default());
+    let wva = wva.rate_for(&slo.targets).unwrap().rate.requests_per_second();
+    assert_near(wva, 8.25278, 1e-4);
+    let ours = model().rate_for(&inferred(model()).targets).unwrap();
+    assert!(ours.rate.requests_per_second() > 2.1 * wva);
 }
 
 #[test]
@@ -99,7 +112,7 @@ fn the_chain_of_an_endless_batch_has_a_closed_mean() {
 
 #[test]
 fn a_target_below_the_idle_latency_is_a_verdict() {
-    let targets = Targets { ttft: mean(0.010), itl: None };
+    let targets = Targets { ttft: Some(mean(0.010)), itl: None };
     let refusal = model().rate_for(&targets).unwrap_err();
     assert!(matches!(refusal, Refusal::IdleFloor { metric: Metric::Ttft, .. }));
     assert_eq!(
@@ -110,7 +123,7 @@ fn a_target_below_the_idle_latency_is_a_verdict() {
 
 #[test]
 fn a_target_that_nothing_reaches_leaves_the_throughput() {
-    let targets = Targets { ttft: mean(1000.0), itl: Some(seconds(1000.0)) };
+    let targets = Targets { ttft: Some(mean(1000.0)), itl: Some(seconds(1000.0)) };
     let capacity = model().rate_for(&targets).unwrap();
     assert_eq!(capacity.limit, Limit::Throughput);
     assert_eq!(Some(capacity.rate), model().rate_max());
@@ -177,12 +190,12 @@ fn what_is_missing_is_required_and_said() {
     assert_near(total.required.amount(), 45.0 - 2.0 * per_replica, 1e-9);
     assert_eq!(
         analysis.variants[0].sizing.to_string(),
-        "45.000 requests/s arrive and one replica takes 17.819 requests/s, where ITL reaches a mean \
-         of 15.1 ms, so 3 replicas are needed"
+        "45.000 requests/s arrive and one replica takes 17.373 requests/s, where TTFT reaches a \
+         mean of 73.0 ms, so 3 replicas are needed"
     );
     assert_eq!(
         analysis.slo.unwrap().to_string(),
-        "TTFT up to a mean of 40.6 ms, ITL up to a mean of 15.1 ms, from iterations that take 3.0 \
+        "TTFT up to a mean of 73.0 ms, ITL up to a mean of 14.4 ms, from iterations that take 3.0 \
          times the idle one"
     );
 }
@@ -230,7 +243,7 @@ fn a_variant_of_which_nothing_is_known_is_in_no_sum() {
 
 #[test]
 fn an_objective_that_nobody_can_meet_asks_for_no_replica() {
-    let targets = Targets { ttft: mean(0.001), itl: None };
+    let targets = Targets { ttft: Some(mean(0.001)), itl: None };
     let policy = Policy { targets, ..Policy::default() };
     let analysis = analyze(&[variant("a", &[500.0], 1)], &policy);
     let Sizing::Unsized(Unsized::Refused(Refusal::IdleFloor { .. })) = analysis.variants[0].sizing
@@ -249,9 +262,10 @@ fn roles_answer_for_their_own_latency() {
         .variants
         .iter()
         .filter_map(|variant| match variant.sizing {
-            Sizing::Sized { capacity: Capacity { limit: Limit::Target { metric, .. }, .. }, .. } => {
-                Some(metric)
-            }
+            Sizing::Sized {
+                capacity: Capacity { limit: Limit::Target { metric, .. }, .. },
+                ..
+            } => Some(metric),
             _ => None,
         })
         .collect();
@@ -261,8 +275,7 @@ fn roles_answer_for_their_own_latency() {
 
 #[test]
 fn what_is_observed_counts_up_to_its_cap_before_anything_is_learned() {
-    let observed =
-        Observed { shape: None, ttft: Some(seconds(20.0)), itl: Some(seconds(0.040)) };
+    let observed = Observed { ttft: Some(seconds(20.0)), itl: Some(seconds(0.040)) };
     let slo = resolve(&Targets::default(), &Infer::default(), &[], &observed).unwrap();
     assert_eq!(slo.targets.ttft.unwrap().limit, seconds(10.0));
     assert_near(slo.targets.itl.unwrap().seconds(), 0.06, 1e-12);
@@ -294,7 +307,7 @@ proptest! {
     #[test]
     fn more_arrivals_never_need_fewer_replicas(a in 0.1..200.0_f64, more in 0.0..100.0_f64) {
         let policy = Policy {
-            targets: Targets { ttft: mean(0.040), itl: Some(seconds(0.015)) }, ..Policy::default()
+            targets: Targets { ttft: Some(mean(0.040)), itl: Some(seconds(0.015)) }, ..Policy::default()
         };
         let of = |arrival| sized(&analyze(&[variant("a", &[arrival], 1)], &policy), 0);
         prop_assert!(of(a) <= of(a + more));

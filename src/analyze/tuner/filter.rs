@@ -379,8 +379,7 @@ impl State {
     /// The logarithms of coefficients; what is zero is taken for the smallest that can be told.
     pub(super) fn of(coefficients: Coefficients) -> Self {
         let Coefficients { alpha, beta_prefill, beta_decode: _, gamma } = coefficients;
-        let values =
-            [alpha.seconds(), beta_prefill.seconds_per_token(), gamma.seconds_per_token()];
+        let values = [alpha.seconds(), beta_prefill.seconds_per_token(), gamma.seconds_per_token()];
         Self(Vector3::from(values.map(|value| value.max(SMALLEST).ln())))
     }
 }

@@ -2,18 +2,14 @@
 //!
 //! # Model
 //!
-//! With `n` requests in the batch, both latencies are sums of what the coefficients cost:
+//! [`guess`] takes the number `n` of requests in the batch from Little's law, and `gamma` as its
+//! usual share of `beta`. TTFT then has one unknown, the work `w = (beta + gamma) * I` of a prompt:
+//! it grows with `w`, by the formulas of the queueing model, and bisection finds it. ITL, which is
+//! `alpha + n * delta` and its own work, gives `alpha`.
 //!
-//! ```text
-//! TTFT = alpha + n * delta + (beta + gamma) * I
-//! ITL  = alpha + n * delta + beta + gamma * (I + (O + 1) / 2)
-//! ```
-//!
-//! [`guess`] takes `n` from Little's law and `gamma` as a fixed share of `beta`, which leaves two
-//! equations for two unknowns. Their difference gives `beta`, whatever `n` is; one of them then
-//! gives `alpha`. [`guess_as_wva`] takes `n` as 1 and books a fixed share of ITL as `alpha`: at a
-//! rate where ten requests share an iteration, their work is then charged to one, and `gamma` comes
-//! out 16 times too large.
+//! [`guess_as_wva`] takes `n` as 1 and books a fixed share of ITL as `alpha`: at a rate where ten
+//! requests share an iteration, their work is then charged to one, and `gamma` comes out 16 times
+//! too large.
 
 use crate::analyze::queueing::{Coefficients, Lengths, SharedCoefficients};
 use crate::analyze::tuner::{Latencies, OperatingPoint};
@@ -32,6 +28,12 @@ const ALPHA_SHARE_MIN: f64 = 0.05;
 
 /// The share of ITL that computing one token is at least, so that a prompt always costs something.
 const BETA_SHARE_MIN: f64 = 1e-5;
+
+/// The largest share of time that prompts can take, so that their work has a stationary length.
+const LOAD_MAX: f64 = 0.95;
+
+/// Halvings of the interval in which the work of a prompt lies: to a millionth of TTFT.
+const HALVINGS: u32 = 20;
 
 /// The share of ITL that WVA takes for `alpha`.
 const WVA_ALPHA_SHARE: f64 = 0.9;
@@ -57,10 +59,26 @@ pub fn guess(point: &OperatingPoint) -> Coefficients {
     let (input, output) = (point.shape.input().tokens(), point.shape.output().tokens());
     let present = point.present().requests().min(f64::from(point.batch.get()));
 
+    let arrivals = point.arrival.requests_per_second();
+    let variation = point.shape.input_variation().fraction();
+    let busy = 1.0 - (-present).exp();
+    let (mut low, mut high) = (0.0, ttft);
+    for _ in 0..HALVINGS {
+        let work = f64::midpoint(low, high);
+        // An iteration takes ITL; what it would take without prompts is left when those are gone.
+        let load = (arrivals * work).min(LOAD_MAX);
+        let spread = load * work * (1.0 + variation * variation) / (1.0 - load * load);
+        let first = busy * (0.5 + load) * (itl + spread) + itl * (1.0 - load) + work;
+        if first > ttft {
+            high = work;
+        } else {
+            low = work;
+        }
+    }
+    let beta = if input > 0.0 { low / (input * (1.0 + GAMMA_SHARE)) } else { 0.0 };
+    let beta = beta.max(BETA_SHARE_MIN * itl);
+
     let reads = input + f64::midpoint(output, 1.0);
-    let tokens = (1.0 + GAMMA_SHARE) * input - 1.0 - GAMMA_SHARE * reads;
-    let beta_min = BETA_SHARE_MIN * itl;
-    let beta = if tokens > 0.0 { ((ttft - itl) / tokens).max(beta_min) } else { beta_min };
     let work = (input + output) / (output + 1.0) + GAMMA_SHARE * (input + output / 2.0);
     let own = 1.0 + GAMMA_SHARE * reads;
     // Where prompts cost more than ITL has room for, they cannot have cost so much.

@@ -184,9 +184,8 @@ impl Window {
             }
             let step = damped.cholesky()?.solve(&at.gradient);
             let bound = BOUND.ln();
-            let next = (mode + step).zip_map(&start, |next, start| {
-                next.clamp(start - bound, start + bound)
-            });
+            let next = (mode + step)
+                .zip_map(&start, |next, start| next.clamp(start - bound, start + bound));
             match self.normal(free, &next, &start) {
                 Some(found) if found.cost <= at.cost => {
                     at = found;
@@ -291,8 +290,8 @@ impl OperatingPoint {
     /// has not is a point of its own, until it is known which of the two holds.
     fn agrees_with(&self, other: &Self) -> bool {
         let (a, b) = (self.latencies, other.latencies);
-        let far = [(a.ttft, b.ttft), (a.itl, b.itl)]
-            .map(|(a, b)| (a.seconds() / b.seconds()).ln().abs());
+        let far =
+            [(a.ttft, b.ttft), (a.itl, b.itl)].map(|(a, b)| (a.seconds() / b.seconds()).ln().abs());
         far.iter().all(|far| *far < SPLIT_SIGNIFICANT * NOISE)
     }
 
@@ -306,8 +305,7 @@ impl OperatingPoint {
             output: Tokens::new(mix(self.shape.output().tokens(), other.shape.output().tokens()))
                 .unwrap_or(self.shape.output()),
         };
-        let rate =
-            mix(self.arrival.requests_per_second(), other.arrival.requests_per_second());
+        let rate = mix(self.arrival.requests_per_second(), other.arrival.requests_per_second());
         let time = |a: Seconds, b: Seconds| Seconds::new(mix(a.seconds(), b.seconds()));
         let (a, b) = (self.latencies, other.latencies);
         Self {

@@ -420,8 +420,7 @@ impl Learning {
     fn read(input: &Value) -> Self {
         let kept = list(input, "stored_parameters").iter().map(|stored| {
             let of = |name| number(stored, name) / 1000.0;
-            let state =
-                [of("alpha_ms"), of("beta_ms_per_token"), of("gamma_ms_per_token")];
+            let state = [of("alpha_ms"), of("beta_ms_per_token"), of("gamma_ms_per_token")];
             (text(stored, "variant").to_owned(), Kept { state, prior: Prior::Drift, nis: 0.0 })
         });
         Self { namespace: text(input, "namespace").to_owned(), kept: kept.collect() }
@@ -474,8 +473,7 @@ impl Learning {
             (Some(kept), _) => (kept.state, bounds(DEFAULTS)),
             (None, Err(_)) => (DEFAULTS, bounds(DEFAULTS)),
             (None, Ok(SharedCoefficients { alpha, beta, gamma })) => {
-                let guess =
-                    [alpha.seconds(), beta.seconds_per_token(), gamma.seconds_per_token()];
+                let guess = [alpha.seconds(), beta.seconds_per_token(), gamma.seconds_per_token()];
                 (guess, bounds(guess))
             }
         };
