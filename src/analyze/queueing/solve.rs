@@ -219,9 +219,9 @@ impl Model {
         percentile: Percentile,
         arrival: RequestRate,
     ) -> Result<Seconds, Refusal> {
-        self.at(arrival)?;
+        let at = self.at(arrival)?;
         let of = Statistic::Percentile(percentile);
-        Ok(seconds(self.latency(Metric::Ttft, of, arrival.requests_per_second())))
+        Ok(seconds(self.latency(&at, Metric::Ttft, of, arrival.requests_per_second())))
     }
 
     /// The largest rate that keeps all targets.
@@ -233,16 +233,69 @@ impl Model {
         let Some((floor, ceiling)) = self.rate_min().zip(self.rate_max()) else {
             return Err(Refusal::NoWork);
         };
-        let mut rate = ceiling;
-        let mut limit = Limit::Throughput;
-        for (metric, target) in targets.each() {
-            let found = self.rate_of(metric, target, floor, rate)?;
-            if found < rate {
-                rate = found;
-                limit = Limit::Target { metric, target };
+        let (low, high) = (floor.requests_per_second(), ceiling.requests_per_second());
+        let idle = self.slack(targets, low);
+        if let Some(Slack { share, metric, target, latency }) = idle
+            && share < 0.0
+        {
+            return Err(Refusal::IdleFloor { metric, target, idle: latency });
+        }
+        let full = self.slack(targets, high);
+        let (rate, limit) = match (idle, full) {
+            (Some(idle), Some(full)) if full.share < 0.0 => {
+                let (rate, binding) =
+                    self.narrow(targets, End::new(low, &idle), End::new(high, &full));
+                let Slack { metric, target, .. } = binding.unwrap_or(full);
+                (RequestRate::new(rate).unwrap_or(floor), Limit::Target { metric, target })
+            }
+            _ => (ceiling, Limit::Throughput),
+        };
+        Ok(Capacity { rate, limit, at: self.predict(rate.requests_per_second()) })
+    }
+
+    /// What is left up to the target that is nearest at a rate; `None` without a target.
+    fn slack(&self, targets: &Targets, lambda: f64) -> Option<Slack> {
+        let at = self.predict(lambda);
+        targets
+            .each()
+            .map(|(metric, target)| {
+                let latency = self.latency(&at, metric, target.of, lambda);
+                let share = target.limit.seconds() / latency - 1.0;
+                Slack { share, metric, target, latency: seconds(latency) }
+            })
+            .min_by(|a, b| a.share.total_cmp(&b.share))
+    }
+
+    /// The largest rate with slack, between one that has it and one that has not. The latency grows
+    /// with the rate, and its reciprocal is nearly a straight line, because it is a service time over
+    /// `1 - rho`; so false position (the Illinois variant, which keeps the root enclosed) needs few
+    /// steps.
+    fn narrow(&self, targets: &Targets, mut low: End, mut high: End) -> (f64, Option<Slack>) {
+        let mut kept = Kept::Neither;
+        let mut binding = None;
+        for _ in 0..STEPS_MAX {
+            let middle = (low.rate * high.slack - high.rate * low.slack) / (high.slack - low.slack);
+            let Some(slack) = self.slack(targets, middle) else { break };
+            binding = Some(slack);
+            let end = End::new(middle, &slack);
+            if slack.share.abs() < TOLERANCE {
+                return (middle, binding);
+            }
+            if slack.share > 0.0 {
+                low = end;
+                // An end that stays twice would hold the next step back.
+                high.slack *= if kept == Kept::High { 0.5 } else { 1.0 };
+                kept = Kept::High;
+            } else {
+                high = end;
+                low.slack *= if kept == Kept::Low { 0.5 } else { 1.0 };
+                kept = Kept::Low;
+            }
+            if high.rate - low.rate < TOLERANCE * low.rate {
+                break;
             }
         }
-        Ok(Capacity { rate, limit, at: self.predict(rate.requests_per_second()) })
+        (low.rate, binding)
     }
 
     /// What the replica does at the utilisation of a slowdown: `1 - 1/k` of what a full batch
@@ -257,62 +310,16 @@ impl Model {
         (lambda > 0.0 && lambda.is_finite()).then(|| self.predict(lambda))
     }
 
-    /// The latency that a target speaks of, at a rate that the model answers for.
-    fn latency(&self, metric: Metric, statistic: Statistic, lambda: f64) -> f64 {
-        let at = self.predict(lambda);
-        match (metric, statistic) {
-            (Metric::Ttft, Statistic::Mean) => self.sized_ttft(&at).seconds(),
+    /// The latency that a target speaks of, at a rate of which the means are known.
+    fn latency(&self, at: &Prediction, metric: Metric, of: Statistic, lambda: f64) -> f64 {
+        match (metric, of) {
+            (Metric::Ttft, Statistic::Mean) => self.sized_ttft(at).seconds(),
             (Metric::Ttft, Statistic::Percentile(percentile)) => {
                 let spread = self.spread(&self.service.steady(lambda), lambda);
-                self.sized_ttft(&at).seconds() * spread.factor(percentile)
+                self.sized_ttft(at).seconds() * spread.factor(percentile)
             }
             (Metric::Itl, Statistic::Mean | Statistic::Percentile(_)) => at.itl.seconds(),
         }
-    }
-
-    /// The largest rate between two that keeps one target. The latency grows with the rate, and
-    /// its reciprocal is nearly a straight line, because it is a service time over `1 - rho`; so
-    /// false position (the Illinois variant, which keeps the root enclosed) needs few steps.
-    fn rate_of(
-        &self,
-        metric: Metric,
-        target: LatencyTarget,
-        floor: RequestRate,
-        ceiling: RequestRate,
-    ) -> Result<RequestRate, Refusal> {
-        let goal = target.limit.seconds();
-        let excess = |lambda: f64| goal / self.latency(metric, target.of, lambda) - 1.0;
-        let (mut low, mut high) = (floor.requests_per_second(), ceiling.requests_per_second());
-        let (mut at_low, mut at_high) = (excess(low), excess(high));
-        if at_low < 0.0 || goal <= 0.0 {
-            let idle = Seconds::new(self.latency(metric, target.of, low)).unwrap_or_default();
-            return Err(Refusal::IdleFloor { metric, target, idle });
-        }
-        if at_high >= 0.0 {
-            return Ok(ceiling);
-        }
-        let mut kept = Kept::Neither;
-        for _ in 0..STEPS_MAX {
-            let middle = (low * at_high - high * at_low) / (at_high - at_low);
-            let value = excess(middle);
-            if value.abs() < TOLERANCE {
-                return Ok(RequestRate::new(middle).unwrap_or(floor));
-            }
-            if value > 0.0 {
-                (low, at_low) = (middle, value);
-                // An end that stays twice would hold the next step back.
-                at_high *= if kept == Kept::High { 0.5 } else { 1.0 };
-                kept = Kept::High;
-            } else {
-                (high, at_high) = (middle, value);
-                at_low *= if kept == Kept::Low { 0.5 } else { 1.0 };
-                kept = Kept::Low;
-            }
-            if high - low < TOLERANCE * low {
-                break;
-            }
-        }
-        Ok(RequestRate::new(low).unwrap_or(floor))
     }
 
     /// The rate at which a full batch is finished.
@@ -407,6 +414,28 @@ impl Model {
             waiting: at.waits,
             idle: at.empty,
         })
+    }
+}
+
+/// What is left up to a target.
+#[derive(Clone, Copy)]
+struct Slack {
+    /// How much more the latency could be, as a share of it; negative when it is missed.
+    share: f64,
+    metric: Metric,
+    target: LatencyTarget,
+    latency: Seconds,
+}
+
+/// One end of the interval in which a rate lies.
+struct End {
+    rate: f64,
+    slack: f64,
+}
+
+impl End {
+    const fn new(rate: f64, slack: &Slack) -> Self {
+        Self { rate, slack: slack.share }
     }
 }
 
