@@ -3,6 +3,8 @@
 pub mod ballot;
 pub mod capacity;
 pub mod engine_args;
+pub mod queueing;
 pub mod saturation;
 pub mod throughput;
 pub mod tokens;
+pub mod tuner;

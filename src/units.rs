@@ -82,6 +82,8 @@ quantities! {
     TokenRate, tokens_per_second;
     /// A number of requests; fractional, because averages are.
     Requests, requests;
+    /// Time that a model spends on one token.
+    TimePerToken, seconds_per_token;
     /// Requests arriving or finishing in a unit of time.
     RequestRate, requests_per_second;
     /// A share of a whole. Usually at most 1, but a sum of shares may be more.
@@ -98,6 +100,13 @@ impl Fraction {
 }
 
 impl Seconds {
+    /// A whole number of seconds, for constants.
+    #[must_use]
+    pub const fn literal(seconds: u32) -> Self {
+        // Not `f64::from`, which is not const.
+        Self(seconds as f64)
+    }
+
     /// The length of a span of wall-clock time; `None` when it is negative.
     #[must_use]
     pub fn from_span(span: jiff::SignedDuration) -> Option<Self> {

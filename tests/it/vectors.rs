@@ -11,6 +11,7 @@
 
 mod ballot;
 mod engine_args;
+mod queueing;
 mod saturation;
 mod throughput;
 mod tokens;
@@ -46,8 +47,11 @@ const ORIGINALS: [&str; 3] = ["wva", "cluster-autoscaler", "seldon"];
 /// Each file that can be run, by folder and name without extension.
 const READERS: &[(&str, &str, Reader)] = &[
     ("wva", "ballot", ballot::ballot),
+    ("wva", "ekf_tuner", queueing::tuner),
     ("wva", "engine_args", engine_args::containers),
     ("wva", "pipeline_v1", saturation::pipeline),
+    ("wva", "queue_solver", queueing::solver),
+    ("wva", "queueing_model_analyzer", queueing::analyzer),
     ("wva", "saturation_v1", saturation::analyzer),
     ("wva", "saturation_v2_model", tokens::cycles),
     ("wva", "saturation_v2_replica", tokens::replica),

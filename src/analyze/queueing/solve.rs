@@ -1,0 +1,458 @@
+//! Latencies at a rate, and the largest rate that keeps targets.
+
+use crate::analyze::queueing::chain::{Service, Steady};
+use crate::analyze::queueing::explain::Refusal;
+use crate::analyze::queueing::slo::{LatencyTarget, Percentile, Slowdown, Statistic, Targets};
+use crate::analyze::queueing::tail::{Gated, Spread};
+use crate::analyze::queueing::{Coefficients, Convention, Room, Shape};
+use crate::units::{Fraction, RequestRate, Requests, Seconds};
+
+/// The share of the highest service rate up to which the model is asked: at the rate itself the
+/// queue has no stationary length that the coefficients could predict.
+const RATE_MAX_SHARE: f64 = 0.999;
+
+/// The share of the rate of a lone request that stands for an idle replica.
+const RATE_MIN_SHARE: f64 = 0.001;
+
+/// How near to the target the latency at the rate that is found is, as a share of it. A rate is
+/// published with three digits.
+const TOLERANCE: f64 = 1e-7;
+
+/// More steps than this no search needs: bisection alone narrows an interval to `2^-60` of it.
+const STEPS_MAX: u32 = 60;
+
+/// How the latencies at a rate are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Solver {
+    /// The finite birth-death chain: requests beyond the batch wait, and those beyond the queue
+    /// are lost.
+    #[default]
+    Chain,
+    /// The closed form `T = alpha / (1 - rho)` with `rho = lambda * (O + 1) * delta`, from Little's
+    /// law with the mean alone. It knows no queue, so it holds only while the batch has room.
+    ClosedForm,
+}
+
+/// Which latency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    /// Time to the first token.
+    Ttft,
+    /// Time between tokens.
+    Itl,
+}
+
+/// What a replica does at an arrival rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// Requests that are finished; less than arrive where some are lost.
+    pub throughput: RequestRate,
+    /// Mean time from arrival to the last token.
+    pub response: Seconds,
+    /// Mean wait for a place in the batch.
+    pub wait: Seconds,
+    /// Mean number of requests in the batch.
+    pub in_service: Requests,
+    /// Mean time from a place in the batch to the first token.
+    pub prefill: Seconds,
+    /// Mean time to first token.
+    pub ttft: Seconds,
+    /// Mean time between tokens.
+    pub itl: Seconds,
+    /// The share of the places in the batch that is taken.
+    pub batch_use: Fraction,
+    /// The share of requests that have to wait for a place.
+    pub waiting: Fraction,
+    /// The share of time in which there is no request.
+    pub idle: Fraction,
+}
+
+/// The queueing model of one replica under one kind of request.
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    service: Service,
+    /// `prefill(n) = prefill + n * prefill_slope`.
+    prefill: f64,
+    prefill_slope: f64,
+    /// `decode(n) = decode + n * delta`.
+    decode: f64,
+    delta: f64,
+    coefficients: Coefficients,
+    shape: Shape,
+    solver: Solver,
+    convention: Convention,
+}
+
+/// The largest rate that keeps targets, and what binds it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Capacity {
+    /// The rate that one replica can take.
+    pub rate: RequestRate,
+    /// What a higher rate would break.
+    pub limit: Limit,
+    /// What the replica does at that rate.
+    pub at: Prediction,
+}
+
+/// What keeps a replica from taking more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// A latency target.
+    Target {
+        /// Of which latency.
+        metric: Metric,
+        /// The target.
+        target: LatencyTarget,
+    },
+    /// The rate at which a full batch is finished.
+    Throughput,
+}
+
+// === impl Model ===
+
+impl Model {
+    /// The model of one replica.
+    #[must_use]
+    pub fn new(coefficients: Coefficients, shape: Shape, room: Room) -> Self {
+        Self::under(Convention::Plimsoll, coefficients, shape, room)
+    }
+
+    /// The same, by the definitions of a convention.
+    #[must_use]
+    pub fn under(
+        convention: Convention,
+        coefficients: Coefficients,
+        shape: Shape,
+        room: Room,
+    ) -> Self {
+        let Coefficients { alpha, beta_prefill, beta_decode, gamma } = coefficients;
+        let (alpha, gamma) = (alpha.seconds(), gamma.seconds_per_token());
+        let beta = [beta_prefill.seconds_per_token(), beta_decode.seconds_per_token()];
+        let (input, output) = (shape.input().tokens(), shape.output().tokens());
+        let delta =
+            (beta[0] * input + beta[1] * output) / (output + 1.0) + gamma * (input + output / 2.0);
+        let context = match convention {
+            Convention::Plimsoll => input + f64::midpoint(output, 1.0),
+            Convention::Wva => input + output / 2.0,
+        };
+        let (prefill, prefill_slope) = if convention == Convention::Wva && input <= 0.0 {
+            (0.0, 0.0)
+        } else {
+            (alpha + (beta[0] + gamma) * input, delta)
+        };
+        let decode = alpha + beta[1] + gamma * context;
+        let service = Service {
+            s0: prefill + output * decode,
+            s1: prefill_slope + output * delta,
+            batch: room.batch.get(),
+            queue: room.queue,
+        };
+        let solver = Solver::Chain;
+        Self {
+            service,
+            prefill,
+            prefill_slope,
+            decode,
+            delta,
+            coefficients,
+            shape,
+            solver,
+            convention,
+        }
+    }
+
+    /// The same model, solved in this way.
+    #[must_use]
+    pub fn solved_by(self, solver: Solver) -> Self {
+        Self { solver, ..self }
+    }
+
+    /// The largest rate that the model answers for; `None` when iterations take no time, so that
+    /// nothing limits it.
+    #[must_use]
+    pub fn rate_max(&self) -> Option<RequestRate> {
+        RequestRate::new(RATE_MAX_SHARE * self.saturated())
+    }
+
+    /// The rate that stands for an idle replica; `None` when iterations take no time.
+    #[must_use]
+    pub fn rate_min(&self) -> Option<RequestRate> {
+        RequestRate::new(RATE_MIN_SHARE * self.service.rate(1))
+    }
+
+    /// What the replica does at this arrival rate.
+    ///
+    /// # Errors
+    ///
+    /// Refuses a rate of nothing, at which no request has a latency, and a rate above
+    /// [`Model::rate_max`], at which the queue grows without end.
+    pub fn at(&self, arrival: RequestRate) -> Result<Prediction, Refusal> {
+        let lambda = arrival.requests_per_second();
+        if lambda <= 0.0 {
+            return Err(Refusal::Idle);
+        }
+        if let Some(max) = self.rate_max()
+            && arrival > max
+        {
+            return Err(Refusal::Overload { arrival, max });
+        }
+        Ok(self.predict(lambda))
+    }
+
+    /// The mean TTFT that targets are compared with. Only WVA's differs from
+    /// [`Prediction::ttft`].
+    #[must_use]
+    pub fn sized_ttft(&self, at: &Prediction) -> Seconds {
+        match self.convention {
+            Convention::Plimsoll => at.ttft,
+            Convention::Wva => at.ttft + at.itl,
+        }
+    }
+
+    /// The time within which a share of the requests gets its first token.
+    ///
+    /// # Errors
+    ///
+    /// Refuses the rates that [`Model::at`] refuses.
+    pub fn ttft_within(
+        &self,
+        percentile: Percentile,
+        arrival: RequestRate,
+    ) -> Result<Seconds, Refusal> {
+        let at = self.at(arrival)?;
+        let of = Statistic::Percentile(percentile);
+        Ok(seconds(self.latency(&at, Metric::Ttft, of, arrival.requests_per_second())))
+    }
+
+    /// The largest rate that keeps all targets.
+    ///
+    /// # Errors
+    ///
+    /// Refuses a target that an idle replica misses already: no number of replicas meets it.
+    pub fn rate_for(&self, targets: &Targets) -> Result<Capacity, Refusal> {
+        let Some((floor, ceiling)) = self.rate_min().zip(self.rate_max()) else {
+            return Err(Refusal::NoWork);
+        };
+        let (low, high) = (floor.requests_per_second(), ceiling.requests_per_second());
+        let idle = self.slack(targets, low);
+        if let Some(Slack { share, metric, target, latency }) = idle
+            && share < 0.0
+        {
+            return Err(Refusal::IdleFloor { metric, target, idle: latency });
+        }
+        let full = self.slack(targets, high);
+        let (rate, limit) = match (idle, full) {
+            (Some(idle), Some(full)) if full.share < 0.0 => {
+                let (rate, binding) =
+                    self.narrow(targets, End::new(low, &idle), End::new(high, &full));
+                let Slack { metric, target, .. } = binding.unwrap_or(full);
+                (RequestRate::new(rate).unwrap_or(floor), Limit::Target { metric, target })
+            }
+            _ => (ceiling, Limit::Throughput),
+        };
+        Ok(Capacity { rate, limit, at: self.predict(rate.requests_per_second()) })
+    }
+
+    /// What is left up to the target that is nearest at a rate; `None` without a target.
+    fn slack(&self, targets: &Targets, lambda: f64) -> Option<Slack> {
+        let at = self.predict(lambda);
+        targets
+            .each()
+            .map(|(metric, target)| {
+                let latency = self.latency(&at, metric, target.of, lambda);
+                let share = target.limit.seconds() / latency - 1.0;
+                Slack { share, metric, target, latency: seconds(latency) }
+            })
+            .min_by(|a, b| a.share.total_cmp(&b.share))
+    }
+
+    /// The largest rate with slack, between one that has it and one that has not. The latency grows
+    /// with the rate, and its reciprocal is nearly a straight line, because it is a service time over
+    /// `1 - rho`; so false position (the Illinois variant, which keeps the root enclosed) needs few
+    /// steps.
+    fn narrow(&self, targets: &Targets, mut low: End, mut high: End) -> (f64, Option<Slack>) {
+        let mut kept = Kept::Neither;
+        let mut binding = None;
+        for _ in 0..STEPS_MAX {
+            let middle = (low.rate * high.slack - high.rate * low.slack) / (high.slack - low.slack);
+            let Some(slack) = self.slack(targets, middle) else { break };
+            binding = Some(slack);
+            let end = End::new(middle, &slack);
+            if slack.share.abs() < TOLERANCE {
+                return (middle, binding);
+            }
+            if slack.share > 0.0 {
+                low = end;
+                // An end that stays twice would hold the next step back.
+                high.slack *= if kept == Kept::High { 0.5 } else { 1.0 };
+                kept = Kept::High;
+            } else {
+                high = end;
+                low.slack *= if kept == Kept::Low { 0.5 } else { 1.0 };
+                kept = Kept::Low;
+            }
+            if high.rate - low.rate < TOLERANCE * low.rate {
+                break;
+            }
+        }
+        (low.rate, binding)
+    }
+
+    /// What the replica does at the utilisation of a slowdown: `1 - 1/k` of what a full batch
+    /// finishes, or for the closed form of what an endless one does. `None` when nothing limits
+    /// that.
+    pub(super) fn slowed(&self, slowdown: Slowdown) -> Option<Prediction> {
+        let most = match self.solver {
+            Solver::Chain => self.saturated(),
+            Solver::ClosedForm => 1.0 / ((self.shape.output().tokens() + 1.0) * self.delta),
+        };
+        let lambda = slowdown.utilisation().fraction() * most;
+        (lambda > 0.0 && lambda.is_finite()).then(|| self.predict(lambda))
+    }
+
+    /// The latency that a target speaks of, at a rate of which the means are known.
+    fn latency(&self, at: &Prediction, metric: Metric, of: Statistic, lambda: f64) -> f64 {
+        match (metric, of) {
+            (Metric::Ttft, Statistic::Mean) => self.sized_ttft(at).seconds(),
+            (Metric::Ttft, Statistic::Percentile(percentile)) => {
+                let spread = self.spread(&self.service.steady(lambda), lambda);
+                self.sized_ttft(at).seconds() * spread.factor(percentile)
+            }
+            (Metric::Itl, Statistic::Mean | Statistic::Percentile(_)) => at.itl.seconds(),
+        }
+    }
+
+    /// The rate at which a full batch is finished.
+    fn saturated(&self) -> f64 {
+        match self.solver {
+            Solver::Chain => self.service.rate(self.service.batch),
+            Solver::ClosedForm => {
+                let batch = f64::from(self.service.batch);
+                let iterations = self.shape.output().tokens() + 1.0;
+                batch / (iterations * (self.alpha() + batch * self.delta))
+            }
+        }
+    }
+
+    /// Whether an iteration takes time whatever is in it.
+    pub(super) fn takes_time(&self) -> bool {
+        self.coefficients.alpha > Seconds::ZERO
+    }
+
+    fn alpha(&self) -> f64 {
+        self.coefficients.alpha.seconds()
+    }
+
+    /// [`Model::at`] without its checks.
+    fn predict(&self, lambda: f64) -> Prediction {
+        match self.solver {
+            Solver::Chain => self.by_chain(lambda),
+            Solver::ClosedForm => self.by_closed_form(lambda),
+        }
+    }
+
+    fn by_chain(&self, lambda: f64) -> Prediction {
+        let steady = self.service.steady(lambda);
+        let Steady { throughput, in_service, present, empty, waits } = steady;
+        let response = present / throughput;
+        let served = in_service / throughput;
+        let wait = (response - served).max(0.0);
+        let prefill = self.prefill + in_service * self.prefill_slope;
+        let itl = (served - prefill) / self.shape.output().tokens();
+        let first = match self.convention {
+            Convention::Plimsoll => self.spread(&steady, lambda).mean - wait,
+            Convention::Wva => prefill,
+        };
+        Prediction {
+            throughput: RequestRate::new(throughput).unwrap_or_default(),
+            response: seconds(response),
+            wait: seconds(wait),
+            in_service: Requests::new(in_service).unwrap_or_default(),
+            prefill: seconds(first),
+            ttft: seconds(wait + first),
+            itl: seconds(itl),
+            batch_use: share(in_service / f64::from(self.service.batch)),
+            waiting: share(waits),
+            idle: share(empty),
+        }
+    }
+
+    fn by_closed_form(&self, lambda: f64) -> Prediction {
+        let output = self.shape.output().tokens();
+        let rho = lambda * (output + 1.0) * self.delta;
+        let iteration = self.alpha() / (1.0 - rho);
+        let in_service = lambda * (output + 1.0) * iteration;
+        let prefill = iteration + self.prefill - self.alpha();
+        let itl = iteration + self.decode - self.alpha();
+        Prediction {
+            throughput: RequestRate::new(lambda).unwrap_or_default(),
+            response: seconds(prefill + output * itl),
+            wait: Seconds::ZERO,
+            in_service: Requests::new(in_service).unwrap_or_default(),
+            prefill: seconds(prefill),
+            ttft: seconds(prefill),
+            itl: seconds(itl),
+            batch_use: share(in_service / f64::from(self.service.batch)),
+            waiting: Fraction::ZERO,
+            idle: share((-in_service).exp()),
+        }
+    }
+
+    /// How TTFT spreads at a rate.
+    fn spread(&self, at: &Steady, lambda: f64) -> Spread {
+        let Coefficients { alpha, beta_prefill, beta_decode, gamma } = self.coefficients;
+        let (input, output) = (self.shape.input().tokens(), self.shape.output().tokens());
+        let context = gamma.seconds_per_token() * (input + output / 2.0);
+        let decoding = at.in_service * output / (output + 1.0);
+        let cost = beta_decode.seconds_per_token() + context;
+        Spread::of(&Gated {
+            lambda,
+            base: alpha.seconds() + decoding * cost,
+            prompt: (beta_prefill.seconds_per_token() + gamma.seconds_per_token()) * input,
+            prompt_variation: self.shape.input_variation().fraction(),
+            wait: ((at.present - at.in_service) / at.throughput).max(0.0),
+            waiting: at.waits,
+            idle: at.empty,
+        })
+    }
+}
+
+/// What is left up to a target.
+#[derive(Clone, Copy)]
+struct Slack {
+    /// How much more the latency could be, as a share of it; negative when it is missed.
+    share: f64,
+    metric: Metric,
+    target: LatencyTarget,
+    latency: Seconds,
+}
+
+/// One end of the interval in which a rate lies.
+struct End {
+    rate: f64,
+    slack: f64,
+}
+
+impl End {
+    const fn new(rate: f64, slack: &Slack) -> Self {
+        Self { rate, slack: slack.share }
+    }
+}
+
+/// Which end of an interval the last step left where it was.
+#[derive(Clone, Copy, PartialEq)]
+enum Kept {
+    Neither,
+    Low,
+    High,
+}
+
+/// A time that rounding may have put just below zero.
+fn seconds(value: f64) -> Seconds {
+    Seconds::new(value.clamp(0.0, f64::MAX)).unwrap_or_default()
+}
+
+/// A share that rounding may have put just outside.
+fn share(value: f64) -> Fraction {
+    Fraction::new(value.clamp(0.0, 1.0)).unwrap_or_default()
+}

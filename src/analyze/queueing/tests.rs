@@ -1,0 +1,315 @@
+//! The model against its sources.
+
+mod engine;
+
+use proptest::prelude::{prop_assert, proptest};
+
+use super::*;
+use crate::analyze::capacity::Confidence;
+use crate::fleet::{Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName};
+use crate::units::{CostPerHour, Replicas, RequestRate};
+
+fn seconds(value: f64) -> Seconds {
+    Seconds::new(value).unwrap()
+}
+
+fn rate(per_second: f64) -> RequestRate {
+    RequestRate::new(per_second).unwrap()
+}
+
+fn micros(value: f64) -> TimePerToken {
+    TimePerToken::new(value / 1e6).unwrap()
+}
+
+fn shape(input: f64, output: f64) -> Shape {
+    let lengths =
+        Lengths { input: Tokens::new(input).unwrap(), output: Tokens::new(output).unwrap() };
+    Shape::new(lengths).unwrap()
+}
+
+/// The example of the sources: alpha 5 ms, beta 50 us, gamma 50 ns, 512 tokens in and 128 out.
+fn m1() -> Coefficients {
+    SharedCoefficients { alpha: seconds(5e-3), beta: micros(50.0), gamma: micros(0.05) }.into()
+}
+
+fn model() -> Model {
+    Model::new(m1(), shape(512.0, 128.0), Room::default())
+}
+
+fn mean(limit: f64) -> LatencyTarget {
+    LatencyTarget { limit: seconds(limit), of: Statistic::Mean }
+}
+
+/// Asserts that a number is as it is written, to its last digit.
+fn assert_near(found: f64, wanted: f64, slack: f64) {
+    assert!((found - wanted).abs() <= slack, "{found}, not {wanted}");
+}
+
+#[test]
+fn the_closed_form_is_alpha_over_what_is_left() {
+    let closed = model().solved_by(Solver::ClosedForm);
+    for (arrival, itl, ttft) in
+        [(1.0, 5.264, 30.811), (5.0, 6.166, 31.713), (10.0, 7.857, 33.403), (20.0, 17.580, 43.127)]
+    {
+        let at = closed.at(rate(arrival)).unwrap();
+        assert_near(1000.0 * at.ttft.seconds(), ttft, 6e-4);
+        // The source lists ITL without the last half token of context, 0.003 ms.
+        assert_near(1000.0 * at.itl.seconds(), itl, 0.08);
+    }
+}
+
+/// The worked example of the documentation.
+#[test]
+fn a_slowdown_of_three_allows_what_the_closed_form_says() {
+    let closed = model().solved_by(Solver::ClosedForm);
+    let slo = inferred(closed);
+    assert_near(1000.0 * slo.targets.ttft.unwrap().limit.seconds(), 40.6256, 1e-9);
+    assert_near(1000.0 * slo.targets.itl.unwrap().seconds(), 15.078_825, 1e-9);
+    for (k, per_second) in [(2.0, 13.9996), (3.0, 18.6662), (5.0, 22.3994)] {
+        let slowdown = Slowdown::new(k).unwrap();
+        let infer = Infer { slowdown, ..Infer::default() };
+        let slo = resolve(&Targets::default(), &infer, &[closed], &Observed::default()).unwrap();
+        let found = closed.rate_for(&slo.targets).unwrap();
+        assert_near(found.rate.requests_per_second(), per_second, 1e-4);
+    }
+}
+
+fn inferred(model: Model) -> Slo {
+    resolve(&Targets::default(), &Infer::default(), &[model], &Observed::default()).unwrap()
+}
+
+#[test]
+fn a_slowdown_of_three_allows_two_thirds_of_what_a_full_batch_finishes() {
+    let slo = inferred(model());
+    let found = model().rate_for(&slo.targets).unwrap();
+    let full = model().rate_max().unwrap().requests_per_second() / 0.999;
+    assert_near(found.rate.requests_per_second(), full * 2.0 / 3.0, 1e-3);
+    assert_near(found.rate.requests_per_second(), 17.373, 1e-3);
+}
+
+#[test]
+fn one_definition_of_ttft_costs_less_than_half_of_the_replicas_of_wva() {
+    let slo = inferred(model().solved_by(Solver::ClosedForm));
+    let wva = Model::under(Convention::Wva, m1(), shape(512.0, 128.0), Room::default());
+    let wva = wva.rate_for(&slo.targets).unwrap().rate.requests_per_second();
+    assert_near(wva, 8.25278, 1e-4);
+    let ours = model().rate_for(&inferred(model()).targets).unwrap();
+    assert!(ours.rate.requests_per_second() > 2.1 * wva);
+}
+
+#[test]
+fn the_chain_of_an_endless_batch_has_a_closed_mean() {
+    // A negative binomial distribution: n = (lambda s0 + rho) / (1 - rho).
+    let room = Room { batch: NonZeroU32::new(4000).unwrap(), queue: 0 };
+    let model = Model::new(m1(), shape(512.0, 128.0), room);
+    let at = model.at(rate(20.0)).unwrap();
+    let delta = 50e-6 * 640.0 / 129.0 + 50e-9 * 576.0;
+    let rho = 20.0 * 129.0 * delta;
+    let s0 = 129.0 * 5e-3 + 50.05e-6 * 512.0 + 128.0 * (50e-6 + 50e-9 * 576.5);
+    assert_near(at.in_service.requests(), (20.0 * s0 + rho) / (1.0 - rho), 1e-6);
+    assert_eq!(at.wait, Seconds::ZERO);
+}
+
+#[test]
+fn a_target_below_the_idle_latency_is_a_verdict() {
+    let targets = Targets { ttft: Some(mean(0.010)), itl: None };
+    let refusal = model().rate_for(&targets).unwrap_err();
+    assert!(matches!(refusal, Refusal::IdleFloor { metric: Metric::Ttft, .. }));
+    assert_eq!(
+        refusal.to_string(),
+        "no number of replicas keeps TTFT at a mean of 10.0 ms: an idle replica takes 30.6 ms"
+    );
+}
+
+#[test]
+fn a_target_that_nothing_reaches_leaves_the_throughput() {
+    let targets = Targets { ttft: Some(mean(1000.0)), itl: Some(seconds(1000.0)) };
+    let capacity = model().rate_for(&targets).unwrap();
+    assert_eq!(capacity.limit, Limit::Throughput);
+    assert_eq!(Some(capacity.rate), model().rate_max());
+}
+
+#[test]
+fn nothing_and_too_much_have_no_latency() {
+    assert_eq!(model().at(RequestRate::ZERO), Err(Refusal::Idle));
+    assert!(matches!(model().at(rate(30.0)), Err(Refusal::Overload { .. })));
+}
+
+#[test]
+fn a_replica_with_one_place_has_a_latency() {
+    let room = Room { batch: NonZeroU32::MIN, queue: 0 };
+    let model = Model::new(m1(), shape(512.0, 128.0), room);
+    let at = model.at(rate(1.0)).unwrap();
+    // Erlang's loss formula with one server: the share a / (1 + a) is lost.
+    let load = 1.0 / model.rate_max().unwrap().requests_per_second() * 0.999;
+    assert_near(at.throughput.requests_per_second(), 1.0 / (1.0 + load), 1e-9);
+}
+
+// === variants of a model ===
+
+fn variant(name: &str, arrivals: &[f64], replicas: u32) -> VariantLoad {
+    let namespace = Namespace::new("shop").unwrap();
+    let key = VariantKey { namespace, variant: VariantName::new(name).unwrap() };
+    let loads = arrivals.iter().enumerate().map(|(index, arrival)| ReplicaLoad {
+        replica: ReplicaKey {
+            variant: key.clone(),
+            replica: ReplicaName::new(&format!("{name}-{index}")).unwrap(),
+            incarnation: None,
+        },
+        arrival: rate(*arrival),
+        shape: Some(shape(512.0, 128.0)),
+        ttft: Some(seconds(0.035)),
+        itl: Some(seconds(0.010)),
+        batch: None,
+    });
+    VariantLoad {
+        loads: loads.collect(),
+        key,
+        role: Role::Both,
+        cost: CostPerHour::ZERO,
+        replicas: Replicas::saturating(replicas),
+        pending: Replicas::ZERO,
+        learned: Some((m1(), Confidence::Measured)),
+    }
+}
+
+fn sized(analysis: &Analysis, index: usize) -> u32 {
+    match analysis.variants[index].sizing {
+        Sizing::Sized { needed, .. } => needed.count(),
+        Sizing::Unsized(why) => panic!("{why}"),
+    }
+}
+
+#[test]
+fn what_is_missing_is_required_and_said() {
+    let analysis = analyze(&[variant("a", &[20.0, 25.0], 2)], &Policy::default());
+    assert_eq!(sized(&analysis, 0), 3);
+    let total = analysis.report.total;
+    let per_replica = analysis.report.variants[0].per_replica.unwrap().amount();
+    assert_near(total.demand.amount(), 45.0, 1e-9);
+    assert_near(total.required.amount(), 45.0 - 2.0 * per_replica, 1e-9);
+    assert_eq!(
+        analysis.variants[0].sizing.to_string(),
+        "45.000 requests/s arrive and one replica takes 17.373 requests/s, where TTFT reaches a \
+         mean of 73.0 ms, so 3 replicas are needed"
+    );
+    assert_eq!(
+        analysis.slo.unwrap().to_string(),
+        "TTFT up to a mean of 73.0 ms, ITL up to a mean of 14.4 ms, from iterations that take 3.0 \
+         times the idle one"
+    );
+}
+
+#[test]
+fn what_is_too_much_is_spare() {
+    let analysis = analyze(&[variant("a", &[5.0, 5.0, 5.0], 3)], &Policy::default());
+    assert_eq!(sized(&analysis, 0), 1);
+    let total = analysis.report.total;
+    assert_near(total.required.amount(), 0.0, 0.0);
+    assert_near(total.spare.amount(), total.supply.amount() - 15.0, 1e-9);
+}
+
+#[test]
+fn an_idle_variant_is_sized_for_the_requests_of_the_others() {
+    let variants = [variant("a", &[10.0], 1), variant("b", &[], 1)];
+    let analysis = analyze(&variants, &Policy::default());
+    assert!(analysis.report.variants[1].per_replica.is_some());
+    assert_eq!(analysis.report.variants[1].confidence, Confidence::Remembered);
+    let wva = Policy { convention: Convention::Wva, ..Policy::default() };
+    let analysis = analyze(&variants, &wva);
+    assert_eq!(analysis.variants[1].sizing, Sizing::Unsized(Unsized::NoTraffic));
+}
+
+#[test]
+fn a_replica_without_means_says_nothing_about_the_others() {
+    let mut silent = variant("a", &[10.0, 10.0], 2);
+    let means = aggregate(Convention::Plimsoll, &silent.loads);
+    silent.loads[1].shape = None;
+    silent.loads[1].ttft = None;
+    silent.loads[1].itl = None;
+    assert_eq!(aggregate(Convention::Plimsoll, &silent.loads), means);
+    let halved = aggregate(Convention::Wva, &silent.loads);
+    assert_near(halved.itl.unwrap().seconds(), 0.005, 1e-12);
+}
+
+#[test]
+fn a_variant_of_which_nothing_is_known_is_in_no_sum() {
+    let mut unlearned = variant("b", &[10.0], 1);
+    unlearned.learned = None;
+    let analysis = analyze(&[variant("a", &[10.0], 1), unlearned], &Policy::default());
+    assert_eq!(analysis.variants[1].sizing, Sizing::Unsized(Unsized::NotLearned));
+    assert_near(analysis.report.total.demand.amount(), 10.0, 1e-9);
+}
+
+#[test]
+fn an_objective_that_nobody_can_meet_asks_for_no_replica() {
+    let targets = Targets { ttft: Some(mean(0.001)), itl: None };
+    let policy = Policy { targets, ..Policy::default() };
+    let analysis = analyze(&[variant("a", &[500.0], 1)], &policy);
+    let Sizing::Unsized(Unsized::Refused(Refusal::IdleFloor { .. })) = analysis.variants[0].sizing
+    else {
+        panic!("{:?}", analysis.variants[0].sizing)
+    };
+    assert_near(analysis.report.total.required.amount(), 0.0, 0.0);
+}
+
+#[test]
+fn roles_answer_for_their_own_latency() {
+    let prefill = VariantLoad { role: Role::Prefill, ..variant("p", &[10.0], 1) };
+    let decode = VariantLoad { role: Role::Decode, ..variant("d", &[10.0], 1) };
+    let analysis = analyze(&[prefill, decode], &Policy::default());
+    let limits: Vec<Metric> = analysis
+        .variants
+        .iter()
+        .filter_map(|variant| match variant.sizing {
+            Sizing::Sized {
+                capacity: Capacity { limit: Limit::Target { metric, .. }, .. },
+                ..
+            } => Some(metric),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(limits, [Metric::Itl, Metric::Ttft]);
+    assert_eq!(analysis.report.roles.len(), 2);
+}
+
+#[test]
+fn what_is_observed_counts_up_to_its_cap_before_anything_is_learned() {
+    let observed = Observed { ttft: Some(seconds(20.0)), itl: Some(seconds(0.040)) };
+    let slo = resolve(&Targets::default(), &Infer::default(), &[], &observed).unwrap();
+    assert_eq!(slo.targets.ttft.unwrap().limit, seconds(10.0));
+    assert_near(slo.targets.itl.unwrap().seconds(), 0.06, 1e-12);
+    assert_eq!(resolve(&Targets::default(), &Infer::default(), &[], &Observed::default()), None);
+}
+
+proptest! {
+    #[test]
+    fn latency_grows_with_the_rate_and_capacity_keeps_the_target(
+        alpha in 1.0..30.0_f64, beta in 5.0..200.0_f64, gamma in 0.005..0.5_f64,
+        input in 10.0..8000.0_f64, output in 2.0..2000.0_f64, batch in 2_u32..300, share in 0.05..0.9_f64,
+    ) {
+        let coefficients = SharedCoefficients {
+            alpha: seconds(alpha / 1000.0), beta: micros(beta), gamma: micros(gamma),
+        };
+        let room = Room { batch: NonZeroU32::new(batch).unwrap(), queue: 100 };
+        let model = Model::new(coefficients.into(), shape(input, output), room);
+        let max = model.rate_max().unwrap().requests_per_second();
+        let at = |share: f64| model.at(rate(share * max)).unwrap();
+        let (low, high) = (at(share * 0.9), at(share));
+        prop_assert!(low.ttft <= high.ttft);
+        prop_assert!(low.in_service < high.in_service);
+        let limit = high.ttft;
+        let targets = Targets { ttft: Some(LatencyTarget { limit, of: Statistic::Mean }), itl: None };
+        let found = model.rate_for(&targets).unwrap();
+        prop_assert!((found.at.ttft.seconds() / limit.seconds() - 1.0).abs() < 1e-5);
+    }
+
+    #[test]
+    fn more_arrivals_never_need_fewer_replicas(a in 0.1..200.0_f64, more in 0.0..100.0_f64) {
+        let policy = Policy {
+            targets: Targets { ttft: Some(mean(0.040)), itl: Some(seconds(0.015)) }, ..Policy::default()
+        };
+        let of = |arrival| sized(&analyze(&[variant("a", &[arrival], 1)], &policy), 0);
+        prop_assert!(of(a) <= of(a + more));
+    }
+}

@@ -1,0 +1,132 @@
+//! What an observation can come to, in types that carry the numbers and say them in a sentence.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use crate::analyze::tuner::{Apart, Estimate};
+use crate::units::{Requests, Seconds};
+
+/// What became of one observation.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Lesson {
+    /// The filter starts with it.
+    Started {
+        /// Points that the start is fitted to.
+        points: usize,
+    },
+    /// The filter moved.
+    Accepted {
+        /// Its distance from the prediction, squared and in units of what was expected; `None`
+        /// where it has none.
+        nis: Option<f64>,
+    },
+    /// It is too far from the prediction, so the estimate stays and becomes less certain.
+    Rejected {
+        /// As above; `None` where the present coefficients predict nothing.
+        nis: Option<f64>,
+        /// Rejections since the last one that was accepted, this one included.
+        in_a_row: u32,
+    },
+    /// There is nothing to learn from it.
+    Unfit(Unfit),
+}
+
+/// Why there is nothing to learn from an observation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unfit {
+    /// The replica has not served for long enough.
+    Transient {
+        /// How long it takes from now.
+        remaining: Seconds,
+    },
+    /// The batch is full, so the latency is that of the queue.
+    Full {
+        /// Requests that were there.
+        present: Requests,
+        /// Places in the batch.
+        batch: NonZeroU32,
+    },
+    /// No coefficients explain what was seen.
+    NoFit,
+}
+
+// === impl Lesson ===
+
+impl Lesson {
+    /// The outcome as a label value.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Started { .. } => "started",
+            Self::Accepted { .. } => "accepted",
+            Self::Rejected { .. } => "rejected",
+            Self::Unfit(Unfit::Transient { .. }) => "transient",
+            Self::Unfit(Unfit::Full { .. }) => "full",
+            Self::Unfit(Unfit::NoFit) => "no_fit",
+        }
+    }
+}
+
+impl fmt::Display for Lesson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started { points } => write!(f, "started from {points} operating points"),
+            Self::Accepted { nis: Some(nis) } => write!(f, "accepted at a distance of {nis:.2}"),
+            Self::Accepted { nis: None } => f.write_str("accepted"),
+            Self::Rejected { nis, in_a_row } => {
+                match nis {
+                    Some(nis) => write!(f, "rejected at a distance of {nis:.2}")?,
+                    None => f.write_str("rejected, as more arrives than the estimate allows")?,
+                }
+                write!(f, ", {in_a_row} in a row")
+            }
+            Self::Unfit(unfit) => write!(f, "{unfit}"),
+        }
+    }
+}
+
+// === impl Unfit ===
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transient { remaining } => {
+                write!(f, "the replica is learned from in {:.0} s", remaining.seconds())
+            }
+            Self::Full { present, batch } => write!(
+                f,
+                "{:.0} requests in a replica with {batch} places tell the queue, not the engine",
+                present.requests()
+            ),
+            Self::NoFit => f.write_str("no coefficients explain the latencies"),
+        }
+    }
+}
+
+// === impl Estimate ===
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { coefficients, alpha, beta, gamma, apart, confidence: _ } = self;
+        let micros = |seconds: f64| 1e6 * seconds;
+        write!(
+            f,
+            "alpha {:.3} ms (x/ {:.2}), beta {:.2} us/token (x/ {:.2}), gamma {:.4} us/token (x/ {:.2})",
+            1e3 * coefficients.alpha.seconds(),
+            alpha.factor(),
+            micros(coefficients.beta_prefill.seconds_per_token()),
+            beta.factor(),
+            micros(coefficients.gamma.seconds_per_token()),
+            gamma.factor()
+        )?;
+        match apart {
+            Apart::Together => Ok(()),
+            Apart::Separate(_) => write!(
+                f,
+                ", answers {:.2} us/token",
+                micros(coefficients.beta_decode.seconds_per_token())
+            ),
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! What the tuner learns, from observations that a known engine would give.
+
+use std::num::NonZeroU32;
+
+use proptest::prelude::{prop, prop_assert, proptest};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+use super::*;
+use crate::analyze::queueing::{LatencyTarget, Lengths, SharedCoefficients, Statistic, Targets};
+use crate::units::{Fraction, Tokens};
+
+/// The arrivals a minute at which WVA's filter is lost.
+const RATES: [f64; 11] =
+    [6.0, 60.0, 120.0, 180.0, 240.0, 300.0, 450.0, 600.0, 900.0, 1200.0, 1500.0];
+
+fn coefficients([alpha, beta, gamma]: [f64; 3]) -> Coefficients {
+    let per_token = |value: f64| TimePerToken::new(value / 1000.0).unwrap();
+    SharedCoefficients {
+        alpha: Seconds::new(alpha / 1000.0).unwrap(),
+        beta: per_token(beta),
+        gamma: per_token(gamma),
+    }
+    .into()
+}
+
+/// The engine that is to be learned: alpha 6 ms, beta 40 us, gamma 60 ns.
+fn truth() -> Coefficients {
+    coefficients([6.0, 0.04, 6e-5])
+}
+
+fn shape(input: f64, output: f64) -> Shape {
+    let lengths =
+        Lengths { input: Tokens::new(input).unwrap(), output: Tokens::new(output).unwrap() };
+    Shape::new(lengths).unwrap()
+}
+
+/// What an engine shows, times an error of TTFT and of ITL.
+fn seen(engine: Coefficients, shape: Shape, per_minute: f64, error: [f64; 2]) -> OperatingPoint {
+    let arrival = RequestRate::new(per_minute / 60.0).unwrap();
+    let batch = NonZeroU32::new(256).unwrap();
+    let queue = batch.get() * QUEUE_PER_PLACE;
+    let at = Model::new(engine, shape, Room { batch, queue }).at(arrival).unwrap();
+    let latencies = Latencies {
+        ttft: Seconds::new(at.ttft.seconds() * error[0]).unwrap(),
+        itl: Seconds::new(at.itl.seconds() * error[1]).unwrap(),
+    };
+    OperatingPoint::new(arrival, shape, batch, latencies).unwrap()
+}
+
+/// The rate that one replica takes, if an engine is what it is thought to be.
+fn capacity(coefficients: Coefficients) -> f64 {
+    let limit = Seconds::new(0.075).unwrap();
+    let targets = Targets {
+        ttft: Some(LatencyTarget { limit, of: Statistic::Mean }),
+        itl: Some(Seconds::new(0.018).unwrap()),
+    };
+    let model = Model::new(coefficients, shape(512.0, 128.0), Room::default());
+    model.rate_for(&targets).unwrap().rate.requests_per_second()
+}
+
+fn parameters(coefficients: Coefficients) -> [f64; 3] {
+    let Coefficients { alpha, beta_prefill, gamma, .. } = coefficients;
+    [alpha.seconds(), beta_prefill.seconds_per_token(), gamma.seconds_per_token()]
+}
+
+/// How far an estimate is from an engine, as shares: `alpha`, `beta`, `gamma`.
+fn errors(tuner: &Tuner, engine: Coefficients) -> [f64; 3] {
+    let found = parameters(tuner.estimate().unwrap().coefficients);
+    let wanted = parameters(engine);
+    [0, 1, 2].map(|index| (found[index] / wanted[index] - 1.0).abs())
+}
+
+/// The same for what one replica takes.
+fn capacity_error(tuner: &Tuner, engine: Coefficients) -> f64 {
+    (capacity(tuner.estimate().unwrap().coefficients) / capacity(engine) - 1.0).abs()
+}
+
+/// Nearly normal errors of 10 %.
+fn noise(random: &mut Pcg64) -> [f64; 2] {
+    [(); 2].map(|()| {
+        let normal = (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0;
+        (1.0 + 0.1 * normal).max(0.1)
+    })
+}
+
+#[test]
+fn exact_observations_at_any_one_rate_are_learned_within_a_tenth() {
+    for rate in RATES {
+        let mut tuner = Tuner::new();
+        let point = seen(truth(), shape(512.0, 128.0), rate, [1.0; 2]);
+        for _ in 0..20 {
+            let lesson = tuner.learn(None, &point);
+            assert!(matches!(lesson, Lesson::Started { .. } | Lesson::Accepted { .. }), "{lesson}");
+        }
+        let errors = errors(&tuner, truth());
+        assert!(errors.iter().all(|error| *error < 0.1), "{rate}/min: {errors:.3?}");
+        assert!(capacity_error(&tuner, truth()) < 0.1);
+    }
+}
+
+#[test]
+fn noise_of_a_tenth_is_learned_through_at_any_one_rate() {
+    for rate in RATES.into_iter().filter(|rate| *rate <= 600.0) {
+        for seed in 0..40 {
+            let mut random = Pcg64::seed_from_u64(seed);
+            let mut tuner = Tuner::new();
+            for _ in 0..20 {
+                let point = seen(truth(), shape(512.0, 128.0), rate, noise(&mut random));
+                let _ = tuner.learn(None, &point);
+            }
+            let [alpha, beta, _] = errors(&tuner, truth());
+            let capacity = capacity_error(&tuner, truth());
+            let worst = alpha.max(beta).max(capacity);
+            assert!(worst < 0.15, "{rate}/min, seed {seed}: {alpha:.3} {beta:.3} {capacity:.3}");
+        }
+    }
+}
+
+#[test]
+fn one_rate_does_not_tell_gamma_and_the_interval_says_so() {
+    let mut tuner = Tuner::new();
+    for _ in 0..20 {
+        let _ = tuner.learn(None, &seen(truth(), shape(512.0, 128.0), 60.0, [1.0; 2]));
+    }
+    let Estimate { alpha, beta, gamma, .. } = tuner.estimate().unwrap();
+    assert!(alpha.factor() < 1.1 && beta.factor() < 1.1, "{alpha:?} {beta:?}");
+    assert!(gamma.factor() > 3.5, "{gamma:?}");
+    let [low, high] = gamma.around(6e-8);
+    assert!(low < 6e-8 && 6e-8 < high);
+}
+
+#[test]
+fn several_rates_tell_all_three_whatever_gamma_is() {
+    for gamma in [2e-5, 6e-5, 2e-4] {
+        let engine = coefficients([6.0, 0.04, gamma]);
+        let mut tuner = Tuner::new();
+        for round in 0..60 {
+            let rate = [30.0, 900.0, 240.0, 600.0][round % 4];
+            let _ = tuner.learn(None, &seen(engine, shape(8192.0, 256.0), rate / 20.0, [1.0; 2]));
+        }
+        let [alpha, beta, _] = errors(&tuner, engine);
+        let estimate = tuner.estimate().unwrap();
+        assert!(alpha < 0.1 && beta < 0.1, "{gamma}: {estimate}");
+        let [low, high] =
+            estimate.gamma.around(estimate.coefficients.gamma.seconds_per_token() * 1000.0);
+        assert!(
+            low < gamma && gamma < high && estimate.gamma.factor() < 2.0,
+            "{gamma}: {estimate}"
+        );
+    }
+}
+
+#[test]
+fn an_outlier_is_rejected_and_moves_nothing() {
+    let mut tuner = Tuner::new();
+    let usual = seen(truth(), shape(512.0, 128.0), 300.0, [1.0; 2]);
+    for _ in 0..20 {
+        let _ = tuner.learn(None, &usual);
+    }
+    let before = tuner.estimate().unwrap();
+    let outlier = seen(truth(), shape(512.0, 128.0), 300.0, [8.0, 1.0]);
+    let lesson = tuner.learn(None, &outlier);
+    assert!(matches!(lesson, Lesson::Rejected { in_a_row: 1, .. }), "{lesson}");
+    let after = tuner.estimate().unwrap();
+    assert_eq!(before.coefficients, after.coefficients);
+    assert!(after.alpha.factor() > before.alpha.factor());
+    assert_eq!(after.confidence, Confidence::Remembered);
+    assert!(matches!(tuner.learn(None, &usual), Lesson::Accepted { .. }));
+    assert_eq!(tuner.estimate().unwrap().confidence, Confidence::Measured);
+}
+
+#[test]
+fn no_change_of_the_engine_locks_the_filter() {
+    let shape = shape(512.0, 128.0);
+    for factors in [[3.0, 1.0, 1.0], [1.0, 4.0, 1.0], [0.2, 0.2, 0.2], [5.0, 5.0, 5.0]] {
+        let [alpha, beta, gamma] = factors;
+        let engine = coefficients([6.0 * alpha, 0.04 * beta, 6e-5 * gamma]);
+        let mut tuner = Tuner::new();
+        for _ in 0..40 {
+            let _ = tuner.learn(None, &seen(truth(), shape, 180.0, [1.0; 2]));
+        }
+        let mut rejected = 0;
+        for _ in 0..20 {
+            let lesson = tuner.learn(None, &seen(engine, shape, 180.0, [1.0; 2]));
+            rejected += u32::from(matches!(lesson, Lesson::Rejected { .. }));
+        }
+        let errors = errors(&tuner, engine);
+        assert!(rejected <= REJECTED_MAX, "{factors:?}: {rejected}");
+        assert!(errors[0] < 0.1 && errors[1] < 0.1, "{factors:?}: {errors:.3?}");
+    }
+}
+
+#[test]
+fn a_rate_that_the_estimate_does_not_allow_is_a_rejection() {
+    let slow = coefficients([60.0, 0.4, 6e-4]);
+    let fast = seen(truth(), shape(512.0, 128.0), 600.0, [1.0; 2]);
+    let mut tuner = Tuner::new();
+    for _ in 0..20 {
+        let _ = tuner.learn(None, &seen(slow, shape(512.0, 128.0), 60.0, [1.0; 2]));
+    }
+    assert_eq!(tuner.learn(None, &fast), Lesson::Rejected { nis: None, in_a_row: 1 });
+    assert_eq!(tuner.learn(None, &fast), Lesson::Rejected { nis: None, in_a_row: 2 });
+    assert_eq!(tuner.learn(None, &fast), Lesson::Started { points: 1 });
+    assert!(capacity_error(&tuner, truth()) < 0.1);
+}
+
+#[test]
+fn a_young_replica_is_not_learned_from() {
+    let mut tuner = Tuner::new();
+    let point = seen(truth(), shape(512.0, 128.0), 60.0, [20.0, 1.0]);
+    let lesson = tuner.learn(Seconds::new(90.0), &point);
+    let remaining = Seconds::new(30.0).unwrap();
+    assert_eq!(lesson, Lesson::Unfit(Unfit::Transient { remaining }));
+    assert_eq!(lesson.to_string(), "the replica is learned from in 30 s");
+    assert_eq!(tuner.estimate(), None);
+    assert!(matches!(tuner.learn(Some(TRANSIENT_DELAY), &point), Lesson::Started { .. }));
+}
+
+#[test]
+fn a_full_batch_tells_nothing() {
+    let mut tuner = Tuner::new();
+    let point = seen(truth(), shape(512.0, 128.0), 1700.0, [400.0, 1.0]);
+    assert!(matches!(tuner.learn(None, &point), Lesson::Unfit(Unfit::Full { .. })));
+    assert_eq!(tuner.estimate(), None);
+}
+
+/// An engine that spends five times as long on a token of an answer as on one of a prompt.
+fn lopsided() -> Coefficients {
+    let per_token = |micros: f64| TimePerToken::new(micros / 1e6).unwrap();
+    Coefficients {
+        alpha: Seconds::new(6e-3).unwrap(),
+        beta_prefill: per_token(20.0),
+        beta_decode: per_token(100.0),
+        gamma: per_token(0.02),
+    }
+}
+
+#[test]
+fn prompts_and_answers_are_told_apart_where_shapes_differ() {
+    let shapes = [shape(1000.0, 200.0), shape(200.0, 400.0), shape(4000.0, 100.0)];
+    let mut tuner = Tuner::new();
+    for round in 0..60 {
+        let rate = [60.0, 400.0, 180.0, 700.0][round % 4] / (1.0 + (round % 3) as f64);
+        let _ = tuner.learn(None, &seen(lopsided(), shapes[round % 3], rate, [1.0; 2]));
+    }
+    let estimate = tuner.estimate().unwrap();
+    let Apart::Separate(split) = estimate.apart else { panic!("{estimate}") };
+    let ratio = split.decode_over_prefill();
+    assert!((ratio / 5.0 - 1.0).abs() < 0.15, "{ratio}: {estimate}");
+}
+
+#[test]
+fn prompts_and_answers_stay_together_where_shapes_do_not_differ() {
+    let mut tuner = Tuner::new();
+    for round in 0..60 {
+        let rate = [60.0, 400.0, 180.0, 700.0][round % 4];
+        let _ = tuner.learn(None, &seen(lopsided(), shape(1000.0, 200.0), rate, [1.0; 2]));
+    }
+    assert_eq!(tuner.estimate().unwrap().apart, Apart::Together);
+}
+
+#[test]
+fn what_was_learned_survives_a_restart() {
+    let mut tuner = Tuner::new();
+    let point = seen(truth(), shape(512.0, 128.0), 300.0, [1.0; 2]);
+    for _ in 0..20 {
+        let _ = tuner.learn(None, &point);
+    }
+    let estimate = tuner.estimate().unwrap();
+    let mut resumed = Tuner::resume(&estimate);
+    let [before, after] =
+        [estimate, resumed.estimate().unwrap()].map(|e| parameters(e.coefficients));
+    assert!(before.iter().zip(after).all(|(a, b)| (a / b - 1.0).abs() < 1e-9));
+    assert_eq!(resumed.estimate().unwrap().confidence, Confidence::Measured);
+    assert!(matches!(resumed.learn(None, &point), Lesson::Accepted { .. }));
+}
+
+/// The same observations, the same start, WVA's filter: the first is rejected, and so is each after
+/// it, at the same distance.
+#[test]
+fn the_filter_of_wva_locks_itself_out_where_ours_learns() {
+    let point = seen(truth(), shape(512.0, 128.0), 300.0, [1.0; 2]);
+    let lengths =
+        Lengths { input: Tokens::new(512.0).unwrap(), output: Tokens::new(128.0).unwrap() };
+    let start = guess_as_wva(lengths, point.latencies).unwrap();
+    let state =
+        [start.alpha.seconds(), start.beta.seconds_per_token(), start.gamma.seconds_per_token()];
+    let setup = Setup {
+        state,
+        prior: Prior::Drift,
+        min: state.map(|value| 0.01 * value),
+        max: state.map(|value| 100.0 * value),
+    };
+    let policy = FilterPolicy::wva(Fraction::new(0.05 / 1.96).unwrap());
+    let mut filter = Filter::new(policy, &setup, &point).unwrap();
+    let distances: Vec<f64> = (0..5)
+        .map(|_| {
+            let step = filter.step(&point).unwrap();
+            assert_eq!(step.verdict, Verdict::Rejected);
+            step.nis.unwrap()
+        })
+        .collect();
+    assert!(distances.iter().all(|nis| (nis - 36.9).abs() < 0.1), "{distances:?}");
+}
+
+proptest! {
+    #[test]
+    fn any_sequence_leaves_a_finite_estimate(
+        rounds in prop::collection::vec((1.0..1500.0, 10.0..8000.0, 1.0..2000.0, 1e-3..10.0, 1e-3..1.0), 1..40)
+    ) {
+        let mut tuner = Tuner::new();
+        for (rate, input, output, ttft, itl) in rounds {
+            let arrival = RequestRate::new(rate / 60.0).unwrap();
+            let latencies =
+                Latencies { ttft: Seconds::new(ttft).unwrap(), itl: Seconds::new(itl).unwrap() };
+            let batch = NonZeroU32::new(256).unwrap();
+            let point = OperatingPoint::new(arrival, shape(input, output), batch, latencies).unwrap();
+            let _ = tuner.learn(None, &point);
+            if let Some(estimate) = tuner.estimate() {
+                for interval in [estimate.alpha, estimate.beta, estimate.gamma] {
+                    prop_assert!(interval.factor() >= 1.0 && interval.factor() < 25.0, "{estimate}");
+                }
+                prop_assert!(parameters(estimate.coefficients).iter().all(|value| *value > 0.0));
+            }
+        }
+    }
+}
