@@ -9,6 +9,8 @@
 //! the input or the note of the case, hold our answer against an expectation of its own, and the
 //! case must be one in which the original is known to be wrong. Everything else is a failure.
 
+mod fields;
+mod optimize;
 mod saturation;
 
 use std::collections::BTreeMap;
@@ -40,8 +42,13 @@ type Reader = fn(&Value) -> Outcome;
 const ORIGINALS: [&str; 3] = ["wva", "cluster-autoscaler", "seldon"];
 
 /// Each file that can be run, by folder and name without extension.
-const READERS: &[(&str, &str, Reader)] =
-    &[("wva", "saturation_v1", saturation::analyzer), ("wva", "pipeline_v1", saturation::pipeline)];
+const READERS: &[(&str, &str, Reader)] = &[
+    ("wva", "saturation_v1", saturation::analyzer),
+    ("wva", "pipeline_v1", saturation::pipeline),
+    ("wva", "optimizer_cost_aware", optimize::cost_aware_rule),
+    ("wva", "optimizer_greedy", optimize::greedy),
+    ("wva", "rescale_targets", optimize::shares),
+];
 
 /// More failures than this say nothing new.
 const SHOWN: usize = 5;
