@@ -8,6 +8,7 @@
 pub mod check;
 pub mod enforce;
 pub mod optimize;
+pub mod rank;
 
 use std::fmt;
 
