@@ -11,6 +11,7 @@
 
 mod fields;
 mod optimize;
+mod rank;
 mod saturation;
 
 use std::collections::BTreeMap;
@@ -48,6 +49,10 @@ const READERS: &[(&str, &str, Reader)] = &[
     ("wva", "optimizer_cost_aware", optimize::cost_aware_rule),
     ("wva", "optimizer_greedy", optimize::greedy),
     ("wva", "rescale_targets", optimize::shares),
+    ("cluster-autoscaler", "unfitness", rank::unfitness),
+    ("cluster-autoscaler", "preferred-node", rank::preferred),
+    ("cluster-autoscaler", "price-score", rank::scores),
+    ("cluster-autoscaler", "price-score-gce", rank::scores),
 ];
 
 /// More failures than this say nothing new.
