@@ -10,6 +10,7 @@
 //! case must be one in which the original is known to be wrong. Everything else is a failure.
 
 mod fields;
+mod limit;
 mod optimize;
 mod rank;
 mod saturation;
@@ -49,6 +50,7 @@ const READERS: &[(&str, &str, Reader)] = &[
     ("wva", "optimizer_cost_aware", optimize::cost_aware_rule),
     ("wva", "optimizer_greedy", optimize::greedy),
     ("wva", "rescale_targets", optimize::shares),
+    ("wva", "limiter", limit::targets),
     ("cluster-autoscaler", "unfitness", rank::unfitness),
     ("cluster-autoscaler", "preferred-node", rank::preferred),
     ("cluster-autoscaler", "price-score", rank::scores),
