@@ -420,9 +420,12 @@ impl<'a> State<'a> {
 }
 
 impl Want {
-    /// What it should have, inside its maximum.
+    /// What it should have; what grows, inside its maximum.
     fn wanted(&self) -> Replicas {
-        self.bounds.max().map_or(self.desired, |max| self.desired.min(max))
+        match self.bounds.max() {
+            Some(max) if self.desired > self.current => self.desired.min(max),
+            Some(_) | None => self.desired,
+        }
     }
 }
 
