@@ -7,6 +7,9 @@
 
 pub mod check;
 pub mod enforce;
+pub mod limit;
+pub mod optimize;
+pub mod rank;
 
 use std::fmt;
 

@@ -92,6 +92,8 @@ quantities! {
     Amount, amount;
     /// What one replica costs for an hour, in the currency that the configuration uses.
     CostPerHour, per_hour;
+    /// How much one thing counts beside others of its kind; only the ratio of two weights matters.
+    Weight, weight;
 }
 
 impl Fraction {
@@ -112,6 +114,33 @@ impl Seconds {
     pub fn from_span(span: jiff::SignedDuration) -> Option<Self> {
         Self::new(span.as_secs_f64())
     }
+}
+
+impl CostPerHour {
+    /// What this many replicas cost for an hour.
+    #[must_use]
+    pub fn times(self, replicas: Replicas) -> Self {
+        Self((self.0 * f64::from(replicas.count())).min(f64::MAX))
+    }
+}
+
+impl Amount {
+    /// What this many replicas carry.
+    #[must_use]
+    pub fn times(self, replicas: Replicas) -> Self {
+        Self((self.0 * f64::from(replicas.count())).min(f64::MAX))
+    }
+
+    /// How much more there is here than in `other`; zero when there is less.
+    #[must_use]
+    pub fn beyond(self, other: Self) -> Self {
+        Self((self.0 - other.0).max(0.0))
+    }
+}
+
+impl Weight {
+    /// The weight of what has none of its own.
+    pub const ONE: Self = Self(1.0);
 }
 
 impl Requests {
@@ -195,6 +224,77 @@ impl std::iter::Sum for Replicas {
 }
 
 impl fmt::Display for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A number of accelerators of one kind: whole devices, or partitions of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gpus(u32);
+
+impl Gpus {
+    /// None of them.
+    pub const ZERO: Self = Self(0);
+    /// One of them.
+    pub const ONE: Self = Self(1);
+
+    /// A count of them.
+    #[must_use]
+    pub const fn new(count: u32) -> Self {
+        Self(count)
+    }
+
+    /// The count.
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        self.0
+    }
+
+    /// What this many replicas take, if each takes this much.
+    #[must_use]
+    pub const fn times(self, replicas: Replicas) -> Self {
+        Self(self.0.saturating_mul(replicas.count()))
+    }
+
+    /// How many more there are here than in `other`; none when there are fewer.
+    #[must_use]
+    pub const fn beyond(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// How many replicas of this size fit; `None` when a replica takes none, so that nothing
+    /// limits them.
+    #[must_use]
+    pub const fn replicas_of(self, each: Self) -> Option<Replicas> {
+        match self.0.checked_div(each.0) {
+            Some(count) => Some(Replicas::saturating(count)),
+            None => None,
+        }
+    }
+}
+
+impl Add for Gpus {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Gpus {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl std::iter::Sum for Gpus {
+    fn sum<I: Iterator<Item = Self>>(values: I) -> Self {
+        values.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Gpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

@@ -11,7 +11,11 @@
 
 mod ballot;
 mod engine_args;
+mod fields;
+mod limit;
+mod optimize;
 mod queueing;
+mod rank;
 mod saturation;
 mod throughput;
 mod tokens;
@@ -46,12 +50,20 @@ const ORIGINALS: [&str; 3] = ["wva", "cluster-autoscaler", "seldon"];
 
 /// Each file that can be run, by folder and name without extension.
 const READERS: &[(&str, &str, Reader)] = &[
+    ("cluster-autoscaler", "preferred-node", rank::preferred),
+    ("cluster-autoscaler", "price-score", rank::scores),
+    ("cluster-autoscaler", "price-score-gce", rank::scores),
+    ("cluster-autoscaler", "unfitness", rank::unfitness),
     ("wva", "ballot", ballot::ballot),
     ("wva", "ekf_tuner", queueing::tuner),
     ("wva", "engine_args", engine_args::containers),
+    ("wva", "limiter", limit::targets),
+    ("wva", "optimizer_cost_aware", optimize::cost_aware_rule),
+    ("wva", "optimizer_greedy", optimize::greedy),
     ("wva", "pipeline_v1", saturation::pipeline),
     ("wva", "queue_solver", queueing::solver),
     ("wva", "queueing_model_analyzer", queueing::analyzer),
+    ("wva", "rescale_targets", optimize::shares),
     ("wva", "saturation_v1", saturation::analyzer),
     ("wva", "saturation_v2_model", tokens::cycles),
     ("wva", "saturation_v2_replica", tokens::replica),

@@ -1,0 +1,547 @@
+//! What may be used: inventories, quotas, budgets and maxima together.
+//!
+//! [`limit`] turns what each variant wants into what it gets. Every [`Limit`] holds at once, so the
+//! tightest wins, and what one refuses is not taken from another. Each cut names the limit that
+//! made it, and each limit that cut says what one more would buy ([`Shadow`]).
+//!
+//! # Model
+//!
+//! What runs keeps what it holds: a replica that is going still has its accelerators, so nothing
+//! becomes free before it is gone. Minima are raised first, as guaranteed floors. The rest is given
+//! out one replica at a time: of the highest priority class that still lacks something, to the
+//! model with the smallest
+//!
+//! ```text
+//! level = accelerators that it has / (weight * accelerators that it wants)
+//! ```
+//!
+//! that is weighted max-min fairness of the shares of what is wanted (Bertsekas and Gallager, *Data
+//! Networks*, 6.5.2), in whole replicas. A variant that does not fit is left out from then on, so
+//! nothing is set aside for it, and what it could not use others get.
+//!
+//! # Failing
+//!
+//! A source that cannot be read holds at what it said last ([`Source::Held`]). One that never said
+//! anything lets nothing grow ([`Source::Unread`]). Neither ever becomes unlimited. A kind that a
+//! list does not name is not there.
+
+mod explain;
+mod inventory;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::decide::optimize::{Headroom, Room};
+use crate::fleet::{Accelerator, Bounds, ModelKey, Namespace, VariantKey};
+use crate::units::{Amount, CostPerHour, Gpus, Replicas, Seconds, Weight};
+
+pub use crate::decide::limit::inventory::{NodeStock, inventory, normalised};
+
+/// The name of a limit, as an explanation shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LimitName(Arc<str>);
+
+/// One source of limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit {
+    /// Its name.
+    pub name: LimitName,
+    /// Whom it counts.
+    pub scope: Scope,
+    /// What it says.
+    pub source: Source,
+}
+
+/// Whom a limit counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every variant.
+    Cluster,
+    /// The variants of a namespace.
+    Namespace(Namespace),
+}
+
+/// What a limit says, and how far that can be relied on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// It has been read.
+    Read(Allowance),
+    /// It cannot be read, and this is what it said last.
+    Held {
+        /// What it said.
+        last: Allowance,
+        /// How long ago.
+        age: Seconds,
+    },
+    /// It has never been read.
+    Unread,
+}
+
+/// How much may be used.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Allowance {
+    /// So many accelerators of each kind; none of a kind that is not listed.
+    Kinds(BTreeMap<Accelerator, Headroom>),
+    /// So many accelerators, of all kinds together.
+    Total(Gpus),
+    /// So much cost an hour.
+    Budget(CostPerHour),
+}
+
+/// What one variant wants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Want {
+    /// The variant.
+    pub key: VariantKey,
+    /// The model that it serves.
+    pub model: ModelKey,
+    /// How the model stands beside others.
+    pub priority: Priority,
+    /// What it runs on; `None` when nobody can say.
+    pub accelerator: Option<Accelerator>,
+    /// Accelerators that one replica takes.
+    pub gpus: Gpus,
+    /// What one replica costs.
+    pub cost: CostPerHour,
+    /// What one replica carries, in the unit of its model's analysis; `None` when nobody can say.
+    pub size: Option<Amount>,
+    /// What it may be scaled to.
+    pub bounds: Bounds,
+    /// Replicas that its scale target asks for.
+    pub current: Replicas,
+    /// Replicas that it should have.
+    pub desired: Replicas,
+}
+
+/// How a model stands beside others where not everybody can be served.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Priority {
+    /// Nobody of a lower class gets anything that one of a higher class can use.
+    pub class: u32,
+    /// Inside a class, how much of what it wants a model gets beside others.
+    pub weight: Weight,
+}
+
+/// In which order replicas are given out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// To the model that has least of what it wants, by class and weight.
+    #[default]
+    MaxMin,
+    /// To the first variant everything that it wants, then to the next.
+    InOrder,
+}
+
+/// What one variant gets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    /// The variant.
+    pub key: VariantKey,
+    /// Replicas that it should have.
+    pub desired: Replicas,
+    /// Replicas that it gets.
+    pub granted: Replicas,
+    /// Replicas that the limits alone would allow, when the minimum is above that.
+    pub below_min: Option<Replicas>,
+    /// What keeps it from having more.
+    pub cut: Option<Cut>,
+}
+
+/// What keeps a variant from having more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cut {
+    /// The limit.
+    pub limit: LimitName,
+    /// Why it refuses.
+    pub why: Refusal,
+}
+
+/// Why a limit refuses a replica.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// Less is free than a replica takes.
+    Accelerators {
+        /// Of which kind; `None` when all kinds count together.
+        kind: Option<Accelerator>,
+        /// What a replica takes.
+        needed: Gpus,
+        /// What is free.
+        free: Gpus,
+    },
+    /// Less of the budget is left than a replica costs.
+    Budget {
+        /// What a replica costs.
+        needed: CostPerHour,
+        /// What is left.
+        left: CostPerHour,
+    },
+    /// The limit does not know the kind.
+    NotListed(Accelerator),
+    /// Nobody knows what the variant runs on.
+    UnknownKind,
+    /// The limit has never been read.
+    Unread,
+}
+
+/// What one more would buy where a limit cuts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shadow {
+    /// The limit.
+    pub limit: LimitName,
+    /// What is short.
+    pub why: Refusal,
+    /// The variant that would be served next.
+    pub next: VariantKey,
+    /// What each accelerator of that replica would carry; `None` when nobody can say.
+    pub per_gpu: Option<Amount>,
+}
+
+/// What everybody gets.
+#[must_use]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grants {
+    /// In the order of the wants.
+    pub grants: Vec<Grant>,
+    /// One for each limit that cut, in the order of the limits.
+    pub shadows: Vec<Shadow>,
+}
+
+/// Gives every variant what the limits allow.
+pub fn limit(wants: &[Want], limits: &[Limit], sharing: Sharing) -> Grants {
+    let mut state = State::new(wants, limits);
+    state.raise_to_minima();
+    while let Some(at) = state.next(sharing) {
+        match state.refusal(at) {
+            None => state.give(at),
+            Some((limit, why)) => state.cut(at, limit, why),
+        }
+    }
+    state.grants()
+}
+
+/// What is free for variants that may still grow, as the optimizer counts it: `None` when no limit
+/// counts accelerators.
+#[must_use]
+pub fn room(wants: &[Want], limits: &[Limit]) -> Option<Room> {
+    let counts = |limit: &&Limit| !matches!(limit.source.allowance(), Some(Allowance::Budget(_)));
+    limits.iter().find(counts)?;
+    let state = State::new(wants, limits);
+    let mut room = Room::default();
+    let kinds: BTreeSet<(&Namespace, &Accelerator)> = wants
+        .iter()
+        .filter_map(|want| Some((&want.key.namespace, want.accelerator.as_ref()?)))
+        .collect();
+    for (namespace, kind) in kinds {
+        let free = |scope: &Scope| {
+            let counted = state.limits.iter().zip(&state.used);
+            counted
+                .filter(|(limit, _)| limit.scope == *scope)
+                .map(|(limit, used)| limit.free(kind, used))
+                .min()
+        };
+        let cluster = free(&Scope::Cluster).unwrap_or(Headroom::Unlimited);
+        room.cluster.insert(kind.clone(), cluster);
+        if let Some(own) = free(&Scope::Namespace(namespace.clone())) {
+            let list = room.namespaces.entry(namespace.clone()).or_default();
+            list.insert(kind.clone(), own);
+        }
+    }
+    Some(room)
+}
+
+/// What counts against one limit.
+#[derive(Clone, Debug, Default)]
+struct Used {
+    kinds: BTreeMap<Accelerator, Gpus>,
+    total: Gpus,
+    cost: CostPerHour,
+}
+
+/// Giving out, under way.
+struct State<'a> {
+    wants: &'a [Want],
+    limits: &'a [Limit],
+    used: Vec<Used>,
+    granted: Vec<Replicas>,
+    allowed: Vec<Replicas>,
+    cuts: Vec<Option<Cut>>,
+    shadows: Vec<Option<Shadow>>,
+    models: Vec<Share<'a>>,
+    /// The model of each want.
+    model_of: Vec<usize>,
+}
+
+/// What a model has of what it wants.
+struct Share<'a> {
+    key: &'a ModelKey,
+    priority: Priority,
+    has: f64,
+    wants: f64,
+}
+
+impl<'a> State<'a> {
+    fn new(wants: &'a [Want], limits: &'a [Limit]) -> Self {
+        let mut used = vec![Used::default(); limits.len()];
+        for want in wants {
+            for (limit, used) in limits.iter().zip(&mut used) {
+                if limit.counts(want) {
+                    used.add(limit, want, want.current);
+                }
+            }
+        }
+        let keys: BTreeSet<&ModelKey> = wants.iter().map(|want| &want.model).collect();
+        let keys: Vec<&ModelKey> = keys.into_iter().collect();
+        let model_of: Vec<usize> =
+            wants.iter().map(|want| keys.binary_search(&&want.model).unwrap_or_default()).collect();
+        let mut models: Vec<Share<'a>> = keys
+            .into_iter()
+            .map(|key| Share {
+                key,
+                priority: Priority { class: 0, weight: Weight::ZERO },
+                has: 0.0,
+                wants: 0.0,
+            })
+            .collect();
+        let granted: Vec<Replicas> =
+            wants.iter().map(|want| want.current.min(want.wanted())).collect();
+        for ((want, granted), &model) in wants.iter().zip(&granted).zip(&model_of) {
+            let share = &mut models[model];
+            share.priority = want.priority.above(share.priority);
+            share.has += weight_of(want, *granted);
+            share.wants += weight_of(want, want.wanted());
+        }
+        Self {
+            wants,
+            limits,
+            used,
+            allowed: granted.clone(),
+            granted,
+            cuts: vec![None; wants.len()],
+            shadows: vec![None; limits.len()],
+            models,
+            model_of,
+        }
+    }
+
+    /// Gives everybody the minimum, as far as it is wanted, inside the limits or not.
+    fn raise_to_minima(&mut self) {
+        for at in 0..self.wants.len() {
+            while self.granted[at] < self.wants[at].bounds.min().min(self.wants[at].wanted()) {
+                match self.refusal(at) {
+                    None => self.give(at),
+                    Some((limit, why)) => {
+                        self.cut(at, limit, why);
+                        self.count(at);
+                        self.granted[at] = self.granted[at].up();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whose turn it is; `None` when nobody lacks anything that is to be had.
+    fn next(&self, sharing: Sharing) -> Option<usize> {
+        let lacking = (0..self.wants.len())
+            .filter(|&at| self.cuts[at].is_none() && self.granted[at] < self.wants[at].wanted());
+        match sharing {
+            Sharing::InOrder => lacking.min(),
+            Sharing::MaxMin => lacking.min_by(|&a, &b| {
+                let (one, other) = (&self.models[self.model_of[a]], &self.models[self.model_of[b]]);
+                (other.priority.class.cmp(&one.priority.class))
+                    .then(one.level().total_cmp(&other.level()))
+                    .then_with(|| one.key.cmp(other.key))
+                    .then(a.cmp(&b))
+            }),
+        }
+    }
+
+    /// Which limit refuses one replica more, and why; of several, the first.
+    fn refusal(&self, at: usize) -> Option<(usize, Refusal)> {
+        let want = &self.wants[at];
+        if self.granted[at] < want.current {
+            // It holds what it runs on.
+            return None;
+        }
+        let refusals = self.limits.iter().zip(&self.used).enumerate();
+        refusals
+            .filter(|(_, (limit, _))| limit.counts(want))
+            .find_map(|(position, (limit, used))| Some((position, limit.refuses(want, used)?)))
+    }
+
+    fn give(&mut self, at: usize) {
+        self.count(at);
+        self.granted[at] = self.granted[at].up();
+        self.allowed[at] = self.granted[at];
+    }
+
+    /// Counts one replica more.
+    fn count(&mut self, at: usize) {
+        let want = &self.wants[at];
+        self.models[self.model_of[at]].has += weight_of(want, Replicas::ONE);
+        if self.granted[at] < want.current {
+            return;
+        }
+        for (limit, used) in self.limits.iter().zip(&mut self.used) {
+            if limit.counts(want) {
+                used.add(limit, want, Replicas::ONE);
+            }
+        }
+    }
+
+    fn cut(&mut self, at: usize, limit: usize, why: Refusal) {
+        let want = &self.wants[at];
+        let name = self.limits[limit].name.clone();
+        if self.shadows[limit].is_none() {
+            let gpus = f64::from(want.gpus.count());
+            self.shadows[limit] = Some(Shadow {
+                limit: name.clone(),
+                why: why.clone(),
+                next: want.key.clone(),
+                per_gpu: want.size.and_then(|size| Amount::new(size.amount() / gpus)),
+            });
+        }
+        self.cuts[at].get_or_insert(Cut { limit: name, why });
+    }
+
+    fn grants(self) -> Grants {
+        let rows = self.wants.iter().zip(self.granted).zip(self.allowed).zip(self.cuts);
+        let grants = rows.map(|(((want, granted), allowed), cut)| Grant {
+            key: want.key.clone(),
+            desired: want.desired,
+            granted,
+            below_min: (allowed < granted).then_some(allowed),
+            cut,
+        });
+        Grants { grants: grants.collect(), shadows: self.shadows.into_iter().flatten().collect() }
+    }
+}
+
+impl Want {
+    /// What it should have; what grows, inside its maximum.
+    fn wanted(&self) -> Replicas {
+        match self.bounds.max() {
+            Some(max) if self.desired > self.current => self.desired.min(max),
+            Some(_) | None => self.desired,
+        }
+    }
+}
+
+impl Share<'_> {
+    /// How much a model has of what it wants, by its weight. Without a weight it comes last.
+    fn level(&self) -> f64 {
+        let wants = self.wants * self.priority.weight.weight();
+        if wants > 0.0 { self.has / wants } else { f64::INFINITY }
+    }
+}
+
+impl Priority {
+    /// The higher of two.
+    fn above(self, other: Self) -> Self {
+        let order = self.class.cmp(&other.class).then(self.weight.compare(other.weight));
+        if order.is_lt() { other } else { self }
+    }
+}
+
+/// Replicas in accelerators; those without any count as one each.
+fn weight_of(want: &Want, replicas: Replicas) -> f64 {
+    f64::from(want.gpus.times(replicas).count().max(replicas.count()))
+}
+
+impl LimitName {
+    /// Accepts any text that is not empty.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| Self(text.into()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Source {
+    /// What holds; `None` when nothing has ever been read.
+    #[must_use]
+    pub fn allowance(&self) -> Option<&Allowance> {
+        match self {
+            Self::Read(allowance) | Self::Held { last: allowance, .. } => Some(allowance),
+            Self::Unread => None,
+        }
+    }
+}
+
+impl Limit {
+    fn counts(&self, want: &Want) -> bool {
+        match &self.scope {
+            Scope::Cluster => true,
+            Scope::Namespace(namespace) => want.key.namespace == *namespace,
+        }
+    }
+
+    /// What a variant runs on for this limit: where there is one kind only, it is that one.
+    fn kind<'a>(&'a self, want: &'a Want) -> Option<&'a Accelerator> {
+        let only = || match self.source.allowance() {
+            Some(Allowance::Kinds(kinds)) if kinds.len() == 1 => kinds.keys().next(),
+            Some(_) | None => None,
+        };
+        want.accelerator.as_ref().or_else(only)
+    }
+
+    /// What is free of a kind.
+    fn free(&self, kind: &Accelerator, used: &Used) -> Headroom {
+        match self.source.allowance() {
+            None => Headroom::NONE,
+            Some(Allowance::Budget(_)) => Headroom::Unlimited,
+            Some(Allowance::Total(total)) => Headroom::Limited(*total).without(used.total),
+            Some(Allowance::Kinds(kinds)) => {
+                let used = used.kinds.get(kind).copied().unwrap_or_default();
+                kinds.get(kind).map_or(Headroom::NONE, |headroom| headroom.without(used))
+            }
+        }
+    }
+
+    /// Why one replica more is too many.
+    fn refuses(&self, want: &Want, used: &Used) -> Option<Refusal> {
+        let short = |kind: Option<&Accelerator>, free: Headroom| match free {
+            Headroom::Limited(free) if free < want.gpus => {
+                let (kind, needed) = (kind.cloned(), want.gpus);
+                Some(Refusal::Accelerators { kind, needed, free })
+            }
+            Headroom::Limited(_) | Headroom::Unlimited => None,
+        };
+        match self.source.allowance() {
+            None => Some(Refusal::Unread),
+            Some(Allowance::Budget(budget)) => {
+                let left = (budget.per_hour() - used.cost.per_hour()).max(0.0);
+                let left = CostPerHour::new(left).unwrap_or_default();
+                (left < want.cost).then_some(Refusal::Budget { needed: want.cost, left })
+            }
+            Some(Allowance::Total(total)) => {
+                short(None, Headroom::Limited(*total).without(used.total))
+            }
+            Some(Allowance::Kinds(kinds)) => {
+                let Some(kind) = self.kind(want) else { return Some(Refusal::UnknownKind) };
+                if !kinds.contains_key(kind) {
+                    return Some(Refusal::NotListed(kind.clone()));
+                }
+                short(Some(kind), self.free(kind, used))
+            }
+        }
+    }
+}
+
+impl Used {
+    fn add(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
+        let gpus = want.gpus.times(replicas);
+        if let Some(kind) = limit.kind(want) {
+            *self.kinds.entry(kind.clone()).or_default() += gpus;
+        }
+        self.total += gpus;
+        self.cost += want.cost.times(replicas);
+    }
+}

@@ -1,0 +1,80 @@
+//! What the nodes have: accelerators by kind, without what others use.
+//!
+//! Nodes and workloads name one accelerator in several ways: `NVIDIA-H100-80GB-HBM3` on a node,
+//! `H100` in a configuration. [`normalised`] makes one name of both, and keeps apart what is not
+//! the same: two cards of one brand, a partition and the whole, a shared device and one's own.
+
+use std::collections::BTreeMap;
+
+use crate::decide::limit::Allowance;
+use crate::decide::optimize::Headroom;
+use crate::fleet::Accelerator;
+use crate::units::Gpus;
+
+/// Words that name a vendor or a brand, and not a card.
+const BRANDS: [&str; 6] = ["NVIDIA", "AMD", "INTEL", "TESLA", "GEFORCE", "INSTINCT"];
+
+/// How a card is mounted or what memory it has begins here; numbers may follow.
+const FORMS: [&str; 6] = ["SXM", "PCIE", "NVL", "HBM", "OAM", "GENERATION"];
+
+/// The accelerators of one product on one node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeStock {
+    /// The product, as the node's label has it.
+    pub product: Accelerator,
+    /// What workloads can be given.
+    pub allocatable: Gpus,
+    /// What workloads that are not decided here have been given.
+    pub used_by_others: Gpus,
+}
+
+/// What the nodes have for the workloads that are decided here.
+#[must_use]
+pub fn inventory(nodes: &[NodeStock]) -> Allowance {
+    let mut kinds: BTreeMap<Accelerator, Gpus> = BTreeMap::new();
+    for NodeStock { product, allocatable, used_by_others } in nodes {
+        *kinds.entry(normalised(product)).or_default() += allocatable.beyond(*used_by_others);
+    }
+    let limited = |(kind, gpus)| (kind, Headroom::Limited(gpus));
+    Allowance::Kinds(kinds.into_iter().map(limited).collect())
+}
+
+/// The one name of an accelerator.
+///
+/// Vendor and brand go, and so does everything from the first word that says how the card is mounted
+/// or how much memory it has: `NVIDIA-A100-SXM4-80GB` is `A100`, `NVIDIA-GeForce-RTX-4090` is
+/// `RTX-4090`, `Intel-Gaudi-2-96GB` is `Gaudi-2`. A partition keeps its profile and a shared device
+/// its mark: `NVIDIA-A100-SXM4-80GB-MIG-1g.10gb` is `A100-MIG-1g.10gb`, `Tesla-T4-SHARED` is
+/// `T4-SHARED`. A name of which nothing would be left stays as it is.
+///
+/// # Source
+///
+/// The labels `nvidia.com/gpu.product`, `amd.com/gpu.product-name` and `gpu.intel.com/product`, as
+/// their feature discovery writes them.
+#[must_use]
+pub fn normalised(product: &Accelerator) -> Accelerator {
+    let words: Vec<&str> =
+        product.as_str().split(['-', '_', ' ']).filter(|word| !word.is_empty()).collect();
+    let mark = words
+        .iter()
+        .position(|word| word.eq_ignore_ascii_case("MIG") || word.eq_ignore_ascii_case("SHARED"));
+    let (card, mark) = words.split_at(mark.unwrap_or(words.len()));
+    let is_brand = |word: &str| BRANDS.iter().any(|brand| word.eq_ignore_ascii_case(brand));
+    let name = card.iter().skip_while(|word| is_brand(word)).take_while(|word| !is_form(word));
+    let name: Vec<&str> = name.copied().collect();
+    if name.is_empty() {
+        return product.clone();
+    }
+    let text = [name.as_slice(), mark].concat().join("-");
+    Accelerator::new(&text).unwrap_or_else(|| product.clone())
+}
+
+/// Whether a word says how a card is mounted or how much memory it has.
+fn is_form(word: &str) -> bool {
+    let upper = word.to_ascii_uppercase();
+    let memory = upper.trim_end_matches('B').trim_end_matches('I').strip_suffix('G');
+    let is_memory = memory.is_some_and(|number| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    is_memory || FORMS.iter().any(|form| upper.starts_with(form))
+}

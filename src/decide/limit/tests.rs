@@ -1,0 +1,206 @@
+//! Rules of the limits.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fleet::{ModelName, VariantName};
+
+fn replicas(count: u32) -> Replicas {
+    Replicas::new(count).unwrap()
+}
+
+fn kind(name: &str) -> Accelerator {
+    Accelerator::new(name).unwrap()
+}
+
+/// A variant of a model of the same name, on H100s.
+fn want(name: &str, gpus: u32, current: u32, desired: u32) -> Want {
+    let namespace = Namespace::new("shop").unwrap();
+    Want {
+        key: VariantKey { namespace: namespace.clone(), variant: VariantName::new(name).unwrap() },
+        model: ModelKey { namespace, model: ModelName::new(name).unwrap() },
+        priority: Priority { class: 0, weight: Weight::ONE },
+        accelerator: Some(kind("H100")),
+        gpus: Gpus::new(gpus),
+        cost: CostPerHour::new(4.0 * f64::from(gpus)).unwrap(),
+        size: Amount::new(100.0 * f64::from(gpus)),
+        bounds: Bounds::new(Replicas::ZERO, None).unwrap(),
+        current: replicas(current),
+        desired: replicas(desired),
+    }
+}
+
+fn inventory_of(gpus: u32) -> Limit {
+    let kinds = BTreeMap::from([(kind("H100"), Headroom::Limited(Gpus::new(gpus)))]);
+    named("inventory", Scope::Cluster, Source::Read(Allowance::Kinds(kinds)))
+}
+
+fn named(name: &str, scope: Scope, source: Source) -> Limit {
+    Limit { name: LimitName::new(name).unwrap(), scope, source }
+}
+
+fn granted(wants: &[Want], limits: &[Limit]) -> Vec<u32> {
+    let grants = limit(wants, limits, Sharing::MaxMin).grants;
+    grants.iter().map(|grant| grant.granted.count()).collect()
+}
+
+#[test]
+fn what_does_not_suffice_is_shared_by_what_is_wanted_and_by_weight() {
+    let mut wants = [want("a", 1, 0, 8), want("b", 1, 0, 4)];
+    assert_eq!(granted(&wants, &[inventory_of(6)]), [4, 2]);
+    wants[1].priority.weight = Weight::new(4.0).unwrap();
+    assert_eq!(granted(&wants, &[inventory_of(6)]), [2, 4]);
+    wants[0].priority.class = 1;
+    assert_eq!(granted(&wants, &[inventory_of(6)]), [6, 0]);
+}
+
+#[test]
+fn the_tightest_of_several_limits_wins_and_is_named() {
+    let budget = Source::Read(Allowance::Budget(CostPerHour::new(30.0).unwrap()));
+    let quota = Source::Read(Allowance::Total(Gpus::new(5)));
+    let limits = [
+        inventory_of(20),
+        named("budget", Scope::Cluster, budget),
+        named("quota of shop", Scope::Namespace(Namespace::new("shop").unwrap()), quota),
+    ];
+    let grants = limit(&[want("a", 1, 1, 9)], &limits, Sharing::MaxMin);
+    assert_eq!(
+        grants.grants[0].to_string(),
+        "shop/a: 5 of 9 replicas, limited by quota of shop: a replica takes 1 accelerators and 0 \
+         are free"
+    );
+    let grants = limit(&[want("a", 2, 1, 9)], &limits[..2], Sharing::MaxMin);
+    assert_eq!(
+        grants.grants[0].to_string(),
+        "shop/a: 3 of 9 replicas, limited by budget: a replica costs 8.00 an hour and 6.00 are left"
+    );
+    assert_eq!(
+        grants.shadows[0].to_string(),
+        "budget: the next replica would be of shop/a, with 100.0 carried by each accelerator; a \
+         replica costs 8.00 an hour and 6.00 are left"
+    );
+}
+
+#[test]
+fn what_cannot_be_read_holds_at_what_it_said_and_never_becomes_unlimited() {
+    let Source::Read(last) = inventory_of(3).source else { unreachable!() };
+    let held = Source::Held { last, age: Seconds::new(600.0).unwrap() };
+    assert_eq!(granted(&[want("a", 1, 1, 9)], &[named("nodes", Scope::Cluster, held)]), [3]);
+    let unread = [named("nodes", Scope::Cluster, Source::Unread)];
+    assert_eq!(granted(&[want("a", 1, 1, 9)], &unread), [1], "nothing grows");
+    assert_eq!(granted(&[want("a", 1, 4, 2)], &unread), [2], "and what goes may go");
+    let room = room(&[want("a", 1, 1, 9)], &unread).unwrap();
+    assert!(room.is_exhausted());
+}
+
+#[test]
+fn the_rest_of_a_partial_grant_goes_to_whom_it_fits() {
+    // Three are free: one replica of two, and the third for the one that takes one.
+    assert_eq!(granted(&[want("a", 2, 0, 2), want("b", 1, 0, 1)], &[inventory_of(3)]), [1, 1]);
+}
+
+#[test]
+fn a_replica_that_is_going_still_holds_its_accelerators() {
+    assert_eq!(granted(&[want("a", 2, 3, 1), want("b", 2, 0, 1)], &[inventory_of(6)]), [1, 0]);
+}
+
+#[test]
+fn a_minimum_is_kept_where_it_does_not_fit_and_that_is_said() {
+    let mut wants = [want("a", 1, 0, 4), want("b", 1, 0, 2)];
+    wants[1].bounds = Bounds::new(replicas(2), None).unwrap();
+    let grants = limit(&wants, &[inventory_of(1)], Sharing::MaxMin);
+    assert_eq!(grants.grants[0].granted, Replicas::ZERO);
+    assert_eq!(grants.grants[1].granted, replicas(2));
+    assert_eq!(
+        grants.grants[1].to_string(),
+        "shop/b: 2 of 2 replicas, limited by inventory: a replica takes 1 H100 and 0 are free; the \
+         minimum is kept, though only 1 fit"
+    );
+}
+
+#[test]
+fn one_accelerator_has_one_name_and_two_have_two() {
+    let names = [
+        ("NVIDIA-A100-SXM4-80GB", "A100"),
+        ("NVIDIA-A100-PCIE-40GB", "A100"),
+        ("NVIDIA-H100-80GB-HBM3", "H100"),
+        ("NVIDIA-H100-NVL", "H100"),
+        ("NVIDIA-GH200-480GB", "GH200"),
+        ("NVIDIA-L40S", "L40S"),
+        ("Tesla-T4", "T4"),
+        ("Tesla-V100-SXM2-16GB", "V100"),
+        ("NVIDIA-GeForce-RTX-4090", "RTX-4090"),
+        ("NVIDIA-GeForce-GT-710", "GT-710"),
+        ("NVIDIA-RTX-A6000", "RTX-A6000"),
+        ("NVIDIA-RTX-6000-Ada-Generation", "RTX-6000-Ada"),
+        ("AMD-MI300X-192G", "MI300X"),
+        ("AMD_Instinct_MI300X_OAM", "MI300X"),
+        ("Intel-Gaudi-2-96GB", "Gaudi-2"),
+        ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "A100-MIG-1g.10gb"),
+        ("Tesla-T4-SHARED", "T4-SHARED"),
+        ("H100", "H100"),
+        ("NVIDIA", "NVIDIA"),
+    ];
+    for (label, name) in names {
+        assert_eq!(normalised(&kind(label)).as_str(), name, "{label}");
+    }
+}
+
+#[test]
+fn what_others_use_is_not_there() {
+    let node = |product: &str, allocatable, used| NodeStock {
+        product: kind(product),
+        allocatable: Gpus::new(allocatable),
+        used_by_others: Gpus::new(used),
+    };
+    let nodes = [
+        node("NVIDIA-H100-80GB-HBM3", 8, 3),
+        node("NVIDIA-H100-NVL", 4, 4),
+        node("NVIDIA-A100-SXM4-80GB", 8, 9),
+    ];
+    let kinds = BTreeMap::from([
+        (kind("H100"), Headroom::Limited(Gpus::new(5))),
+        (kind("A100"), Headroom::Limited(Gpus::ZERO)),
+    ]);
+    assert_eq!(inventory(&nodes), Allowance::Kinds(kinds));
+}
+
+proptest! {
+    #[test]
+    fn nobody_takes_more_than_there_is_and_nothing_that_fits_is_left(
+        rows in proptest::collection::vec((1_u32..5, 0_u32..4, 0_u32..9, 0_u32..3, 1_u32..9), 1..7),
+        gpus in 0_u32..40,
+        turn in 0_usize..7,
+    ) {
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        let wants: Vec<Want> = rows
+            .iter()
+            .zip(names)
+            .map(|(&(gpus, current, desired, class, weight), name)| {
+                let priority =
+                    Priority { class, weight: Weight::new(f64::from(weight)).unwrap() };
+                Want { priority, ..want(name, gpus, current, desired) }
+            })
+            .collect();
+        let grants = limit(&wants, &[inventory_of(gpus)], Sharing::MaxMin).grants;
+        let held: u32 = wants.iter().map(|want| want.gpus.times(want.current).count()).sum();
+        let added: u32 = wants
+            .iter()
+            .zip(&grants)
+            .map(|(want, grant)| want.gpus.times(grant.granted.beyond(want.current)).count())
+            .sum();
+        prop_assert!(added <= gpus.saturating_sub(held));
+        let free = gpus.saturating_sub(held) - added;
+        for (want, grant) in wants.iter().zip(&grants) {
+            prop_assert!(grant.granted <= grant.desired);
+            prop_assert!(grant.granted >= want.current.min(want.desired));
+            prop_assert_eq!(grant.cut.is_some(), grant.granted < grant.desired);
+            prop_assert!(grant.granted == grant.desired || want.gpus.count() > free);
+        }
+        let mut turned = wants.clone();
+        turned.rotate_left(turn % rows.len());
+        let mut others = limit(&turned, &[inventory_of(gpus)], Sharing::MaxMin).grants;
+        others.rotate_right(turn % rows.len());
+        prop_assert_eq!(grants, others);
+    }
+}

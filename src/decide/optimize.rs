@@ -1,0 +1,233 @@
+//! Which variants carry a model's load: replicas per variant that meet what is required.
+//!
+//! A [`Model`] brings its variants ([`Candidate`]), the reports of the analyzers that have a say
+//! ([`Voice`]), and which of them sizes the variants. A rule turns it into a [`Plan`]: a number a
+//! variant, with what was asked, what the plan carries and costs, and how it was found.
+//!
+//! - [`least_cost`] finds the cheapest numbers that carry what every voice asks for. It is exact
+//!   for the sizes that occur, and says so when it is not.
+//! - [`cost_aware`] and [`greedy_by_score`] are the rules of the Workload Variant Autoscaler: they
+//!   add where a replica is cheapest for what it carries, and never exchange.
+//!
+//! # Model
+//!
+//! With `x` replicas of a variant, `p` what one carries in the unit of a voice, `c` what one costs
+//! an hour, and `now` what the scale target asks for:
+//!
+//! ```text
+//! minimise    sum of  c * x  +  start * c * max(0, x - now)  +  drain * c * max(0, now - x)
+//! such that   sum of  p * x  >=  wanted         for each voice and role
+//!             min <= x <= max                   for each variant
+//!             sum of  gpus * max(0, x - now)  <=  free      for each limited accelerator
+//! ```
+//!
+//! `wanted` is what is there or coming, plus what is missing; when nothing is missing, what is
+//! there without what is spare. Between the two thresholds of an analyzer neither is the case, and
+//! `wanted` is what is there. Each voice has constraints of its own in its own unit, so tokens are
+//! never subtracted from requests.
+//!
+//! # Units
+//!
+//! Cost is per hour, in the currency of the configuration; multiplying every cost by one factor
+//! changes no plan. `start` and `drain` are shares of a replica's cost ([`Switching`]).
+//!
+//! # Source
+//!
+//! Covering integer programs are solved by branch and bound (Land and Doig 1960) over the linear
+//! relaxation. The two other rules are the optimizers of llm-d's Workload Variant Autoscaler as of
+//! August 2026; `docs/decisions.md` says where they answer otherwise on purpose.
+
+mod cost_aware;
+mod cover;
+mod explain;
+mod greedy;
+mod least_cost;
+mod rescale;
+mod room;
+mod sheet;
+
+#[cfg(test)]
+mod tests;
+
+use crate::analyze::capacity::{CapacityReport, Unit};
+use crate::fleet::{Accelerator, Bounds, ModelKey, Role, VariantKey};
+use crate::units::{Amount, CostPerHour, Fraction, Gpus, Replicas, Weight};
+
+pub use crate::decide::optimize::cost_aware::{Defects, cost_aware};
+pub use crate::decide::optimize::greedy::{Rescale, Share, greedy_by_score};
+pub use crate::decide::optimize::least_cost::{
+    Consent, KeptMin, Policy, Switching, headroom_floor, least_cost,
+};
+pub use crate::decide::optimize::rescale::{Claim, Shares, water_fill};
+pub use crate::decide::optimize::room::{Headroom, Room};
+
+/// A variant that replicas can be put in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The variant.
+    pub key: VariantKey,
+    /// What part of a request it serves.
+    pub role: Role,
+    /// What it runs on; `None` when nobody can say.
+    pub accelerator: Option<Accelerator>,
+    /// Accelerators that one replica takes.
+    pub gpus: Gpus,
+    /// What one replica costs.
+    pub cost: CostPerHour,
+    /// What it may be scaled to.
+    pub bounds: Bounds,
+    /// Replicas that its scale target asks for.
+    pub current: Replicas,
+    /// Those of them that do not carry load yet.
+    pub pending: Replicas,
+}
+
+/// A model whose replicas are to be placed.
+#[derive(Clone, Debug)]
+pub struct Model<'a> {
+    /// The model.
+    pub key: ModelKey,
+    /// How much it counts beside others where not everybody can be served.
+    pub priority: Weight,
+    /// Its variants, in any order.
+    pub candidates: Vec<Candidate>,
+    /// The report that sizes the variants, where a rule needs a single one.
+    pub sizing: &'a CapacityReport,
+    /// The reports that have a say.
+    pub voices: Vec<Voice<'a>>,
+}
+
+/// An analyzer that has a say.
+#[derive(Clone, Debug)]
+pub struct Voice<'a> {
+    /// What it found.
+    pub report: &'a CapacityReport,
+    /// How much it counts beside other analyzers, in rules that weigh them.
+    pub score: Weight,
+    /// Whether what it says can be relied on to take replicas away.
+    pub standing: Standing,
+}
+
+/// Whether an analyzer's report rests on fresh data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It does: it can ask for more, and nothing goes without its consent.
+    Live,
+    /// It does not: what it asked for still counts, and it keeps nothing.
+    Stale,
+}
+
+/// What one rule makes of one model.
+#[must_use]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The model.
+    pub model: ModelKey,
+    /// How the numbers were found.
+    pub method: Method,
+    /// Each variant, in the order of their keys.
+    pub placements: Vec<Placement>,
+    /// What each voice asked of each role, and what the plan carries.
+    pub covers: Vec<Cover>,
+    /// What all replicas cost before.
+    pub cost_before: CostPerHour,
+    /// What all replicas of the plan cost.
+    pub cost_after: CostPerHour,
+}
+
+/// How a plan was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// No cheaper plan exists.
+    Exact {
+        /// Partial plans that were looked at.
+        steps: u32,
+    },
+    /// The search ended before it could tell; the best plan that it met, which is never dearer than
+    /// adding by cost per capacity.
+    Bounded {
+        /// Partial plans that were looked at.
+        steps: u32,
+    },
+    /// Replicas were added by cost per capacity, or removed from the most expensive.
+    CostAware,
+    /// As [`Method::CostAware`], inside what is free, the model with the largest weighted need
+    /// first.
+    GreedyByScore,
+    /// The accelerators of a contended kind were shared by weight and demand.
+    Rescale,
+}
+
+/// What becomes of one variant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placement {
+    /// The variant.
+    pub key: VariantKey,
+    /// What its scale target asks for.
+    pub before: Replicas,
+    /// What it should ask for.
+    pub after: Replicas,
+    /// What one replica costs.
+    pub cost: CostPerHour,
+    /// Why.
+    pub because: Because,
+}
+
+/// Why a variant gets its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// The plan needs no other number.
+    Kept,
+    /// Replicas are added for what is missing.
+    Added,
+    /// Replicas go, because the rest carries what is asked.
+    Removed,
+    /// Replicas that the plan does without stay until those that replace them carry load.
+    Serving {
+        /// What the plan wants in the end.
+        planned: Replicas,
+    },
+    /// Replicas that the plan does without stay, because a check does not let them go.
+    Refused {
+        /// What the plan wants in the end.
+        planned: Replicas,
+    },
+    /// Nobody knows what one replica carries, so the number stays inside its bounds.
+    Unknown,
+}
+
+/// What one voice asked of the variants of one role.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cover {
+    /// The unit of the amounts.
+    pub unit: Unit,
+    /// The role; `None` where all variants serve whole requests.
+    pub role: Option<Role>,
+    /// How much must be carried.
+    pub wanted: Amount,
+    /// How much the plan carries, once all its replicas do.
+    pub planned: Amount,
+}
+
+impl Plan {
+    /// The largest share of what was asked that the plan leaves uncarried; `None` when it carries
+    /// everything.
+    #[must_use]
+    pub fn shortfall(&self) -> Option<(&Cover, Fraction)> {
+        let short = |cover: &Cover| {
+            let wanted = cover.wanted.amount();
+            let missing = (wanted - cover.planned.amount()) / wanted;
+            Fraction::new(missing).filter(|share| share.fraction() > sheet::SLACK)
+        };
+        self.covers
+            .iter()
+            .filter_map(|cover| Some((cover, short(cover)?)))
+            .max_by(|a, b| a.1.compare(b.1))
+    }
+
+    /// The number of a variant.
+    #[must_use]
+    pub fn target(&self, key: &VariantKey) -> Option<Replicas> {
+        self.placements.iter().find(|placement| placement.key == *key).map(|it| it.after)
+    }
+}

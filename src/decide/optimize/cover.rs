@@ -1,0 +1,361 @@
+//! The exact search: whole numbers that cover what is wanted at the lowest price.
+//!
+//! # Model
+//!
+//! Branch and bound over the items in the order of what they cover for their price, each from as
+//! many as could be of use down to its minimum. A partial choice is given up when even the linear
+//! relaxation of the rest, with one want at a time, is no better than the best whole choice so far.
+//! The search begins with what adding by price for what is covered gives, and with the greedy choice,
+//! so the answer is never worse than those even when it is cut short.
+//!
+//! What cannot be covered is left uncovered as little as possible, and then at the lowest price:
+//! choices are compared by ([`Worth::uncovered`], [`Worth::price`]).
+//!
+//! # Units
+//!
+//! Prices are whole numbers, [`GRID`] for the most expensive item, so that sums are exact and
+//! ties are ties. Each wanted amount is in a unit of its own.
+//!
+//! # Domain
+//!
+//! Up to about a dozen items. The search is cut short after [`STEPS_MAX`] steps.
+
+/// The price of the most expensive item: fine enough that rounding prices costs less than a
+/// billionth, and coarse enough that a million of them stay exact in 64 bits.
+pub(crate) const GRID: f64 = 1_073_741_824.0;
+
+/// Partial choices after which the search gives up. Fleets of this field take a few hundred for a
+/// model; so many take a few milliseconds, and a tick has room for that once.
+pub(crate) const STEPS_MAX: u32 = 20_000;
+
+/// Shares that are left uncovered are counted in billionths.
+const SHARES: f64 = 1e9;
+
+/// Sums of capacities differ in their last digits; less than this share of a want is nothing.
+const SLACK: f64 = crate::decide::optimize::sheet::SLACK;
+
+/// One thing that can be had in whole numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    /// At least so many.
+    pub(crate) min: u32,
+    /// At most so many.
+    pub(crate) max: u32,
+    /// So many are there.
+    pub(crate) current: u32,
+    /// Price of each.
+    pub(crate) price: u64,
+    /// Price of each that is started.
+    pub(crate) start: u64,
+    /// Price of each that goes; less than `price`.
+    pub(crate) drain: u64,
+    /// What one covers of each want.
+    pub(crate) sizes: Vec<f64>,
+    /// Which stock those that are started are taken from, and how much each takes of it.
+    pub(crate) stock: Option<(usize, u32)>,
+}
+
+/// How good a whole choice is; smaller is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Worth {
+    /// The shares of the wants that are not covered, added up, in billionths.
+    pub(crate) uncovered: u64,
+    /// The price of everything.
+    pub(crate) price: u64,
+}
+
+/// The best choice that was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Chosen {
+    /// How many of each item.
+    pub(crate) counts: Vec<u32>,
+    pub(crate) worth: Worth,
+    /// Partial choices that were looked at.
+    pub(crate) steps: u32,
+    /// Whether the search was cut short.
+    pub(crate) search: Search,
+}
+
+/// Whether every choice was looked at or ruled out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Search {
+    Complete,
+    CutShort,
+}
+
+/// The choice of the least worth. Of equal ones it is the one that takes most of the items that
+/// cover most for their price, and of those the earlier ones.
+pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &[u32]) -> Chosen {
+    let problem = Problem::new(items, wants, stocks);
+    let mut run = Run {
+        counts: vec![0; problem.items.len()],
+        left: vec![wants.to_vec(); problem.items.len() + 1],
+        stocks: problem.stocks.clone(),
+        best: problem.added(),
+        steps: 0,
+    };
+    run.branch(&problem, 0, 0);
+    let (worth, ordered) = run.best;
+    let mut counts = vec![0; items.len()];
+    for (count, &original) in ordered.iter().zip(&problem.order) {
+        counts[original] = *count;
+    }
+    let search = if run.steps < STEPS_MAX { Search::Complete } else { Search::CutShort };
+    Chosen { counts, worth, steps: run.steps, search }
+}
+
+/// A part of an item's range over which each costs the same.
+#[derive(Clone, Copy)]
+struct Segment {
+    item: usize,
+    length: u32,
+    price: u64,
+    size: f64,
+}
+
+/// The items in the order of the search, and what is known of each rest of it.
+struct Problem<'a> {
+    items: Vec<&'a Item>,
+    order: Vec<usize>,
+    wants: &'a [f64],
+    /// What is left of each stock when every item is started up to its minimum.
+    stocks: Vec<u32>,
+    /// For each want, the segments by price for what they cover.
+    segments: Vec<Vec<Segment>>,
+    /// For each depth, the price of the minima from there on.
+    base: Vec<u64>,
+    /// For each depth and want, what the minima from there on cover.
+    covered: Vec<Vec<f64>>,
+}
+
+impl Item {
+    /// The price of so many.
+    fn worth(&self, count: u32) -> u64 {
+        let started = u64::from(count.saturating_sub(self.current));
+        let drained = u64::from(self.current.saturating_sub(count));
+        u64::from(count) * self.price + started * self.start + drained * self.drain
+    }
+
+    /// Those that the minimum starts in any case.
+    fn forced(&self) -> u32 {
+        self.min.saturating_sub(self.current)
+    }
+
+    /// How many there are to have, with so much left in its stock.
+    fn had(&self, stocks: &[u32]) -> u32 {
+        let more = self.stock.and_then(|(stock, each)| stocks[stock].checked_div(each));
+        let held = self.min.max(self.current);
+        more.map_or(self.max, |more| self.max.min(held.saturating_add(more))).max(self.min)
+    }
+
+    /// What so many take of its stock, beyond what the minimum takes.
+    fn taken(&self, count: u32) -> Option<(usize, u32)> {
+        let started = count.saturating_sub(self.min.max(self.current));
+        self.stock.map(|(stock, each)| (stock, each * started))
+    }
+
+    /// The parts of the range above the minimum: what is there, and what must be started.
+    fn ranges(&self) -> [(u32, u64); 2] {
+        let kept = self.current.min(self.max).saturating_sub(self.min);
+        let started = self.max.saturating_sub(self.current.max(self.min));
+        [(kept, self.price - self.drain.min(self.price)), (started, self.price + self.start)]
+    }
+
+    /// How much of the wants one covers for its price, for the order of the search.
+    fn density(&self, wants: &[f64]) -> f64 {
+        let covered: f64 = self.sizes.iter().zip(wants).map(|(size, want)| size / want).sum();
+        covered / (self.price.max(1)) as f64
+    }
+}
+
+impl<'a> Problem<'a> {
+    fn new(items: &'a [Item], wants: &'a [f64], stocks: &[u32]) -> Self {
+        let mut order: Vec<usize> = (0..items.len()).collect();
+        order.sort_by(|&a, &b| {
+            items[b].density(wants).total_cmp(&items[a].density(wants)).then(a.cmp(&b))
+        });
+        let items: Vec<&Item> = order.iter().map(|&original| &items[original]).collect();
+        let mut stocks = stocks.to_vec();
+        for item in &items {
+            if let Some((stock, each)) = item.stock {
+                stocks[stock] = stocks[stock].saturating_sub(each.saturating_mul(item.forced()));
+            }
+        }
+        let segments = (0..wants.len()).map(|want| segments(&items, want)).collect();
+        let mut base = vec![0; items.len() + 1];
+        let mut covered = vec![vec![0.0; wants.len()]; items.len() + 1];
+        for (depth, item) in items.iter().enumerate().rev() {
+            base[depth] = base[depth + 1] + item.worth(item.min);
+            let rest = covered[depth + 1].iter().zip(&item.sizes);
+            covered[depth] = rest.map(|(rest, size)| rest + f64::from(item.min) * size).collect();
+        }
+        Self { items, order, wants, stocks, segments, base, covered }
+    }
+
+    /// How many of an item can be of use and can be had.
+    fn most(&self, depth: usize, left: &[f64], stocks: &[u32]) -> u32 {
+        let item = self.items[depth];
+        let needed = |want: usize| {
+            let rest = left[want] - SLACK * self.wants[want];
+            if rest <= 0.0 || item.sizes[want] <= 0.0 { 0 } else { count(rest / item.sizes[want]) }
+        };
+        let useful = (0..self.wants.len()).map(needed).max().unwrap_or(0);
+        useful.min(item.had(stocks)).max(item.min)
+    }
+
+    /// What no choice from this depth on can be better than.
+    fn bound(&self, depth: usize, spent: u64, left: &[f64]) -> Worth {
+        let mut bound = Worth { uncovered: 0, price: spent + self.base[depth] };
+        let base = bound.price as f64;
+        for (want, segments) in self.segments.iter().enumerate() {
+            let mut rest = left[want] - self.covered[depth][want] - SLACK * self.wants[want];
+            let mut price = base;
+            for segment in segments.iter().filter(|segment| segment.item >= depth) {
+                if rest <= 0.0 {
+                    break;
+                }
+                let taken = (rest / segment.size).min(f64::from(segment.length));
+                rest -= taken * segment.size;
+                price += taken * segment.price as f64;
+            }
+            let uncovered = if rest > 0.0 { share(rest, self.wants[want]) } else { 0 };
+            // A billionth below what the sum says, because it is rounded.
+            bound.price = bound.price.max(whole(price * (1.0 - 1e-12)));
+            bound.uncovered += uncovered;
+        }
+        bound
+    }
+
+    fn worth(&self, counts: &[u32]) -> Worth {
+        let price = self.items.iter().zip(counts).map(|(item, count)| item.worth(*count)).sum();
+        let uncovered = |want: usize| {
+            let each = self.items.iter().zip(counts);
+            let covered: f64 = each.map(|(item, count)| item.sizes[want] * f64::from(*count)).sum();
+            share(self.wants[want] - covered, self.wants[want])
+        };
+        Worth { uncovered: (0..self.wants.len()).map(uncovered).sum(), price }
+    }
+
+    /// What is there, with as many more as are missing, by price for what they cover.
+    fn added(&self) -> (Worth, Vec<u32>) {
+        let mut counts: Vec<u32> =
+            self.items.iter().map(|item| item.current.clamp(item.min, item.max)).collect();
+        let mut stocks = self.stocks.clone();
+        for depth in 0..self.items.len() {
+            let left: Vec<f64> = (0..self.wants.len())
+                .map(|want| {
+                    let each = self.items.iter().zip(&counts);
+                    let others = each.enumerate().filter(|(other, _)| *other != depth);
+                    let covered = others.map(|(_, (it, count))| it.sizes[want] * f64::from(*count));
+                    self.wants[want] - covered.sum::<f64>()
+                })
+                .collect();
+            counts[depth] = counts[depth].max(self.most(depth, &left, &stocks));
+            if let Some((stock, taken)) = self.items[depth].taken(counts[depth]) {
+                stocks[stock] -= taken;
+            }
+        }
+        (self.worth(&counts), counts)
+    }
+}
+
+/// The segments of all items for one want, by price for what they cover.
+fn segments(items: &[&Item], want: usize) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = items
+        .iter()
+        .enumerate()
+        .filter(|(_, item)| item.sizes[want] > 0.0)
+        .flat_map(|(position, item)| {
+            item.ranges().map(|(length, price)| Segment {
+                item: position,
+                length,
+                price,
+                size: item.sizes[want],
+            })
+        })
+        .filter(|segment| segment.length > 0)
+        .collect();
+    let density = |segment: &Segment| segment.price as f64 / segment.size;
+    segments.sort_by(|a, b| density(a).total_cmp(&density(b)));
+    segments
+}
+
+/// The search under way.
+struct Run {
+    counts: Vec<u32>,
+    /// What is left to cover, for each depth.
+    left: Vec<Vec<f64>>,
+    stocks: Vec<u32>,
+    best: (Worth, Vec<u32>),
+    steps: u32,
+}
+
+impl Run {
+    fn is_no_better(&self, bound: Worth) -> bool {
+        bound >= self.best.0
+    }
+
+    fn branch(&mut self, problem: &Problem<'_>, depth: usize, spent: u64) {
+        let Some(item) = problem.items.get(depth) else {
+            let worth = problem.worth(&self.counts);
+            if !self.is_no_better(worth) {
+                self.best = (worth, self.counts.clone());
+            }
+            return;
+        };
+        let most = problem.most(depth, &self.left[depth], &self.stocks);
+        // Of the last item, fewer than can be of use are never better.
+        let least = if depth + 1 == problem.items.len() { most } else { item.min };
+        let mut previous = None;
+        for count in (least..=most).rev() {
+            if self.steps >= STEPS_MAX {
+                return;
+            }
+            self.steps += 1;
+            for want in 0..problem.wants.len() {
+                self.left[depth + 1][want] =
+                    self.left[depth][want] - f64::from(count) * item.sizes[want];
+            }
+            let spent = spent + item.worth(count);
+            let bound = problem.bound(depth + 1, spent, &self.left[depth + 1]);
+            if self.is_no_better(bound) {
+                // The bound is convex in the count: once it rises, it goes on rising.
+                if previous.is_some_and(|previous| bound > previous) {
+                    return;
+                }
+                previous = Some(bound);
+                continue;
+            }
+            previous = Some(bound);
+            self.counts[depth] = count;
+            let taken = item.taken(count);
+            if let Some((stock, taken)) = taken {
+                self.stocks[stock] -= taken;
+            }
+            self.branch(problem, depth + 1, spent);
+            if let Some((stock, taken)) = taken {
+                self.stocks[stock] += taken;
+            }
+        }
+    }
+}
+
+/// An uncovered rest as a share of what is wanted, in billionths; nothing within the slack.
+fn share(rest: f64, wanted: f64) -> u64 {
+    let share = rest / wanted;
+    if share <= SLACK { 0 } else { whole(share * SHARES).max(1) }
+}
+
+fn count(replicas: f64) -> u32 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
+    {
+        replicas.ceil().clamp(0.0, f64::from(u32::MAX)) as u32
+    }
+}
+
+fn whole(price: f64) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
+    {
+        price.clamp(0.0, 9e15) as u64
+    }
+}

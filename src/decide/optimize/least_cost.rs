@@ -1,0 +1,301 @@
+//! The cheapest numbers that carry what is wanted, and the way there.
+//!
+//! The search ([`cover`](crate::decide::optimize::cover)) says where to end. It may exchange
+//! replicas: start some of a cheaper variant and do without a dear one. What it does without goes
+//! one by one, the most expensive first, and only if those that carry load already carry what is
+//! wanted without it, and the caller's check consents. So a replacement starts first, and what it
+//! replaces goes in a later tick.
+//!
+//! What a replica costs to start and to stop keeps the mix from following every small change: an
+//! exchange must save more than it costs.
+
+use std::collections::BTreeMap;
+
+use crate::decide::optimize::cover::{Chosen, GRID, Item, STEPS_MAX, Search, choose};
+use crate::decide::optimize::sheet::{SLACK, Sheet};
+use crate::decide::optimize::{Because, Candidate, Headroom, Method, Model, Plan, Room};
+use crate::fleet::VariantKey;
+use crate::units::{CostPerHour, Fraction, Replicas};
+
+/// How the cheapest numbers are looked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Policy {
+    /// What changing the number of replicas costs.
+    pub switching: Switching,
+    /// Replicas of each role that stay in any case, where there are any. See [`headroom_floor`].
+    pub replicas_min: KeptMin,
+}
+
+/// The fewest replicas of a role that an optimizer leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptMin(pub Replicas);
+
+impl Default for KeptMin {
+    /// One: whether a model may go to zero is not for an optimizer to say.
+    fn default() -> Self {
+        Self(Replicas::ONE)
+    }
+}
+
+/// What changing the number of replicas costs, as a share of what a replica costs.
+///
+/// A replica that takes 5 minutes to start is paid for 5 minutes without serving. Spread over the
+/// 30 minutes that a mix is expected to last, that is a share of 1/6.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Switching {
+    /// For each replica that starts.
+    pub start: Fraction,
+    /// For each replica that goes; below 1, or nothing would ever go.
+    pub drain: Fraction,
+}
+
+impl Default for Switching {
+    /// Five minutes to start and one to drain, spread over half an hour.
+    fn default() -> Self {
+        let share = |minutes: f64| Fraction::new(minutes / 30.0).unwrap_or_default();
+        Self { start: share(5.0), drain: share(1.0) }
+    }
+}
+
+/// Whether a variant may go down to a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consent {
+    /// It may.
+    Given,
+    /// It may not: an SLO or a safety check forbids it.
+    Refused,
+}
+
+/// The fewest replicas that stay below `ceiling` when the load of `replicas` that are busy to
+/// `busy` is spread over them; `None` when the ceiling is zero.
+///
+/// # Model
+///
+/// With `N` replicas at a mean utilisation `u`, one less carries `u * N / (N - 1)` each. `m` of them
+/// carry `u * N / m`, which is at most the ceiling from `m = u * N / ceiling` on.
+#[must_use]
+pub fn headroom_floor(replicas: Replicas, busy: Fraction, ceiling: Fraction) -> Option<Replicas> {
+    let load = busy.fraction() * f64::from(replicas.count());
+    let floor = (load / ceiling.fraction() * (1.0 - SLACK)).ceil();
+    floor.is_finite().then(|| {
+        let count = crate::decide::optimize::cost_aware::whole_count(floor);
+        Replicas::saturating(count)
+    })
+}
+
+/// Plans one model at the least cost, inside what is free if that is limited.
+pub fn least_cost(
+    model: &Model<'_>,
+    room: Option<&Room>,
+    policy: &Policy,
+    check: &dyn Fn(&VariantKey, Replicas) -> Consent,
+) -> Plan {
+    let sheet = Sheet::new(model);
+    let mut targets: Vec<Replicas> =
+        sheet.variants.iter().map(|variant| variant.bounds.clamp(variant.current)).collect();
+    let mut because = vec![Because::Unknown; targets.len()];
+    let (mut steps, mut search) = (0, Search::Complete);
+    for group in 0..sheet.groups.len() {
+        let question = Question::new(&sheet, group, room, policy);
+        let chosen = question.ask();
+        steps += chosen.steps;
+        if chosen.search == Search::CutShort {
+            search = Search::CutShort;
+        }
+        for (&member, verdict) in question.members.iter().zip(question.release(&chosen, check)) {
+            (targets[member], because[member]) = verdict;
+        }
+    }
+    let method = match search {
+        Search::Complete => Method::Exact { steps },
+        Search::CutShort => Method::Bounded { steps: steps.max(STEPS_MAX) },
+    };
+    let mut plan = sheet.plan(method, &targets);
+    for (placement, because) in plan.placements.iter_mut().zip(because) {
+        placement.because = because;
+    }
+    plan
+}
+
+/// One role of one model as a question to the search.
+struct Question<'a> {
+    /// The variants of which somebody knows what a replica carries.
+    members: Vec<usize>,
+    variants: Vec<&'a Candidate>,
+    items: Vec<Item>,
+    wants: Vec<f64>,
+    stocks: Vec<u32>,
+}
+
+impl<'a> Question<'a> {
+    fn new(sheet: &Sheet<'a>, group: usize, room: Option<&Room>, policy: &Policy) -> Self {
+        let (rows, mut wants): (Vec<_>, Vec<f64>) = sheet
+            .voices
+            .iter()
+            .map(|voice| (voice, voice.wanted(group).amount()))
+            .filter(|(_, wanted)| *wanted > 0.0)
+            .unzip();
+        let is_known = |member: &usize| sheet.voices.iter().any(|it| it.sizes[*member].is_some());
+        let members: Vec<usize> =
+            sheet.groups[group].members.iter().copied().filter(is_known).collect();
+        let variants: Vec<&Candidate> = members.iter().map(|&it| sheet.variants[it]).collect();
+        let there: Replicas = variants.iter().map(|variant| variant.current).sum();
+        let KeptMin(kept) = policy.replicas_min;
+        let kept = if wants.is_empty() { kept.min(there) } else { kept };
+        let counts_replicas = kept > Replicas::ZERO;
+        if counts_replicas {
+            wants.push(f64::from(kept.count()));
+        }
+        let (kinds, stocks) = stocks(&variants, room);
+        let dearest = variants.iter().map(|it| it.cost).fold(CostPerHour::ZERO, CostPerHour::max);
+        let items = members
+            .iter()
+            .zip(&variants)
+            .zip(kinds)
+            .map(|((&member, variant), kind)| {
+                let mut sizes: Vec<f64> =
+                    rows.iter().map(|row| row.sizes[member].unwrap_or(0.0)).collect();
+                sizes.extend(counts_replicas.then_some(1.0));
+                item(variant, sizes, &Prices::new(variant.cost, dearest, policy.switching), kind)
+            })
+            .collect();
+        Self { members, variants, items, wants, stocks }
+    }
+
+    fn ask(&self) -> Chosen {
+        choose(&self.items, &self.wants, &self.stocks)
+    }
+
+    /// What each variant should ask for: what was chosen, and those that must stay for a while.
+    fn release(
+        &self,
+        chosen: &Chosen,
+        check: &dyn Fn(&VariantKey, Replicas) -> Consent,
+    ) -> Vec<(Replicas, Because)> {
+        let planned = |at: usize| Replicas::saturating(chosen.counts[at]);
+        let mut kept: Vec<(Replicas, Because)> = (0..self.variants.len())
+            .map(|at| match planned(at).cmp(&self.variants[at].current) {
+                std::cmp::Ordering::Equal => (planned(at), Because::Kept),
+                std::cmp::Ordering::Greater => (planned(at), Because::Added),
+                std::cmp::Ordering::Less => {
+                    let variant = self.variants[at];
+                    let allowed = variant.bounds.max().unwrap_or(variant.current);
+                    (variant.current.min(allowed), Because::Removed)
+                }
+            })
+            .collect();
+        for at in self.dearest_first() {
+            while kept[at].0 > planned(at) {
+                let before = kept[at].0;
+                kept[at].0 = before.down();
+                let refused = if !self.is_served(&kept, at, before) {
+                    Because::Serving { planned: planned(at) }
+                } else if check(&self.variants[at].key, before.down()) == Consent::Refused {
+                    Because::Refused { planned: planned(at) }
+                } else {
+                    continue;
+                };
+                kept[at] = (before, refused);
+                break;
+            }
+        }
+        kept
+    }
+
+    /// Whether what carries load among those that are kept carries everything that is wanted, or
+    /// whether the last that was let go from `before` carried nothing.
+    fn is_served(&self, kept: &[(Replicas, Because)], last: usize, before: Replicas) -> bool {
+        let ready = |at: usize| {
+            let variant = self.variants[at];
+            variant.current.beyond(variant.pending)
+        };
+        if before > ready(last) {
+            return true;
+        }
+        (0..self.wants.len()).all(|want| {
+            let carried = |(at, (replicas, _)): (usize, &(Replicas, Because))| {
+                self.items[at].sizes[want] * f64::from(ready(at).min(*replicas).count())
+            };
+            let sum: f64 = kept.iter().enumerate().map(carried).sum();
+            self.items[last].sizes[want] <= 0.0 || sum >= self.wants[want] * (1.0 - SLACK)
+        })
+    }
+
+    fn dearest_first(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.variants.len()).collect();
+        order
+            .sort_by(|&a, &b| self.variants[b].cost.compare(self.variants[a].cost).then(a.cmp(&b)));
+        order
+    }
+}
+
+/// Which stock each variant starts replicas from, and how much there is of each; a variant that
+/// nothing limits has none.
+fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Vec<Option<usize>>, Vec<u32>) {
+    let Some(room) = room else { return (vec![None; variants.len()], Vec::new()) };
+    let mut stocks = Vec::new();
+    let mut known = BTreeMap::new();
+    let kinds = variants
+        .iter()
+        .map(|variant| {
+            let free = variant
+                .accelerator
+                .as_ref()
+                .map_or(Headroom::NONE, |kind| room.free(&variant.key.namespace, kind));
+            let Headroom::Limited(free) = free else { return None };
+            let position = known.entry(variant.accelerator.as_ref()).or_insert_with(|| {
+                stocks.push(free.count());
+                stocks.len() - 1
+            });
+            Some(*position)
+        })
+        .collect();
+    (kinds, stocks)
+}
+
+/// What one replica costs on the grid of the search.
+struct Prices {
+    price: u64,
+    start: u64,
+    drain: u64,
+}
+
+impl Prices {
+    /// The least price of a replica: enough for a change of one to be smaller.
+    const LEAST: f64 = 4.0;
+
+    fn new(cost: CostPerHour, dearest: CostPerHour, switching: Switching) -> Self {
+        let price = if dearest > CostPerHour::ZERO {
+            (cost.per_hour() / dearest.per_hour() * GRID).round().max(Self::LEAST)
+        } else {
+            GRID
+        };
+        // One more than the share, so that of two plans at one price the one with fewer changes wins.
+        let start = on_grid(switching.start.fraction().min(1000.0) * price) + 1;
+        let price = on_grid(price);
+        let drain =
+            (on_grid(switching.drain.fraction() * GRID.min(price as f64)) + 1).min(price - 1);
+        Self { price, start, drain }
+    }
+}
+
+fn on_grid(price: f64) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
+    {
+        price.round().clamp(0.0, GRID * 1000.0) as u64
+    }
+}
+
+fn item(variant: &Candidate, sizes: Vec<f64>, prices: &Prices, stock: Option<usize>) -> Item {
+    let Prices { price, start, drain } = *prices;
+    Item {
+        min: variant.bounds.min().count(),
+        max: variant.bounds.max().unwrap_or(Replicas::LIMIT).count(),
+        current: variant.current.count(),
+        price,
+        start,
+        drain,
+        sizes,
+        stock: stock.map(|stock| (stock, variant.gpus.count())),
+    }
+}

@@ -1,0 +1,90 @@
+//! What is free: accelerators of each kind, in the cluster and in each namespace.
+//!
+//! A kind that is not listed has nothing free: a source that does not know a kind must not be read
+//! as one that does not limit it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::fleet::{Accelerator, Namespace};
+use crate::units::{Gpus, Replicas};
+
+/// How much of one kind is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Headroom {
+    /// So much.
+    Limited(Gpus),
+    /// Nothing limits it.
+    Unlimited,
+}
+
+/// What is free, of each kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// In the cluster.
+    pub cluster: BTreeMap<Accelerator, Headroom>,
+    /// In namespaces that have a list of their own, which holds beside the cluster's.
+    pub namespaces: BTreeMap<Namespace, BTreeMap<Accelerator, Headroom>>,
+}
+
+// === impl Headroom ===
+
+impl Headroom {
+    /// Nothing is free.
+    pub const NONE: Self = Self::Limited(Gpus::ZERO);
+
+    /// How many replicas fit, if each takes `each`; `None` when nothing limits them.
+    #[must_use]
+    pub fn replicas(self, each: Gpus) -> Option<Replicas> {
+        match self {
+            Self::Unlimited => None,
+            Self::Limited(free) => free.replicas_of(each),
+        }
+    }
+
+    /// What is left when `used` is taken.
+    #[must_use]
+    pub fn without(self, used: Gpus) -> Self {
+        match self {
+            Self::Unlimited => Self::Unlimited,
+            Self::Limited(free) => Self::Limited(free.beyond(used)),
+        }
+    }
+}
+
+impl fmt::Display for Headroom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limited(free) => write!(f, "{free} free"),
+            Self::Unlimited => f.write_str("unlimited"),
+        }
+    }
+}
+
+// === impl Room ===
+
+impl Room {
+    /// What a workload of this namespace may still take of this kind.
+    #[must_use]
+    pub fn free(&self, namespace: &Namespace, kind: &Accelerator) -> Headroom {
+        let listed = |list: &BTreeMap<Accelerator, Headroom>| {
+            list.get(kind).copied().unwrap_or(Headroom::NONE)
+        };
+        let own = self.namespaces.get(namespace).map_or(Headroom::Unlimited, listed);
+        listed(&self.cluster).min(own)
+    }
+
+    /// Takes this much of this kind for a workload of this namespace.
+    pub fn take(&mut self, namespace: &Namespace, kind: &Accelerator, used: Gpus) {
+        let own = self.namespaces.get_mut(namespace).and_then(|list| list.get_mut(kind));
+        for headroom in [self.cluster.get_mut(kind), own].into_iter().flatten() {
+            *headroom = headroom.without(used);
+        }
+    }
+
+    /// Whether nothing at all is free in the cluster.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.cluster.values().all(|headroom| *headroom == Headroom::NONE)
+    }
+}

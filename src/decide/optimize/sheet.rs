@@ -1,0 +1,173 @@
+//! The numbers of one model in rows and columns: variants by their position, voices by theirs.
+
+use std::collections::BTreeSet;
+
+use crate::analyze::capacity::{CapacityReport, Totals, Unit};
+use crate::decide::optimize::{
+    Because, Candidate, Cover, Method, Model, Placement, Plan, Standing,
+};
+use crate::fleet::{ModelKey, Role};
+use crate::units::{Amount, CostPerHour, Replicas, Weight};
+
+/// Sums of capacities differ in their last digits. Less than this share of what is asked is no
+/// shortfall.
+pub(crate) const SLACK: f64 = 1e-9;
+
+/// One model, ready for arithmetic.
+pub(crate) struct Sheet<'a> {
+    pub(crate) key: &'a ModelKey,
+    pub(crate) priority: Weight,
+    /// The variants in the order of their keys.
+    pub(crate) variants: Vec<&'a Candidate>,
+    /// What one replica of each variant carries, in the unit of the sizing report.
+    pub(crate) sizes: Vec<Option<f64>>,
+    /// Variants that can stand in for one another.
+    pub(crate) groups: Vec<Group>,
+    pub(crate) voices: Vec<Row>,
+    /// The sums of the sizing report, for each group.
+    pub(crate) sizing: Vec<Totals>,
+    /// What is asked of the whole model, by the sizing report.
+    pub(crate) demand: Amount,
+}
+
+/// The variants of one role.
+pub(crate) struct Group {
+    /// `None` where all variants serve whole requests.
+    pub(crate) role: Option<Role>,
+    /// Their positions.
+    pub(crate) members: Vec<usize>,
+}
+
+/// What one voice says.
+pub(crate) struct Row {
+    pub(crate) unit: Unit,
+    pub(crate) score: Weight,
+    pub(crate) standing: Standing,
+    /// What one replica of each variant carries.
+    pub(crate) sizes: Vec<Option<f64>>,
+    /// The sums for each group.
+    pub(crate) totals: Vec<Totals>,
+}
+
+impl<'a> Sheet<'a> {
+    pub(crate) fn new(model: &'a Model<'_>) -> Self {
+        let mut variants: Vec<&Candidate> = model.candidates.iter().collect();
+        variants.sort_by(|a, b| a.key.cmp(&b.key));
+        let groups = groups(model, &variants);
+        let voices = model
+            .voices
+            .iter()
+            .map(|voice| Row {
+                unit: voice.report.unit,
+                score: voice.score,
+                standing: voice.standing,
+                sizes: sizes(voice.report, &variants),
+                totals: totals(voice.report, &groups),
+            })
+            .collect();
+        let sizing = totals(model.sizing, &groups);
+        let sizes = sizes(model.sizing, &variants);
+        let (key, priority, demand) = (&model.key, model.priority, model.sizing.total.demand);
+        Self { key, priority, variants, sizes, groups, voices, sizing, demand }
+    }
+
+    /// What the scale targets ask for, in the order of the variants.
+    pub(crate) fn current(&self) -> Vec<Replicas> {
+        self.variants.iter().map(|variant| variant.current).collect()
+    }
+
+    /// The plan that these numbers are.
+    pub(crate) fn plan(&self, method: Method, after: &[Replicas]) -> Plan {
+        let placements: Vec<Placement> = self
+            .variants
+            .iter()
+            .zip(after)
+            .map(|(variant, after)| Placement {
+                key: variant.key.clone(),
+                before: variant.current,
+                after: *after,
+                cost: variant.cost,
+                because: match after.cmp(&variant.current) {
+                    std::cmp::Ordering::Equal => Because::Kept,
+                    std::cmp::Ordering::Greater => Because::Added,
+                    std::cmp::Ordering::Less => Because::Removed,
+                },
+            })
+            .collect();
+        let cost = |replicas: &dyn Fn(&Placement) -> Replicas| -> CostPerHour {
+            placements.iter().map(|it| it.cost.times(replicas(it))).sum()
+        };
+        Plan {
+            model: self.key.clone(),
+            method,
+            covers: self.covers(after),
+            cost_before: cost(&|it| it.before),
+            cost_after: cost(&|it| it.after),
+            placements,
+        }
+    }
+
+    /// What each voice asks of each group, against what these numbers carry.
+    fn covers(&self, after: &[Replicas]) -> Vec<Cover> {
+        let mut covers = Vec::new();
+        for (position, group) in self.groups.iter().enumerate() {
+            for voice in &self.voices {
+                let carried = group.members.iter().filter_map(|&member| {
+                    Amount::new(voice.sizes[member]?).map(|size| size.times(after[member]))
+                });
+                covers.push(Cover {
+                    unit: voice.unit,
+                    role: group.role,
+                    wanted: voice.wanted(position),
+                    planned: carried.sum(),
+                });
+            }
+        }
+        covers
+    }
+}
+
+impl Row {
+    /// How much the variants of a group must carry.
+    pub(crate) fn wanted(&self, group: usize) -> Amount {
+        let Totals { supply, anticipated, demand: _, required, spare } = self.totals[group];
+        if required > Amount::ZERO {
+            return anticipated.max(supply) + required;
+        }
+        match self.standing {
+            Standing::Live => supply.beyond(spare),
+            Standing::Stale => Amount::ZERO,
+        }
+    }
+}
+
+/// One group, or one a role of a model that serves prefill and decode apart.
+fn groups(model: &Model<'_>, variants: &[&Candidate]) -> Vec<Group> {
+    if model.sizing.roles.is_empty() {
+        return vec![Group { role: None, members: (0..variants.len()).collect() }];
+    }
+    let reports = model.voices.iter().map(|voice| voice.report).chain([model.sizing]);
+    let roles: BTreeSet<Role> = reports.flat_map(|report| report.roles.keys().copied()).collect();
+    let members = |role: Role| {
+        let of_role = variants.iter().enumerate().filter(|(_, variant)| variant.role == role);
+        of_role.map(|(position, _)| position).collect()
+    };
+    roles.into_iter().map(|role| Group { role: Some(role), members: members(role) }).collect()
+}
+
+/// What one replica of each variant carries; a capacity of zero is none.
+fn sizes(report: &CapacityReport, variants: &[&Candidate]) -> Vec<Option<f64>> {
+    let size = |variant: &&Candidate| {
+        let row = report.variants.iter().find(|row| row.key == variant.key)?;
+        row.per_replica.map(Amount::amount).filter(|size| *size > 0.0)
+    };
+    variants.iter().map(size).collect()
+}
+
+fn totals(report: &CapacityReport, groups: &[Group]) -> Vec<Totals> {
+    let of_group = |group: &Group| match group.role {
+        None => report.total,
+        Some(role) => report.roles.get(&role).copied().unwrap_or_default(),
+    };
+    groups.iter().map(of_group).collect()
+}

@@ -1,0 +1,255 @@
+//! Rules of the optimizers, on small models.
+
+mod properties;
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::analyze::capacity::{Confidence, Totals, VariantCapacity};
+use crate::fleet::{ModelName, Namespace, VariantName};
+
+/// What one variant brings: `(name, cost, capacity of one replica, replicas)`.
+type Offer<'a> = (&'a str, f64, f64, u32);
+
+pub(super) fn amount(amount: f64) -> Amount {
+    Amount::new(amount).unwrap()
+}
+
+pub(super) fn replicas(count: u32) -> Replicas {
+    Replicas::new(count).unwrap()
+}
+
+pub(super) fn key(name: &str) -> VariantKey {
+    VariantKey {
+        namespace: Namespace::new("shop").unwrap(),
+        variant: VariantName::new(name).unwrap(),
+    }
+}
+
+pub(super) fn candidate((name, cost, _, current): Offer<'_>) -> Candidate {
+    Candidate {
+        key: key(name),
+        role: Role::Both,
+        accelerator: Accelerator::new("H100"),
+        gpus: Gpus::ONE,
+        cost: CostPerHour::new(cost).unwrap(),
+        bounds: Bounds::new(Replicas::ZERO, None).unwrap(),
+        current: replicas(current),
+        pending: Replicas::ZERO,
+    }
+}
+
+/// A report in KV tokens with what is there, what is missing and what is spare.
+pub(super) fn report(offers: &[Offer<'_>], required: f64, spare: f64) -> CapacityReport {
+    let supply = offers.iter().map(|offer| offer.2 * f64::from(offer.3)).sum();
+    let variants = offers.iter().map(|&offer| VariantCapacity {
+        key: key(offer.0),
+        role: Role::Both,
+        cost: CostPerHour::new(offer.1).unwrap(),
+        replicas: replicas(offer.3),
+        pending: Replicas::ZERO,
+        per_replica: Amount::new(offer.2).filter(|size| *size > Amount::ZERO),
+        demand: Amount::ZERO,
+        confidence: Confidence::Measured,
+    });
+    CapacityReport {
+        unit: Unit::KvTokens,
+        variants: variants.collect(),
+        total: Totals {
+            supply: amount(supply),
+            anticipated: amount(supply),
+            demand: Amount::ZERO,
+            required: amount(required),
+            spare: amount(spare),
+        },
+        roles: BTreeMap::new(),
+    }
+}
+
+pub(super) fn model<'a>(candidates: Vec<Candidate>, report: &'a CapacityReport) -> Model<'a> {
+    Model {
+        key: ModelKey {
+            namespace: Namespace::new("shop").unwrap(),
+            model: ModelName::new("m").unwrap(),
+        },
+        priority: Weight::ONE,
+        candidates,
+        sizing: report,
+        voices: vec![Voice { report, score: Weight::ONE, standing: Standing::Live }],
+    }
+}
+
+pub(super) fn consent(_: &VariantKey, _: Replicas) -> Consent {
+    Consent::Given
+}
+
+/// The plan for these offers.
+fn plan(offers: &[Offer<'_>], required: f64, spare: f64) -> Plan {
+    let report = report(offers, required, spare);
+    let candidates = offers.iter().map(|offer| candidate(*offer)).collect();
+    least_cost(&model(candidates, &report), None, &Policy::default(), &consent)
+}
+
+fn targets(plan: &Plan) -> Vec<u32> {
+    plan.placements.iter().map(|placement| placement.after.count()).collect()
+}
+
+/// What the rule of cost per capacity makes of these offers.
+fn greedy(offers: &[Offer<'_>], required: f64, spare: f64) -> Plan {
+    let report = report(offers, required, spare);
+    let candidates = offers.iter().map(|offer| candidate(*offer)).collect();
+    cost_aware(&model(candidates, &report), Defects::Mended)
+}
+
+#[test]
+fn the_cheapest_for_what_it_carries_is_not_always_the_cheapest_for_the_need() {
+    // 6 for 6,500 is 0.92 a thousand, against 1.00 of 10 for 10,000. But 20,000 take four of the
+    // first, for 24, and only two of the second, for 20.
+    let offers = [("large", 10.0, 10_000.0, 0), ("small", 6.0, 6_500.0, 0)];
+    assert_eq!(targets(&greedy(&offers, 20_000.0, 0.0)), [0, 4]);
+    let exact = plan(&offers, 20_000.0, 0.0);
+    assert_eq!(targets(&exact), [2, 0]);
+    assert!(matches!(exact.method, Method::Exact { .. }));
+    assert_eq!(
+        exact.to_string().replace(|c: char| c.is_ascii_digit(), "#"),
+        "# -> # replicas for #.## -> ##.## an hour: the least cost, exactly (# steps); carries \
+         #####.# of #####.# KV tokens wanted"
+    );
+    assert_eq!(exact.cost_after.per_hour(), 20.0);
+}
+
+#[test]
+fn a_mix_fills_up_with_the_smaller_one() {
+    let offers = [("large", 10.0, 10_000.0, 0), ("small", 6.0, 5_000.0, 0)];
+    assert_eq!(targets(&plan(&offers, 15_000.0, 0.0)), [1, 1]);
+    assert_eq!(greedy(&offers, 15_000.0, 0.0).cost_after.per_hour(), 20.0);
+    assert_eq!(targets(&plan(&offers, 24_000.0, 0.0)), [2, 1]);
+}
+
+#[test]
+fn between_the_thresholds_nothing_moves_unless_an_exchange_pays_for_itself() {
+    // Six at 10 and six at 9.9 carry the same; starting one costs a sixth of it.
+    assert_eq!(targets(&plan(&[("a", 10.0, 100.0, 6), ("b", 9.9, 100.0, 0)], 0.0, 0.0)), [6, 0]);
+    // At 5 each, an exchange pays. The new ones start first, and the others stay till then.
+    let exchanged = plan(&[("a", 10.0, 100.0, 6), ("b", 5.0, 100.0, 0)], 0.0, 0.0);
+    assert_eq!(targets(&exchanged), [6, 6]);
+    assert_eq!(exchanged.placements[0].because, Because::Serving { planned: Replicas::ZERO });
+    // When they carry load, the others go.
+    let after = plan(&[("a", 10.0, 100.0, 6), ("b", 5.0, 100.0, 6)], 0.0, 600.0);
+    assert_eq!(targets(&after), [0, 6]);
+}
+
+#[test]
+fn a_mix_that_was_chosen_is_chosen_again() {
+    let mut offers = [("a", 10.0, 10_000.0, 3), ("b", 6.0, 6_500.0, 2), ("c", 3.1, 3_000.0, 1)];
+    for required in [5_000.0, 12_345.0, 40_000.0] {
+        let first = plan(&offers, required, 0.0);
+        for (offer, placement) in offers.iter_mut().zip(&first.placements) {
+            offer.3 = placement.after.count();
+        }
+        // What is asked is what was asked before, and everything that was planned is there.
+        let (wanted, carried) = (first.covers[0].wanted, first.covers[0].planned);
+        let second = plan(&offers, 0.0, carried.beyond(wanted).amount());
+        assert!(second.cost_after <= first.cost_after, "{second} after {first}");
+        for (offer, placement) in offers.iter_mut().zip(&second.placements) {
+            offer.3 = placement.after.count();
+        }
+        let carried = second.covers[0].planned;
+        let third = plan(&offers, 0.0, carried.beyond(wanted).amount());
+        assert_eq!(targets(&third), targets(&second), "{third} after {second}");
+    }
+}
+
+#[test]
+fn removing_goes_from_the_most_expensive_and_asks_before_each() {
+    let offers = [("cheap", 5.0, 10_000.0, 3), ("dear", 15.0, 20_000.0, 2)];
+    let report = report(&offers, 0.0, 45_000.0);
+    let model = model(offers.iter().map(|offer| candidate(*offer)).collect(), &report);
+    let decide = |check: &dyn Fn(&VariantKey, Replicas) -> Consent| {
+        least_cost(&model, None, &Policy::default(), check)
+    };
+    assert_eq!(targets(&decide(&consent)), [3, 0]);
+    let one_stays = |variant: &VariantKey, after: Replicas| match variant.variant.as_str() {
+        "dear" if after == Replicas::ZERO => Consent::Refused,
+        _ => Consent::Given,
+    };
+    let held = decide(&one_stays);
+    assert_eq!(targets(&held), [3, 1]);
+    assert_eq!(held.placements[1].because, Because::Refused { planned: Replicas::ZERO });
+    assert_eq!(
+        held.placements[1].to_string(),
+        "shop/dear: 2 -> 1 at 15.00 each, 0 are enough, but a check does not let the others go"
+    );
+}
+
+#[test]
+fn without_any_load_one_replica_stays_and_none_is_started() {
+    let offers = [("cheap", 5.0, 10_000.0, 3), ("dear", 15.0, 20_000.0, 2)];
+    assert_eq!(targets(&plan(&offers, 0.0, 70_000.0)), [1, 0]);
+    let none = [("cheap", 5.0, 10_000.0, 0), ("dear", 15.0, 20_000.0, 0)];
+    assert_eq!(targets(&plan(&none, 0.0, 0.0)), [0, 0]);
+}
+
+#[test]
+fn what_bounds_and_room_do_not_allow_is_said() {
+    let offers = [("a", 5.0, 10_000.0, 1), ("b", 15.0, 20_000.0, 0)];
+    let report = report(&offers, 90_000.0, 0.0);
+    let candidates: Vec<Candidate> = offers.iter().map(|offer| candidate(*offer)).collect();
+    let mut model = model(candidates, &report);
+    model.candidates[0].bounds = Bounds::new(Replicas::ZERO, Some(replicas(3))).unwrap();
+    let mut room = Room::default();
+    let free = |gpus| Headroom::Limited(Gpus::new(gpus));
+    room.cluster.insert(Accelerator::new("H100").unwrap(), free(5));
+    let plan = least_cost(&model, Some(&room), &Policy::default(), &consent);
+    // 100,000 are wanted and five GPUs are free: one more of the first, and four of the second.
+    assert_eq!(targets(&plan), [2, 4]);
+    assert!(plan.shortfall().is_none());
+    room.cluster.insert(Accelerator::new("H100").unwrap(), free(3));
+    let plan = least_cost(&model, Some(&room), &Policy::default(), &consent);
+    assert_eq!(targets(&plan), [1, 3]);
+    let (cover, missing) = plan.shortfall().unwrap();
+    assert_eq!(cover.planned, amount(70_000.0));
+    assert!((missing.fraction() - 0.3).abs() < 1e-9);
+    assert!(
+        plan.to_string()
+            .ends_with("30 % of the KV tokens cannot be carried inside the bounds and limits")
+    );
+    model.candidates[1].accelerator = None;
+    let plan = least_cost(&model, Some(&room), &Policy::default(), &consent);
+    assert_eq!(targets(&plan), [3, 0], "what runs on something unknown does not grow");
+}
+
+#[test]
+fn a_variant_of_unknown_capacity_stays_inside_its_bounds() {
+    let offers = [("known", 5.0, 10_000.0, 1), ("unknown", 1.0, 0.0, 4)];
+    let report = report(&offers, 15_000.0, 0.0);
+    let mut model = model(offers.iter().map(|offer| candidate(*offer)).collect(), &report);
+    model.candidates[1].bounds = Bounds::new(Replicas::ZERO, Some(replicas(3))).unwrap();
+    let plan = least_cost(&model, None, &Policy::default(), &consent);
+    assert_eq!(targets(&plan), [3, 3]);
+    assert_eq!(plan.placements[1].because, Because::Unknown);
+}
+
+#[test]
+fn each_analyzer_is_met_in_its_own_unit() {
+    let offers = [("a", 10.0, 10_000.0, 1), ("b", 12.0, 9_000.0, 1)];
+    let tokens = report(&offers, 1_000.0, 0.0);
+    let rates = [("a", 10.0, 2.0, 1), ("b", 12.0, 5.0, 1)];
+    let mut requests = report(&rates, 5.0, 0.0);
+    requests.unit = Unit::RequestsPerSecond;
+    let mut model = model(offers.iter().map(|offer| candidate(*offer)).collect(), &tokens);
+    model.voices.push(Voice { report: &requests, score: Weight::ONE, standing: Standing::Live });
+    let plan = least_cost(&model, None, &Policy::default(), &consent);
+    // One more of the second meets both: 1,000 tokens and 5 requests a second.
+    assert_eq!(targets(&plan), [1, 2]);
+    assert_eq!(plan.covers[1].to_string(), "carries 12.0 of 12.0 requests/s wanted");
+}
+
+#[test]
+fn the_floor_of_the_headroom_check_is_the_load_spread_over_fewer() {
+    let share = |share| Fraction::new(share).unwrap();
+    // Four at 60 % are 2.4 replicas' worth: three of them are at 80 %.
+    assert_eq!(headroom_floor(replicas(4), share(0.6), share(0.8)), Some(replicas(3)));
+    assert_eq!(headroom_floor(replicas(4), share(0.61), share(0.8)), Some(replicas(4)));
+    assert_eq!(headroom_floor(replicas(4), share(0.6), Fraction::ZERO), None);
+}

@@ -1,0 +1,281 @@
+//! Variants of a model by price: the best option is taken, and the rest ranked again.
+//!
+//! # Model
+//!
+//! The unserved demand comes in classes, each with the variants that can serve it: a long context
+//! or an adapter may rule some out. A variant's option is as many replicas as serve what it can of
+//! what is left, inside its maximum and what is free. Its theoretical cost is what its served
+//! demand costs on the eligible variant that is cheapest for what it carries, in fractions of
+//! replicas and at the list price, so a discount shows as a ratio below 1.
+//!
+//! A score does not reward covering more. So the best option is taken, what it serves subtracted,
+//! and the rest ranked anew, until nothing is left or nobody can serve it.
+//!
+//! Sizes are amounts that one replica carries, the preferred size follows from the whole demand,
+//! and equal scores are decided by the lower cost, fewer replicas, what runs already, and the name.
+
+use std::collections::BTreeSet;
+
+use crate::decide::optimize::{Candidate, Room};
+use crate::decide::rank::{Counting, Dropped, Fit, Formula, Offer, Preference, Record, Start};
+use crate::fleet::VariantKey;
+use crate::units::{Amount, CostPerHour, Fraction, Replicas};
+
+/// A share of the demand that is too small to be worth a replica: it comes from rounding.
+const REST: f64 = 1e-9;
+
+/// Two scores that are nearer than this share are equal: prices are not known better.
+const TIE: f64 = 1e-9;
+
+/// Demand that the same variants can serve.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// How much is not served.
+    pub amount: Amount,
+    /// Who can serve it; `None` when everybody can.
+    pub eligible: Option<BTreeSet<VariantKey>>,
+}
+
+/// What is to be served.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Demand {
+    /// What is not served, by class.
+    pub classes: Vec<Class>,
+    /// Everything that is asked of the model, served or not; the preferred size follows from it.
+    pub total: Amount,
+}
+
+/// One variant that may be added to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranked<'a> {
+    /// The variant; `cost` is what is paid for a replica, with any discount.
+    pub candidate: &'a Candidate,
+    /// What one replica carries inside its SLO.
+    pub size: Amount,
+    /// What one replica costs without a discount.
+    pub list_price: CostPerHour,
+    /// Whether it can start quickly.
+    pub warmth: Warmth,
+}
+
+/// Whether a variant can start quickly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warmth {
+    /// It runs, or its weights are where it would run.
+    Warm,
+    /// It must load everything for the first time, or needs a new node.
+    Cold,
+}
+
+/// How variants are ranked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// The preferred size.
+    pub preference: Preference,
+    /// The exponent of the unfitness. 1, as for nodes, would buy 50 % dearer replicas to have
+    /// the preferred size; at 1/4 size decides between prices that are near.
+    pub weight: Fraction,
+    /// The largest unfitness.
+    pub unfitness_max: Fraction,
+    /// The damper, as a number of the smallest replicas at their theoretical price.
+    pub damper: Fraction,
+    /// Factor on a cold start.
+    pub cold: Fraction,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        let number = |number| Fraction::new(number).unwrap_or_default();
+        Self {
+            preference: Preference::default(),
+            weight: number(0.25),
+            unfitness_max: number(8.0),
+            damper: number(0.5),
+            cold: number(2.0),
+        }
+    }
+}
+
+/// One round: every option with its numbers, and the one that was taken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Round {
+    /// Each variant's option, in the order of their keys.
+    pub options: Vec<(VariantKey, Result<Record, Dropped>)>,
+    /// The variant that was taken, with how many replicas.
+    pub taken: (VariantKey, Replicas),
+    /// What they serve.
+    pub served: Amount,
+}
+
+/// Everything that was taken.
+#[must_use]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Residual {
+    /// The rounds, in their order.
+    pub rounds: Vec<Round>,
+    /// What nobody can serve.
+    pub unserved: Amount,
+    /// The preferred size; `None` when nothing was ranked.
+    pub preferred: Option<Amount>,
+}
+
+impl Residual {
+    /// How many replicas of a variant were taken.
+    #[must_use]
+    pub fn added(&self, key: &VariantKey) -> Replicas {
+        let of_variant = self.rounds.iter().filter(|round| round.taken.0 == *key);
+        of_variant.map(|round| round.taken.1).sum()
+    }
+}
+
+/// Adds variants by price until the demand is served or nobody can serve the rest.
+pub fn rank_variants(
+    variants: &[Ranked<'_>],
+    demand: &Demand,
+    room: Option<&Room>,
+    policy: &Policy,
+) -> Residual {
+    let mut order: Vec<&Ranked<'_>> = variants.iter().filter(|it| it.size > Amount::ZERO).collect();
+    order.sort_by(|a, b| a.candidate.key.cmp(&b.candidate.key));
+    let sizes: Vec<Amount> = order.iter().map(|variant| variant.size).collect();
+    let mut left = Left {
+        classes: demand.classes.clone(),
+        whole: demand.total,
+        room: room.cloned(),
+        added: vec![Replicas::ZERO; order.len()],
+    };
+    let preferred = policy.preference.size(demand.total, &sizes);
+    let mut rounds = Vec::new();
+    let Some(formula) = preferred.and_then(|size| policy.formula(size, &order)) else {
+        return Residual { rounds, unserved: left.amount(), preferred };
+    };
+    while let Some(round) = left.round(&order, &formula) {
+        rounds.push(round);
+    }
+    Residual { rounds, unserved: left.amount(), preferred }
+}
+
+impl Policy {
+    /// `None` without variants.
+    fn formula(&self, preferred: Amount, variants: &[&Ranked<'_>]) -> Option<Formula> {
+        let smallest = variants.iter().map(|variant| variant.size).reduce(Amount::min)?;
+        let price = variants.iter().map(|variant| variant.price()).reduce(f64::min)?;
+        let damper = CostPerHour::new(self.damper.fraction() * smallest.amount() * price)?;
+        Some(Formula {
+            preferred,
+            damper,
+            weight: self.weight,
+            unfitness_max: Some(self.unfitness_max),
+            counting: Counting::Preferred,
+            cold: self.cold,
+            scarce: Fraction::ONE,
+        })
+    }
+}
+
+impl Ranked<'_> {
+    /// The list price of one unit of demand.
+    fn price(&self) -> f64 {
+        self.list_price.per_hour() / self.size.amount()
+    }
+
+    fn serves(&self, class: &Class) -> bool {
+        class.eligible.as_ref().is_none_or(|eligible| eligible.contains(&self.candidate.key))
+    }
+}
+
+/// What is left between rounds.
+struct Left {
+    classes: Vec<Class>,
+    whole: Amount,
+    room: Option<Room>,
+    added: Vec<Replicas>,
+}
+
+impl Left {
+    fn amount(&self) -> Amount {
+        self.classes.iter().map(|class| class.amount).sum()
+    }
+
+    /// Ranks all options and takes the best; `None` when there is none.
+    fn round(&mut self, variants: &[&Ranked<'_>], formula: &Formula) -> Option<Round> {
+        let options: Vec<_> = variants
+            .iter()
+            .enumerate()
+            .map(|(at, variant)| formula.score(&self.offer(variants, variant, self.added[at])))
+            .collect();
+        let scored = options.iter().enumerate().filter_map(|(at, option)| Some((at, option.ok()?)));
+        let (best, record) = scored.reduce(|best, next| {
+            let runs = |at: usize| variants[at].candidate.current == Replicas::ZERO;
+            let by_score = (best.1.score * (1.0 - TIE)).total_cmp(&next.1.score);
+            let is_tie = (best.1.score - next.1.score).abs() <= TIE * best.1.score.abs();
+            let order = if is_tie { std::cmp::Ordering::Equal } else { by_score }
+                .then(best.1.real.compare(next.1.real))
+                .then(best.1.count.cmp(&next.1.count))
+                .then(runs(best.0).cmp(&runs(next.0)));
+            if order.is_gt() { next } else { best }
+        })?;
+        let served = self.take(variants[best], record.count);
+        self.added[best] = self.added[best] + record.count;
+        let keys = variants.iter().map(|variant| variant.candidate.key.clone());
+        Some(Round {
+            taken: (variants[best].candidate.key.clone(), record.count),
+            options: keys.zip(options).collect(),
+            served,
+        })
+    }
+
+    /// The option of a variant: as many replicas as serve what it can of what is left.
+    fn offer(&self, variants: &[&Ranked<'_>], variant: &Ranked<'_>, added: Replicas) -> Offer {
+        let candidate = variant.candidate;
+        let eligible = self.classes.iter().filter(|class| variant.serves(class));
+        let wanted: f64 = eligible.clone().map(|class| class.amount.amount()).sum();
+        let wanted = if wanted <= REST * self.whole.amount() { 0.0 } else { wanted };
+        let needed = (wanted / variant.size.amount() * (1.0 - REST)).ceil();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+        let needed = needed.clamp(0.0, f64::from(Replicas::LIMIT.count())) as u32;
+        let there = candidate.current + added;
+        let below_max = candidate.bounds.max().map_or(Replicas::LIMIT, |max| max.beyond(there));
+        let free = self.room.as_ref().map_or(Some(Replicas::LIMIT), |room| {
+            let kind = candidate.accelerator.as_ref()?;
+            let free = room.free(&candidate.key.namespace, kind).replicas(candidate.gpus);
+            Some(free.unwrap_or(Replicas::LIMIT))
+        });
+        let count = Replicas::saturating(needed).min(below_max).min(free.unwrap_or(Replicas::ZERO));
+        let mut capacity = variant.size.times(count).amount();
+        let mut theoretical = 0.0;
+        for class in eligible {
+            let served = class.amount.amount().min(capacity);
+            capacity -= served;
+            let able = variants.iter().filter(|other| other.serves(class));
+            theoretical += served * able.map(|it| it.price()).fold(f64::INFINITY, f64::min);
+        }
+        Offer {
+            count,
+            real: candidate.cost.times(count),
+            theoretical: CostPerHour::new(theoretical).unwrap_or_default(),
+            fit: Fit::Size(variant.size),
+            start: match variant.warmth {
+                Warmth::Warm => Start::Warm,
+                Warmth::Cold => Start::Cold,
+            },
+        }
+    }
+
+    /// Takes what so many replicas of a variant serve, and what they run on.
+    fn take(&mut self, variant: &Ranked<'_>, count: Replicas) -> Amount {
+        let mut capacity = variant.size.times(count);
+        let mut served = Amount::ZERO;
+        for class in self.classes.iter_mut().filter(|class| variant.serves(class)) {
+            let taken = class.amount.min(capacity);
+            class.amount = class.amount.beyond(taken);
+            capacity = capacity.beyond(taken);
+            served += taken;
+        }
+        let candidate = variant.candidate;
+        if let (Some(room), Some(kind)) = (&mut self.room, &candidate.accelerator) {
+            room.take(&candidate.key.namespace, kind, candidate.gpus.times(count));
+        }
+        served
+    }
+}

@@ -1,0 +1,223 @@
+//! The numbers of the proposal, and the worked examples for variants.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::decide::optimize::{Candidate, Headroom, Room};
+use crate::fleet::{Accelerator, Bounds, Namespace, Role, VariantKey, VariantName};
+use crate::units::Gpus;
+
+fn cost(cost: f64) -> CostPerHour {
+    CostPerHour::new(cost).unwrap()
+}
+
+fn amount(amount: f64) -> Amount {
+    Amount::new(amount).unwrap()
+}
+
+#[test]
+fn the_suppression_has_the_numbers_of_the_proposal() {
+    let numbers = [
+        (1.0, 4.0),
+        (2.0, 3.800_296),
+        (3.0, 3.602_354),
+        (4.0, 3.407_874),
+        (5.0, 3.218_439),
+        (10.0, 2.388_851),
+        (20.0, 1.441_325),
+        (50.0, 1.008_712),
+    ];
+    for (count, expected) in numbers {
+        assert!((suppress(4.0, count) - expected).abs() < 5e-7, "{count}");
+    }
+}
+
+#[test]
+fn the_rank_tables_of_the_proposal_follow_where_they_are_not_truncated() {
+    // Theoretical cost, size, real cost, and the rank that the inputs printed there give.
+    let rows = [
+        (0.003, 2.0, 0.095, 23.3684),
+        (0.003, 8.0, 0.380, 20.8421),
+        (0.003, 2.0, 0.795, 170.7368),
+        (0.045, 2.0, 0.095, 7.2787),
+        (0.045, 8.0, 0.380, 6.4918),
+        (0.045, 2.0, 0.795, 53.1803),
+    ];
+    let formula = Formula::cluster_autoscaler(amount(8.0), cost(0.016));
+    for (theoretical, size, real, expected) in rows {
+        let offer = Offer {
+            count: Replicas::ONE,
+            real: cost(real),
+            theoretical: cost(theoretical),
+            fit: Fit::Size(amount(size)),
+            start: Start::Warm,
+        };
+        let record = formula.score(&offer).unwrap();
+        assert!((record.score - expected).abs() < 5e-5, "{record}");
+    }
+}
+
+/// Four variants with illustrative prices; sizes in requests a second.
+fn variants() -> Vec<(Candidate, Amount)> {
+    let rows =
+        [("l4", 0.8, 4.0), ("a100", 4.0, 24.0), ("h100", 8.0, 60.0), ("h100x2", 16.0, 130.0)];
+    rows.into_iter()
+        .map(|(name, price, size)| {
+            let candidate = Candidate {
+                key: key(name),
+                role: Role::Both,
+                accelerator: Accelerator::new(name),
+                gpus: Gpus::ONE,
+                cost: cost(price),
+                bounds: Bounds::new(Replicas::ZERO, None).unwrap(),
+                current: Replicas::ZERO,
+                pending: Replicas::ZERO,
+            };
+            (candidate, amount(size))
+        })
+        .collect()
+}
+
+fn key(name: &str) -> VariantKey {
+    VariantKey {
+        namespace: Namespace::new("shop").unwrap(),
+        variant: VariantName::new(name).unwrap(),
+    }
+}
+
+/// The rounds for this demand, with this preferred size and weight.
+fn ranked(demand: f64, preferred: f64, weight: f64, room: Option<&Room>) -> Residual {
+    let variants = variants();
+    let options: Vec<Ranked<'_>> = variants
+        .iter()
+        .map(|(candidate, size)| Ranked {
+            candidate,
+            size: *size,
+            list_price: candidate.cost,
+            warmth: Warmth::Warm,
+        })
+        .collect();
+    let policy = Policy {
+        preference: Preference::Size(amount(preferred)),
+        weight: Fraction::new(weight).unwrap(),
+        damper: Fraction::new(1.25).unwrap(),
+        unfitness_max: Fraction::new(100.0).unwrap(),
+        ..Policy::default()
+    };
+    let demand = Demand {
+        classes: vec![Class { amount: amount(demand), eligible: None }],
+        total: amount(demand),
+    };
+    rank_variants(&options, &demand, room, &policy)
+}
+
+fn score(residual: &Residual, name: &str) -> f64 {
+    let option = residual.rounds[0].options.iter().find(|(other, _)| *other == key(name));
+    option.unwrap().1.unwrap().score
+}
+
+#[test]
+fn the_worked_examples_for_variants_come_out() {
+    // Fifty requests a second, 24 preferred. The damper of the examples is 5 requests a second, 1.25
+    // times the smallest replica.
+    let half = ranked(50.0, 24.0, 0.25, None);
+    for (name, expected) in [("l4", 2.475), ("a100", 1.864), ("h100", 1.568), ("h100x2", 3.375)] {
+        assert!((score(&half, name) - expected).abs() < 5e-4, "{name}: {}", score(&half, name));
+    }
+    assert_eq!(half.rounds[0].taken, (key("h100"), Replicas::ONE));
+    let large = ranked(300.0, 60.0, 1.0, None);
+    for (name, expected) in [("l4", 18.33), ("a100", 2.930), ("h100", 1.082), ("h100x2", 2.276)] {
+        assert!((score(&large, name) - expected).abs() < 5e-3, "{name}: {}", score(&large, name));
+    }
+}
+
+#[test]
+fn what_one_option_leaves_is_ranked_again_until_everything_is_served() {
+    let free = |gpus| Headroom::Limited(Gpus::new(gpus));
+    let kind = |name| Accelerator::new(name).unwrap();
+    let room = Room {
+        cluster: BTreeMap::from([
+            (kind("l4"), free(20)),
+            (kind("a100"), free(2)),
+            (kind("h100"), free(1)),
+            (kind("h100x2"), free(1)),
+        ]),
+        namespaces: BTreeMap::new(),
+    };
+    let residual = ranked(300.0, 60.0, 1.0, Some(&room));
+    let taken: Vec<_> = residual
+        .rounds
+        .iter()
+        .map(|round| (round.taken.0.variant.as_str(), round.taken.1.count()))
+        .collect();
+    assert_eq!(taken, [("h100", 1), ("h100x2", 1), ("a100", 2), ("l4", 16)]);
+    assert_eq!(residual.unserved, Amount::ZERO);
+    assert_eq!(residual.added(&key("l4")).count(), 16);
+    assert!(
+        residual.to_string().starts_with(
+            "1 x shop/h100 serve 60.0: 1 replicas for 8.00 an hour serve what is worth 7.38: ratio"
+        ),
+        "{residual}"
+    );
+}
+
+#[test]
+fn demand_that_nobody_can_serve_is_said_and_does_not_count_for_others() {
+    let variants = variants();
+    let options: Vec<Ranked<'_>> = variants
+        .iter()
+        .map(|(candidate, size)| Ranked {
+            candidate,
+            size: *size,
+            list_price: candidate.cost,
+            warmth: Warmth::Cold,
+        })
+        .collect();
+    let class = |demand, names: &[&str]| Class {
+        amount: amount(demand),
+        eligible: Some(names.iter().map(|name| key(name)).collect()),
+    };
+    let demand =
+        Demand { classes: vec![class(10.0, &["a100"]), class(5.0, &[])], total: amount(15.0) };
+    let residual = rank_variants(&options, &demand, None, &Policy::default());
+    assert_eq!(residual.added(&key("a100")).count(), 1);
+    assert_eq!(residual.rounds.len(), 1);
+    assert_eq!(residual.unserved, amount(5.0));
+    assert_eq!(residual.rounds[0].options[1].1, Err(Dropped::NoReplicas));
+}
+
+proptest! {
+    #[test]
+    fn everything_is_served_and_the_currency_changes_nothing(
+        demand in 1.0_f64..2000.0,
+        preferred in 1.0_f64..200.0,
+    ) {
+        let residual = ranked(demand, preferred, 0.25, None);
+        prop_assert_eq!(residual.unserved, Amount::ZERO);
+        let carried: f64 = variants()
+            .iter()
+            .map(|(variant, size)| size.times(residual.added(&variant.key)).amount())
+            .sum();
+        prop_assert!(carried >= demand * (1.0 - 1e-6));
+    }
+
+    #[test]
+    fn a_dearer_option_never_scores_better(
+        real in 0.0_f64..100.0,
+        more in 0.0_f64..100.0,
+        count in 1_u32..100,
+    ) {
+        let formula = Formula::cluster_autoscaler(amount(8.0), cost(0.016));
+        let offer = |real| Offer {
+            count: Replicas::saturating(count),
+            real: cost(real),
+            theoretical: cost(0.5),
+            fit: Fit::Size(amount(2.0)),
+            start: Start::Warm,
+        };
+        let [less, more] = [real, real + more].map(|real| formula.score(&offer(real)).unwrap().score);
+        prop_assert!(less <= more);
+    }
+}
