@@ -7,6 +7,7 @@
 
 pub mod check;
 pub mod enforce;
+pub mod pools;
 
 use std::fmt;
 
