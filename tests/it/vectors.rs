@@ -9,6 +9,7 @@
 //! the input or the note of the case, hold our answer against an expectation of its own, and the
 //! case must be one in which the original is known to be wrong. Everything else is a failure.
 
+mod pools;
 mod saturation;
 
 use std::collections::BTreeMap;
@@ -40,8 +41,23 @@ type Reader = fn(&Value) -> Outcome;
 const ORIGINALS: [&str; 3] = ["wva", "cluster-autoscaler", "seldon"];
 
 /// Each file that can be run, by folder and name without extension.
-const READERS: &[(&str, &str, Reader)] =
-    &[("wva", "saturation_v1", saturation::analyzer), ("wva", "pipeline_v1", saturation::pipeline)];
+const READERS: &[(&str, &str, Reader)] = &[
+    ("wva", "saturation_v1", saturation::analyzer),
+    ("wva", "pipeline_v1", saturation::pipeline),
+    ("seldon", "server-scale-up", pools::up),
+    ("seldon", "server-scale-down", pools::down),
+    ("seldon", "server-stats", pools::server_stats),
+    ("seldon", "scaling-spec", pools::spec),
+    ("seldon", "scaling-request", pools::request),
+    ("seldon", "model-status", pools::status),
+    ("seldon", "model-autoscale", pools::autoscale),
+    ("seldon", "lag-rounds", pools::lag),
+    ("seldon", "drain-wait", pools::drain_wait),
+    ("seldon", "drain-time", pools::drain_time),
+    ("seldon", "overcommit-memory", pools::memory),
+    ("seldon", "placement", pools::placement),
+    ("seldon", "lifecycle", pools::lifecycle),
+];
 
 /// More failures than this say nothing new.
 const SHOWN: usize = 5;
