@@ -67,24 +67,6 @@ impl CopyState {
         let unavailable = matches!(self, Self::LoadedUnavailable);
         self.is_leaving() || self.is_coming() && !unavailable
     }
-
-    /// Whether it takes up room on its replica. A copy that has only been placed takes up none by
-    /// Seldon's rules, so that a replica which is about to be used counts as empty.
-    #[must_use]
-    pub const fn fills(self, rules: Rules) -> bool {
-        match self {
-            Self::LoadRequested => matches!(rules, Rules::Mended),
-            Self::Loading
-            | Self::Loaded
-            | Self::Available
-            | Self::LoadedUnavailable
-            | Self::Draining
-            | Self::UnloadEnvoyRequested
-            | Self::UnloadRequested
-            | Self::Unloading => true,
-            Self::Unknown | Self::LoadFailed | Self::Unloaded | Self::UnloadFailed => false,
-        }
-    }
 }
 
 /// How many copies of a model there are, by what they are good for.

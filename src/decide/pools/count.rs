@@ -25,10 +25,9 @@
 //!
 //! [`adapters`]: crate::decide::pools::adapters
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::decide::pools::copies::CopyState;
 use crate::decide::pools::{Ordinal, Rules};
 use crate::fleet::ModelName;
 use crate::units::{Fraction, Replicas};
@@ -40,8 +39,10 @@ pub struct Host {
     pub ordinal: Ordinal,
     /// Whether it is staying.
     pub service: Service,
-    /// The copies on it.
-    pub copies: BTreeMap<ModelName, CopyState>,
+    /// Models that it has loaded or is loading.
+    pub resident: BTreeSet<ModelName>,
+    /// Models that have been placed on it and that it has not been told of yet.
+    pub coming: BTreeSet<ModelName>,
 }
 
 /// Whether a replica is staying.
@@ -100,9 +101,9 @@ impl fmt::Display for Statistics {
 
 /// Counts what the rules look at.
 ///
-/// By Seldon's rules, replicas that drain, replicas whose copies have only been placed, and replicas
-/// beyond those that are asked for count as empty, so that one is given back twice; and a deleted
-/// model goes on wanting copies.
+/// By Seldon's rules, replicas that drain, replicas on which copies have only been placed, and those
+/// beyond what is asked for count as empty, so that one is given back twice; and a deleted model goes
+/// on wanting copies.
 #[must_use]
 pub fn statistics(
     rules: Rules,
@@ -111,10 +112,10 @@ pub fn statistics(
     expected: Option<Replicas>,
 ) -> Statistics {
     let is_empty = |host: &&Host| {
-        let unused = !host.copies.values().any(|state| state.fills(rules));
-        let counts = host.service == Service::Serving
+        let stays = host.service == Service::Serving
             && expected.is_none_or(|expected| host.ordinal.is_below(expected));
-        unused && (counts || rules == Rules::Seldon)
+        let unused = host.coming.is_empty() && stays;
+        host.resident.is_empty() && (unused || rules == Rules::Seldon)
     };
     let is_wanted = |model: &&Assigned| model.presence == Presence::Wanted;
     let empty = hosts.iter().filter(is_empty).count();

@@ -110,24 +110,29 @@ impl Lags {
 
     /// Notes requests that begin. By Seldon's rules, those for a model that is not there are counted.
     pub fn start(&mut self, now: Timestamp, model: &ModelName, requests: Requests) {
-        if self.rules == Rules::Seldon && !self.models.contains_key(model) {
-            let absent = Lag { presence: Presence::Deleted, ..Lag::new(now) };
-            self.models.insert(model.clone(), absent);
-        }
-        if let Some(lag) = self.models.get_mut(model) {
-            lag.in_flight += requests;
-            lag.used = now;
-        }
+        let Some(lag) = self.counted(now, model) else { return };
+        lag.in_flight += requests;
+        lag.used = now;
     }
 
     /// Notes requests that end.
     pub fn end(&mut self, now: Timestamp, model: &ModelName, requests: Requests) {
-        let Some(lag) = self.models.get_mut(model) else { return };
+        let rules = self.rules;
+        let Some(lag) = self.counted(now, model) else { return };
         lag.in_flight = less(lag.in_flight, requests);
         lag.answered = less(lag.answered, requests);
-        if self.rules == Rules::Mended {
+        if rules == Rules::Mended {
             lag.used = now;
         }
+    }
+
+    /// The lag of a model, if requests for it are counted.
+    fn counted(&mut self, now: Timestamp, model: &ModelName) -> Option<&mut Lag> {
+        if self.rules == Rules::Seldon && !self.models.contains_key(model) {
+            let absent = Lag { presence: Presence::Deleted, ..Lag::new(now) };
+            self.models.insert(model.clone(), absent);
+        }
+        self.models.get_mut(model)
     }
 
     /// The triggers of this instant, in the order of the models. A lag that raises one is answered,

@@ -17,7 +17,7 @@ use std::fmt;
 
 use crate::decide::pools::copies::Wanted;
 use crate::decide::pools::count::Service;
-use crate::decide::pools::{Bytes, Ordinal};
+use crate::decide::pools::{Bytes, Ordinal, Rules};
 use crate::fleet::VariantName;
 use crate::units::Replicas;
 
@@ -73,10 +73,12 @@ pub struct Room {
 }
 
 /// Whether a copy of the model is on a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holding {
     /// One is there or loading.
-    Held,
+    There,
+    /// One has been placed there, and has memory reserved.
+    Coming,
     /// None is.
     Absent,
 }
@@ -164,14 +166,17 @@ impl fmt::Display for Placement {
 
 /// Places the copies of a model on one of these servers, asked in their order after the one that has
 /// it.
-pub fn place(servers: &[Server], guest: &Guest) -> Placement {
+///
+/// By Seldon's rules a copy that is coming must fit beside the memory that is reserved for it, so that
+/// placing a model twice can move it.
+pub fn place(rules: Rules, servers: &[Server], guest: &Guest) -> Placement {
     let mut willing: Vec<&Server> = servers.iter().filter(|server| server.takes(guest)).collect();
     willing.sort_by_key(|server| guest.assigned.as_ref() != Some(&server.name));
     if willing.is_empty() {
         return Placement::NoServer;
     }
     let rooms: Vec<(&Server, Vec<Ordinal>)> =
-        willing.into_iter().map(|server| (server, server.suitable(guest))).collect();
+        willing.into_iter().map(|server| (server, server.suitable(rules, guest))).collect();
     let Wanted { desired, min } = guest.wanted;
     let with = |least: Replicas| {
         let least = usize::try_from(least.count()).unwrap_or(usize::MAX);
@@ -202,19 +207,31 @@ impl Server {
     }
 
     /// The replicas that may take a copy, the most suitable first.
-    fn suitable(&self, guest: &Guest) -> Vec<Ordinal> {
+    fn suitable(&self, rules: Rules, guest: &Guest) -> Vec<Ordinal> {
         let mut rooms: Vec<&Room> = self
             .rooms
             .iter()
             .filter(|room| room.service == Service::Serving)
-            .filter(|room| room.holding == Holding::Held || guest.memory <= room.left())
+            .filter(|room| room.has_room(rules, guest.memory))
             .collect();
-        rooms.sort_by_key(|room| (room.holding, Reverse(room.left()), room.ordinal));
+        rooms.sort_by_key(|room| {
+            (room.holding == Holding::Absent, Reverse(room.left()), room.ordinal)
+        });
         rooms.into_iter().map(|room| room.ordinal).collect()
     }
 }
 
 impl Room {
+    /// Whether a copy of this size is there already, or fits.
+    fn has_room(&self, rules: Rules, size: Bytes) -> bool {
+        let is_there = match self.holding {
+            Holding::There => true,
+            Holding::Coming => rules == Rules::Mended,
+            Holding::Absent => false,
+        };
+        is_there || size <= self.left()
+    }
+
     /// Memory that nobody has spoken for.
     #[must_use]
     pub const fn left(&self) -> Bytes {

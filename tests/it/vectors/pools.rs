@@ -107,19 +107,22 @@ pub(super) fn server_stats(case: &Value) -> Outcome {
     if known { Outcome::Differs(WRAP) } else { failed(&ours.to_string(), output) }
 }
 
-/// The connected replicas, with the states of their copies.
+/// The connected replicas, with what is on them.
 fn hosts(input: &Value) -> Vec<Host> {
     list(&input["connected_replicas"])
         .iter()
         .map(|replica| {
             let index = replica["replica"].as_u64().unwrap().to_string();
-            let copies = list(&input["models"])
-                .iter()
-                .filter_map(|model| Some((name(&model["name"]), copy(model["copies"].get(&index)?))))
-                .collect();
+            let placed = |model: &&Value| model["copies"][&index] == "LoadRequested";
+            let models = list(&input["models"]).iter();
             let service =
                 if replica["draining"] == true { Service::Draining } else { Service::Serving };
-            Host { ordinal: ordinal(&replica["replica"]), service, copies }
+            Host {
+                ordinal: ordinal(&replica["replica"]),
+                service,
+                resident: list(&replica["loaded_or_loading_models"]).iter().map(name).collect(),
+                coming: models.filter(placed).map(|model| name(&model["name"])).collect(),
+            }
         })
         .collect()
 }
@@ -179,6 +182,8 @@ pub(super) fn request(case: &Value) -> Outcome {
         Outcome::Passed
     } else if requested < 0 && ours["spec_changed"] == false {
         Outcome::Differs(NEGATIVE)
+    } else if requested > i64::from(Replicas::LIMIT.count()) {
+        Outcome::NotRun(LARGE)
     } else {
         failed(&ours.to_string(), output)
     }

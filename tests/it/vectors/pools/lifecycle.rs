@@ -118,7 +118,7 @@ fn tell(scheduler: &mut Scheduler, server: &VariantName, size: Size) {
             .models
             .iter()
             .filter(|(_, model)| model.assigned.as_ref() == Some(server))
-            .filter(|(_, model)| model.copies.values().any(|state| state.fills(Rules::Seldon)))
+            .filter(|(_, model)| model.copies.values().any(|state| state.is_reachable()))
             .map(|(name, _)| name.clone())
             .collect();
         for name in affected {
@@ -285,7 +285,7 @@ fn machines(from: &Value) -> (Machines, BTreeMap<Ordinal, CopyState>) {
         let service = if draining { Service::Draining } else { Service::Serving };
         let free = bytes(&replica["available_memory_bytes"]);
         let reserved = bytes(&replica["reserved_memory_bytes"]);
-        replicas.insert(at, Machine { service, free, reserved });
+        replicas.insert(at, Machine { service, reserved, ..Machine::serving(free) });
     }
     let capabilities: BTreeSet<Capability> =
         list(&from["capabilities"]).iter().map(|it| Capability::new(text(it))).collect();
@@ -357,11 +357,12 @@ impl Draining {
         for replica in list(&input["replicas"]) {
             let at = ordinal(&replica["replica"]);
             let free = bytes(&replica["available_memory_bytes"]);
+            let mut machine = Machine::serving(free);
             for held in list(&replica["copies"]) {
                 let model = scheduler.models.get_mut(&name(&held["model"])).unwrap();
                 model.copies.insert(at, copy(&held["state"]));
+                machine.resident.insert(name(&held["model"]));
             }
-            let machine = Machine { service: Service::Serving, free, reserved: Bytes::ZERO };
             machines.replicas.insert(at, machine);
         }
         scheduler.servers.insert(server.clone(), machines);
@@ -388,6 +389,11 @@ impl Draining {
         }
         while let Some(next) = (0..moments.len()).min_by_key(|i| (moments[*i].0, moments[*i].1)) {
             let (now, order, moment) = moments.swap_remove(next);
+            let calls = moments.iter().any(|(_, _, left)| !matches!(left, Moment::Available(_)));
+            let over = self.open.is_empty() && !calls && matches!(moment, Moment::Available(_));
+            if over && self.returned.values().all(|returned| *returned < now) {
+                break;
+            }
             match moment {
                 Moment::Called(replica) => {
                     if let Some(models) = self.call(now, replica) {

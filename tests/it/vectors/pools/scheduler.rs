@@ -43,6 +43,8 @@ pub(super) struct Machine {
     pub(super) service: Service,
     pub(super) free: Bytes,
     pub(super) reserved: Bytes,
+    /// Models that it has loaded or is loading.
+    pub(super) resident: BTreeSet<ModelName>,
 }
 
 /// A model with the copies of its latest version, and those of older ones that still go.
@@ -85,6 +87,13 @@ impl Machines {
     }
 }
 
+impl Machine {
+    pub(super) fn serving(free: Bytes) -> Self {
+        let resident = BTreeSet::new();
+        Self { service: Service::Serving, free, reserved: Bytes::ZERO, resident }
+    }
+}
+
 impl Scheduler {
     pub(super) fn statistics(&self, server: &VariantName) -> Option<Statistics> {
         let machines = self.servers.get(server)?;
@@ -94,7 +103,8 @@ impl Scheduler {
             .map(|(ordinal, machine)| Host {
                 ordinal: *ordinal,
                 service: machine.service,
-                copies: self.copies_on(server, *ordinal),
+                resident: machine.resident.clone(),
+                coming: BTreeSet::new(),
             })
             .collect();
         let assigned: Vec<Assigned> = self
@@ -104,22 +114,6 @@ impl Scheduler {
             .map(|model| Assigned { desired: model.wanted.desired, presence: model.presence })
             .collect();
         Some(statistics(Rules::Seldon, &hosts, &assigned, machines.size.expected))
-    }
-
-    fn copies_on(&self, server: &VariantName, ordinal: Ordinal) -> BTreeMap<ModelName, CopyState> {
-        let mut on = BTreeMap::new();
-        for (name, model) in &self.models {
-            for (at, copies) in &model.older {
-                if let Some(state) = copies.get(&ordinal).filter(|_| at == server) {
-                    on.insert(name.clone(), *state);
-                }
-            }
-            let latest = model.copies.get(&ordinal).filter(|_| model.assigned.as_ref() == Some(server));
-            if let Some(state) = latest {
-                on.insert(name.clone(), *state);
-            }
-        }
-        on
     }
 
     fn emit(&mut self, kind: EventKind, server: &VariantName) {
@@ -142,7 +136,7 @@ impl Scheduler {
             asks_for: model.asks_for.clone(),
             assigned: before.clone(),
         };
-        let placement = place(&self.server_rooms(model), &guest);
+        let placement = place(Rules::Seldon, &self.server_rooms(model), &guest);
         match placement.place() {
             Some(place) => {
                 let on: BTreeSet<Ordinal> = place.on.iter().copied().collect();
@@ -169,14 +163,19 @@ impl Scheduler {
                     .replicas
                     .iter()
                     .map(|(ordinal, machine)| {
-                        let here = model.assigned.as_ref() == Some(name)
-                            && model.copies.get(ordinal).is_some_and(|state| state.is_there());
+                        let here = model.assigned.as_ref() == Some(name);
+                        let copy = model.copies.get(ordinal).filter(|_| here);
+                        let holding = match copy {
+                            Some(state) if state.is_there() => Holding::There,
+                            Some(state) if state.is_coming() => Holding::Coming,
+                            Some(_) | None => Holding::Absent,
+                        };
                         Room {
                             ordinal: *ordinal,
                             service: machine.service,
                             free: machine.free,
                             reserved: machine.reserved,
-                            holding: if here { Holding::Held } else { Holding::Absent },
+                            holding,
                         }
                     })
                     .collect(),
@@ -189,9 +188,8 @@ impl Scheduler {
         self.errors.push(name.clone());
         let model = self.models.get_mut(name).unwrap();
         model.state = ModelState::ScheduleFailed;
-        if !model.copies.values().any(|state| state.is_coming() || state.is_reachable()) {
+        if !model.copies.values().any(|state| state.is_there() || state.is_reachable()) {
             model.assigned = None;
-            model.copies.clear();
         }
     }
 
@@ -212,13 +210,10 @@ impl Scheduler {
                     model.state = ModelState::Unknown;
                     return;
                 }
-                for (at, copies) in &mut model.older {
-                    for (_, state) in copies.iter_mut().filter(|(_, state)| state.fills(Rules::Seldon)) {
-                        if !state.is_leaving() {
-                            *state = CopyState::UnloadRequested;
-                        }
+                for (_, copies) in &mut model.older {
+                    for state in copies.values_mut().filter(|state| state.is_coming()) {
+                        *state = CopyState::UnloadRequested;
                     }
-                    let _ = at;
                 }
             }
             Some(_) => {}
@@ -242,8 +237,11 @@ impl Scheduler {
 
     fn unload(&mut self, name: &ModelName) {
         let model = self.models.get_mut(name).unwrap();
-        for state in model.copies.values_mut() {
-            if state.is_coming() || *state == CopyState::Draining {
+        let states = model.copies.values_mut().filter(|_| model.assigned.is_some());
+        for state in states {
+            if *state == CopyState::LoadRequested {
+                *state = CopyState::UnloadEnvoyRequested;
+            } else if state.is_there() || *state == CopyState::Draining {
                 *state = CopyState::UnloadRequested;
             }
         }
@@ -294,7 +292,7 @@ impl Scheduler {
 
     pub(super) fn connect(&mut self, server: &VariantName, ordinal: Ordinal, free: Bytes) {
         let machines = self.servers.entry(server.clone()).or_insert_with(Machines::untold);
-        let machine = Machine { service: Service::Serving, free, reserved: Bytes::ZERO };
+        let machine = Machine::serving(free);
         machines.replicas.insert(ordinal, machine);
         self.retry();
     }
@@ -302,12 +300,12 @@ impl Scheduler {
     pub(super) fn disconnect(&mut self, server: &VariantName, ordinal: Ordinal) {
         let affected = self.models_on(server, ordinal);
         let machines = self.servers.get_mut(server).unwrap();
-        machines.replicas.remove(&ordinal);
+        let gone = machines.replicas.remove(&ordinal).unwrap();
         if machines.replicas.is_empty() {
             self.servers.remove(server);
         }
-        for model in self.models.values_mut() {
-            if model.assigned.as_ref() == Some(server) {
+        for (name, model) in &mut self.models {
+            if model.assigned.as_ref() == Some(server) && gone.resident.contains(name) {
                 model.copies.remove(&ordinal);
             }
             for (at, copies) in &mut model.older {
@@ -323,16 +321,11 @@ impl Scheduler {
         self.retry();
     }
 
-    /// The models with a copy on a replica that fills it.
+    /// The models that a replica has loaded or is loading in their latest version.
     fn models_on(&self, server: &VariantName, ordinal: Ordinal) -> Vec<ModelName> {
-        self.models
-            .iter()
-            .filter(|(_, model)| model.assigned.as_ref() == Some(server))
-            .filter(|(_, model)| {
-                model.copies.get(&ordinal).is_some_and(|state| state.fills(Rules::Seldon))
-            })
-            .map(|(name, _)| name.clone())
-            .collect()
+        let resident = self.servers[server].replicas[&ordinal].resident.iter();
+        let here = |name: &&ModelName| self.models[*name].assigned.as_ref() == Some(server);
+        resident.filter(here).cloned().collect()
     }
 
     /// Marks a replica as draining, and says which models have to go elsewhere.
@@ -352,9 +345,10 @@ impl Scheduler {
         let before = model.copies.insert(ordinal, state).unwrap_or(CopyState::Unknown);
         let server = model.assigned.clone().unwrap();
         let memory = model.memory;
-        self.account(&server, ordinal, memory, (before, state));
+        self.account(&server, ordinal, (name, memory), (before, state));
         self.refresh(name);
-        if matches!(state, CopyState::Unloaded | CopyState::LoadFailed) {
+        let connected = self.servers.get(&server).is_some_and(|it| it.replicas.contains_key(&ordinal));
+        if matches!(state, CopyState::Unloaded | CopyState::LoadFailed) && connected {
             self.emit(EventKind::Down, &server);
         }
     }
@@ -363,7 +357,7 @@ impl Scheduler {
         &mut self,
         server: &VariantName,
         ordinal: Ordinal,
-        memory: Bytes,
+        (name, memory): (&ModelName, Bytes),
         (before, after): (CopyState, CopyState),
     ) {
         let Some(machine) =
@@ -375,9 +369,12 @@ impl Scheduler {
             CopyState::Available if before == CopyState::LoadRequested => {
                 machine.reserved = machine.reserved.beyond(memory);
                 machine.free = machine.free.beyond(memory);
+                machine.resident.insert(name.clone());
             }
             CopyState::LoadFailed => machine.reserved = machine.reserved.beyond(memory),
-            CopyState::Unloaded => machine.free = machine.free.plus(memory),
+            CopyState::Unloaded if machine.resident.remove(name) => {
+                machine.free = machine.free.plus(memory);
+            }
             _ => {}
         }
     }
@@ -388,6 +385,9 @@ impl Scheduler {
         for name in names {
             for index in 0..self.models[&name].older.len() {
                 self.settle_older(&name, index);
+            }
+            if self.models[&name].assigned.is_none() {
+                continue;
             }
             let copies: Vec<(Ordinal, CopyState)> =
                 self.models[&name].copies.iter().map(|(at, state)| (*at, *state)).collect();
@@ -408,7 +408,7 @@ impl Scheduler {
         for (ordinal, state) in copies.into_iter().filter(|(_, state)| state.is_leaving()) {
             let model = self.models.get_mut(name).unwrap();
             model.older[index].1.insert(ordinal, CopyState::Unloaded);
-            self.account(&server, ordinal, memory, (state, CopyState::Unloaded));
+            self.account(&server, ordinal, (name, memory), (state, CopyState::Unloaded));
             self.emit(EventKind::Down, &server);
         }
     }
