@@ -1,10 +1,10 @@
 //! Pools: groups of equal replicas that each host several models.
 //!
-//! Everything else in `decide` counts replicas of one model. Here a replica hosts several: LoRA
+//! Everything else in `decide` counts replicas of one model. Here a replica hosts several: `LoRA`
 //! adapters on a vLLM server, or models on a multi-model server. A model wants a number of *copies*,
 //! each on a replica of its own, and the pool has as many replicas as its models need:
 //!
-//! - [`adapters`] turns the copies that LoRA adapters want into a number of replicas;
+//! - [`adapters`] turns the copies that `LoRA` adapters want into a number of replicas;
 //! - [`packing`] says when fewer replicas than there are may be asked for;
 //! - [`plan`] says which copy should be on which replica, and which replica should go first.
 //!
@@ -123,3 +123,6 @@ impl fmt::Display for Bytes {
         write!(f, "{} bytes", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,7 +55,7 @@ pub enum Service {
 }
 
 /// A model that is assigned to the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assigned {
     /// Copies that it wants.
     pub desired: Replicas,

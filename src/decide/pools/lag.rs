@@ -280,7 +280,9 @@ pub fn step(
     let model = model.ok_or(Ignored::UnknownModel)?;
     let deleted = model.presence == Presence::Deleted;
     match direction {
-        Direction::Up if model.available != Some(model.latest) => return Err(Ignored::NotAvailable),
+        Direction::Up if model.available != Some(model.latest) => {
+            return Err(Ignored::NotAvailable);
+        }
         Direction::Up if deleted && rules == Rules::Mended => return Err(Ignored::NotAvailable),
         Direction::Up | Direction::Down => {}
     }
@@ -319,7 +321,11 @@ fn within_limits(
     };
     let jumps = rules == Rules::Mended;
     if target < min {
-        return if jumps && direction == Direction::Up { Ok(min) } else { Err(Ignored::BelowMin(min)) };
+        return if jumps && direction == Direction::Up {
+            Ok(min)
+        } else {
+            Err(Ignored::BelowMin(min))
+        };
     }
     match max {
         Some(max) if target > max && jumps && direction == Direction::Down => Ok(max.max(min)),

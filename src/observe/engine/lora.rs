@@ -1,4 +1,4 @@
-//! LoRA adapters: what `vllm:lora_requests_info` says.
+//! `LoRA` adapters: what `vllm:lora_requests_info` says.
 //!
 //! # Shape
 //!
@@ -85,10 +85,10 @@ pub struct LoraReading {
     pub at: Timestamp,
 }
 
-/// What a page says of LoRA adapters.
+/// What a page says of `LoRA` adapters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lora {
-    /// There is no sample: LoRA is off, or nothing has been asked yet.
+    /// There is no sample: `LoRA` is off, or nothing has been asked yet.
     Absent,
     /// The newest sample.
     Read(LoraReading),
@@ -201,7 +201,8 @@ mod tests {
 
     #[test]
     fn series_of_one_instant_are_read_together() {
-        let reading = read(&[sample("a", "", 1.257_894_569e9), sample("b,a", "c", 1.257_894_569e9)]);
+        let reading =
+            read(&[sample("a", "", 1.257_894_569e9), sample("b,a", "c", 1.257_894_569e9)]);
         assert_eq!(reading.running, names(&["a", "b"]));
         assert_eq!(reading.waiting, names(&["c"]));
     }

@@ -10,7 +10,9 @@ mod scheduler;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::decide::pools::copies::{CopyState, ModelState, Version, Wanted, census, model_state};
+use plimsoll::decide::pools::copies::{
+    CopyState, ModelState, Version, Wanted, census, model_state,
+};
 use plimsoll::decide::pools::count::{
     Assigned, Coin, Host, Packing, Presence, Scaling, Service, Size, Statistics, scale_down,
     scale_up, statistics,
@@ -49,10 +51,8 @@ pub(super) fn down(case: &Value) -> Outcome {
     let input = &case["input"];
     let fraction = |name: &str| Fraction::new(input[name].as_f64().unwrap());
     let probability = fraction("packing_fraction");
-    let coin = probability.map(|probability| Coin {
-        probability,
-        draw: fraction("random_draw").unwrap(),
-    });
+    let coin =
+        probability.map(|probability| Coin { probability, draw: fraction("random_draw").unwrap() });
     let Some(Ok(packing)) = coin.map(Coin::packing) else {
         let outside = !(0.0..=1.0).contains(&input["packing_fraction"].as_f64().unwrap());
         return differs(outside, PROBABILITY);
@@ -68,7 +68,8 @@ fn same_request(ours: Scaling, case: &Value) -> Outcome {
     if ours.target().map(|target| u64::from(target.count())) == theirs {
         return Outcome::Passed;
     }
-    let large = |value: &Value| value.as_i64().is_some_and(|n| n > i64::from(Replicas::LIMIT.count()));
+    let large =
+        |value: &Value| value.as_i64().is_some_and(|n| n > i64::from(Replicas::LIMIT.count()));
     if large(&input["expected_replicas"]) || large(&input["stats"]["max_desired_model_replicas"]) {
         return Outcome::NotRun(LARGE);
     }
@@ -169,7 +170,9 @@ pub(super) fn request(case: &Value) -> Outcome {
         if let Ok(accepted) = accept(written(spec), requested) {
             replicas = json!(accepted.count());
         }
-    } else if kind == "status-update" && meta && input["message_generation"] == input["server_generation"]
+    } else if kind == "status-update"
+        && meta
+        && input["message_generation"] == input["server_generation"]
     {
         loaded = input["loaded_model_replicas"].clone();
     }
@@ -213,10 +216,10 @@ pub(super) fn status(case: &Value) -> Outcome {
 /// `model-autoscale`.
 pub(super) fn autoscale(case: &Value) -> Outcome {
     let (input, output) = (&case["input"], &case["output"]);
-    let direction =
-        if input["trigger"] == "scale-up" { Direction::Up } else { Direction::Down };
+    let direction = if input["trigger"] == "scale-up" { Direction::Up } else { Direction::Down };
     let model = scalable(&input["model"]);
-    let ours = step(Rules::Seldon, direction, version(&input["trigger_model_version"]), model.as_ref());
+    let ours =
+        step(Rules::Seldon, direction, version(&input["trigger_model_version"]), model.as_ref());
     let refused = match ours {
         Ok(desired) => {
             let same = output["new_desired_replicas"] == desired.count();
@@ -301,8 +304,10 @@ fn round(lags: &mut Lags, now: Timestamp, thresholds: Thresholds) -> Value {
         })
         .collect();
     events.sort_by_key(Value::to_string);
-    let lags: BTreeMap<_, _> =
-        lags.lags().map(|(model, lag)| (model.as_str().to_owned(), whole(lag.requests()))).collect();
+    let lags: BTreeMap<_, _> = lags
+        .lags()
+        .map(|(model, lag)| (model.as_str().to_owned(), whole(lag.requests())))
+        .collect();
     json!({"at_second": now.as_second(), "events": events, "lags_after": lags})
 }
 
@@ -358,6 +363,7 @@ pub(super) fn memory(case: &Value) -> Outcome {
             let instances = u32::try_from(operation["instances"].as_u64().unwrap()).unwrap();
             Bytes::new(operation["memory_bytes"].as_u64().unwrap()).times(instances)
         };
+        let before = ledger.resident().to_vec();
         let result = match text(&operation["op"]) {
             "load" => ledger.load(&model, needs()),
             "request" => ledger.request(&model),
@@ -385,7 +391,7 @@ pub(super) fn memory(case: &Value) -> Outcome {
         };
         if without(&ours) == without(theirs) && ledger.available().bytes() == expected {
             differs = differs.or(Some(SINGLE));
-        } else if theirs["refused"] == true && result.is_err() {
+        } else if theirs["refused"] == true && result.is_err() && before == ledger.resident() {
             // From here on the two hold other models.
             return Outcome::Differs(EVICTED);
         } else {

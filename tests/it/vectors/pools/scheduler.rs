@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll::decide::pools::copies::{CopyState, ModelState, Version, Wanted, census, model_state};
+use plimsoll::decide::pools::copies::{
+    CopyState, ModelState, Version, Wanted, census, model_state,
+};
 use plimsoll::decide::pools::count::{
     Assigned, Host, Presence, Service, Size, Statistics, statistics,
 };
@@ -228,7 +230,8 @@ impl Scheduler {
             let state = model.copies.entry(*ordinal).or_insert(CopyState::Unknown);
             if !state.is_coming() {
                 *state = CopyState::LoadRequested;
-                let machine = self.servers.get_mut(server).unwrap().replicas.get_mut(ordinal).unwrap();
+                let machine =
+                    self.servers.get_mut(server).unwrap().replicas.get_mut(ordinal).unwrap();
                 machine.reserved = machine.reserved.plus(model.memory);
             }
         }
@@ -329,7 +332,11 @@ impl Scheduler {
     }
 
     /// Marks a replica as draining, and says which models have to go elsewhere.
-    pub(super) fn mark_draining(&mut self, server: &VariantName, ordinal: Ordinal) -> Vec<ModelName> {
+    pub(super) fn mark_draining(
+        &mut self,
+        server: &VariantName,
+        ordinal: Ordinal,
+    ) -> Vec<ModelName> {
         let affected = self.models_on(server, ordinal);
         let machine = self.servers.get_mut(server).unwrap().replicas.get_mut(&ordinal).unwrap();
         machine.service = Service::Draining;
@@ -347,7 +354,8 @@ impl Scheduler {
         let memory = model.memory;
         self.account(&server, ordinal, (name, memory), (before, state));
         self.refresh(name);
-        let connected = self.servers.get(&server).is_some_and(|it| it.replicas.contains_key(&ordinal));
+        let connected =
+            self.servers.get(&server).is_some_and(|it| it.replicas.contains_key(&ordinal));
         if matches!(state, CopyState::Unloaded | CopyState::LoadFailed) && connected {
             self.emit(EventKind::Down, &server);
         }
