@@ -9,6 +9,7 @@ pub mod check;
 pub mod enforce;
 pub mod limit;
 pub mod optimize;
+pub mod pools;
 pub mod rank;
 
 use std::fmt;

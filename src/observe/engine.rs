@@ -21,6 +21,7 @@
 
 mod draft;
 mod family;
+pub mod lora;
 mod names;
 mod number;
 mod sglang;

@@ -14,6 +14,7 @@ mod engine_args;
 mod fields;
 mod limit;
 mod optimize;
+mod pools;
 mod queueing;
 mod rank;
 mod saturation;
@@ -54,6 +55,19 @@ const READERS: &[(&str, &str, Reader)] = &[
     ("cluster-autoscaler", "price-score", rank::scores),
     ("cluster-autoscaler", "price-score-gce", rank::scores),
     ("cluster-autoscaler", "unfitness", rank::unfitness),
+    ("seldon", "drain-time", pools::drain_time),
+    ("seldon", "drain-wait", pools::drain_wait),
+    ("seldon", "lag-rounds", pools::lag),
+    ("seldon", "lifecycle", pools::lifecycle),
+    ("seldon", "model-autoscale", pools::autoscale),
+    ("seldon", "model-status", pools::status),
+    ("seldon", "overcommit-memory", pools::memory),
+    ("seldon", "placement", pools::placement),
+    ("seldon", "scaling-request", pools::request),
+    ("seldon", "scaling-spec", pools::spec),
+    ("seldon", "server-scale-down", pools::down),
+    ("seldon", "server-scale-up", pools::up),
+    ("seldon", "server-stats", pools::server_stats),
     ("wva", "ballot", ballot::ballot),
     ("wva", "ekf_tuner", queueing::tuner),
     ("wva", "engine_args", engine_args::containers),
