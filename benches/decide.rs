@@ -55,6 +55,7 @@ fn policy() -> Policy {
         transition: TransitionRule::PendingOnly,
         transition_patience: Seconds::new(300.0).expect("a length of time"),
         behavior: Behavior::default(),
+        sizing: None,
     }
 }
 

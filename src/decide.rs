@@ -11,12 +11,14 @@ pub mod limit;
 pub mod optimize;
 pub mod pools;
 pub mod rank;
+pub mod sized;
 
 use std::fmt;
 
 use jiff::Timestamp;
 
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
+use crate::decide::sized::{Shortfall, Sized};
 use crate::fleet::{Bounds, ModelKey, VariantKey, VariantName};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -115,7 +117,10 @@ impl Decision {
         let max = self.bounds.max()?;
         let asks_more = |step: &&Step| match &step.reason {
             Reason::AboveMax(_) => true,
-            Reason::Load(Outcome::SpareLowNoRoom(_)) => !self.bounds.allow_up(self.desired()),
+            Reason::Load(Outcome::SpareLowNoRoom(_))
+            | Reason::Sized(Sized { short: Shortfall::Some, .. }) => {
+                !self.bounds.allow_up(self.desired())
+            }
             _ => false,
         };
         let fresh = self.basis == Basis::Fresh;
@@ -205,6 +210,8 @@ impl Stage {
 pub enum Reason {
     /// What the load asks for.
     Load(Outcome),
+    /// What analyzers say that the load takes, at the least cost.
+    Sized(Sized),
     /// There is no fresh data, so the last number stays.
     NoData(NoData),
     /// The number is not lowered, because some replicas have not been heard.
@@ -308,7 +315,7 @@ impl From<Outcome> for Reason {
 
 impl Reason {
     /// The label values of all reasons.
-    pub const LABELS: [&'static str; 19] = [
+    pub const LABELS: [&'static str; 25] = [
         "spare_low",
         "spare_low_elsewhere",
         "spare_low_no_room",
@@ -317,6 +324,12 @@ impl Reason {
         "spare_kept",
         "transition",
         "unmeasured",
+        "capacity_kept",
+        "capacity_added",
+        "capacity_removed",
+        "capacity_serving",
+        "capacity_refused",
+        "capacity_unknown",
         "no_data",
         "incomplete_data",
         "not_listed",
@@ -335,6 +348,7 @@ impl Reason {
     pub const fn label(&self) -> &'static str {
         match self {
             Self::Load(outcome) => outcome.label(),
+            Self::Sized(sized) => sized.label(),
             Self::NoData(_) => "no_data",
             Self::Incomplete { .. } => "incomplete_data",
             Self::Unlisted { .. } => "not_listed",
@@ -354,6 +368,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Load(outcome) => write!(f, "{outcome}"),
+            Self::Sized(sized) => write!(f, "{sized}"),
             Self::NoData(no_data) => write!(f, "holding: {no_data}"),
             Self::Incomplete { missing } => {
                 write!(f, "not lowered: {missing} ready replicas have no fresh data")

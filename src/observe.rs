@@ -372,6 +372,8 @@ pub struct ReplicaObservation {
 /// What one replica holds and computes for its requests, its ranks together; absent is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
+    /// Since when the engine's process has run.
+    pub started: Option<Timestamp>,
     /// Size of the KV cache.
     pub kv_capacity: Option<Tokens>,
     /// Mean length of the prompts of the requests that finished in the window.

@@ -6,6 +6,8 @@
 //! the same decisions for the same state, instant and inputs.
 
 mod follow;
+mod group;
+pub mod sizing;
 
 use std::collections::BTreeMap;
 
@@ -21,9 +23,11 @@ use crate::decide::{
     Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
 };
 use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
-use crate::observe::record::{Horizon, Recorder};
+use crate::observe::record::{Detail, Horizon, Recorder};
 use crate::observe::{Inputs, Observation, Way, WhyUnknown};
 pub use crate::pipeline::follow::Number;
+use crate::pipeline::group::{Group, Member, groups};
+use crate::pipeline::sizing::{Learned, Sizing};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 /// Age from which a list of replicas is too old to shrink on. Discovery refreshes within seconds,
@@ -53,6 +57,9 @@ pub struct Policy {
     pub transition_patience: Seconds,
     /// How fast published numbers may move.
     pub behavior: Behavior,
+    /// Which analyzers size the models; without them, the saturation of replicas moves numbers by
+    /// one.
+    pub sizing: Option<Sizing>,
 }
 
 /// What one tick found and decided.
@@ -82,6 +89,7 @@ pub struct Pipeline {
     in_force: BTreeMap<VariantKey, InForce>,
     unsettled: BTreeMap<VariantKey, Unsettled>,
     ticked: Option<Timestamp>,
+    learned: Learned,
 }
 
 /// A variant that is not what it should be.
@@ -103,16 +111,11 @@ struct InForce {
     history: History,
 }
 
-/// The variants of one model and role in one tick.
-struct Group<'a> {
-    model: ModelKey,
-    role: Role,
-    members: Vec<Member<'a>>,
-}
-
-struct Member<'a> {
-    spec: &'a VariantSpec,
-    observation: &'a Observation,
+/// What the load asks for.
+struct Asked {
+    before: Replicas,
+    after: Replicas,
+    reason: Reason,
 }
 
 /// What a stage needs to know of the tick that it belongs to.
@@ -126,13 +129,14 @@ struct Moment<'a> {
 impl Pipeline {
     /// A pipeline that has seen nothing.
     #[must_use]
-    pub const fn new(policy: Policy) -> Self {
+    pub fn new(policy: Policy) -> Self {
         Self {
             policy,
             recorder: Recorder::new(),
             in_force: BTreeMap::new(),
             unsettled: BTreeMap::new(),
             ticked: None,
+            learned: Learned::default(),
         }
     }
 
@@ -155,17 +159,27 @@ impl Pipeline {
         let observations = self.observe(now, inputs);
         self.forget(fleet);
         let mut found = Decisions::default();
-        for group in groups(fleet, &observations) {
-            self.wait_for(now, &group);
-            let analysis = self.analyze(&group, &mut found);
-            let targets = self.targets(now, &analysis, &group);
-            self.report(&group, &analysis, &targets, &mut found);
-            let guard = self.guard(now, &group);
+        let groups = groups(fleet, &observations);
+        for group in &groups {
+            self.wait_for(now, group);
+        }
+        let sized = self.size(now, &groups);
+        for group in &groups {
+            let analysis = self.analyze(group, &mut found);
+            let targets = self.targets(now, &analysis, group);
+            self.report(group, &analysis, &targets, &mut found);
+            let guard = self.guard(now, group);
             let inputs_at = group.inputs_at(now);
             let moment = Moment { inputs_at, guard: guard.as_ref() };
             for member in &group.members {
-                let target = targets.iter().find(|target| target.variant == member.spec.key);
-                match self.decide(&moment, member, &group.model, target) {
+                let key = &member.spec.key;
+                let asked = match &self.policy.sizing {
+                    Some(_) => sized.get(key).map(Asked::from),
+                    None => {
+                        targets.iter().find(|target| target.variant == *key).map(Asked::from)
+                    }
+                };
+                match self.decide(&moment, member, &group.model, asked) {
                     Ok(decision) => found.decisions.push(self.enforce(now, decision)),
                     Err(why) => {
                         found.undecided.insert(member.spec.key.clone(), Undecided(why));
@@ -211,7 +225,11 @@ impl Pipeline {
             Way::Scraped => stale_after,
             Way::Relayed => stale_after_relayed,
         };
-        Horizon { window, stale_after }
+        let detail = match self.policy.sizing {
+            Some(_) => Detail::Work,
+            None => Detail::Load,
+        };
+        Horizon { window, stale_after, detail }
     }
 
     fn forget(&mut self, fleet: &Fleet) {
@@ -364,14 +382,14 @@ impl Pipeline {
         moment: &Moment<'_>,
         member: &Member<'_>,
         model: &ModelKey,
-        target: Option<&Target>,
+        asked: Option<Asked>,
     ) -> Result<Decision, NoData> {
         let Member { spec, observation } = member;
         let in_force = self.in_force.get(&spec.key);
         let usable = match member.blind() {
             Some(why) => Err(why),
             None if in_force.is_none() && !observation.all_tried() => Err(NoData::NotTried),
-            None => target.ok_or(NoData::NoFreshReplica),
+            None => asked.ok_or(NoData::NoFreshReplica),
         };
         let decision = |steps, inputs_at, basis| Decision {
             variant: spec.key.clone(),
@@ -383,20 +401,13 @@ impl Pipeline {
             basis,
         };
         match (usable, in_force) {
-            (Ok(target), in_force) => {
-                let reason = Reason::from(target.outcome.clone());
-                let analyzed = Step {
-                    stage: Stage::Analyze,
-                    before: target.before,
-                    after: target.asked,
-                    reason,
-                };
-                let floor = in_force.map_or(target.before, |in_force| in_force.desired);
-                let mut steps = vec![analyzed];
+            (Ok(Asked { before, after, reason }), in_force) => {
+                let floor = in_force.map_or(before, |in_force| in_force.desired);
+                let mut steps = vec![Step { stage: Stage::Analyze, before, after, reason }];
                 if let Some(reason) = moment.guard
-                    && target.asked < floor
+                    && after < floor
                 {
-                    let (before, reason) = (target.asked, reason.clone());
+                    let (before, reason) = (after, reason.clone());
                     steps.push(Step { stage: Stage::Guard, before, after: floor, reason });
                 }
                 Ok(decision(steps, moment.inputs_at, Basis::Fresh))
@@ -502,78 +513,19 @@ impl Pipeline {
     }
 }
 
-// === impl Group, Member ===
+// === impl Asked ===
 
-fn groups<'a>(
-    fleet: &'a Fleet,
-    observations: &'a BTreeMap<VariantKey, Observation>,
-) -> Vec<Group<'a>> {
-    let mut groups: BTreeMap<(ModelKey, Role), Vec<Member<'a>>> = BTreeMap::new();
-    for spec in fleet.variants() {
-        if let Some(observation) = observations.get(&spec.key) {
-            let members = groups.entry((spec.model_key(), spec.role)).or_default();
-            members.push(Member { spec, observation });
-        }
-    }
-    groups.into_iter().map(|((model, role), members)| Group { model, role, members }).collect()
-}
-
-impl Group<'_> {
-    /// The instant of the oldest data that the analysis rests on.
-    fn inputs_at(&self, now: Timestamp) -> Timestamp {
-        let age = self
-            .members
-            .iter()
-            .filter_map(|member| member.observation.oldest_measured())
-            .fold(Seconds::ZERO, Seconds::max);
-        let age = jiff::SignedDuration::try_from_secs_f64(age.seconds()).unwrap_or_default();
-        now.saturating_sub(age).unwrap_or(now)
+impl From<&Target> for Asked {
+    fn from(target: &Target) -> Self {
+        let reason = Reason::from(target.outcome.clone());
+        Self { before: target.before, after: target.asked, reason }
     }
 }
 
-impl Member<'_> {
-    /// Replicas that should report and do not: ready ones without fresh data, and those that have
-    /// reported before.
-    fn missing(&self) -> Replicas {
-        let observation = self.observation;
-        let unheard = observation.ready.unwrap_or_default().beyond(observation.measured());
-        let silent = observation
-            .replicas
-            .iter()
-            .filter(|replica| replica.is_lost() || replica.is_untried())
-            .count();
-        unheard.max(Replicas::saturating(u32::try_from(silent).unwrap_or(u32::MAX)))
-    }
-
-    /// Whether it may have replicas that nobody has shown us, which may carry any load. A scale
-    /// target that does not exist has none.
-    fn is_unlisted(&self) -> bool {
-        self.observation.listed_at.is_none()
-            || self.observation.scale_unknown == Some(WhyUnknown::NotListed)
-    }
-
-    /// The bounds that hold. While the scale target is out of sight nobody knows its autoscaler's
-    /// bounds, and the configured ones in their place must not move the number in force.
-    fn bounds(&self, in_force: Option<Replicas>) -> Bounds {
-        let bounds = self.observation.bounds;
-        match (self.observation.wanted, in_force) {
-            (None, Some(in_force)) => bounds.widened_to(in_force),
-            (None, None) | (Some(_), _) => bounds,
-        }
-    }
-
-    /// Why nothing can be said about this variant, if so.
-    fn blind(&self) -> Option<NoData> {
-        let observation = self.observation;
-        if let Some(why) = &observation.scale_unknown {
-            return Some(NoData::ScaleUnknown(why.to_string()));
-        }
-        match observation.wanted {
-            None => Some(NoData::NotListed),
-            Some(Replicas::ZERO) if observation.replicas.is_empty() => None,
-            Some(_) if observation.measured() == Replicas::ZERO => Some(NoData::NoFreshReplica),
-            Some(_) => None,
-        }
+impl From<&sizing::Asked> for Asked {
+    fn from(asked: &sizing::Asked) -> Self {
+        let reason = Reason::Sized(asked.why.clone());
+        Self { before: asked.before, after: asked.after, reason }
     }
 }
 
@@ -632,6 +584,7 @@ mod tests {
             transition: TransitionRule::PendingOnly,
             transition_patience: spare,
             behavior: Behavior::default(),
+            sizing: None,
         });
         let (now, fleet) = (
             Timestamp::UNIX_EPOCH,

@@ -48,6 +48,10 @@ sections! {
         observe: Observe,
         /// When a replica is saturated, and how much spare capacity a model keeps.
         saturation: Saturation,
+        /// What decides how many replicas a model needs.
+        analysis: Analysis,
+        /// Analyzers that size a model, and what they judge by; used with `analysis: capacity`.
+        capacity: Capacity,
         /// How fast published numbers may move.
         enforce: Enforce,
         /// How replicas are scraped.
@@ -200,6 +204,35 @@ sections! {
         transition_patience: WrittenDuration,
         /// Thresholds of single models, by `MODEL#NAMESPACE`; what is absent there comes from here.
         overrides: BTreeMap<String, Option<Thresholds>>,
+    }
+
+    /// Analyzers that size a model: all that are named vote, and the cheapest mix of variants that
+    /// meets each of them is asked for.
+    Capacity {
+        /// Those that vote.
+        #[schemars(with = "Option<Vec<Analyzer>>")]
+        analyzers: Items<Analyzer>,
+        /// Share of what replicas carry above which a model grows.
+        scale_up_threshold: f64,
+        /// Share of what replicas carry that may be reached by taking replicas away.
+        scale_down_boundary: f64,
+        /// Latency objectives of the analyzer `queueing`; without any they are inferred from what
+        /// the replicas do without load.
+        slo: Slo,
+        /// What it costs to start a replica, as a share of what it costs in an hour.
+        start_cost: f64,
+        /// What it costs to drain a replica, as a share of what it costs in an hour.
+        drain_cost: f64,
+    }
+
+    /// Latency objectives.
+    Slo {
+        /// The longest time to first token.
+        ttft: WrittenDuration,
+        /// The percentile of requests that `ttft` holds for, from 50 to 99; without it, the mean.
+        ttft_percentile: f64,
+        /// The longest mean time between tokens.
+        itl: WrittenDuration,
     }
 
     /// Thresholds of one model.
@@ -460,6 +493,24 @@ macro_rules! choices {
 }
 
 choices! {
+    /// What decides how many replicas a model needs.
+    Analysis {
+        /// Spare KV cache and queue move one replica at a time.
+        Saturation = "saturation",
+        /// Analyzers say how many it takes, and an optimizer which are the cheapest.
+        Capacity = "capacity",
+    }
+
+    /// An analyzer that sizes a model.
+    Analyzer {
+        /// Tokens in the KV cache.
+        Tokens = "tokens",
+        /// Tokens generated in a second.
+        Throughput = "throughput",
+        /// Latency at a rate of requests, by a queueing model that is learned.
+        Queueing = "queueing",
+    }
+
     /// Who may ask for external metrics.
     Authorization {
         /// Whom the cluster's API server allows, asked by a `SubjectAccessReview`.

@@ -10,6 +10,8 @@ use std::time::Duration;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
+use crate::analyze::ballot::Analyzer;
+use crate::analyze::queueing::{Statistic, Targets};
 use crate::analyze::saturation::{Thresholds, TransitionRule};
 use crate::collect::prometheus;
 use crate::collect::scrape::{Client, Identity, Settings};
@@ -23,6 +25,7 @@ use crate::config::{
 };
 use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
 use crate::fleet::{ModelKey, Role, VariantSpec};
+use crate::pipeline::sizing::Sizing;
 use crate::pipeline::Policy;
 use crate::units::{Replicas, Seconds};
 
@@ -123,6 +126,11 @@ fn file(config: &Config) -> File {
             stale_after: Some(written(policy.stale_after)),
         }),
         saturation: Some(saturation_section(policy)),
+        analysis: Some(match policy.sizing {
+            Some(_) => file::Analysis::Capacity,
+            None => file::Analysis::Saturation,
+        }),
+        capacity: policy.sizing.as_ref().map(capacity_section),
         enforce: Some(enforce_section(&policy.behavior)),
         scrape: Some(scrape_section(scrape, *scrape_concurrency)),
         prometheus: prometheus.as_ref().map(prometheus_section),
@@ -239,6 +247,32 @@ fn saturation_section(policy: &Policy) -> file::Saturation {
                 })
                 .collect(),
         ),
+    }
+}
+
+fn capacity_section(sizing: &Sizing) -> file::Capacity {
+    let Sizing { analyzers, tokens, queueing, optimizer, .. } = sizing;
+    let Targets { ttft, itl } = queueing.targets;
+    let percentile = ttft.and_then(|ttft| match ttft.of {
+        Statistic::Mean => None,
+        Statistic::Percentile(percentile) => Some(percentile.share().fraction() * 100.0),
+    });
+    let analyzer = |analyzer: &Analyzer| match analyzer {
+        Analyzer::Tokens => file::Analyzer::Tokens,
+        Analyzer::Throughput => file::Analyzer::Throughput,
+        Analyzer::Queueing => file::Analyzer::Queueing,
+    };
+    file::Capacity {
+        analyzers: Some(analyzers.iter().map(|one| Some(analyzer(one))).collect()),
+        scale_up_threshold: Some(tokens.utilisation.grow.fraction()),
+        scale_down_boundary: Some(tokens.utilisation.shrink.fraction()),
+        slo: (ttft.is_some() || itl.is_some()).then(|| file::Slo {
+            ttft: ttft.map(|ttft| written(ttft.limit)),
+            ttft_percentile: percentile,
+            itl: itl.map(written),
+        }),
+        start_cost: Some(optimizer.switching.start.fraction()),
+        drain_cost: Some(optimizer.switching.drain.fraction()),
     }
 }
 

@@ -3,6 +3,7 @@
 //! The defaults are the constants of this file and of [`scrape`]; the schema and the documents
 //! take them from here.
 
+mod capacity;
 mod certificate;
 mod leader_election;
 mod prometheus;
@@ -91,6 +92,8 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         state_file,
         observe,
         saturation,
+        analysis,
+        capacity,
         enforce,
         scrape,
         prometheus,
@@ -131,7 +134,9 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let entries = checks.wva_entries(wva::KEY, wva_config.as_deref());
     let wva = wva::parse(&entries, checks);
     let relayed = prometheus.as_ref().map(|settings| settings.stale_after);
-    let policies = Policies { discovery: discovers, observe, saturation, enforce, wva, relayed };
+    let sizing = (*analysis, capacity.as_ref());
+    let policies =
+        Policies { discovery: discovers, observe, saturation, sizing, enforce, wva, relayed };
     let policy = policies.resolve(&global, &variants, checks);
     let Scraped { scrape, concurrency } = global;
     Some(Config {
@@ -277,6 +282,8 @@ struct Policies<'a> {
     discovery: bool,
     observe: &'a Option<file::Observe>,
     saturation: &'a Option<file::Saturation>,
+    /// Whether models are sized, and by what.
+    sizing: (Option<file::Analysis>, Option<&'a file::Capacity>),
     enforce: &'a Option<file::Enforce>,
     /// What lies under the section of the saturation.
     wva: Wva,
@@ -314,11 +321,15 @@ impl Policies<'_> {
         let scale_up = resolve_rules("enforce.scale_up", scale_up, &scale_up_default(), checks);
         let scale_down =
             resolve_rules("enforce.scale_down", scale_down, &scale_down_default(), checks);
+        let thresholds = numbers.thresholds();
+        let (analysis, section) = self.sizing;
+        let sizing = capacity::resolve(analysis, section, thresholds.as_ref(), checks);
+        let thresholds = thresholds?;
         Some(Policy {
             window: seconds(window),
             stale_after: seconds(stale_after),
             stale_after_relayed: seconds(self.relayed.unwrap_or(stale_after)),
-            thresholds: numbers.thresholds()?,
+            thresholds,
             overrides,
             transition: match saturation.transition {
                 Some(file::Transition::ModelWide) => TransitionRule::ModelWide,
@@ -327,6 +338,7 @@ impl Policies<'_> {
             },
             transition_patience: seconds(transition_patience),
             behavior: Behavior { scale_up, scale_down },
+            sizing,
         })
     }
 }

@@ -21,9 +21,9 @@
 //!             sum of  gpus * max(0, x - now)  <=  free      for each limited accelerator
 //! ```
 //!
-//! `wanted` is what is there or coming, plus what is missing; when nothing is missing, what is
-//! there without what is spare. Between the two thresholds of an analyzer neither is the case, and
-//! `wanted` is what is there. Each voice has constraints of its own in its own unit, so tokens are
+//! `wanted` is what is there or coming, plus what is missing; when something is spare, what is
+//! there without it. Between the two thresholds of an analyzer neither is the case, and `wanted` is
+//! what is there or coming. Each voice has constraints of its own in its own unit, so tokens are
 //! never subtracted from requests.
 //!
 //! # Units

@@ -20,7 +20,7 @@ use crate::observe::record::work::WorkRecord;
 use crate::observe::window::{Counter, Gauge, Increase};
 use crate::observe::{
     Freshness, Inputs, Listing, Observation, RankReading, Reading, ReplicaObservation, Scale,
-    ScaleState, Scrape, ScrapeFailure,
+    ScaleState, Scrape, ScrapeFailure, Work,
 };
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
@@ -414,7 +414,10 @@ impl Record {
             ttft_mean: self.mean(|rank| rank.ttft.increase(now, window)),
             ttft: self.ttft(),
             itl_mean: self.mean(|rank| rank.itl.increase(now, window)),
-            work: self.work.as_ref().map(|work| work.look(now, window)),
+            work: self.work.as_ref().map(|work| {
+                let seen = work.look(now, window);
+                Work { started: self.started, ..seen }
+            }),
             asleep: self.asleep,
             unready: false,
             stopped: self

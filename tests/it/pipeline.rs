@@ -66,6 +66,7 @@ pub(crate) fn policy() -> Policy {
         transition: TransitionRule::PendingOnly,
         transition_patience: Seconds::new(300.0).unwrap(),
         behavior: Behavior { scale_up: immediate.clone(), scale_down: immediate },
+        sizing: None,
     }
 }
 

@@ -135,6 +135,8 @@ impl Row {
             return anticipated.max(supply) + required;
         }
         match self.standing {
+            // What is coming is not given up before it has carried anything.
+            Standing::Live if spare == Amount::ZERO => anticipated.max(supply),
             Standing::Live => supply.beyond(spare),
             Standing::Stale => Amount::ZERO,
         }

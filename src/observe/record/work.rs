@@ -52,6 +52,7 @@ impl WorkRecord {
         let hits = self.increase(now, window, |rank| &rank.prefix_hits);
         let share = queries.filter(|queries| *queries > 0.0).zip(hits);
         Work {
+            started: None,
             kv_capacity: self.kv_capacity,
             prompt_length: self.mean(now, window, |rank| &rank.prompt_length),
             generation_length: self.mean(now, window, |rank| &rank.generation_length),

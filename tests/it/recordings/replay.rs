@@ -179,6 +179,7 @@ fn policy(window: f64) -> Policy {
         transition: TransitionRule::PendingOnly,
         transition_patience: Seconds::new(300.0).unwrap(),
         behavior: Behavior { scale_up: at_once.clone(), scale_down: at_once },
+        sizing: None,
     }
 }
 

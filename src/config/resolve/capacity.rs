@@ -1,0 +1,139 @@
+//! Analyzers that size a model.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::analyze::ballot::Analyzer;
+use crate::analyze::capacity::Utilisation;
+use crate::analyze::queueing::{LatencyTarget, Percentile, Statistic, Targets};
+use crate::analyze::saturation::Thresholds;
+use crate::analyze::{queueing, throughput, tokens};
+use crate::config::check::{Checks, Durations};
+use crate::config::file;
+use crate::decide::optimize::{Policy as Optimizer, Switching};
+use crate::pipeline::sizing::Sizing;
+use crate::units::{Fraction, Seconds};
+
+const PATH: &str = "capacity";
+
+/// Those of the Workload Variant Autoscaler.
+const SCALE_UP_THRESHOLD: f64 = 0.85;
+const SCALE_DOWN_BOUNDARY: f64 = 0.70;
+
+const SHARES: RangeInclusive<f64> = 0.05..=1.0;
+/// A replica that costs its whole hour to start is one that is never started for less than an hour.
+const COSTS: RangeInclusive<f64> = 0.0..=10.0;
+/// At one, nothing would ever be drained.
+const DRAIN_COSTS: RangeInclusive<f64> = 0.0..=0.9;
+const PERCENTILES: RangeInclusive<f64> = 50.0..=99.0;
+const LATENCIES: Durations = Duration::from_millis(1)..=Duration::from_hours(1);
+
+/// How long what an analyzer knew has a say while it knows nothing new.
+const PATIENCE: f64 = 300.0;
+
+/// Resolves the section; `None` where models are not sized.
+pub(crate) fn resolve(
+    analysis: Option<file::Analysis>,
+    section: Option<&file::Capacity>,
+    thresholds: Option<&Thresholds>,
+    checks: &mut Checks<'_>,
+) -> Option<Sizing> {
+    let wanted = analysis == Some(file::Analysis::Capacity);
+    if section.is_some() && !wanted {
+        let rule = "has no effect, because analysis is not capacity";
+        checks.problems.warning(PATH, rule);
+    }
+    let written = section.cloned().unwrap_or_default();
+    let at = |key: &str| format!("{PATH}.{key}");
+    let mut share = |key: &str, written, default| {
+        let share = checks.number(&at(key), written, &SHARES).unwrap_or(default);
+        Fraction::new(share).unwrap_or(Fraction::ONE)
+    };
+    let grow = share("scale_up_threshold", written.scale_up_threshold, SCALE_UP_THRESHOLD);
+    let shrink = share("scale_down_boundary", written.scale_down_boundary, SCALE_DOWN_BOUNDARY);
+    if shrink >= grow {
+        let rule = format!("must be below {PATH}.scale_up_threshold, which is {}", grow.fraction());
+        checks.problems.error(at("scale_down_boundary"), rule, shrink.fraction());
+    }
+    let analyzers = analyzers(written.analyzers.as_deref(), checks);
+    let targets = targets(written.slo.as_ref(), &analyzers, checks);
+    let default = Switching::default();
+    let start = checks.number(&at("start_cost"), written.start_cost, &COSTS);
+    let drain = checks.number(&at("drain_cost"), written.drain_cost, &DRAIN_COSTS);
+    let switching = Switching {
+        start: start.and_then(Fraction::new).unwrap_or(default.start),
+        drain: drain.and_then(Fraction::new).unwrap_or(default.drain),
+    };
+    let utilisation = Utilisation { grow, shrink };
+    let thresholds = thresholds.copied();
+    let usual = tokens::Policy::default();
+    wanted.then(|| Sizing {
+        analyzers,
+        tokens: tokens::Policy {
+            kv_threshold: thresholds.map_or(usual.kv_threshold, |it| it.kv_cache),
+            queue_threshold: thresholds.map_or(usual.queue_threshold, |it| it.queue_length),
+            utilisation,
+            ..usual
+        },
+        throughput: throughput::Policy { utilisation, ..throughput::Policy::default() },
+        queueing: queueing::Policy { targets, ..queueing::Policy::default() },
+        optimizer: Optimizer { switching, ..Optimizer::default() },
+        patience: Seconds::new(PATIENCE).unwrap_or_default(),
+    })
+}
+
+fn analyzers(
+    written: Option<&[Option<file::Analyzer>]>,
+    checks: &mut Checks<'_>,
+) -> Vec<Analyzer> {
+    let Some(written) = written else { return vec![Analyzer::Tokens] };
+    let mut analyzers = Vec::new();
+    for (at, one) in written.iter().enumerate() {
+        let analyzer = match one {
+            Some(file::Analyzer::Tokens) => Analyzer::Tokens,
+            Some(file::Analyzer::Throughput) => Analyzer::Throughput,
+            Some(file::Analyzer::Queueing) => Analyzer::Queueing,
+            None => continue,
+        };
+        if analyzers.contains(&analyzer) {
+            let path = format!("{PATH}.analyzers[{at}]");
+            checks.problems.warning(path, "is in the list already");
+        } else {
+            analyzers.push(analyzer);
+        }
+    }
+    if analyzers.is_empty() {
+        let rule = "must name at least one of tokens, throughput and queueing";
+        checks.problems.error_at(format!("{PATH}.analyzers"), rule);
+    }
+    analyzers
+}
+
+fn targets(
+    written: Option<&file::Slo>,
+    analyzers: &[Analyzer],
+    checks: &mut Checks<'_>,
+) -> Targets {
+    let file::Slo { ttft, ttft_percentile, itl } = written.cloned().unwrap_or_default();
+    let path = format!("{PATH}.slo");
+    if written.is_some() && !analyzers.contains(&Analyzer::Queueing) {
+        let rule = "has no effect, because capacity.analyzers does not name queueing";
+        checks.problems.warning(&path, rule);
+    }
+    let percentile_path = format!("{path}.ttft_percentile");
+    if ttft_percentile.is_some() && ttft.is_none() {
+        let rule = "has no effect without capacity.slo.ttft";
+        checks.problems.warning(&percentile_path, rule);
+    }
+    let percentile = checks.number(&percentile_path, ttft_percentile, &PERCENTILES);
+    let percentile = percentile.and_then(|percent| Fraction::new(percent / 100.0));
+    let of = percentile.and_then(Percentile::new).map_or(Statistic::Mean, Statistic::Percentile);
+    let mut limit = |key: &str, written| {
+        let limit = checks.duration(&format!("{path}.{key}"), written, &LATENCIES)?;
+        Seconds::new(limit.as_secs_f64())
+    };
+    Targets {
+        ttft: limit("ttft", ttft).map(|limit| LatencyTarget { limit, of }),
+        itl: limit("itl", itl),
+    }
+}

@@ -1,0 +1,66 @@
+//! Why a variant gets its number where analyzers size its model: what they say together, and what
+//! became of the variant in the plan that meets it.
+
+use std::fmt;
+
+use crate::analyze::ballot::Verdict;
+use crate::decide::optimize::{Because, Method};
+use crate::units::Replicas;
+
+/// Why a variant gets its number, in numbers that make a sentence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sized {
+    /// What the analyzers say of its model, or of its role.
+    pub verdict: Verdict,
+    /// What becomes of the variant in the plan.
+    pub because: Because,
+    /// How the plan was found.
+    pub method: Method,
+    /// Replicas that do not start, and are not counted on.
+    pub stuck: Replicas,
+    /// Whether the plan leaves a part of what is asked uncarried.
+    pub short: Shortfall,
+}
+
+/// Whether a plan carries what is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortfall {
+    /// It does.
+    None,
+    /// It does not, inside the bounds.
+    Some,
+}
+
+// === impl Sized ===
+
+impl Sized {
+    /// The reason as a label value.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self.because {
+            Because::Kept => "capacity_kept",
+            Because::Added => "capacity_added",
+            Because::Removed => "capacity_removed",
+            Because::Serving { .. } => "capacity_serving",
+            Because::Refused { .. } => "capacity_refused",
+            Because::Unknown => "capacity_unknown",
+        }
+    }
+}
+
+impl fmt::Display for Sized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verdict, because, method, stuck, short } = self;
+        write!(f, "{verdict}; {because}")?;
+        if matches!(because, Because::Added | Because::Removed) {
+            write!(f, ", {method}")?;
+        }
+        if *stuck > Replicas::ZERO {
+            write!(f, "; {stuck} do not start and are not counted on")?;
+        }
+        match short {
+            Shortfall::None => Ok(()),
+            Shortfall::Some => f.write_str("; the bounds leave a part of it uncarried"),
+        }
+    }
+}

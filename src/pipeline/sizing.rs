@@ -1,0 +1,463 @@
+//! Sizing: from what analyzers say of a model to a number for each of its variants.
+//!
+//! Each analyzer that votes says, in its own unit, what the replicas of a model carry and what is
+//! asked of them. Every one of them is a constraint for the optimizer, which finds the numbers that
+//! meet them all at the least cost. So one analyzer can make a model grow, and it shrinks only as
+//! far as all of them agree. The [ballot](ballot) names the one that binds.
+//!
+//! Replicas that do not become ready in twice the time that starts are given are *stuck*: they are
+//! counted neither as supply nor as coming, and stay on top of what the plan asks for.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
+use crate::analyze::capacity::{CapacityReport, Confidence};
+use crate::analyze::queueing::{self, Lengths, Shape};
+use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
+use crate::analyze::tokens::capacity::RequestShape;
+use crate::analyze::tokens::knowledge::Knowledge;
+use crate::analyze::tokens::{self, ReplicaLoad, VariantLoad};
+use crate::analyze::tuner::{Latencies, OperatingPoint, Tuner};
+use crate::decide::optimize::{
+    self, Candidate, Consent, Model, Plan, Standing, Voice, least_cost,
+};
+use crate::decide::sized::{Shortfall, Sized};
+use crate::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
+use crate::observe::{Observation, ReplicaObservation};
+use crate::pipeline::Pipeline;
+use crate::pipeline::group::{Group, Member};
+use crate::units::{Gpus, Replicas, Seconds, Weight};
+
+/// Which analyzers vote, and by what they judge.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sizing {
+    /// Those that vote, each once.
+    pub analyzers: Vec<Analyzer>,
+    /// Tokens in the KV cache.
+    pub tokens: tokens::Policy,
+    /// Tokens generated a second.
+    pub throughput: throughput::Policy,
+    /// Latency at a rate of requests.
+    pub queueing: queueing::Policy,
+    /// How the cheapest numbers are looked for.
+    pub optimizer: optimize::Policy,
+    /// Age from which what an analyzer knew has no say.
+    pub patience: Seconds,
+}
+
+/// One variant as the analyzers see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Sizable<'a> {
+    pub(crate) spec: &'a VariantSpec,
+    pub(crate) observation: &'a Observation,
+    /// What its scale target asks for.
+    pub(crate) wanted: Replicas,
+    /// Those of them that are not there yet.
+    pub(crate) pending: Replicas,
+    /// Those of the pending that take too long.
+    pub(crate) stuck: Replicas,
+    /// What it may be scaled to.
+    pub(crate) bounds: Bounds,
+}
+
+/// What is asked for one variant.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Asked {
+    pub(crate) before: Replicas,
+    pub(crate) after: Replicas,
+    pub(crate) why: Sized,
+}
+
+/// What was learned of models and variants.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Learned {
+    tokens: Knowledge,
+    curves: Curves,
+    tuners: BTreeMap<VariantKey, Taught>,
+    informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Taught {
+    tuner: Tuner,
+    at: Option<Timestamp>,
+}
+
+/// Whether a model may shrink, whatever the plan says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shrinking {
+    /// It may.
+    Allowed,
+    /// Some of its variants cannot be counted, so nobody knows what they carry.
+    Forbidden,
+}
+
+/// When a model is sized, and over which time its replicas are seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) now: Timestamp,
+    pub(crate) window: Seconds,
+}
+
+// === impl Pipeline ===
+
+/// How many times the patience for a start replicas may take until they count as stuck.
+const STUCK_AFTER: f64 = 2.0;
+
+impl Pipeline {
+    /// What is asked for each variant, where analyzers size the models.
+    pub(crate) fn size(
+        &mut self,
+        now: Timestamp,
+        groups: &[Group<'_>],
+    ) -> BTreeMap<VariantKey, Asked> {
+        let Some(policy) = self.policy.sizing.clone() else { return BTreeMap::new() };
+        let mut asked = BTreeMap::new();
+        let mut learned = std::mem::take(&mut self.learned);
+        learned.forget(now, |variant| self.in_force.contains_key(variant));
+        let moment = Moment { now, window: self.policy.window };
+        for groups in groups.chunk_by(|a, b| a.model == b.model) {
+            let Some(first) = groups.first() else { continue };
+            let members = groups.iter().flat_map(|group| &group.members);
+            let sizable: Vec<Sizable<'_>> =
+                members.clone().filter_map(|member| self.sizable(now, member)).collect();
+            let shrinking = if sizable.len() == members.count() {
+                Shrinking::Allowed
+            } else {
+                Shrinking::Forbidden
+            };
+            asked.extend(learned.size(moment, &policy, &first.model, &sizable, shrinking));
+        }
+        self.learned = learned;
+        asked
+    }
+
+    /// A variant as the analyzers see it; `None` when its replicas cannot be counted.
+    fn sizable<'a>(&self, now: Timestamp, member: &Member<'a>) -> Option<Sizable<'a>> {
+        let Member { spec, observation } = *member;
+        let wanted = observation.wanted?;
+        let coming = wanted.beyond(observation.measured());
+        let pending = observation.pending.min(coming);
+        let patience = self.policy.transition_patience.seconds() * STUCK_AFTER;
+        let waited = self.unsettled.get(&spec.key).map(|it| now.duration_since(it.since));
+        let is_stuck = waited.is_some_and(|waited| waited.as_secs_f64() >= patience);
+        let stuck = if is_stuck { pending } else { Replicas::ZERO };
+        Some(Sizable { spec, observation, wanted, pending, stuck, bounds: observation.bounds })
+    }
+}
+
+// === impl Learned ===
+
+impl Learned {
+    /// Forgets what is of no use any more, and variants that are gone.
+    pub(crate) fn forget(&mut self, now: Timestamp, exists: impl Fn(&VariantKey) -> bool) {
+        self.tokens.forget(now);
+        self.curves.forget(now);
+        self.tuners.retain(|variant, _| exists(variant));
+    }
+
+    /// What is asked for each variant of one model; nothing while no analyzer has anything to say.
+    pub(crate) fn size(
+        &mut self,
+        moment: Moment,
+        policy: &Sizing,
+        model: &ModelKey,
+        members: &[Sizable<'_>],
+        shrinking: Shrinking,
+    ) -> BTreeMap<VariantKey, Asked> {
+        let reports: Vec<(Analyzer, CapacityReport)> = policy
+            .analyzers
+            .iter()
+            .map(|&analyzer| (analyzer, self.analyze(analyzer, moment, policy, model, members)))
+            .collect();
+        for (analyzer, report) in &reports {
+            let measured = |it: &crate::analyze::capacity::VariantCapacity| {
+                it.per_replica.is_some() && it.confidence > Confidence::Assumed
+            };
+            let known = report.variants.iter().any(|it| it.per_replica.is_some());
+            let heard = members.iter().any(|it| it.observation.measured() > Replicas::ZERO);
+            if heard && (report.variants.iter().any(measured) || known) {
+                self.informed.insert((model.clone(), *analyzer), moment.now);
+            }
+        }
+        let votes: Vec<Vote<'_>> = reports
+            .iter()
+            .map(|(analyzer, report)| Vote {
+                analyzer: *analyzer,
+                franchise: Franchise::Votes,
+                informed_at: self.informed.get(&(model.clone(), *analyzer)).copied(),
+                report: Some(report),
+            })
+            .collect();
+        let ballot = ballot::cast(moment.now, policy.patience, &votes);
+        if ballot.model == Verdict::Held {
+            return BTreeMap::new();
+        }
+        let plan = self.plan(policy, model, members, (&reports, &ballot), shrinking);
+        members.iter().filter_map(|member| asked(member, &plan, &ballot)).collect()
+    }
+
+    fn analyze(
+        &mut self,
+        analyzer: Analyzer,
+        moment: Moment,
+        policy: &Sizing,
+        model: &ModelKey,
+        members: &[Sizable<'_>],
+    ) -> CapacityReport {
+        match analyzer {
+            Analyzer::Tokens => self.tokens_of(moment.now, policy, model, members),
+            Analyzer::Throughput => self.throughput_of(moment.now, policy, members),
+            Analyzer::Queueing => self.queueing_of(moment, policy, members),
+        }
+    }
+
+    fn tokens_of(
+        &mut self,
+        now: Timestamp,
+        policy: &Sizing,
+        model: &ModelKey,
+        members: &[Sizable<'_>],
+    ) -> CapacityReport {
+        let loads: Vec<Vec<ReplicaLoad>> = members
+            .iter()
+            .map(|member| member.measured().map(token_load).collect())
+            .collect();
+        let variants: Vec<VariantLoad<'_>> = members
+            .iter()
+            .zip(&loads)
+            .map(|(member, replicas)| VariantLoad {
+                spec: member.spec,
+                gpus: None,
+                current: member.counted(),
+                pending: member.coming(),
+                arguments: None,
+                replicas,
+            })
+            .collect();
+        tokens::analyze(now, &policy.tokens, model, &variants, None, &mut self.tokens).report
+    }
+
+    fn throughput_of(
+        &mut self,
+        now: Timestamp,
+        policy: &Sizing,
+        members: &[Sizable<'_>],
+    ) -> CapacityReport {
+        let paces: Vec<Vec<ReplicaPace>> =
+            members.iter().map(|member| member.measured().map(pace).collect()).collect();
+        let variants: Vec<VariantPace<'_>> = members
+            .iter()
+            .zip(&paces)
+            .map(|(member, replicas)| VariantPace {
+                spec: member.spec,
+                current: member.counted(),
+                pending: member.coming(),
+                replicas,
+            })
+            .collect();
+        let arrivals = Arrivals::default();
+        throughput::analyze(now, &policy.throughput, &variants, arrivals, &mut self.curves).report
+    }
+
+    fn queueing_of(
+        &mut self,
+        moment: Moment,
+        policy: &Sizing,
+        members: &[Sizable<'_>],
+    ) -> CapacityReport {
+        let variants: Vec<queueing::VariantLoad> = members
+            .iter()
+            .map(|member| {
+                let taught = self.tuners.entry(member.spec.key.clone()).or_default();
+                taught.learn(moment, member);
+                let estimate = taught.tuner.estimate();
+                queueing::VariantLoad {
+                    key: member.spec.key.clone(),
+                    role: member.spec.role,
+                    cost: member.spec.cost,
+                    replicas: member.counted().beyond(member.coming()),
+                    pending: member.coming(),
+                    learned: estimate.map(|it| (it.coefficients, it.confidence)),
+                    loads: member.measured().filter_map(queue_load).collect(),
+                }
+            })
+            .collect();
+        queueing::analyze(&variants, &policy.queueing).report
+    }
+
+    fn plan(
+        &self,
+        policy: &Sizing,
+        model: &ModelKey,
+        members: &[Sizable<'_>],
+        (reports, ballot): (&[(Analyzer, CapacityReport)], &Ballot),
+        shrinking: Shrinking,
+    ) -> Option<Plan> {
+        let voices: Vec<Voice<'_>> = reports
+            .iter()
+            .zip(&ballot.voters)
+            .map(|((_, report), _)| Voice { report, score: Weight::ONE, standing: Standing::Live })
+            .collect();
+        let (_, sizing) = reports
+            .iter()
+            .find(|(_, report)| report.variants.iter().any(|it| it.per_replica.is_some()))?;
+        let candidates = members.iter().map(Sizable::candidate).collect();
+        let priority = Weight::ONE;
+        let model = Model { key: model.clone(), priority, candidates, sizing, voices };
+        let agreed = match ballot.model {
+            Verdict::Grow(_) | Verdict::Shrink(_) => Consent::Given,
+            Verdict::Stay(ballot::Stay::NothingSpare(_)) => Consent::Given,
+            Verdict::Stay(ballot::Stay::NotHeard(_)) | Verdict::Held => Consent::Refused,
+        };
+        let consent = match shrinking {
+            Shrinking::Allowed => agreed,
+            Shrinking::Forbidden => Consent::Refused,
+        };
+        Some(least_cost(&model, None, &policy.optimizer, &|_, _| consent))
+    }
+}
+
+// === impl Taught ===
+
+impl Taught {
+    /// Learns from what the replicas did, once in half a window: what is seen a second later is
+    /// nearly the same, and would count as if it were not.
+    fn learn(&mut self, moment: Moment, member: &Sizable<'_>) {
+        let Moment { now, window } = moment;
+        let since = self.at.and_then(|at| Seconds::from_span(now.duration_since(at)));
+        if since.is_some_and(|since| since.seconds() < window.seconds() / 2.0) {
+            return;
+        }
+        let mut learned = false;
+        for replica in member.measured() {
+            let Some(point) = operating_point(replica) else { continue };
+            let started = replica.work.and_then(|work| work.started);
+            let served = started.and_then(|at| Seconds::from_span(now.duration_since(at)));
+            let _lesson = self.tuner.learn(served, &point);
+            learned = true;
+        }
+        if learned {
+            self.at = Some(now);
+        }
+    }
+}
+
+// === impl Sizable ===
+
+impl<'a> Sizable<'a> {
+    /// The replicas whose load is known.
+    fn measured(&self) -> impl Iterator<Item = &'a ReplicaObservation> {
+        self.observation.replicas.iter().filter(|replica| replica.load().is_some())
+    }
+
+    /// The replicas that count: those that are there, and those that will be.
+    fn counted(&self) -> Replicas {
+        self.wanted.beyond(self.stuck)
+    }
+
+    fn coming(&self) -> Replicas {
+        self.pending.beyond(self.stuck).min(self.counted())
+    }
+
+    fn candidate(&self) -> Candidate {
+        let stuck = self.stuck;
+        let max = self.bounds.max().map(|max| max.beyond(stuck));
+        let min = self.bounds.min().beyond(stuck);
+        Candidate {
+            key: self.spec.key.clone(),
+            role: self.spec.role,
+            accelerator: self.spec.accelerator.clone(),
+            gpus: Gpus::ONE,
+            cost: self.spec.cost,
+            bounds: Bounds::new(min, max).unwrap_or(self.bounds),
+            current: self.counted(),
+            pending: self.coming(),
+        }
+    }
+}
+
+// === what replicas show ===
+
+fn shape_of(replica: &ReplicaObservation) -> RequestShape {
+    let work = replica.work.unwrap_or_default();
+    RequestShape {
+        prompt: work.prompt_length,
+        output: work.generation_length,
+        prefix_hits: work.prefix_hits,
+    }
+}
+
+fn token_load(replica: &ReplicaObservation) -> ReplicaLoad {
+    ReplicaLoad {
+        kv_usage: replica.kv_usage,
+        kv_capacity: replica.work.and_then(|work| work.kv_capacity),
+        waiting: replica.waiting,
+        running: replica.running,
+        generation_rate: replica.generation_rate,
+        requests: shape_of(replica),
+    }
+}
+
+fn pace(replica: &ReplicaObservation) -> ReplicaPace {
+    ReplicaPace {
+        kv_usage: replica.kv_usage.map(|kv| kv.mean),
+        kv_capacity: replica.work.and_then(|work| work.kv_capacity),
+        itl: replica.itl_mean,
+        requests: shape_of(replica),
+        arrivals: replica.arrivals,
+        completions: replica.completions,
+        generation: replica.generation_rate,
+    }
+}
+
+/// The shape of the queueing model. What is in the prefix cache is not computed again, and is
+/// resident all the same; the model has one length for both, and the tuner learns what it takes.
+fn queue_shape(replica: &ReplicaObservation) -> Option<Shape> {
+    let work = replica.work?;
+    Shape::new(Lengths { input: work.prompt_length?, output: work.generation_length? })
+}
+
+fn queue_load(replica: &ReplicaObservation) -> Option<queueing::ReplicaLoad> {
+    Some(queueing::ReplicaLoad {
+        replica: replica.replica.clone(),
+        arrival: replica.arrivals?,
+        shape: queue_shape(replica),
+        ttft: replica.ttft_mean,
+        itl: replica.itl_mean,
+        batch: None,
+    })
+}
+
+fn operating_point(replica: &ReplicaObservation) -> Option<OperatingPoint> {
+    let latencies = Latencies { ttft: replica.ttft_mean?, itl: replica.itl_mean? };
+    let shape = queue_shape(replica)?;
+    OperatingPoint::new(replica.arrivals?, shape, queueing::BATCH_DEFAULT, latencies)
+}
+
+// === what is asked ===
+
+fn asked(
+    member: &Sizable<'_>,
+    plan: &Option<Plan>,
+    ballot: &Ballot,
+) -> Option<(VariantKey, Asked)> {
+    let plan = plan.as_ref()?;
+    let key = &member.spec.key;
+    let placement = plan.placements.iter().find(|placement| placement.key == *key)?;
+    let verdict = match member.spec.role {
+        Role::Both => None,
+        role @ (Role::Prefill | Role::Decode) => ballot.roles.get(&role).copied(),
+    };
+    let why = Sized {
+        verdict: verdict.unwrap_or(ballot.model),
+        because: placement.because,
+        method: plan.method,
+        stuck: member.stuck,
+        short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
+    };
+    let after = placement.after + member.stuck;
+    Some((key.clone(), Asked { before: member.wanted, after, why }))
+}
