@@ -22,9 +22,9 @@ use crate::decide::enforce::{self, Behavior, History, Published};
 use crate::decide::{
     Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
 };
-use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
+use crate::fleet::{Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::record::{Detail, Horizon, Recorder};
-use crate::observe::{Inputs, Observation, Way, WhyUnknown};
+use crate::observe::{Inputs, Observation, Way};
 pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
 use crate::pipeline::sizing::{Learned, Sizing};
@@ -175,9 +175,7 @@ impl Pipeline {
                 let key = &member.spec.key;
                 let asked = match &self.policy.sizing {
                     Some(_) => sized.get(key).map(Asked::from),
-                    None => {
-                        targets.iter().find(|target| target.variant == *key).map(Asked::from)
-                    }
+                    None => targets.iter().find(|target| target.variant == *key).map(Asked::from),
                 };
                 match self.decide(&moment, member, &group.model, asked) {
                     Ok(decision) => found.decisions.push(self.enforce(now, decision)),

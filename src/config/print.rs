@@ -11,7 +11,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use crate::analyze::ballot::Analyzer;
-use crate::analyze::queueing::{Statistic, Targets};
+use crate::analyze::queueing::{self, Statistic};
 use crate::analyze::saturation::{Thresholds, TransitionRule};
 use crate::collect::prometheus;
 use crate::collect::scrape::{Client, Identity, Settings};
@@ -25,8 +25,8 @@ use crate::config::{
 };
 use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
 use crate::fleet::{ModelKey, Role, VariantSpec};
-use crate::pipeline::sizing::Sizing;
 use crate::pipeline::Policy;
+use crate::pipeline::sizing::Sizing;
 use crate::units::{Replicas, Seconds};
 
 /// The smallest configuration, whose effective form shows the defaults of everything global.
@@ -252,7 +252,7 @@ fn saturation_section(policy: &Policy) -> file::Saturation {
 
 fn capacity_section(sizing: &Sizing) -> file::Capacity {
     let Sizing { analyzers, tokens, queueing, optimizer, .. } = sizing;
-    let Targets { ttft, itl } = queueing.targets;
+    let queueing::Targets { ttft, itl } = queueing.targets;
     let percentile = ttft.and_then(|ttft| match ttft.of {
         Statistic::Mean => None,
         Statistic::Percentile(percentile) => Some(percentile.share().fraction() * 100.0),

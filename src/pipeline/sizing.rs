@@ -20,9 +20,7 @@ use crate::analyze::tokens::capacity::RequestShape;
 use crate::analyze::tokens::knowledge::Knowledge;
 use crate::analyze::tokens::{self, ReplicaLoad, VariantLoad};
 use crate::analyze::tuner::{Latencies, OperatingPoint, Tuner};
-use crate::decide::optimize::{
-    self, Candidate, Consent, Model, Plan, Standing, Voice, least_cost,
-};
+use crate::decide::optimize::{self, Candidate, Consent, Model, Plan, Standing, Voice, least_cost};
 use crate::decide::sized::{Shortfall, Sized};
 use crate::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::{Observation, ReplicaObservation};
@@ -221,10 +219,8 @@ impl Learned {
         model: &ModelKey,
         members: &[Sizable<'_>],
     ) -> CapacityReport {
-        let loads: Vec<Vec<ReplicaLoad>> = members
-            .iter()
-            .map(|member| member.measured().map(token_load).collect())
-            .collect();
+        let loads: Vec<Vec<ReplicaLoad>> =
+            members.iter().map(|member| member.measured().map(token_load).collect()).collect();
         let variants: Vec<VariantLoad<'_>> = members
             .iter()
             .zip(&loads)

@@ -33,5 +33,6 @@ mod recordings;
 mod scrape;
 mod selector;
 mod simulate;
+mod sizing;
 mod targets;
 mod vectors;

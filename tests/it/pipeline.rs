@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::analyze::saturation::{Thresholds, TransitionRule};
 use plimsoll::decide::enforce::{Behavior, Rules, Select};
 use plimsoll::decide::{Basis, Decision, NoData, Reason, Stage};
@@ -17,10 +18,15 @@ use plimsoll::observe::{
     Way, WhyUnknown,
 };
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
-use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
+use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds, Tokens};
 use proptest::prelude::*;
 
+use crate::sizing::sized;
+
 pub(crate) const WINDOW: i64 = 10;
+
+/// Tokens in the KV cache of every replica.
+pub(crate) const KV_CAPACITY: f64 = 16_000.0;
 
 pub(crate) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_795_000_000 + second).unwrap()
@@ -90,6 +96,7 @@ pub(crate) fn page(kv: Option<f64>, waiting: Option<f64>) -> Reading {
             running: Requests::new(1.0),
             waiting: waiting.and_then(Requests::new),
             kv_usage: kv.and_then(Fraction::new),
+            kv_capacity: Tokens::new(KV_CAPACITY),
             ..RankReading::default()
         }],
     }
@@ -526,8 +533,10 @@ proptest! {
     fn whatever_happens_numbers_stay_in_bounds_and_are_lowered_only_on_complete_data(
         seconds in prop::collection::vec((second(), 1..15_i64), 1..30),
         orchestrated in any::<bool>(),
+        analyzed in any::<bool>(),
     ) {
-        let mut world = World::new(vec![spec("a", 1.0, (2, 6))]);
+        let policy = if analyzed { sized(&[Analyzer::Tokens]) } else { policy() };
+        let mut world = World::with(policy, vec![spec("a", 1.0, (2, 6))]);
         world.set("a", 4, IDLE);
         if !orchestrated {
             world.variants.get_mut("a").unwrap().scale = Scale::Targets;

@@ -82,10 +82,7 @@ pub(crate) fn resolve(
     })
 }
 
-fn analyzers(
-    written: Option<&[Option<file::Analyzer>]>,
-    checks: &mut Checks<'_>,
-) -> Vec<Analyzer> {
+fn analyzers(written: Option<&[Option<file::Analyzer>]>, checks: &mut Checks<'_>) -> Vec<Analyzer> {
     let Some(written) = written else { return vec![Analyzer::Tokens] };
     let mut analyzers = Vec::new();
     for (at, one) in written.iter().enumerate() {

@@ -1,0 +1,141 @@
+//! Models that analyzers size, through the pipeline: numbers move as far as the load asks at once,
+//! to the cheapest mix, and never down on what nobody has seen.
+
+use plimsoll::analyze::ballot::Analyzer;
+use plimsoll::analyze::{queueing, throughput, tokens};
+use plimsoll::decide::optimize::Policy as Optimizer;
+use plimsoll::decide::{Basis, NoData, Reason};
+use plimsoll::observe::{Scale, ScrapeFailure};
+use plimsoll::pipeline::Policy;
+use plimsoll::pipeline::sizing::Sizing;
+use plimsoll::units::Seconds;
+
+use crate::pipeline::{KV_CAPACITY, World, desired, key, known, n, of, policy, spec};
+
+pub(crate) fn sized(analyzers: &[Analyzer]) -> Policy {
+    let sizing = Sizing {
+        analyzers: analyzers.to_vec(),
+        tokens: tokens::Policy::default(),
+        throughput: throughput::Policy::default(),
+        queueing: queueing::Policy::default(),
+        optimizer: Optimizer::default(),
+        patience: Seconds::new(300.0).unwrap(),
+    };
+    Policy { sizing: Some(sizing), ..policy() }
+}
+
+fn world(specs: Vec<plimsoll::fleet::VariantSpec>) -> World {
+    World::with(sized(&[Analyzer::Tokens]), specs)
+}
+
+/// What one replica carries at the default thresholds.
+const CARRIES: f64 = KV_CAPACITY * 0.8;
+
+#[test]
+fn a_model_grows_at_once_to_what_its_load_needs() {
+    let mut world = world(vec![spec("a", 1.0, (1, 20))]);
+    world.set("a", 8, (0.98, 0.0));
+    // 8 * 0.98 * 16,000 tokens, of which 85 % of 12,800 may be used by each.
+    let needs = (8.0 * 0.98 * KV_CAPACITY / 0.85 / CARRIES).ceil();
+    assert_eq!(f64::from(desired(&world.run(3), "a")), needs);
+    assert!(needs > 9.0, "more than one replica more");
+}
+
+#[test]
+fn what_is_coming_is_not_asked_for_twice_and_not_given_up() {
+    let mut world = world(vec![spec("a", 1.0, (1, 20))]);
+    world.set("a", 8, (0.98, 0.0));
+    let asked = desired(&world.run(3), "a");
+    // The new pods exist and do not answer; the load is as it was.
+    world.variants.get_mut("a").unwrap().scale = known(asked, 8);
+    for _ in 0..60 {
+        assert_eq!(desired(&world.tick(), "a"), asked);
+    }
+}
+
+#[test]
+fn replicas_that_never_start_are_not_counted_on() {
+    let mut world = world(vec![spec("a", 1.0, (1, 40))]);
+    world.set("a", 8, (0.98, 0.0));
+    let asked = desired(&world.run(3), "a");
+    world.variants.get_mut("a").unwrap().scale = known(asked, 8);
+    // Twice the patience of five minutes.
+    let decisions = world.run(610);
+    assert_eq!(desired(&decisions, "a"), asked + (asked - 8), "as many again");
+    let said = of(&decisions, "a").steps[0].to_string();
+    assert!(said.contains("do not start and are not counted on"), "{said}");
+}
+
+#[test]
+fn a_model_shrinks_to_what_its_load_needs_once_it_is_known() {
+    let mut world = world(vec![spec("a", 1.0, (1, 20))]);
+    world.set("a", 8, (0.1, 0.0));
+    assert_eq!(desired(&world.run(5), "a"), 8, "not before a window has passed");
+    let needs = (8.0 * 0.1 * KV_CAPACITY / 0.70 / CARRIES).ceil();
+    let decisions = world.run(30);
+    assert_eq!(f64::from(desired(&decisions, "a")), needs);
+    let said = of(&decisions, "a").steps[0].to_string();
+    assert!(said.contains("are spare, and all agree"), "{said}");
+}
+
+#[test]
+fn the_cheapest_variant_that_carries_it_grows() {
+    let mut world = world(vec![spec("dear", 10.0, (1, 20)), spec("cheap", 6.0, (1, 20))]);
+    world.set("dear", 2, (0.75, 0.0));
+    world.set("cheap", 2, (0.75, 0.0));
+    let decisions = world.run(3);
+    // 48,000 tokens in use need 56,471 at 85 %: five replicas of 12,800.
+    let (dear, cheap) = (desired(&decisions, "dear"), desired(&decisions, "cheap"));
+    assert_eq!((dear, dear + cheap), (2, 6));
+}
+
+#[test]
+fn what_is_replaced_by_something_cheaper_stays_until_that_carries_load() {
+    let mut world = world(vec![spec("dear", 10.0, (0, 20)), spec("cheap", 1.0, (0, 20))]);
+    world.set("dear", 4, (0.6, 0.0));
+    world.set("cheap", 1, (0.6, 0.0));
+    let decisions = world.run(30);
+    let (dear, cheap) = (desired(&decisions, "dear"), desired(&decisions, "cheap"));
+    assert_eq!(dear, 4, "still serving");
+    assert!(cheap > 1, "{cheap}");
+    let said = of(&decisions, "dear").steps[0].to_string();
+    assert!(said.contains("once what replaces the others carries load"), "{said}");
+}
+
+#[test]
+fn without_data_the_number_stays_and_says_so() {
+    let mut world = world(vec![spec("a", 1.0, (1, 20))]);
+    world.set("a", 8, (0.98, 0.0));
+    let asked = desired(&world.run(3), "a");
+    for index in 0..8 {
+        world.variants.get_mut("a").unwrap().failing.insert(index, ScrapeFailure::Timeout);
+    }
+    let decisions = world.run(600);
+    let decision = of(&decisions, "a");
+    assert_eq!((decision.desired(), decision.basis), (n(asked), Basis::Held));
+    assert!(matches!(decision.steps[0].reason, Reason::NoData(NoData::NoFreshReplica)));
+}
+
+#[test]
+fn an_analyzer_that_knows_nothing_keeps_a_model_from_shrinking() {
+    let both = sized(&[Analyzer::Tokens, Analyzer::Queueing]);
+    let mut world = World::with(both, vec![spec("a", 1.0, (1, 20))]);
+    // Nothing is finished on these pages, so nobody can learn what a request takes.
+    world.set("a", 8, (0.1, 0.0));
+    let decisions = world.run(60);
+    assert_eq!(desired(&decisions, "a"), 8);
+    let said = of(&decisions, "a").steps[0].to_string();
+    assert!(said.contains("queueing has not been heard"), "{said}");
+}
+
+#[test]
+fn a_variant_that_cannot_be_counted_keeps_the_others_from_shrinking() {
+    let mut world = world(vec![spec("a", 1.0, (1, 20)), spec("b", 1.0, (1, 20))]);
+    world.set("a", 8, (0.1, 0.0));
+    world.set("b", 2, (0.1, 0.0));
+    let unknown = plimsoll::observe::WhyUnknown::Forbidden;
+    world.variants.get_mut("b").unwrap().scale = Scale::Unknown(unknown);
+    let decisions = world.run(60);
+    assert_eq!(desired(&decisions, "a"), 8);
+    assert!(decisions.undecided.contains_key(&key("b")));
+}
