@@ -340,12 +340,19 @@ fn source_of(replicas: &[ReplicaTokens], capacity: Tokens) -> CapacitySource {
 
 /// The median of a quantity over the replicas.
 fn median_by(replicas: &[ReplicaTokens], of: impl Fn(&ReplicaTokens) -> Tokens) -> Option<Tokens> {
-    if let [one] = replicas {
-        return Some(of(one));
+    // Most variants have few replicas, and then nothing is allocated.
+    let (mut few, mut many) = ([Tokens::ZERO; 16], Vec::new());
+    let values = if let Some(few) = few.get_mut(..replicas.len()) {
+        few
+    } else {
+        many.resize(replicas.len(), Tokens::ZERO);
+        many.as_mut_slice()
+    };
+    for (value, replica) in values.iter_mut().zip(replicas) {
+        *value = of(replica);
     }
-    let mut values: Vec<Tokens> = replicas.iter().map(of).collect();
     values.sort_unstable_by(|a, b| a.compare(*b));
-    median(&values)
+    median(values)
 }
 
 /// A number of replicas in memory.

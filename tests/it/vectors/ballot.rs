@@ -17,7 +17,7 @@ pub(super) fn ballot(case: &Value) -> Outcome {
     let (votes, expected) = (list(&case["input"], "ballot"), &case["expected"]);
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1);
     let found: Vec<Option<CapacityReport>> = votes.iter().map(report).collect();
-    let cast: Vec<Vote<'_>> = votes
+    let papers: Vec<Vote<'_>> = votes
         .iter()
         .zip(&found)
         .map(|(vote, report)| Vote {
@@ -27,7 +27,7 @@ pub(super) fn ballot(case: &Value) -> Outcome {
             report: report.as_ref(),
         })
         .collect();
-    let names: Vec<Analyzer> = cast
+    let names: Vec<Analyzer> = papers
         .iter()
         .filter(|vote| vote.franchise == Franchise::Votes)
         .map(|vote| vote.analyzer)
@@ -35,7 +35,7 @@ pub(super) fn ballot(case: &Value) -> Outcome {
     if names != list(expected, "voting").iter().map(analyzer).collect::<Vec<_>>() {
         return Outcome::Failed(format!("{names:?} vote"));
     }
-    let ours = anchor(now, Seconds::new(90.0).unwrap(), &cast);
+    let ours = anchor(now, Seconds::new(90.0).unwrap(), &papers);
     let Some(ours) = ours else {
         let held = expected["anchor"].is_null();
         return if held { Outcome::Passed } else { Outcome::Failed("held".to_owned()) };
