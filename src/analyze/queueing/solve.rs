@@ -267,9 +267,9 @@ impl Model {
     }
 
     /// The largest rate with slack, between one that has it and one that has not. The latency grows
-    /// with the rate, and its reciprocal is nearly a straight line, because it is a service time over
-    /// `1 - rho`; so false position (the Illinois variant, which keeps the root enclosed) needs few
-    /// steps.
+    /// with the rate, and its reciprocal is nearly a straight line, because it is a service time
+    /// over `1 - rho`; so false position (the Illinois variant, which keeps the root enclosed)
+    /// needs few steps.
     fn narrow(&self, targets: &Targets, mut low: End, mut high: End) -> (f64, Option<Slack>) {
         let mut kept = Kept::Neither;
         let mut binding = None;
