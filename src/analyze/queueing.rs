@@ -28,8 +28,9 @@
 //! which counts its own work once more than an iteration has it, as the sources do; it makes the
 //! model pessimistic by at most `delta` an iteration, and learned coefficients contain it.
 //!
-//! **One definition of TTFT** serves the tuner, the targets and the sizing: the wait for a place in
-//! the batch, and the prefill. ITL is the mean decode iteration.
+//! **One definition of TTFT** serves the tuner, the targets and the sizing: from arrival to the end
+//! of the iteration that computes the prompt. `queueing/tail.rs` derives its mean and its
+//! percentiles. ITL is the mean decode iteration.
 //!
 //! Two ways lead from the iteration to the latencies at a rate; see [`Solver`].
 //!
@@ -117,8 +118,8 @@ pub enum Convention {
     /// The definitions of this module.
     #[default]
     Plimsoll,
-    /// A decode iteration reads `I + O / 2` tokens, the TTFT that targets are compared with
-    /// includes the first decode iteration, and a request without input has no prefill.
+    /// A decode iteration reads `I + O / 2` tokens; TTFT is the wait for a place and `prefill(n)`,
+    /// to which sizing adds a decode iteration; a request without input has no prefill.
     Wva,
 }
 

@@ -21,7 +21,7 @@
 //!   rejection, not as an error.
 //!
 //! The start is a guess from the first observation that knows, by Little's law, how many requests
-//! shared an iteration ([`guess`]).
+//! shared an iteration ([`guess()`]).
 //!
 //! # What can be told apart
 //!

@@ -16,7 +16,11 @@ const RATE_MIN_SHARE: f64 = 0.001;
 
 /// How near to the target the latency at the rate that is found is, as a share of it. A rate is
 /// published with three digits.
-const TOLERANCE: f64 = 1e-7;
+const TOLERANCE: f64 = 1e-6;
+
+/// The share of the largest rate at which a search looks first. Between it and the largest rate the
+/// queue fills, and the latency is anything but a service time over `1 - rho`.
+const KNEE_SHARE: f64 = 0.9;
 
 /// More steps than this no search needs: bisection alone narrows an interval to `2^-60` of it.
 const STEPS_MAX: u32 = 60;
@@ -243,8 +247,8 @@ impl Model {
         let full = self.slack(targets, high);
         let (rate, limit) = match (idle, full) {
             (Some(idle), Some(full)) if full.share < 0.0 => {
-                let (rate, binding) =
-                    self.narrow(targets, End::new(low, &idle), End::new(high, &full));
+                let ends = (End::new(low, &idle), End::new(high, &full));
+                let (rate, binding) = self.narrow(targets, KNEE_SHARE * high, ends);
                 let Slack { metric, target, .. } = binding.unwrap_or(full);
                 (RequestRate::new(rate).unwrap_or(floor), Limit::Target { metric, target })
             }
@@ -267,14 +271,18 @@ impl Model {
     }
 
     /// The largest rate with slack, between one that has it and one that has not. The latency grows
-    /// with the rate, and its reciprocal is nearly a straight line, because it is a service time over
-    /// `1 - rho`; so false position (the Illinois variant, which keeps the root enclosed) needs few
-    /// steps.
-    fn narrow(&self, targets: &Targets, mut low: End, mut high: End) -> (f64, Option<Slack>) {
+    /// with the rate, and its reciprocal is nearly a straight line, because it is a service time
+    /// over `1 - rho`; so false position (the Illinois variant, which keeps the root enclosed)
+    /// needs few steps.
+    fn narrow(&self, targets: &Targets, first: f64, ends: (End, End)) -> (f64, Option<Slack>) {
+        let (mut low, mut high) = ends;
+        let mut next = Some(first).filter(|first| low.rate < *first && *first < high.rate);
         let mut kept = Kept::Neither;
         let mut binding = None;
         for _ in 0..STEPS_MAX {
-            let middle = (low.rate * high.slack - high.rate * low.slack) / (high.slack - low.slack);
+            let middle = next.take().unwrap_or_else(|| {
+                (low.rate * high.slack - high.rate * low.slack) / (high.slack - low.slack)
+            });
             let Some(slack) = self.slack(targets, middle) else { break };
             binding = Some(slack);
             let end = End::new(middle, &slack);
