@@ -1,5 +1,6 @@
 //! Rules of the optimizers, on small models.
 
+mod fleet;
 mod properties;
 
 use std::collections::BTreeMap;
