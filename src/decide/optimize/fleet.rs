@@ -77,11 +77,11 @@ pub fn least_cost_of_all(
         })
         .collect();
     for position in again {
-        let contender = &contenders[position];
-        held[position] = wants(contender, &plans[position]);
+        let turn = &contenders[position];
+        held[position] = wants(turn, &plans[position]);
         let free = room(&held.concat(), limits);
-        plans[position] = least_cost(&contender.model, free.as_ref(), policy, check);
-        held[position] = wants(contender, &plans[position]);
+        plans[position] = least_cost(&turn.model, free.as_ref(), policy, check);
+        held[position] = wants(turn, &plans[position]);
         for row in &mut held[position] {
             row.current = row.current.max(row.desired);
         }
