@@ -6,6 +6,7 @@
 //!
 //! - [`least_cost`] finds the cheapest numbers that carry what every voice asks for. It is exact
 //!   for the sizes that occur, and says so when it is not.
+//! - [`least_cost_of_all`] does so for several models inside limits that they share.
 //! - [`cost_aware`] and [`greedy_by_score`] are the rules of the Workload Variant Autoscaler: they
 //!   add where a replica is cheapest for what it carries, and never exchange.
 //!
@@ -40,6 +41,7 @@
 mod cost_aware;
 mod cover;
 mod explain;
+mod fleet;
 mod greedy;
 mod least_cost;
 mod rescale;
@@ -54,6 +56,7 @@ use crate::fleet::{Accelerator, Bounds, ModelKey, Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Gpus, Replicas, Weight};
 
 pub use crate::decide::optimize::cost_aware::{Defects, cost_aware};
+pub use crate::decide::optimize::fleet::{Contender, FleetPlan, least_cost_of_all};
 pub use crate::decide::optimize::greedy::{Rescale, Share, greedy_by_score};
 pub use crate::decide::optimize::least_cost::{
     Consent, KeptMin, Policy, Switching, headroom_floor, least_cost,

@@ -1,5 +1,6 @@
 //! Rules of the optimizers, on small models.
 
+mod fleet;
 mod properties;
 
 use std::collections::BTreeMap;
@@ -66,7 +67,7 @@ pub(super) fn report(offers: &[Offer<'_>], required: f64, spare: f64) -> Capacit
     }
 }
 
-pub(super) fn model<'a>(candidates: Vec<Candidate>, report: &'a CapacityReport) -> Model<'a> {
+pub(super) fn model(candidates: Vec<Candidate>, report: &CapacityReport) -> Model<'_> {
     Model {
         key: ModelKey {
             namespace: Namespace::new("shop").unwrap(),
@@ -115,14 +116,14 @@ fn the_cheapest_for_what_it_carries_is_not_always_the_cheapest_for_the_need() {
         "# -> # replicas for #.## -> ##.## an hour: the least cost, exactly (# steps); carries \
          #####.# of #####.# KV tokens wanted"
     );
-    assert_eq!(exact.cost_after.per_hour(), 20.0);
+    assert_eq!(exact.cost_after, CostPerHour::new(20.0).unwrap());
 }
 
 #[test]
 fn a_mix_fills_up_with_the_smaller_one() {
     let offers = [("large", 10.0, 10_000.0, 0), ("small", 6.0, 5_000.0, 0)];
     assert_eq!(targets(&plan(&offers, 15_000.0, 0.0)), [1, 1]);
-    assert_eq!(greedy(&offers, 15_000.0, 0.0).cost_after.per_hour(), 20.0);
+    assert_eq!(greedy(&offers, 15_000.0, 0.0).cost_after, CostPerHour::new(20.0).unwrap());
     assert_eq!(targets(&plan(&offers, 24_000.0, 0.0)), [2, 1]);
 }
 

@@ -148,8 +148,7 @@ fn short_name(label: &str) -> Accelerator {
     let words: Vec<&str> = label.split('-').collect();
     let name = match words.as_slice() {
         ["Intel" | "intel", first, second, ..] => format!("{first}-{second}"),
-        [_, name, ..] => (*name).to_owned(),
-        [name] => (*name).to_owned(),
+        [_, name, ..] | [name] => (*name).to_owned(),
         [] => unreachable!("splitting gives at least one part"),
     };
     Accelerator::new(&name).unwrap()

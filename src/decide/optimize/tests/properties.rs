@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::decide::optimize::cost_aware::whole_count;
 
 /// Cost, capacity, replicas, minimum and how many more the maximum allows.
 type Row = (u32, u32, u32, u32, u32);
@@ -87,7 +88,7 @@ proptest! {
     fn nothing_is_cheaper(rows in rows(), required in 1_u32..100) {
         let built = build(&rows, f64::from(required), 1.0);
         let plan = solve(&built);
-        let wanted = plan.covers[0].wanted.amount() as u32;
+        let wanted = whole_count(plan.covers[0].wanted.amount());
         let counts = planned(&plan);
         let worth = (wanted.saturating_sub(carried(&rows, &counts)), cost(&rows, &counts));
         prop_assert_eq!(worth, brute_force(&rows, wanted));
@@ -103,7 +104,7 @@ proptest! {
         let greedy = cost_aware(&model(built.candidates.clone(), &built.report), Defects::Mended);
         let exact = solve(&built);
         let by_greedy: Vec<u32> = greedy.placements.iter().map(|it| it.after.count()).collect();
-        let wanted = exact.covers[0].wanted.amount() as u32;
+        let wanted = whole_count(exact.covers[0].wanted.amount());
         let worth = |counts: &[u32]| {
             (wanted.saturating_sub(carried(&rows, counts)), cost(&rows, counts))
         };
