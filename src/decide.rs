@@ -8,6 +8,7 @@
 pub mod check;
 pub mod enforce;
 pub mod pools;
+pub mod zero;
 
 use std::fmt;
 

@@ -11,6 +11,7 @@
 
 mod pools;
 mod saturation;
+mod zero;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -44,6 +45,8 @@ const ORIGINALS: [&str; 3] = ["wva", "cluster-autoscaler", "seldon"];
 const READERS: &[(&str, &str, Reader)] = &[
     ("wva", "saturation_v1", saturation::analyzer),
     ("wva", "pipeline_v1", saturation::pipeline),
+    ("wva", "enforcer", zero::enforcer),
+    ("wva", "scale_from_zero", zero::scale_from_zero),
     ("seldon", "server-scale-up", pools::up),
     ("seldon", "server-scale-down", pools::down),
     ("seldon", "server-stats", pools::server_stats),
