@@ -12,6 +12,7 @@ pub mod optimize;
 pub mod pools;
 pub mod rank;
 pub mod sized;
+pub mod zero;
 
 use std::fmt;
 

@@ -20,6 +20,7 @@ mod rank;
 mod saturation;
 mod throughput;
 mod tokens;
+mod zero;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -70,6 +71,7 @@ const READERS: &[(&str, &str, Reader)] = &[
     ("seldon", "server-stats", pools::server_stats),
     ("wva", "ballot", ballot::ballot),
     ("wva", "ekf_tuner", queueing::tuner),
+    ("wva", "enforcer", zero::enforcer),
     ("wva", "engine_args", engine_args::containers),
     ("wva", "limiter", limit::targets),
     ("wva", "optimizer_cost_aware", optimize::cost_aware_rule),
@@ -81,6 +83,7 @@ const READERS: &[(&str, &str, Reader)] = &[
     ("wva", "saturation_v1", saturation::analyzer),
     ("wva", "saturation_v2_model", tokens::cycles),
     ("wva", "saturation_v2_replica", tokens::replica),
+    ("wva", "scale_from_zero", zero::scale_from_zero),
     ("wva", "throughput", throughput::steps),
 ];
 

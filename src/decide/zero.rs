@@ -1,0 +1,456 @@
+//! To zero and back: when a model may have no replicas, and which variant wakes first.
+//!
+//! [`settle`] looks at the targets of all variants of one model: it lowers them to zero when the model
+//! is proved to be [idle](idleness), and otherwise keeps one replica of the cheapest variant. [`wake`]
+//! answers requests that queue in front of a model without replicas.
+//!
+//! # Idle is proved, not assumed
+//!
+//! A model is idle when, over the whole retention, nothing has finished, nothing ran or waited on any
+//! replica, and nothing queued in front of them. Each of these must have been seen: a counter that is
+//! missing is not a counter that stands still. A request that takes longer than the retention has
+//! finished nothing yet, which is why what runs and waits is looked at as well; and a replica that
+//! starts has done nothing at all, which is why it proves nothing.
+//!
+//! # Why the cheapest first
+//!
+//! One replica of any variant answers the first request, and until it does nobody knows how many are
+//! needed. Waking every variant costs the sum of them for the same answer.
+//!
+//! # Source
+//!
+//! The enforcer and the scale-from-zero engine of llm-d's Workload Variant Autoscaler, whose rules
+//! are [`Rules::Wva`]. It asks only what has finished, so that a replica that was woken for a long
+//! request is taken away while it works on it.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use crate::fleet::{Bounds, VariantKey};
+use crate::units::{CostPerHour, Replicas, Requests, Seconds};
+
+/// What the Workload Variant Autoscaler takes a variant to cost when its cost is not above zero.
+const WVA_COST: f64 = 10.0;
+
+/// Whose rules hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// The Workload Variant Autoscaler's.
+    Wva,
+    /// Ours.
+    #[default]
+    Mended,
+}
+
+/// Whether a model may have no replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum ZeroPolicy {
+    /// It keeps one.
+    #[default]
+    KeepOne,
+    /// It may, once it has been idle for so long.
+    AfterIdle(Seconds),
+}
+
+/// What is known of a model's work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// Requests that finished in the retention, over all replicas that there were; `None` when not
+    /// all of them, or not all of the time, could be read.
+    pub finished: Option<Requests>,
+    /// The most that ran and waited on its replicas at any time of the retention.
+    pub on_replicas: Option<Requests>,
+    /// What queues in front of its replicas.
+    pub in_front: InFront,
+    /// For how long all this has been seen without a gap, since the model was woken at the latest.
+    pub seen_for: Seconds,
+    /// Replicas that have not been ready yet.
+    pub starting: Replicas,
+}
+
+/// What queues in front of a model's replicas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum InFront {
+    /// Nothing can: there is no queue but the replicas' own.
+    NoQueue,
+    /// So much, at the most of the retention.
+    Queued(Requests),
+    /// Nobody can say.
+    Unknown,
+}
+
+/// Whether a model is idle.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Idleness {
+    /// It is, for at least this long.
+    Proved {
+        /// The retention.
+        retention: Seconds,
+    },
+    /// It is not.
+    Busy {
+        /// Requests that finished.
+        finished: Requests,
+        /// Requests that ran and waited on replicas.
+        on_replicas: Requests,
+        /// Requests that queued in front.
+        in_front: Requests,
+    },
+    /// Nobody knows.
+    Unproved(Unproved),
+}
+
+/// Why nobody knows whether a model is idle.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unproved {
+    /// Not every count of finished requests could be read.
+    Finished,
+    /// Not every count of running and waiting requests could be read.
+    OnReplicas,
+    /// The queue in front could not be read.
+    InFront,
+    /// It has not been seen for the whole retention.
+    TooShort {
+        /// How long it has been.
+        seen: Seconds,
+        /// The retention.
+        retention: Seconds,
+    },
+    /// Some replicas have not been ready yet.
+    Starting(Replicas),
+}
+
+impl fmt::Display for Idleness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proved { retention } => write!(
+                f,
+                "idle: for {:.0} s nothing has finished, run, waited or queued",
+                retention.seconds()
+            ),
+            Self::Busy { finished, on_replicas, in_front } => write!(
+                f,
+                "not idle: {} requests finished, {} ran or waited, {} queued in front",
+                finished.requests(),
+                on_replicas.requests(),
+                in_front.requests()
+            ),
+            Self::Unproved(why) => write!(f, "not proved to be idle: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for Unproved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Finished => f.write_str("not every count of finished requests could be read"),
+            Self::OnReplicas => f.write_str("not every replica says what runs and waits on it"),
+            Self::InFront => f.write_str("the queue in front could not be read"),
+            Self::TooShort { seen, retention } => {
+                write!(f, "seen for {:.0} of {:.0} s", seen.seconds(), retention.seconds())
+            }
+            Self::Starting(starting) => write!(f, "{starting} replicas are starting"),
+        }
+    }
+}
+
+/// Whether a model is idle. What is seen of work counts before what is missing.
+pub fn idleness(rules: Rules, work: &Work, retention: Seconds) -> Idleness {
+    let Work { finished, on_replicas, in_front, seen_for, starting } = *work;
+    let queued = match in_front {
+        InFront::NoQueue | InFront::Unknown => Requests::ZERO,
+        InFront::Queued(queued) => queued,
+    };
+    let seen = match rules {
+        Rules::Wva => (finished.unwrap_or_default(), Requests::ZERO, Requests::ZERO),
+        Rules::Mended => (finished.unwrap_or_default(), on_replicas.unwrap_or_default(), queued),
+    };
+    let none = (Requests::ZERO, Requests::ZERO, Requests::ZERO);
+    if seen != none {
+        let (finished, on_replicas, in_front) = seen;
+        return Idleness::Busy { finished, on_replicas, in_front };
+    }
+    if finished.is_none() {
+        return Idleness::Unproved(Unproved::Finished);
+    }
+    if rules == Rules::Wva {
+        return Idleness::Proved { retention };
+    }
+    if on_replicas.is_none() {
+        Idleness::Unproved(Unproved::OnReplicas)
+    } else if in_front == InFront::Unknown {
+        Idleness::Unproved(Unproved::InFront)
+    } else if starting > Replicas::ZERO {
+        Idleness::Unproved(Unproved::Starting(starting))
+    } else if seen_for < retention {
+        Idleness::Unproved(Unproved::TooShort { seen: seen_for, retention })
+    } else {
+        Idleness::Proved { retention }
+    }
+}
+
+/// A variant of the model, and what it should have before this rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The variant.
+    pub variant: VariantKey,
+    /// What a replica costs; `None` when nobody says.
+    pub cost: Option<CostPerHour>,
+    /// Replicas that are asked for; `None` when nobody can say.
+    pub current: Option<Replicas>,
+    /// Replicas that it should have.
+    pub target: Replicas,
+    /// What it may have.
+    pub bounds: Bounds,
+}
+
+/// What became of the targets.
+#[must_use]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settled {
+    /// A target for each candidate, in their order.
+    pub targets: Vec<Replicas>,
+    /// Why.
+    pub outcome: Outcome,
+}
+
+/// Why the targets are what they are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// They stay: at least one replica is wanted.
+    Wanted,
+    /// They stay: a variant must have replicas.
+    Held {
+        /// The variant.
+        variant: VariantKey,
+        /// How many.
+        min: Replicas,
+    },
+    /// They stay: the load of a variant asks for more replicas than it has.
+    Growing(VariantKey),
+    /// They stay, because the model is not idle, or not proved to be.
+    NotIdle(Idleness),
+    /// They are zero.
+    ToZero(Idleness),
+    /// The model may not be without replicas, so its cheapest variant keeps one.
+    KeptOne {
+        /// The variant.
+        variant: VariantKey,
+        /// Whether the model is idle, where it might have gone to zero.
+        because: Option<Idleness>,
+    },
+    /// The model may not be without replicas, and none of its variants may have one.
+    NoneAllowed,
+}
+
+impl Outcome {
+    /// The outcome as a label value.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Wanted => "wanted",
+            Self::Held { .. } => "held",
+            Self::Growing(_) => "growing",
+            Self::NotIdle(_) => "not_idle",
+            Self::ToZero(_) => "to_zero",
+            Self::KeptOne { .. } => "kept_one",
+            Self::NoneAllowed => "none_allowed",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wanted => f.write_str("replicas are wanted"),
+            Self::Held { variant, min } => write!(f, "{variant} must have {min} replicas"),
+            Self::Growing(variant) => write!(f, "the load asks for more replicas of {variant}"),
+            Self::NotIdle(idleness) => write!(f, "stays: {idleness}"),
+            Self::ToZero(idleness) => write!(f, "to zero: {idleness}"),
+            Self::KeptOne { variant, because: None } => {
+                write!(f, "{variant} keeps one replica, because the model may not have none")
+            }
+            Self::KeptOne { variant, because: Some(idleness) } => {
+                write!(f, "{variant} keeps one replica: {idleness}")
+            }
+            Self::NoneAllowed => {
+                f.write_str("the model may not have none, and no variant may have a replica")
+            }
+        }
+    }
+}
+
+/// Settles the targets of all variants of one model.
+///
+/// By WVA's rules a variant with a minimum leaves all targets as they are, even if all of them are
+/// zero; an idle model goes to zero even while its load asks for more; and one that may go to zero
+/// is left without replicas whether or not it is idle.
+pub fn settle(rules: Rules, policy: ZeroPolicy, work: &Work, candidates: &[Candidate]) -> Settled {
+    let targets: Vec<Replicas> = candidates.iter().map(|candidate| candidate.target).collect();
+    let unchanged = |outcome| Settled { targets: targets.clone(), outcome };
+    let held = candidates.iter().find(|candidate| candidate.bounds.min() > Replicas::ZERO);
+    if let Some(held) = held
+        && rules == Rules::Wva
+    {
+        let Candidate { variant, bounds, .. } = held;
+        return unchanged(Outcome::Held { variant: variant.clone(), min: bounds.min() });
+    }
+    let none = targets.iter().all(|target| *target == Replicas::ZERO);
+    match (policy, rules) {
+        (ZeroPolicy::KeepOne, _) if none => keep_one(rules, candidates, None),
+        (ZeroPolicy::KeepOne, _) => unchanged(Outcome::Wanted),
+        (ZeroPolicy::AfterIdle(retention), Rules::Wva) => match idleness(rules, work, retention) {
+            idle @ Idleness::Proved { .. } => Settled {
+                targets: vec![Replicas::ZERO; targets.len()],
+                outcome: Outcome::ToZero(idle),
+            },
+            other => unchanged(Outcome::NotIdle(other)),
+        },
+        (ZeroPolicy::AfterIdle(retention), Rules::Mended) => to_zero(work, retention, candidates)
+            .unwrap_or_else(|outcome| match outcome {
+                Outcome::NotIdle(idleness) if none => keep_one(rules, candidates, Some(idleness)),
+                outcome => unchanged(outcome),
+            }),
+    }
+}
+
+/// Lowers every target to its minimum, if the model is idle and nothing asks for more.
+fn to_zero(work: &Work, retention: Seconds, candidates: &[Candidate]) -> Result<Settled, Outcome> {
+    let growing = candidates.iter().find(|candidate| {
+        candidate.current.is_none_or(|current| candidate.target > current)
+            && candidate.target > candidate.bounds.min()
+    });
+    match idleness(Rules::Mended, work, retention) {
+        idle @ Idleness::Proved { .. } => match growing {
+            Some(growing) => Err(Outcome::Growing(growing.variant.clone())),
+            None => Ok(Settled {
+                targets: candidates.iter().map(|candidate| candidate.bounds.min()).collect(),
+                outcome: Outcome::ToZero(idle),
+            }),
+        },
+        other => Err(Outcome::NotIdle(other)),
+    }
+}
+
+/// Gives one replica to the cheapest variant that may have one: a model that has replicas keeps one
+/// of those, so that none has to start.
+fn keep_one(rules: Rules, candidates: &[Candidate], because: Option<Idleness>) -> Settled {
+    let mut targets: Vec<Replicas> = candidates.iter().map(|candidate| candidate.target).collect();
+    let absent = |candidate: &Candidate| {
+        rules == Rules::Mended && candidate.current.is_none_or(|current| current == Replicas::ZERO)
+    };
+    let cheapest = (0..candidates.len())
+        .filter(|at| rules == Rules::Wva || candidates[*at].bounds.allow_up(Replicas::ZERO))
+        .min_by(|a, b| {
+            let [a, b] = [&candidates[*a], &candidates[*b]];
+            absent(a).cmp(&absent(b)).then_with(|| cheaper(rules, a, b))
+        });
+    let outcome = match cheapest {
+        Some(at) => {
+            targets[at] = Replicas::ONE;
+            Outcome::KeptOne { variant: candidates[at].variant.clone(), because }
+        }
+        None if candidates.is_empty() => Outcome::Wanted,
+        None => Outcome::NoneAllowed,
+    };
+    Settled { targets, outcome }
+}
+
+/// The cheaper variant first; of two that cost the same the one whose name comes first. One whose
+/// cost nobody says is the last.
+fn cheaper(rules: Rules, a: &Candidate, b: &Candidate) -> Ordering {
+    let cost = |candidate: &Candidate| match rules {
+        Rules::Wva => {
+            let stated = candidate.cost.filter(|cost| *cost > CostPerHour::ZERO);
+            stated.or(CostPerHour::new(WVA_COST))
+        }
+        Rules::Mended => candidate.cost,
+    };
+    let by_cost = match (cost(a), cost(b)) {
+        (Some(a), Some(b)) => a.compare(b),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => Ordering::Equal,
+    };
+    by_cost.then_with(|| a.variant.cmp(&b.variant))
+}
+
+/// What is to be done about requests that queue in front of a model.
+#[must_use]
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wake {
+    /// Nothing queues, or nobody can say.
+    Asleep(InFront),
+    /// Something queues, and some variant has replicas or is about to.
+    Awake {
+        /// The variant.
+        variant: VariantKey,
+        /// Replicas that are asked for.
+        replicas: Replicas,
+    },
+    /// These variants should have one replica each.
+    Woken {
+        /// The variants, the cheapest first.
+        variants: Vec<VariantKey>,
+        /// What queues.
+        queued: Requests,
+    },
+    /// Something queues, and no variant may have a replica.
+    NoneAllowed(Requests),
+}
+
+impl fmt::Display for Wake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asleep(InFront::NoQueue) => f.write_str("asleep: there is no queue to wake it"),
+            Self::Asleep(InFront::Unknown) => f.write_str("asleep: the queue could not be read"),
+            Self::Asleep(InFront::Queued(_)) => f.write_str("asleep: nothing queues"),
+            Self::Awake { variant, replicas } => {
+                write!(f, "awake: {variant} is asked for {replicas} replicas")
+            }
+            Self::Woken { variants, queued } => {
+                let names: Vec<String> = variants.iter().map(ToString::to_string).collect();
+                write!(f, "{} woken: {} requests queue", names.join(", "), queued.requests())
+            }
+            Self::NoneAllowed(queued) => {
+                write!(f, "{} requests queue, and no variant may have a replica", queued.requests())
+            }
+        }
+    }
+}
+
+/// Which variants of a model to wake. The cheapest that may have a replica goes first, and nothing is
+/// woken while another is there or starts: more than the first is for the analysis to decide.
+///
+/// By WVA's rules every variant without replicas is woken, whatever the others do. A variant of which
+/// nobody says how many replicas are asked for is not without, by either.
+pub fn wake(rules: Rules, in_front: InFront, candidates: &[Candidate]) -> Wake {
+    let InFront::Queued(queued) = in_front else { return Wake::Asleep(in_front) };
+    if queued == Requests::ZERO {
+        return Wake::Asleep(in_front);
+    }
+    let awake = candidates.iter().find(|it| it.current != Some(Replicas::ZERO));
+    if let Some(Candidate { variant, current, .. }) = awake
+        && rules == Rules::Mended
+    {
+        let replicas = current.unwrap_or(Replicas::ONE);
+        return Wake::Awake { variant: variant.clone(), replicas };
+    }
+    let mut asleep: Vec<&Candidate> = candidates
+        .iter()
+        .filter(|it| it.current == Some(Replicas::ZERO))
+        .filter(|it| rules == Rules::Wva || it.bounds.allow_up(Replicas::ZERO))
+        .collect();
+    asleep.sort_by(|a, b| cheaper(rules, a, b));
+    if rules == Rules::Mended {
+        asleep.truncate(1);
+    }
+    if asleep.is_empty() && rules == Rules::Mended {
+        return Wake::NoneAllowed(queued);
+    }
+    Wake::Woken { variants: asleep.into_iter().map(|it| it.variant.clone()).collect(), queued }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::fleet::{Namespace, VariantName};
+
+const RETENTION: f64 = 600.0;
+
+fn replicas(count: u32) -> Replicas {
+    Replicas::new(count).unwrap()
+}
+
+fn requests(number: f64) -> Requests {
+    Requests::new(number).unwrap()
+}
+
+fn key(name: &str) -> VariantKey {
+    VariantKey {
+        namespace: Namespace::new("shop").unwrap(),
+        variant: VariantName::new(name).unwrap(),
+    }
+}
+
+fn candidate(name: &str, cost: f64, current: u32, target: u32) -> Candidate {
+    Candidate {
+        variant: key(name),
+        cost: CostPerHour::new(cost),
+        current: Replicas::new(current),
+        target: replicas(target),
+        bounds: Bounds::new(Replicas::ZERO, Replicas::new(8)).unwrap(),
+    }
+}
+
+/// Nothing has happened for the whole retention, and everything was seen.
+fn silence() -> Work {
+    Work {
+        finished: Some(Requests::ZERO),
+        on_replicas: Some(Requests::ZERO),
+        in_front: InFront::Queued(Requests::ZERO),
+        seen_for: Seconds::new(RETENTION).unwrap(),
+        starting: Replicas::ZERO,
+    }
+}
+
+fn after_idle() -> ZeroPolicy {
+    ZeroPolicy::AfterIdle(Seconds::new(RETENTION).unwrap())
+}
+
+fn settled(work: &Work, candidates: &[Candidate]) -> Settled {
+    settle(Rules::Mended, after_idle(), work, candidates)
+}
+
+#[test]
+fn a_model_that_is_proved_idle_goes_to_zero_and_says_why() {
+    let settled = settled(&silence(), &[candidate("a", 1.0, 2, 1), candidate("b", 2.0, 1, 1)]);
+    assert_eq!(settled.targets, [Replicas::ZERO; 2]);
+    assert_eq!(
+        settled.outcome.to_string(),
+        "to zero: idle: for 600 s nothing has finished, run, waited or queued"
+    );
+}
+
+#[test]
+fn whatever_is_missing_proves_nothing() {
+    let silence = silence();
+    let cases = [
+        Work { finished: None, ..silence },
+        Work { on_replicas: None, ..silence },
+        Work { in_front: InFront::Unknown, ..silence },
+        Work { seen_for: Seconds::new(RETENTION - 1.0).unwrap(), ..silence },
+        Work { starting: Replicas::ONE, ..silence },
+    ];
+    for work in cases {
+        let settled = settled(&work, &[candidate("a", 1.0, 1, 1)]);
+        assert_eq!(settled.targets, [Replicas::ONE], "{work:?}");
+        assert!(matches!(settled.outcome, Outcome::NotIdle(Idleness::Unproved(_))), "{work:?}");
+    }
+}
+
+/// WVA asks only what has finished, and takes the replica away from its first request.
+#[test]
+fn a_replica_that_was_woken_for_a_long_request_is_not_taken_away() {
+    let work = Work { on_replicas: Some(requests(1.0)), ..silence() };
+    let woken = [candidate("a", 1.0, 1, 1)];
+    let wva = settle(Rules::Wva, after_idle(), &work, &woken);
+    assert_eq!(wva.targets, [Replicas::ZERO]);
+    let ours = settled(&work, &woken);
+    assert_eq!(ours.targets, [Replicas::ONE]);
+    assert_eq!(
+        ours.outcome.to_string(),
+        "stays: not idle: 0 requests finished, 1 ran or waited, 0 queued in front"
+    );
+}
+
+#[test]
+fn a_model_that_grows_or_queues_is_not_idle() {
+    let growing = settled(&silence(), &[candidate("a", 1.0, 1, 2)]);
+    assert_eq!(growing.outcome, Outcome::Growing(key("a")));
+    let queued = Work { in_front: InFront::Queued(requests(0.5)), ..silence() };
+    assert_eq!(settled(&queued, &[candidate("a", 1.0, 1, 1)]).targets, [Replicas::ONE]);
+}
+
+#[test]
+fn a_variant_with_a_minimum_keeps_it_and_the_others_go() {
+    let held = Candidate {
+        bounds: Bounds::new(Replicas::ONE, None).unwrap(),
+        ..candidate("held", 1.0, 2, 2)
+    };
+    let settled = settled(&silence(), &[held, candidate("b", 2.0, 1, 1)]);
+    assert_eq!(settled.targets, [Replicas::ONE, Replicas::ZERO]);
+}
+
+#[test]
+fn the_last_replica_of_the_cheapest_variant_that_has_one_stays() {
+    let candidates =
+        [candidate("cheap", 1.0, 0, 0), candidate("dear", 9.0, 1, 0), candidate("mid", 5.0, 1, 0)];
+    let kept = settle(Rules::Mended, ZeroPolicy::KeepOne, &silence(), &candidates);
+    assert_eq!(kept.targets, [replicas(0), replicas(0), replicas(1)], "none has to start");
+    let wva = settle(Rules::Wva, ZeroPolicy::KeepOne, &silence(), &candidates);
+    assert_eq!(wva.targets, [replicas(1), replicas(0), replicas(0)]);
+}
+
+#[test]
+fn a_model_that_is_not_proved_idle_is_not_left_without_replicas() {
+    let unseen = Work { finished: None, ..silence() };
+    let kept = settled(&unseen, &[candidate("a", 1.0, 1, 0)]);
+    assert_eq!(kept.targets, [Replicas::ONE]);
+    assert_eq!(
+        kept.outcome.to_string(),
+        "shop/a keeps one replica: not proved to be idle: not every count of finished requests \
+         could be read"
+    );
+}
+
+#[test]
+fn the_cheapest_variant_that_may_serve_wakes_and_no_other_beside_it() {
+    let queue = InFront::Queued(requests(3.0));
+    let closed = Candidate {
+        bounds: Bounds::new(Replicas::ZERO, Some(Replicas::ZERO)).unwrap(),
+        ..candidate("closed", 0.5, 0, 0)
+    };
+    let unpriced = Candidate { cost: None, ..candidate("a-unpriced", 1.0, 0, 0) };
+    let asleep =
+        [candidate("dear", 9.0, 0, 0), closed.clone(), candidate("cheap", 1.0, 0, 0), unpriced];
+    let woken = wake(Rules::Mended, queue, &asleep);
+    assert_eq!(woken.to_string(), "shop/cheap woken: 3 requests queue");
+    let starting = [candidate("dear", 9.0, 1, 1), candidate("cheap", 1.0, 0, 0)];
+    assert_eq!(
+        wake(Rules::Mended, queue, &starting).to_string(),
+        "awake: shop/dear is asked for 1 replicas"
+    );
+    assert_eq!(wake(Rules::Mended, queue, &[closed]), Wake::NoneAllowed(requests(3.0)));
+    let Wake::Woken { variants, .. } = wake(Rules::Wva, queue, &starting) else { panic!() };
+    assert_eq!(variants, [key("cheap")]);
+}
+
+#[test]
+fn an_unreadable_queue_wakes_nobody_and_says_so() {
+    let asleep = [candidate("a", 1.0, 0, 0)];
+    assert_eq!(
+        wake(Rules::Mended, InFront::Unknown, &asleep).to_string(),
+        "asleep: the queue could not be read"
+    );
+    let empty = InFront::Queued(Requests::ZERO);
+    assert_eq!(wake(Rules::Mended, empty, &asleep), Wake::Asleep(empty));
+}
+
+fn any_count() -> impl Strategy<Value = Option<Requests>> {
+    prop::option::of((0_u32..3).prop_map(|number| requests(f64::from(number))))
+}
+
+prop_compose! {
+    fn any_work()(
+        finished in any_count(),
+        on_replicas in any_count(),
+        in_front in prop::option::of(any_count()),
+        seen in 0_u32..1200,
+        starting in 0_u32..2,
+    ) -> Work {
+        let in_front = match in_front {
+            None => InFront::NoQueue,
+            Some(None) => InFront::Unknown,
+            Some(Some(queued)) => InFront::Queued(queued),
+        };
+        let seen_for = Seconds::new(f64::from(seen)).unwrap();
+        Work { finished, on_replicas, in_front, seen_for, starting: replicas(starting) }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_target_is_lowered_unless_idleness_is_proved_and_none_is_above_its_maximum(
+        work in any_work(),
+        counts in prop::collection::vec((0_u32..4, 0_u32..4), 1..5),
+    ) {
+        let candidates: Vec<Candidate> = counts
+            .iter()
+            .enumerate()
+            .map(|(at, (current, target))| candidate(&format!("v{at}"), 1.0, *current, *target))
+            .collect();
+        let settled = settled(&work, &candidates);
+        let proved = work.finished == Some(Requests::ZERO)
+            && work.on_replicas == Some(Requests::ZERO)
+            && [InFront::NoQueue, InFront::Queued(Requests::ZERO)].contains(&work.in_front)
+            && work.starting == Replicas::ZERO
+            && work.seen_for.seconds() >= RETENTION;
+        for (candidate, target) in candidates.iter().zip(&settled.targets) {
+            prop_assert!(proved || *target >= candidate.target);
+            prop_assert_eq!(candidate.bounds.clamp(*target), *target);
+        }
+        let left: Replicas = settled.targets.iter().copied().sum();
+        prop_assert!(proved || left > Replicas::ZERO);
+    }
+}
