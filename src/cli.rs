@@ -12,7 +12,9 @@ use anyhow::Context;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-pub use crate::cli::args::{Args, CheckArgs, Command, DemoArgs, DemoOutput, LogFormat, RunArgs};
+pub use crate::cli::args::{
+    Args, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, LogFormat, RunArgs,
+};
 
 use crate::config::{self, Files, LoadError, Loaded};
 

@@ -119,10 +119,28 @@ pub struct DemoArgs {
     /// Draws the load from this seed: the same seed gives the same load.
     #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Decides by this.
+    #[arg(verbatim_doc_comment, long, value_name = "POLICY", default_value = "saturation")]
+    pub policy: DemoPolicy,
     /// Serves the daemon's plain HTTP port at this address, such as `127.0.0.1:8080`, for a
     /// Prometheus or a browser, and says so on standard error. Port 0 takes a free one.
     #[arg(verbatim_doc_comment, long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
+}
+
+/// What the demo decides by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DemoPolicy {
+    /// Spare KV cache and queue; one replica at a time.
+    Saturation,
+    /// Tokens in the KV cache, at the least cost.
+    Tokens,
+    /// Tokens generated in a second, at the least cost.
+    Throughput,
+    /// Latency objectives and a queueing model, at the least cost. It learns for two minutes.
+    Queueing,
+    /// All analyzers, at the least cost: each can make a model grow, and all must agree to shrink it.
+    All,
 }
 
 /// What the demo shows.

@@ -12,6 +12,7 @@ mod variants;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::analyze::saturation::{Thresholds, TransitionRule};
@@ -101,8 +102,9 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     } = file;
     let tick_interval =
         checks.duration("tick_interval", *tick_interval, &TICK_INTERVALS).unwrap_or(TICK_INTERVAL);
-    let listen = server.as_ref().and_then(|server| server.listen.as_deref());
-    let listen = checks.listen("server.listen", listen).unwrap_or(LISTEN);
+    let listen =
+        checks.listen("server.listen", server.as_ref().and_then(|it| it.listen.as_deref()));
+    let listen = listen.unwrap_or(LISTEN);
     let kubernetes = resolve_kubernetes(kubernetes.clone().unwrap_or_default(), checks);
     let external_metrics = external_metrics.as_ref().and_then(|section| {
         resolve_external_metrics(section, checks, kubernetes.is_some(), tick_interval)
@@ -120,24 +122,21 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         checks.problems.warning("state_file", rule);
     }
     let global = scrape::resolve(scrape.as_ref(), checks);
-    let discovers = kubernetes.as_ref().is_some_and(|it| it.discovery.is_some());
+    let discovery = kubernetes.as_ref().is_some_and(|it| it.discovery.is_some());
     let prometheus = prometheus.as_ref().map(|section| prometheus::resolve(section, checks));
     let around = variants::Around {
         global: &global,
         cluster: kubernetes.is_some(),
-        discovery: discovers,
+        discovery,
         prometheus: prometheus.is_some(),
     };
     let variants = variants::resolve(variants.as_deref(), around, checks);
-    let file::Compatibility { wva_metrics, wva_config } = compatibility.clone().unwrap_or_default();
-    let wva_config = checks.path(wva::KEY, wva_config.as_ref());
-    let entries = checks.wva_entries(wva::KEY, wva_config.as_deref());
-    let wva = wva::parse(&entries, checks);
+    let Names { wva_metrics, wva_config, wva } =
+        resolve_names(compatibility.clone().unwrap_or_default(), checks);
     let relayed = prometheus.as_ref().map(|settings| settings.stale_after);
     let sizing = (*analysis, capacity.as_ref());
-    let policies =
-        Policies { discovery: discovers, observe, saturation, sizing, enforce, wva, relayed };
-    let policy = policies.resolve(&global, &variants, checks);
+    let policies = Policies { discovery, observe, saturation, sizing, enforce, wva, relayed };
+    let policy = policies.resolve(&global, &variants, checks)?;
     let Scraped { scrape, concurrency } = global;
     Some(Config {
         tick_interval,
@@ -145,15 +144,30 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         external_metrics,
         shutdown,
         kubernetes,
-        wva_metrics: wva_metrics.unwrap_or(false),
+        wva_metrics,
         wva_config,
         state_file,
-        policy: policy?,
+        policy,
         scrape_concurrency: concurrency,
         variants,
         scrape,
         prometheus,
     })
+}
+
+/// Names that other programs know.
+struct Names {
+    wva_metrics: bool,
+    wva_config: Option<PathBuf>,
+    wva: Wva,
+}
+
+fn resolve_names(section: file::Compatibility, checks: &mut Checks<'_>) -> Names {
+    let file::Compatibility { wva_metrics, wva_config } = section;
+    let wva_config = checks.path(wva::KEY, wva_config.as_ref());
+    let entries = checks.wva_entries(wva::KEY, wva_config.as_deref());
+    let wva = wva::parse(&entries, checks);
+    Names { wva_metrics: wva_metrics.unwrap_or(false), wva_config, wva }
 }
 
 fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Option<Kubernetes> {

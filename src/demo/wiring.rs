@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cli::{DemoArgs, DemoOutput};
+use crate::cli::{DemoArgs, DemoOutput, DemoPolicy};
 use crate::clock::Clock;
 use crate::config::{self, Config, Files};
 use crate::daemon::{self, Daemon};
@@ -42,7 +42,7 @@ const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
 ///
 /// Ports, files or the terminal cannot be had.
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
-    let DemoArgs { duration, output, seed, listen } = args;
+    let DemoArgs { duration, output, seed, policy, listen } = args;
     // Warnings would tear the table; what matters of them is on it.
     let _log = telemetry::init_logs("error", LogFormat::Text)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -57,7 +57,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
         DemoOutput::Json => Output::Json,
     };
     let options = Options { length, sync_period: SYNC_PERIOD, output };
-    let summary = runtime.block_on(perform(options, seed, listen))?;
+    let summary = runtime.block_on(perform(options, seed, policy, listen))?;
     let mut out = std::io::stdout().lock();
     if json {
         writeln!(out, "{}", summary.json())?;
@@ -70,13 +70,15 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
 async fn perform(
     options: Options,
     seed: u64,
+    policy: DemoPolicy,
     listen: Option<SocketAddr>,
 ) -> anyhow::Result<crate::demo::summary::Summary> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
     let scenario = Scenario::standard(WAVE, seed).context("the demo's scenario is not valid")?;
     let pki = Pki::generate().context("cannot make certificates")?;
-    let config = configuration(folder.path(), &scenario, &pki, listen.unwrap_or(ANY_PORT))?;
+    let listen_at = listen.unwrap_or(ANY_PORT);
+    let config = configuration(folder.path(), &scenario, &pki, (listen_at, policy))?;
     let stage = Stage::open(scenario, folder.path(), Clock::start(), &tracker, &cancel)?;
     let trust = Arc::new(trust(&pki)?);
     let options_of_daemon = daemon::Options { trust: Some(trust), ..daemon::Options::default() };
@@ -121,7 +123,7 @@ fn configuration(
     folder: &Path,
     scenario: &Scenario,
     pki: &Pki,
-    listen: SocketAddr,
+    (listen, policy): (SocketAddr, DemoPolicy),
 ) -> anyhow::Result<Config> {
     let write = |name: &str, text: &str| -> anyhow::Result<PathBuf> {
         let path = folder.join(name);
@@ -137,7 +139,8 @@ fn configuration(
          shutdown: {{delay: 0s, drain: 1s}}\n\
          observe: {{window: 10s, stale_after: 5s}}\n\
          enforce:\n  scale_down: {{stabilization_window: 20s}}\n\
-         variants:\n",
+         {analysis}variants:\n",
+        analysis = analysis(policy, scenario),
         cert = quoted(&cert),
         key = quoted(&key),
     );
@@ -165,6 +168,28 @@ fn configuration(
         files: Files::NotChecked,
     };
     Ok(config::parse(&text, &surroundings)?.config)
+}
+
+/// The sections that say by what is decided.
+fn analysis(policy: DemoPolicy, scenario: &Scenario) -> String {
+    let analyzers = match policy {
+        DemoPolicy::Saturation => return String::new(),
+        DemoPolicy::Tokens => "tokens",
+        DemoPolicy::Throughput => "throughput",
+        DemoPolicy::Queueing => "queueing",
+        DemoPolicy::All => "tokens, throughput, queueing",
+    };
+    let slo = match policy {
+        DemoPolicy::Queueing | DemoPolicy::All => {
+            let [ttft, itl] = [scenario.slo.ttft, scenario.slo.itl].map(|limit| {
+                let milliseconds = limit.seconds() * 1e3;
+                format!("{milliseconds:.0}ms")
+            });
+            format!(", slo: {{ttft: {ttft}, ttft_percentile: 95, itl: {itl}}}")
+        }
+        DemoPolicy::Saturation | DemoPolicy::Tokens | DemoPolicy::Throughput => String::new(),
+    };
+    format!("analysis: capacity\ncapacity: {{analyzers: [{analyzers}]{slo}}}\n")
 }
 
 /// A path as a YAML string.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
-use crate::analyze::capacity::{CapacityReport, Confidence};
+use crate::analyze::capacity::CapacityReport;
 use crate::analyze::queueing::{self, Lengths, Shape};
 use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
 use crate::analyze::tokens::capacity::RequestShape;
@@ -139,8 +139,9 @@ impl Pipeline {
         let coming = wanted.beyond(observation.measured());
         let pending = observation.pending.min(coming);
         let patience = self.policy.transition_patience.seconds() * STUCK_AFTER;
-        let waited = self.unsettled.get(&spec.key).map(|it| now.duration_since(it.since));
-        let is_stuck = waited.is_some_and(|waited| waited.as_secs_f64() >= patience);
+        let since = self.unsettled.get(&spec.key).map(|unsettled| unsettled.since);
+        let is_stuck =
+            since.is_some_and(|since| now.duration_since(since).as_secs_f64() >= patience);
         let stuck = if is_stuck { pending } else { Replicas::ZERO };
         Some(Sizable { spec, observation, wanted, pending, stuck, bounds: observation.bounds })
     }
@@ -170,13 +171,10 @@ impl Learned {
             .iter()
             .map(|&analyzer| (analyzer, self.analyze(analyzer, moment, policy, model, members)))
             .collect();
-        for (analyzer, report) in &reports {
-            let measured = |it: &crate::analyze::capacity::VariantCapacity| {
-                it.per_replica.is_some() && it.confidence > Confidence::Assumed
-            };
-            let known = report.variants.iter().any(|it| it.per_replica.is_some());
-            let heard = members.iter().any(|it| it.observation.measured() > Replicas::ZERO);
-            if heard && (report.variants.iter().any(measured) || known) {
+        // What is remembered of a variant is no data: somebody must be heard.
+        let heard = members.iter().any(|member| member.measured().next().is_some());
+        for (analyzer, report) in reports.iter().filter(|_| heard) {
+            if report.variants.iter().any(|variant| variant.per_replica.is_some()) {
                 self.informed.insert((model.clone(), *analyzer), moment.now);
             }
         }
@@ -193,7 +191,10 @@ impl Learned {
         if ballot.model == Verdict::Held {
             return BTreeMap::new();
         }
-        let plan = self.plan(policy, model, members, (&reports, &ballot), shrinking);
+        let judged = (reports.as_slice(), &ballot);
+        let Some(plan) = Self::plan(policy, model, members, judged, shrinking) else {
+            return BTreeMap::new();
+        };
         members.iter().filter_map(|member| asked(member, &plan, &ballot)).collect()
     }
 
@@ -285,7 +286,6 @@ impl Learned {
     }
 
     fn plan(
-        &self,
         policy: &Sizing,
         model: &ModelKey,
         members: &[Sizable<'_>],
@@ -294,8 +294,7 @@ impl Learned {
     ) -> Option<Plan> {
         let voices: Vec<Voice<'_>> = reports
             .iter()
-            .zip(&ballot.voters)
-            .map(|((_, report), _)| Voice { report, score: Weight::ONE, standing: Standing::Live })
+            .map(|(_, report)| Voice { report, score: Weight::ONE, standing: Standing::Live })
             .collect();
         let (_, sizing) = reports
             .iter()
@@ -304,8 +303,9 @@ impl Learned {
         let priority = Weight::ONE;
         let model = Model { key: model.clone(), priority, candidates, sizing, voices };
         let agreed = match ballot.model {
-            Verdict::Grow(_) | Verdict::Shrink(_) => Consent::Given,
-            Verdict::Stay(ballot::Stay::NothingSpare(_)) => Consent::Given,
+            Verdict::Grow(_)
+            | Verdict::Shrink(_)
+            | Verdict::Stay(ballot::Stay::NothingSpare(_)) => Consent::Given,
             Verdict::Stay(ballot::Stay::NotHeard(_)) | Verdict::Held => Consent::Refused,
         };
         let consent = match shrinking {
@@ -435,12 +435,7 @@ fn operating_point(replica: &ReplicaObservation) -> Option<OperatingPoint> {
 
 // === what is asked ===
 
-fn asked(
-    member: &Sizable<'_>,
-    plan: &Option<Plan>,
-    ballot: &Ballot,
-) -> Option<(VariantKey, Asked)> {
-    let plan = plan.as_ref()?;
+fn asked(member: &Sizable<'_>, plan: &Plan, ballot: &Ballot) -> Option<(VariantKey, Asked)> {
     let key = &member.spec.key;
     let placement = plan.placements.iter().find(|placement| placement.key == *key)?;
     let verdict = match member.spec.role {

@@ -69,7 +69,6 @@ pub(crate) struct Worth {
 pub(crate) struct Chosen {
     /// How many of each item.
     pub(crate) counts: Vec<u32>,
-    pub(crate) worth: Worth,
     /// Partial choices that were looked at.
     pub(crate) steps: u32,
     /// Whether the search was cut short.
@@ -95,13 +94,13 @@ pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &[u32]) -> Chosen {
         steps: 0,
     };
     run.branch(&problem, 0, 0);
-    let (worth, ordered) = run.best;
+    let (_, ordered) = run.best;
     let mut counts = vec![0; items.len()];
     for (count, &original) in ordered.iter().zip(&problem.order) {
         counts[original] = *count;
     }
     let search = if run.steps < STEPS_MAX { Search::Complete } else { Search::CutShort };
-    Chosen { counts, worth, steps: run.steps, search }
+    Chosen { counts, steps: run.steps, search }
 }
 
 /// A part of an item's range over which each costs the same.

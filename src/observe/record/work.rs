@@ -89,7 +89,7 @@ impl WorkRecord {
 
 impl RankWork {
     fn take(&mut self, at: Timestamp, rank: &RankReading, life: Life, window: SignedDuration) {
-        let mut push = |totals: &mut Totals, histogram: &Option<Histogram>| {
+        let push = |totals: &mut Totals, histogram: &Option<Histogram>| {
             if let Some(histogram) = histogram {
                 totals.push(at, histogram, life, window);
             }
