@@ -173,10 +173,10 @@ impl Pipeline {
             let moment = Moment { inputs_at, guard: guard.as_ref() };
             for member in &group.members {
                 let key = &member.spec.key;
-                let asked = match &self.policy.sizing {
-                    Some(_) => sized.get(key).map(Asked::from),
-                    None => targets.iter().find(|target| target.variant == *key).map(Asked::from),
-                };
+                // While no analyzer has anything to say, saturation has.
+                let target = || targets.iter().find(|target| target.variant == *key);
+                let asked = sized.get(key).map(Asked::from);
+                let asked = asked.or_else(|| target().map(Asked::from));
                 match self.decide(&moment, member, &group.model, asked) {
                     Ok(decision) => found.decisions.push(self.enforce(now, decision)),
                     Err(why) => {

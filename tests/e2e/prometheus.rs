@@ -169,8 +169,8 @@ fn held(stage: &Stage, daemon: &Daemon, want: u32) {
 /// Waits until so many replicas have data that is too old.
 fn unseen(stage: &Stage, daemon: &Daemon, want: u32) {
     until(&format!("{want} stale replicas"), || {
-        let stale = daemon.gauge(stage, "plimsoll_replicas", &["freshness=\"stale\""])?;
-        (stale == want).then_some(())
+        let old = daemon.gauge(stage, "plimsoll_replicas", &["freshness=\"stale\""])?;
+        (old == want).then_some(())
     });
 }
 

@@ -480,7 +480,14 @@ async fn a_forgotten_history_is_listed_again_without_a_gap() {
         watching.state.changed().await.unwrap();
         last = watching.state.borrow_and_update().variants[&llama].clone();
     }
-    assert!(fake.lists_of(PODS) > lists, "the pods were listed again");
+    // The change may be told before the watch is ended.
+    let again = async {
+        while fake.lists_of(PODS) <= lists {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let again = tokio::time::timeout(Duration::from_mins(1), again).await;
+    assert!(again.is_ok(), "the pods were listed again");
 
     // A deletion that nobody reported is found by listing.
     unready["metadata"]["name"] = json!("llama-b");

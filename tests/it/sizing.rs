@@ -31,14 +31,18 @@ fn world(specs: Vec<plimsoll::fleet::VariantSpec>) -> World {
 /// What one replica carries at the default thresholds.
 const CARRIES: f64 = KV_CAPACITY * 0.8;
 
+/// The smallest count that is not below this.
+fn whole(replicas: f64) -> u32 {
+    (1..100).find(|count| f64::from(*count) >= replicas).unwrap()
+}
+
 #[test]
 fn a_model_grows_at_once_to_what_its_load_needs() {
     let mut world = world(vec![spec("a", 1.0, (1, 20))]);
     world.set("a", 8, (0.98, 0.0));
     // 8 * 0.98 * 16,000 tokens, of which 85 % of 12,800 may be used by each.
-    let needs = (8.0 * 0.98 * KV_CAPACITY / 0.85 / CARRIES).ceil();
-    assert_eq!(f64::from(desired(&world.run(3), "a")), needs);
-    assert!(needs > 9.0, "more than one replica more");
+    assert_eq!(desired(&world.run(3), "a"), whole(8.0 * 0.98 * KV_CAPACITY / 0.85 / CARRIES));
+    assert!(desired(&world.tick(), "a") > 9, "more than one replica more");
 }
 
 #[test]
@@ -71,9 +75,8 @@ fn a_model_shrinks_to_what_its_load_needs_once_it_is_known() {
     let mut world = world(vec![spec("a", 1.0, (1, 20))]);
     world.set("a", 8, (0.1, 0.0));
     assert_eq!(desired(&world.run(5), "a"), 8, "not before a window has passed");
-    let needs = (8.0 * 0.1 * KV_CAPACITY / 0.70 / CARRIES).ceil();
     let decisions = world.run(30);
-    assert_eq!(f64::from(desired(&decisions, "a")), needs);
+    assert_eq!(desired(&decisions, "a"), whole(8.0 * 0.1 * KV_CAPACITY / 0.70 / CARRIES));
     let said = of(&decisions, "a").steps[0].to_string();
     assert!(said.contains("are spare, and all agree"), "{said}");
 }
@@ -114,6 +117,15 @@ fn without_data_the_number_stays_and_says_so() {
     let decision = of(&decisions, "a");
     assert_eq!((decision.desired(), decision.basis), (n(asked), Basis::Held));
     assert!(matches!(decision.steps[0].reason, Reason::NoData(NoData::NoFreshReplica)));
+}
+
+#[test]
+fn while_no_analyzer_has_anything_to_say_saturation_moves_the_number_by_one() {
+    let mut world = World::with(sized(&[Analyzer::Queueing]), vec![spec("a", 1.0, (1, 20))]);
+    world.set("a", 8, (0.98, 9.0));
+    let decisions = world.run(3);
+    assert_eq!(desired(&decisions, "a"), 9);
+    assert!(matches!(of(&decisions, "a").steps[0].reason, Reason::Load(_)));
 }
 
 #[test]
