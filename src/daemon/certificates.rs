@@ -292,6 +292,9 @@ impl Upkeep {
         let now = self.clock.now();
         let state = self.state(held.as_ref(), registered.as_ref(), unknown.is_some());
         let Plan { secret, bundle } = certificates::plan(now, &self.policy, held.as_ref(), &state);
+        // What the Secret holds is served whatever becomes of the writes below; the other replicas
+        // serve it, too. What is no longer valid is refused here, and replaced below.
+        let served = held.as_ref().map_or(Ok(()), |held| self.serve(held));
         let mut changed = false;
         if let (Some(bundle), Some(object)) = (bundle, &registered) {
             self.write_bundle(bundle, object).await?;
@@ -300,8 +303,8 @@ impl Upkeep {
         if let Some(change) = secret {
             self.write_secret(change, held.as_ref(), stored).await?;
             changed = true;
-        } else if let Some(held) = &held {
-            self.serve(held)?;
+        } else {
+            served?;
         }
         match (changed, unknown) {
             (true, _) => Ok(Look::Changed),

@@ -140,6 +140,11 @@ impl Directory {
         }
     }
 
+    /// All variants, declared and discovered.
+    pub(crate) fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
     /// What is discovered.
     pub(crate) fn discovery(&self) -> &Arc<Discovery> {
         &self.discovery

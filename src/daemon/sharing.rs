@@ -6,6 +6,7 @@
 //! reasons at once.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -59,6 +60,10 @@ pub(crate) struct Sharing {
     decided_by: Option<String>,
     /// Which document this is from.
     place: Option<Place>,
+    /// The body that was taken over last. Whoever claims the document repeats it.
+    body: Option<Arc<str>>,
+    /// Since when variants that have a number have not been in our fleet.
+    absent: BTreeMap<VariantKey, Duration>,
     /// What we have asked to be written and has not been yet, the oldest first.
     sent: VecDeque<Sent>,
     drafts: u64,
@@ -72,6 +77,7 @@ pub(crate) struct Sharing {
 struct Sent {
     number: u64,
     decided: BTreeMap<VariantKey, Decided>,
+    body: Arc<str>,
 }
 
 impl Sharing {
@@ -83,6 +89,8 @@ impl Sharing {
             generation: 0,
             decided_by: None,
             place: None,
+            body: None,
+            absent: BTreeMap::new(),
             sent: VecDeque::new(),
             drafts: 0,
             sent_at: None,
@@ -122,6 +130,7 @@ impl Sharing {
                 // What has been written is in force, even if we have lost the lead since.
                 while let Some(sent) = self.sent.pop_front_if(|sent| sent.number <= written) {
                     self.committed = sent.decided;
+                    self.body = Some(sent.body);
                     self.place = Some(place.clone());
                 }
                 if leads { Standing::Leads(term) } else { Standing::Follows }
@@ -160,16 +169,22 @@ impl Sharing {
             self.place = Some(place.clone());
             return;
         }
+        // A claim repeats what was there, which makes none of it newer.
+        if self.body.as_ref() == Some(body) {
+            self.place = Some(place.clone());
+            return;
+        }
         let now = self.clock.now();
-        let Shared { generation, mut decided } =
+        let Shared { generation, lain, mut decided } =
             match shared::decode(body, Receipt { elapsed, now, arrival, holder }) {
                 Ok(read) => read,
                 Err(problem) => return self.say(&problem),
             };
         self.recovered();
         self.place = Some(place.clone());
-        if self.committed.is_empty() {
-            decided.retain(|_, decided| within_memory(elapsed, decided));
+        self.body = Some(Arc::clone(body));
+        if self.committed.is_empty() && !within_memory(lain) {
+            decided.clear();
         }
         let leads = self.channels.leadership.borrow().leads(elapsed);
         if self.decided_by.as_ref() != Some(holder) && !leads {
@@ -214,7 +229,10 @@ impl Sharing {
     /// Shows a leader's decisions where their numbers are written, else those that are.
     fn keep_back(&mut self, shown: &mut Published) {
         for (key, variant) in &mut shown.variants {
-            let Some(new) = &variant.decided else { continue };
+            let Some(new) = &variant.decided else {
+                variant.decided = self.committed.get(key).cloned();
+                continue;
+            };
             match self.committed.get_mut(key) {
                 Some(known) if desired(new) == desired(known) => known.clone_from(new),
                 Some(known) => variant.decided = Some(known.clone()),
@@ -228,26 +246,51 @@ impl Sharing {
         let decided = |(key, variant): (&VariantKey, &crate::publish::PublishedVariant)| {
             Some((key.clone(), variant.decided.clone()?))
         };
-        let decided: BTreeMap<VariantKey, Decided> =
+        let mut decided: BTreeMap<VariantKey, Decided> =
             found.variants.iter().filter_map(decided).collect();
         let elapsed = self.clock.elapsed();
+        self.carry(elapsed, found, &mut decided);
         let due = self.sent_at.is_none_or(|at| elapsed.saturating_sub(at) >= REFRESH);
         let latest = self.sent.back().map_or(&self.committed, |sent| &sent.decided);
         if !due && same_numbers(latest, &decided) {
             return;
         }
-        let body = match shared::encode(self.clock.now(), elapsed, found, BODY_MAX) {
+        let (now, generation) = (self.clock.now(), found.generation);
+        let encoded = shared::encode(now, elapsed, generation, decided.values(), BODY_MAX);
+        let body: Arc<str> = match encoded {
             Ok(body) => body.into(),
             Err(problem) => return self.say(&problem),
         };
         self.recovered();
         self.drafts += 1;
         self.sent_at = Some(elapsed);
-        self.channels.drafts.send_replace(Some(Draft { number: self.drafts, term, body }));
+        let draft = Draft { number: self.drafts, term, body: Arc::clone(&body) };
+        self.channels.drafts.send_replace(Some(draft));
         if self.sent.len() >= SENT_MAX {
             self.sent.pop_front();
         }
-        self.sent.push_back(Sent { number: self.drafts, decided });
+        self.sent.push_back(Sent { number: self.drafts, decided, body });
+    }
+
+    /// Keeps the numbers of variants that we do not know, or cannot decide about: another replica
+    /// has, and a list of variants may come late.
+    fn carry(
+        &mut self,
+        elapsed: Duration,
+        found: &Published,
+        decided: &mut BTreeMap<VariantKey, Decided>,
+    ) {
+        let Self { committed, absent, .. } = self;
+        absent.retain(|key, _| committed.contains_key(key) && !found.variants.contains_key(key));
+        for (key, known) in committed {
+            let is_carried = found.variants.contains_key(key) || {
+                let since = *absent.entry(key.clone()).or_insert(elapsed);
+                within_memory(elapsed.saturating_sub(since))
+            };
+            if is_carried {
+                decided.entry(key.clone()).or_insert_with(|| known.clone());
+            }
+        }
     }
 
     fn say(&mut self, problem: &(dyn std::error::Error + 'static)) {
@@ -266,11 +309,11 @@ impl Sharing {
 
 const NOT_SHARED: Undecided = Undecided(NoData::NotShared);
 
-/// Whether a number is young enough to be taken over by a replica that knows nothing. In a longer
-/// absence whoever has scaled by hand knows better.
-fn within_memory(elapsed: Duration, decided: &Decided) -> bool {
-    let age = SignedDuration::try_from(elapsed.saturating_sub(decided.elapsed));
-    age.is_ok_and(|age| age <= RESTORE_MAX)
+/// Whether numbers that were last in force so long ago are taken over. In a longer absence whoever
+/// has scaled by hand knows better. How old the data behind them is does not matter: a number that
+/// is held is in force.
+fn within_memory(absence: Duration) -> bool {
+    SignedDuration::try_from(absence).is_ok_and(|absence| absence <= RESTORE_MAX)
 }
 
 fn desired(decided: &Decided) -> Replicas {

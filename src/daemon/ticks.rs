@@ -173,6 +173,7 @@ impl Ticks {
         let Reload { config, done } = reload;
         self.pipeline.set_policy(config.policy.clone());
         self.directory.replace(&config, &self.parts.surroundings);
+        self.put_by();
         self.interval = config.tick_interval;
         self.state_file = config.state_file.filter(|_| self.parts.sharing.is_none());
         let _receiver_may_be_gone = done.send(());
@@ -182,7 +183,7 @@ impl Ticks {
         let began = self.parts.clock.elapsed();
         let now = self.parts.clock.now();
         let inputs = self.take_inputs(now);
-        let standing = self.stand();
+        let standing = self.parts.sharing.as_mut().map(Sharing::stand);
         let decisions = self.decide(now, &inputs, standing);
         if let Some(violation) = &decisions.violation {
             error!(%violation, "The decisions break an invariant; the last good ones stay");
@@ -205,34 +206,21 @@ impl Ticks {
         self.parts.telemetry.last_tick.set(ended);
     }
 
-    /// What we may do, where replicas share what they decide. Who does not know all variants yet
-    /// would take back the numbers of the others, and so leaves them as they are.
-    fn stand(&mut self) -> Option<Standing> {
-        let standing = self.parts.sharing.as_mut()?.stand();
-        Some(match standing {
-            Standing::Leads(_) if !self.directory.discovery().complete => Standing::Follows,
-            Standing::Leads(_) | Standing::Follows => standing,
-        })
+    /// Decides. Where replicas share what they decide, what is in force is what is written, also for
+    /// who writes it.
+    fn decide(&mut self, now: Timestamp, inputs: &Inputs, standing: Option<Standing>) -> Decisions {
+        self.say_standing(standing);
+        match &self.parts.sharing {
+            Some(sharing) => self.pipeline.follow(now, inputs, &sharing.numbers()),
+            None => self.pipeline.tick(now, inputs),
+        }
     }
 
-    /// Decides, or takes in what the leader has decided.
-    fn decide(&mut self, now: Timestamp, inputs: &Inputs, standing: Option<Standing>) -> Decisions {
+    fn say_standing(&mut self, standing: Option<Standing>) {
         let term = match standing {
             Some(Standing::Leads(term)) => Some(term),
             Some(Standing::Follows) | None => None,
         };
-        let entered = term.is_some() && self.term != term;
-        self.say_standing(standing, term);
-        let numbers = || self.parts.sharing.as_ref().map(Sharing::numbers).unwrap_or_default();
-        match standing {
-            Some(Standing::Follows) => return self.pipeline.follow(now, inputs, &numbers()),
-            Some(Standing::Leads(_)) if entered => self.pipeline.take_over(now, &numbers()),
-            Some(Standing::Leads(_)) | None => {}
-        }
-        self.pipeline.tick(now, inputs)
-    }
-
-    fn say_standing(&mut self, standing: Option<Standing>, term: Option<Term>) {
         let Leading { leader, changes } = &self.parts.telemetry.leading;
         leader.set(i64::from(standing != Some(Standing::Follows)));
         if self.term.is_some() != term.is_some() {
@@ -267,7 +255,7 @@ impl Ticks {
 
     /// Shows what has been written since the last tick.
     fn look_again(&mut self) {
-        let standing = self.stand();
+        let standing = self.parts.sharing.as_mut().map(Sharing::stand);
         // What was found while another replica led is not ours to write: it may know no number at
         // all. The next tick goes on from the numbers in force.
         if let Some(Standing::Leads(term)) = standing
@@ -317,6 +305,21 @@ impl Ticks {
                 self.pipeline.restore(now, variant, desired, at);
             }
         }
+    }
+
+    /// Keeps the numbers of variants that have just left, in case they come back: what is no longer
+    /// declared may be discovered in a moment.
+    fn put_by(&mut self) {
+        let written = self.parts.clock.now();
+        let shown = self.parts.published.borrow().clone();
+        let known = self.directory.fleet();
+        for (key, variant) in shown.variants.iter().filter(|(key, _)| known.get(key).is_none()) {
+            let Some(decided) = &variant.decided else { continue };
+            let (desired, at, variant) = (decided.decision.desired(), decided.at, key.clone());
+            let model = decided.decision.model.clone();
+            self.saved.insert(key.clone(), state::Saved { variant, model, desired, at, written });
+        }
+        self.saved.retain(|_, saved| written.duration_since(saved.written) <= RESTORE_MAX);
     }
 
     fn publish(

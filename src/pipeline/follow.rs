@@ -37,16 +37,17 @@ impl Pipeline {
         self.in_force.insert(variant, in_force);
     }
 
-    /// Takes in what another replica has decided, and what has arrived here, so that windows and
-    /// histories are warm when it is our turn to decide. The numbers in force are then these.
+    /// Decides, with these numbers in force and no others: those that replicas share. Windows and
+    /// histories are so warm when it is our turn to decide.
     ///
-    /// What is returned is what would have been decided here; it is not in force.
+    /// What is returned is what is decided here; it is not in force before it is among the numbers.
     pub fn follow(
         &mut self,
         now: Timestamp,
         inputs: &Inputs,
         numbers: &BTreeMap<VariantKey, Number>,
     ) -> Decisions {
+        self.in_force.retain(|key, _| numbers.contains_key(key));
         self.take_over(now, numbers);
         let found = self.consider(now, inputs);
         for decision in &found.decisions {

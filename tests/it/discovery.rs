@@ -125,6 +125,28 @@ async fn discovery_can_be_switched_on_and_off_while_the_daemon_runs() {
 }
 
 #[tokio::test]
+async fn a_variant_that_moves_into_an_annotation_keeps_its_number() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    annotate(&fake, &engine, "plimsoll.dev/cost", "2");
+    let folder = TempDir::new().unwrap();
+    let declared = configuration(&folder, &fake, &engine, ", discovery: {enabled: true}");
+    let (discovered, _) = declared.split_once("variants:").unwrap();
+    let daemon = Running::start_in(folder, &declared).await;
+    daemon.until_desired("llama", Some(1.0)).await;
+    engine.show(Stats { waiting: 20, ..stats(950) });
+    daemon.until_desired("llama", Some(2.0)).await;
+    daemon.until_sample("plimsoll_discovery_objects{state=\"shadowed\"}", 1.0).await;
+
+    engine.show(None);
+    fs::write(daemon.file(), discovered).unwrap();
+    assert_eq!(daemon.ask("POST", "/-/reload").await.0, 200);
+    daemon.until_sample("plimsoll_discovery_objects{state=\"accepted\"}", 1.0).await;
+    daemon.until_sample("plimsoll_cost_per_hour", 2.0).await;
+    daemon.until_desired("llama", Some(2.0)).await;
+    daemon.end().await;
+}
+
+#[tokio::test]
 async fn a_wrong_annotation_is_an_event_on_its_object_and_changes_nothing() {
     let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
     annotate(&fake, &engine, "plimsoll.dev/cost", "2");

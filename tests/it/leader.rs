@@ -181,6 +181,108 @@ async fn a_replica_that_leads_as_soon_as_it_has_started_takes_no_number_back() {
     second.end().await;
 }
 
+/// A document that says 4 replicas of `llama`: written so long ago, with data that was so old then.
+fn document(written_ago: Duration, age: Duration, data: &Value) -> Value {
+    let now = Clock::start().now();
+    let written = now.checked_sub(written_ago).unwrap();
+    let at = written.checked_sub(age).unwrap();
+    let body = json!({"version": 1, "generation": 812, "written": written, "decisions": [{
+        "namespace": "shop", "variant": "llama", "model": "m", "at": at,
+        "age": age.as_secs_f64(), "basis": "held", "current": 3, "min": 1, "max": 8,
+        "steps": [{"stage": "hold", "before": 4, "after": 4, "reason": "no_data",
+                   "text": "holding: no replica has fresh data"}],
+    }]});
+    let mut document = json!({
+        "metadata": {"name": "plimsoll-decisions", "uid": "history"},
+        "data": {"decisions.json": body.to_string()},
+    });
+    for (key, value) in data.as_object().unwrap() {
+        document["data"][key] = value.clone();
+    }
+    document
+}
+
+const NOW: Duration = Duration::ZERO;
+const LONG: Duration = Duration::from_mins(20);
+
+#[tokio::test]
+async fn a_number_that_was_held_for_long_survives_a_failover() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    engine.show(None);
+    let gone = json!({"term": "7", "sequence": "90", "holder": "gone"});
+    fake.put(CONFIG_MAPS, &document(NOW, LONG, &gone));
+    let daemon = replica(&fake, &engine, "next").await;
+    daemon.until_desired("llama", Some(4.0)).await;
+    daemon.until_sample("plimsoll_leader ", 1.0).await;
+    fake.until(CONFIG_MAPS, |all| all[0]["data"]["sequence"] != "90").await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(daemon.desired("llama").await, Some(4.0));
+    assert_eq!(decided(&fake)["decisions"][0]["steps"][0]["after"], 4);
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_claim_makes_no_number_younger() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    engine.show(None);
+    // It never leads.
+    fake.refuse(LEASES);
+    let gone = json!({"term": "7", "sequence": "90", "holder": "gone"});
+    let old = document(LONG, NOW, &gone);
+    fake.put(CONFIG_MAPS, &old);
+    let daemon = replica(&fake, &engine, "reader").await;
+    daemon.until_sample("plimsoll_ticks_total", 5.0).await;
+    assert_eq!(daemon.desired("llama").await, None, "nobody has had it in force for too long");
+    // Long enough for what is seen from now on to count as just written.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mut claimed = old;
+    for (key, value) in [("term", "8"), ("sequence", "91"), ("holder", "another")] {
+        claimed["data"][key] = json!(value);
+    }
+    fake.put(CONFIG_MAPS, &claimed);
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(daemon.desired("llama").await, None);
+    }
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_leader_keeps_the_numbers_of_variants_that_it_does_not_know() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let gone = json!({"term": "7", "sequence": "90", "holder": "gone"});
+    let mut both = document(NOW, NOW, &gone);
+    let known = both["data"]["decisions.json"].as_str().unwrap();
+    let other = known.replace("llama", "unseen");
+    let line = |text: &str| {
+        let body: Value = serde_json::from_str(text).unwrap();
+        body["decisions"][0].clone()
+    };
+    let mut body: Value = serde_json::from_str(known).unwrap();
+    body["decisions"] = json!([line(known), line(&other)]);
+    both["data"]["decisions.json"] = json!(body.to_string());
+    fake.put(CONFIG_MAPS, &both);
+    let daemon = replica(&fake, &engine, "next").await;
+    daemon.until_sample("plimsoll_leader ", 1.0).await;
+    engine.show(Stats { waiting: 20, ..stats(950) });
+    // A draft of its own is written after the claim.
+    fake.until(CONFIG_MAPS, |_| {
+        let written = decided(&fake);
+        written["generation"] != 812
+    })
+    .await;
+    let kept = decided(&fake);
+    let of = |name: &str| {
+        let all = kept["decisions"].as_array().unwrap();
+        all.iter().find(|line| line["variant"] == name).cloned()
+    };
+    assert!(of("llama").is_some(), "{kept}");
+    let unseen = of("unseen").unwrap();
+    assert_eq!(unseen["steps"][0]["after"], 4, "{kept}");
+    assert_eq!(daemon.desired("unseen").await, None, "it is not in the fleet here");
+    daemon.end().await;
+}
+
 #[tokio::test]
 async fn a_leader_that_vanishes_is_followed_by_one_that_changes_no_number() {
     let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);

@@ -13,6 +13,9 @@ the values refuses the keys that are set here.
 {{- $election := dict "enabled" true "namespace" .Release.Namespace "name" (include "plimsoll.fullname" .) -}}
 {{- $_ := set $own.kubernetes "leader_election" $election -}}
 {{- end -}}
+{{- if and (include "plimsoll.discovers" .) .Values.rbac.namespaces (not (dig "kubernetes" "discovery" "namespaces" list .Values.config)) -}}
+{{- $_ := set $own.kubernetes "discovery" (dict "namespaces" .Values.rbac.namespaces) -}}
+{{- end -}}
 {{- if .Values.externalMetrics.enabled -}}
 {{- $tls := dict "cert_file" "/tls/tls.crt" "key_file" "/tls/tls.key" -}}
 {{- if eq .Values.tls.mode "certManager" -}}

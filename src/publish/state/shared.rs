@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::{Basis, Decision, Reason, Stage, Step, Told};
 use crate::fleet::{Bounds, ModelKey, ModelName, Namespace, VariantKey, VariantName};
-use crate::publish::{Decided, Published};
+use crate::publish::Decided;
 use crate::units::Replicas;
 
 /// The version of the document's shape; another one is refused.
@@ -34,6 +34,8 @@ const VERSION: u32 = 1;
 pub struct Shared {
     /// The generation that they belong to.
     pub generation: u64,
+    /// How long they have lain there since they were written, when their numbers were in force.
+    pub lain: Duration,
     /// The decisions, with their ages on our monotonic clock.
     pub decided: BTreeMap<VariantKey, Decided>,
 }
@@ -129,15 +131,14 @@ struct LineStep {
 /// # Errors
 ///
 /// They do not fit into `bytes_max` even without texts.
-pub fn encode(
+pub fn encode<'a>(
     now: Timestamp,
     elapsed: Duration,
-    published: &Published,
+    generation: u64,
+    decided: impl IntoIterator<Item = &'a Decided>,
     bytes_max: usize,
 ) -> Result<String, SharedError> {
-    let decided = published.variants.values().filter_map(|variant| variant.decided.as_ref());
-    let decisions = decided.map(|decided| line(elapsed, decided)).collect();
-    let generation = published.generation;
+    let decisions = decided.into_iter().map(|decided| line(elapsed, decided)).collect();
     let mut document = Document { version: VERSION, generation, written: now, decisions };
     let whole = serde_json::to_string(&document).map_err(SharedError::Shape)?;
     if whole.len() <= bytes_max {
@@ -212,7 +213,7 @@ pub fn decode(text: &str, receipt: Receipt<'_>) -> Result<Shared, SharedError> {
         let decided = line.decided(receipt, lain).ok_or_else(|| impossible(index))?;
         Ok((decided.decision.variant.clone(), decided))
     });
-    Ok(Shared { generation, decided: decided.collect::<Result<_, SharedError>>()? })
+    Ok(Shared { generation, lain, decided: decided.collect::<Result<_, SharedError>>()? })
 }
 
 /// A count that may be missing.
@@ -269,6 +270,7 @@ mod tests {
     use crate::decide::NoData;
     use crate::fleet::VariantSpec;
     use crate::observe::Observation;
+    use crate::publish::Published;
     use crate::publish::PublishedVariant;
 
     const NOW: Duration = Duration::from_secs(5000);
@@ -320,10 +322,16 @@ mod tests {
         decision.steps.iter().map(|it| (it.to_string(), it.reason.label())).collect()
     }
 
+    /// What is written of all that is decided.
+    fn written(published: &Published, bytes_max: usize) -> Result<String, SharedError> {
+        let decided = published.variants.values().filter_map(|variant| variant.decided.as_ref());
+        encode(at(0), NOW, published.generation, decided, bytes_max)
+    }
+
     #[test]
     fn what_is_read_shows_what_was_written() {
         let before = published(3);
-        let text = encode(at(0), NOW, &before, usize::MAX).unwrap();
+        let text = written(&before, usize::MAX).unwrap();
         let shared = decode(&text, receipt(Arrival::Prompt, 0)).unwrap();
         assert_eq!((shared.generation, shared.decided.len()), (12, 3));
         for (key, decided) in &shared.decided {
@@ -339,7 +347,7 @@ mod tests {
 
     #[test]
     fn an_age_never_depends_on_two_clocks_when_the_document_came_at_once() {
-        let text = encode(at(0), NOW, &published(1), usize::MAX).unwrap();
+        let text = written(&published(1), usize::MAX).unwrap();
         let age = |arrival, clock| {
             let receipt = receipt(arrival, clock);
             let shared = decode(&text, receipt).unwrap();
@@ -356,15 +364,15 @@ mod tests {
     #[test]
     fn what_is_too_large_loses_its_texts_first_and_is_then_refused() {
         let fleet = published(100);
-        let whole = encode(at(0), NOW, &fleet, usize::MAX).unwrap();
-        let short = encode(at(0), NOW, &fleet, whole.len() - 1).unwrap();
+        let whole = written(&fleet, usize::MAX).unwrap();
+        let short = written(&fleet, whole.len() - 1).unwrap();
         assert!(short.len() < whole.len());
         let shared = decode(&short, receipt(Arrival::Prompt, 0)).unwrap();
         let decided = shared.decided.values().next().unwrap();
         let because = decided.decision.because().unwrap();
         assert_eq!(because.to_string(), "bounds: 2 -> 3, decided by a");
         assert_eq!(because.reason.label(), "below_min");
-        let refused = encode(at(0), NOW, &fleet, short.len() - 1).unwrap_err().to_string();
+        let refused = written(&fleet, short.len() - 1).unwrap_err().to_string();
         assert!(refused.contains("100 variants"), "{refused}");
         // What docs/high-availability.md says of the size.
         let (whole, short) = (whole.len() / 100, short.len() / 100);
@@ -373,7 +381,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_as_a_whole() {
-        let good = encode(at(0), NOW, &published(2), usize::MAX).unwrap();
+        let good = written(&published(2), usize::MAX).unwrap();
         let bad = [
             "{}".to_owned(),
             "[".to_owned(),
