@@ -14,6 +14,7 @@ mod engine_args;
 mod fields;
 mod limit;
 mod optimize;
+mod pipeline;
 mod pools;
 mod queueing;
 mod rank;
@@ -77,6 +78,7 @@ const READERS: &[(&str, &str, Reader)] = &[
     ("wva", "optimizer_cost_aware", optimize::cost_aware_rule),
     ("wva", "optimizer_greedy", optimize::greedy),
     ("wva", "pipeline_v1", saturation::pipeline),
+    ("wva", "pipeline_v2", pipeline::decisions),
     ("wva", "queue_solver", queueing::solver),
     ("wva", "queueing_model_analyzer", queueing::analyzer),
     ("wva", "rescale_targets", optimize::shares),

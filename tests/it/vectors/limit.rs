@@ -113,16 +113,21 @@ fn want(row: &Value) -> Want {
     }
 }
 
+/// The accelerators of each kind that nodes have.
+pub(super) fn stock(nodes: &[Value]) -> BTreeMap<Accelerator, Gpus> {
+    let mut kinds: BTreeMap<Accelerator, Gpus> = BTreeMap::new();
+    for node in nodes {
+        let kind = kinds.entry(short_name(&text(node, "product_label"))).or_default();
+        *kind += Gpus::new(whole(&node["allocatable_gpus"]));
+    }
+    kinds
+}
+
 /// The limits of each limiter, in their order.
 fn limits(from: &Value, rows: &[Value]) -> Vec<Vec<Limit>> {
     if from["kind"] == "physical" {
-        let mut kinds: BTreeMap<Accelerator, Gpus> = BTreeMap::new();
-        for node in list(from, "nodes") {
-            let kind = kinds.entry(short_name(&text(node, "product_label"))).or_default();
-            *kind += Gpus::new(whole(&node["allocatable_gpus"]));
-        }
         let limited = |(kind, gpus)| (kind, Headroom::Limited(gpus));
-        let kinds = kinds.into_iter().map(limited).collect();
+        let kinds = stock(list(from, "nodes")).into_iter().map(limited).collect();
         return vec![vec![named(Scope::Cluster, Allowance::Kinds(kinds))]];
     }
     list(from, "quotas")
