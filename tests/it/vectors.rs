@@ -11,10 +11,13 @@
 
 mod ballot;
 mod engine_args;
+mod expanders;
 mod fields;
 mod limit;
 mod optimize;
+mod pipeline;
 mod pools;
+mod prices;
 mod queueing;
 mod rank;
 mod saturation;
@@ -52,6 +55,9 @@ const ORIGINALS: [&str; 3] = ["wva", "cluster-autoscaler", "seldon"];
 
 /// Each file that can be run, by folder and name without extension.
 const READERS: &[(&str, &str, Reader)] = &[
+    ("cluster-autoscaler", "node-price", prices::node),
+    ("cluster-autoscaler", "other-expanders", expanders::survivors),
+    ("cluster-autoscaler", "pod-price", prices::pod),
     ("cluster-autoscaler", "preferred-node", rank::preferred),
     ("cluster-autoscaler", "price-score", rank::scores),
     ("cluster-autoscaler", "price-score-gce", rank::scores),
@@ -77,6 +83,7 @@ const READERS: &[(&str, &str, Reader)] = &[
     ("wva", "optimizer_cost_aware", optimize::cost_aware_rule),
     ("wva", "optimizer_greedy", optimize::greedy),
     ("wva", "pipeline_v1", saturation::pipeline),
+    ("wva", "pipeline_v2", pipeline::decisions),
     ("wva", "queue_solver", queueing::solver),
     ("wva", "queueing_model_analyzer", queueing::analyzer),
     ("wva", "rescale_targets", optimize::shares),

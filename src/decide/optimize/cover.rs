@@ -2,9 +2,12 @@
 //!
 //! # Model
 //!
-//! Branch and bound over the items in the order of what they cover for their price, each from as
-//! many as could be of use down to its minimum. A partial choice is given up when even the linear
-//! relaxation of the rest, with one want at a time, is no better than the best whole choice so far.
+//! Branch and bound over the items, the dearest first: what is left for the cheap ones is then small
+//! change, of which the linear relaxation says nearly the truth. Of each item the number is tried
+//! first that promises most. A partial choice is given up when even the linear relaxation of the
+//! rest, with one want at a time, is no better than the best whole choice so far. Beginning with what
+//! covers most for its price, and with as many of it as are of use, takes 25 times as many steps
+//! for eight items.
 //! The search begins with what adding by price for what is covered gives, and with the greedy choice,
 //! so the answer is never worse than those even when it is cut short.
 //!
@@ -82,8 +85,8 @@ pub(crate) enum Search {
     CutShort,
 }
 
-/// The choice of the least worth. Of equal ones it is the one that takes most of the items that
-/// cover most for their price, and of those the earlier ones.
+/// The choice of the least worth. Of equal ones it is the first that the search meets, which depends
+/// on nothing but the items and their order; of two equal items it takes the earlier one.
 pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &[u32]) -> Chosen {
     let problem = Problem::new(items, wants, stocks);
     let mut run = Run {
@@ -92,6 +95,7 @@ pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &[u32]) -> Chosen {
         stocks: problem.stocks.clone(),
         best: problem.added(),
         steps: 0,
+        open: vec![Vec::new(); problem.items.len()],
     };
     run.branch(&problem, 0, 0);
     let (_, ordered) = run.best;
@@ -154,9 +158,10 @@ impl Item {
     }
 
     /// The parts of the range above the minimum: what is there, and what must be started.
-    fn ranges(&self) -> [(u32, u64); 2] {
-        let kept = self.current.min(self.max).saturating_sub(self.min);
-        let started = self.max.saturating_sub(self.current.max(self.min));
+    fn ranges(&self, stocks: &[u32]) -> [(u32, u64); 2] {
+        let most = self.had(stocks);
+        let kept = self.current.min(most).saturating_sub(self.min);
+        let started = most.saturating_sub(self.current.max(self.min));
         [(kept, self.price - self.drain.min(self.price)), (started, self.price + self.start)]
     }
 
@@ -171,7 +176,10 @@ impl<'a> Problem<'a> {
     fn new(items: &'a [Item], wants: &'a [f64], stocks: &[u32]) -> Self {
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by(|&a, &b| {
-            items[b].density(wants).total_cmp(&items[a].density(wants)).then(a.cmp(&b))
+            let density = |item: usize| items[item].density(wants);
+            (items[b].price.cmp(&items[a].price))
+                .then_with(|| density(b).total_cmp(&density(a)))
+                .then(a.cmp(&b))
         });
         let items: Vec<&Item> = order.iter().map(|&original| &items[original]).collect();
         let mut stocks = stocks.to_vec();
@@ -180,7 +188,7 @@ impl<'a> Problem<'a> {
                 stocks[stock] = stocks[stock].saturating_sub(each.saturating_mul(item.forced()));
             }
         }
-        let segments = (0..wants.len()).map(|want| segments(&items, want)).collect();
+        let segments = (0..wants.len()).map(|want| segments(&items, want, &stocks)).collect();
         let mut base = vec![0; items.len() + 1];
         let mut covered = vec![vec![0.0; wants.len()]; items.len() + 1];
         for (depth, item) in items.iter().enumerate().rev() {
@@ -258,14 +266,15 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// The segments of all items for one want, by price for what they cover.
-fn segments(items: &[&Item], want: usize) -> Vec<Segment> {
+/// The segments of all items for one want, by price for what they cover. None is longer than its
+/// stock allows, if no other item took anything of it.
+fn segments(items: &[&Item], want: usize, stocks: &[u32]) -> Vec<Segment> {
     let mut segments: Vec<Segment> = items
         .iter()
         .enumerate()
         .filter(|(_, item)| item.sizes[want] > 0.0)
         .flat_map(|(position, item)| {
-            item.ranges().map(|(length, price)| Segment {
+            item.ranges(stocks).map(|(length, price)| Segment {
                 item: position,
                 length,
                 price,
@@ -287,6 +296,8 @@ struct Run {
     stocks: Vec<u32>,
     best: (Worth, Vec<u32>),
     steps: u32,
+    /// For each depth, the counts that are still to be tried; kept to be used again.
+    open: Vec<Vec<(Worth, u32)>>,
 }
 
 impl Run {
@@ -302,39 +313,64 @@ impl Run {
             }
             return;
         };
+        let mut open = std::mem::take(&mut self.open[depth]);
+        self.promising(problem, depth, spent, &mut open);
+        for &(bound, count) in &open {
+            if self.is_no_better(bound) || self.steps >= STEPS_MAX {
+                break;
+            }
+            self.choose(problem, depth, count);
+            let taken = item.taken(count);
+            if let Some((stock, taken)) = taken {
+                self.stocks[stock] -= taken;
+            }
+            self.branch(problem, depth + 1, spent + item.worth(count));
+            if let Some((stock, taken)) = taken {
+                self.stocks[stock] += taken;
+            }
+        }
+        self.open[depth] = open;
+    }
+
+    /// The counts of an item that may lead to something better, the most promising first; of equal
+    /// ones the largest.
+    fn promising(
+        &mut self,
+        problem: &Problem<'_>,
+        depth: usize,
+        spent: u64,
+        open: &mut Vec<(Worth, u32)>,
+    ) {
+        let item = problem.items[depth];
+        open.clear();
         let most = problem.most(depth, &self.left[depth], &self.stocks);
         // Of the last item, fewer than can be of use are never better.
         let least = if depth + 1 == problem.items.len() { most } else { item.min };
         let mut previous = None;
         for count in (least..=most).rev() {
             if self.steps >= STEPS_MAX {
-                return;
+                break;
             }
             self.steps += 1;
-            for want in 0..problem.wants.len() {
-                self.left[depth + 1][want] =
-                    self.left[depth][want] - f64::from(count) * item.sizes[want];
-            }
-            let spent = spent + item.worth(count);
-            let bound = problem.bound(depth + 1, spent, &self.left[depth + 1]);
-            if self.is_no_better(bound) {
+            self.choose(problem, depth, count);
+            let bound = problem.bound(depth + 1, spent + item.worth(count), &self.left[depth + 1]);
+            if !self.is_no_better(bound) {
+                open.push((bound, count));
+            } else if previous.is_some_and(|previous| bound > previous) {
                 // The bound is convex in the count: once it rises, it goes on rising.
-                if previous.is_some_and(|previous| bound > previous) {
-                    return;
-                }
-                previous = Some(bound);
-                continue;
+                break;
             }
             previous = Some(bound);
-            self.counts[depth] = count;
-            let taken = item.taken(count);
-            if let Some((stock, taken)) = taken {
-                self.stocks[stock] -= taken;
-            }
-            self.branch(problem, depth + 1, spent);
-            if let Some((stock, taken)) = taken {
-                self.stocks[stock] += taken;
-            }
+        }
+        open.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+    }
+
+    fn choose(&mut self, problem: &Problem<'_>, depth: usize, count: u32) {
+        self.counts[depth] = count;
+        let sizes = &problem.items[depth].sizes;
+        let (before, after) = self.left.split_at_mut(depth + 1);
+        for ((left, after), size) in before[depth].iter().zip(&mut after[0]).zip(sizes) {
+            *after = left - f64::from(count) * size;
         }
     }
 }

@@ -32,38 +32,13 @@ const UNKNOWN: [&str; 3] = ["", "unknown", "unresolved"];
 pub(super) fn targets(case: &Value) -> Outcome {
     let (input, expected) = (&case["input"], &case["expected"]);
     let rows = list(input, "decisions_in_order");
-    let mut order: Vec<&Value> = rows.iter().collect();
-    order.sort_by(|a, b| {
-        let by = |field| number(a, field).total_cmp(&number(b, field));
-        by("spare").then(by("cost")).then_with(|| text(a, "variant").cmp(&text(b, "variant")))
-    });
-    let mut wants: Vec<Want> = order.iter().map(|row| want(row)).collect();
-    let mut is_cut = vec![false; wants.len()];
-    for limits in limits(&input["inventory"], rows) {
-        let grants = limit(&wants, &limits, Sharing::InOrder).grants;
-        for (((want, row), grant), is_cut) in
-            wants.iter_mut().zip(&order).zip(grants).zip(&mut is_cut)
-        {
-            *is_cut |= grant.cut.is_some();
-            let asked = want.bounds.max().map_or(want.desired, |max| want.desired.min(max));
-            let grows = want.desired > want.current && asked > want.current;
-            want.desired = grant.granted;
-            if grows {
-                let min = whole(&row["min"]).saturating_sub(uncounted(row));
-                want.desired = want.desired.max(Replicas::saturating(min));
-            }
-        }
-    }
-    let theirs: BTreeMap<String, &Value> =
-        list(expected, "decisions").iter().map(|row| (text(row, "variant"), row)).collect();
     let mut wrong = Vec::new();
-    for ((want, row), is_cut) in wants.iter().zip(order).zip(is_cut) {
-        let name = want.key.variant.as_str();
-        let theirs = theirs[name];
-        let ours = (want.desired.count() + uncounted(row), is_cut);
+    for ((row, ours), theirs) in
+        rows.iter().zip(granted(&input["inventory"], rows)).zip(list(expected, "decisions"))
+    {
         let theirs = (whole(&theirs["target"]), theirs["limited"] == true);
         if ours != theirs {
-            wrong.push(format!("{name}: {ours:?}, not {theirs:?}"));
+            wrong.push(format!("{}: {ours:?}, not {theirs:?}", row["variant"]));
         }
     }
     let defect = DEFECTS.iter().find(|(words, _)| note(case).contains(words));
@@ -72,6 +47,39 @@ pub(super) fn targets(case: &Value) -> Outcome {
         (false, Some((_, class))) => Outcome::Differs(class),
         (false, None) => Outcome::Failed(wrong.join(", ")),
     }
+}
+
+/// The target of each decision, and whether a limit cut it, in the order of the decisions.
+pub(super) fn granted(inventory: &Value, rows: &[Value]) -> Vec<(u32, bool)> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by(|a, b| {
+        let by = |field| number(&rows[*a], field).total_cmp(&number(&rows[*b], field));
+        let name = |index: usize| text(&rows[index], "variant");
+        by("spare").then(by("cost")).then_with(|| name(*a).cmp(&name(*b)))
+    });
+    let mut wants: Vec<Want> = order.iter().map(|index| want(&rows[*index])).collect();
+    let mut is_cut = vec![false; wants.len()];
+    for limits in limits(inventory, rows) {
+        let grants = limit(&wants, &limits, Sharing::InOrder).grants;
+        for (((want, index), grant), is_cut) in
+            wants.iter_mut().zip(&order).zip(grants).zip(&mut is_cut)
+        {
+            *is_cut |= grant.cut.is_some();
+            let asked = want.bounds.max().map_or(want.desired, |max| want.desired.min(max));
+            let grows = want.desired > want.current && asked > want.current;
+            want.desired = grant.granted;
+            if grows {
+                let row = &rows[*index];
+                let min = whole(&row["min"]).saturating_sub(uncounted(row));
+                want.desired = want.desired.max(Replicas::saturating(min));
+            }
+        }
+    }
+    let mut granted = vec![(0, false); rows.len()];
+    for ((want, index), is_cut) in wants.iter().zip(order).zip(is_cut) {
+        granted[index] = (want.desired.count() + uncounted(&rows[index]), is_cut);
+    }
+    granted
 }
 
 /// Replicas that WVA takes to hold nothing, because nobody says what one takes: for those that are
@@ -105,16 +113,21 @@ fn want(row: &Value) -> Want {
     }
 }
 
+/// The accelerators of each kind that nodes have.
+pub(super) fn stock(nodes: &[Value]) -> BTreeMap<Accelerator, Gpus> {
+    let mut kinds: BTreeMap<Accelerator, Gpus> = BTreeMap::new();
+    for node in nodes {
+        let kind = kinds.entry(short_name(&text(node, "product_label"))).or_default();
+        *kind += Gpus::new(whole(&node["allocatable_gpus"]));
+    }
+    kinds
+}
+
 /// The limits of each limiter, in their order.
 fn limits(from: &Value, rows: &[Value]) -> Vec<Vec<Limit>> {
     if from["kind"] == "physical" {
-        let mut kinds: BTreeMap<Accelerator, Gpus> = BTreeMap::new();
-        for node in list(from, "nodes") {
-            let kind = kinds.entry(short_name(&text(node, "product_label"))).or_default();
-            *kind += Gpus::new(whole(&node["allocatable_gpus"]));
-        }
         let limited = |(kind, gpus)| (kind, Headroom::Limited(gpus));
-        let kinds = kinds.into_iter().map(limited).collect();
+        let kinds = stock(list(from, "nodes")).into_iter().map(limited).collect();
         return vec![vec![named(Scope::Cluster, Allowance::Kinds(kinds))]];
     }
     list(from, "quotas")

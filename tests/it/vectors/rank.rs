@@ -12,11 +12,13 @@ use serde_json::Value;
 
 use super::Outcome;
 use super::fields::{list, text};
+use super::prices::pod_on_gce;
 
 /// Only `tanh` differs between libraries.
 const TOLERANCE: f64 = 1e-12;
 
-const NOT_A_QUANTITY: &str = "what is not finite, negative or zero where it divides is refused";
+pub(super) const NOT_A_QUANTITY: &str =
+    "what is not finite, negative or zero where it divides is refused";
 const EVERY_ACCELERATOR: &str = "every accelerator counts, not five names";
 const NEAR_TIE: &str = "scores that differ in the last digit are told apart by the order of adding";
 
@@ -64,6 +66,12 @@ pub(super) fn scores(case: &Value) -> Outcome {
     let (Some(preferred), Some(damper)) = (preferred, damper) else {
         return Outcome::Differs(NOT_A_QUANTITY);
     };
+    for (name, pod) in input["pod_requests"].as_object().into_iter().flatten() {
+        let price = ("price of a pod", pod_on_gce(pod), &input["pod_price_usd"][name]);
+        if let Outcome::Failed(why) = same(&[price]) {
+            return Outcome::Failed(why);
+        }
+    }
     let formula = Formula::cluster_autoscaler(preferred, damper);
     let mut ours: Vec<(&Value, f64)> = Vec::new();
     let mut refused = false;

@@ -50,25 +50,12 @@ fn one(
 ) -> Result<(), String> {
     let age = SignedDuration::from_secs(step["age_s"].as_i64().unwrap_or(0));
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24) - age;
-    let fleet = fleet(input, step);
-    let variants: Vec<VariantPace<'_>> = fleet
-        .iter()
-        .map(|(spec, counts, paces)| VariantPace {
-            spec,
-            current: Replicas::saturating(counts[0]),
-            pending: Replicas::saturating(counts[1]),
-            replicas: paces,
-        })
-        .collect();
     curves.forget(now);
     if step["op"] == "observe" {
-        observe(now, Rules::Wva, &variants, curves);
+        let fleet = fleet(input, step);
+        observe(now, Rules::Wva, &paces(&fleet), curves);
     } else {
-        let arrivals = Arrivals {
-            rate: RequestRate::new(number(step, "model_arrival_req_per_s")),
-            waiting: Requests::new(number(&step["scheduler_queue"], "queue_reqs")).unwrap(),
-        };
-        let ours = analyze(now, policy, &variants, arrivals, curves);
+        let ours = analyzed(now, policy, input, step, curves);
         same_analysis(&ours, &expected["result"])?;
     }
     list(expected, "state_after").iter().try_for_each(|state| {
@@ -76,6 +63,33 @@ fn one(
         let curve = curves.get(&key).ok_or_else(|| format!("{key} has no curve"))?;
         same_curve(curve, state).map_err(|why| format!("{key}: {why}"))
     })
+}
+
+/// The analysis of a model in one step.
+pub(super) fn analyzed(
+    now: Timestamp,
+    policy: &Policy,
+    named: &Value,
+    step: &Value,
+    curves: &mut Curves,
+) -> Analysis {
+    let arrivals = Arrivals {
+        rate: RequestRate::new(number(step, "model_arrival_req_per_s")),
+        waiting: Requests::new(number(&step["scheduler_queue"], "queue_reqs")).unwrap(),
+    };
+    analyze(now, policy, &paces(&fleet(named, step)), arrivals, curves)
+}
+
+fn paces(fleet: &[(VariantSpec, [u32; 2], Vec<ReplicaPace>)]) -> Vec<VariantPace<'_>> {
+    fleet
+        .iter()
+        .map(|(spec, counts, replicas)| VariantPace {
+            spec,
+            current: Replicas::saturating(counts[0]),
+            pending: Replicas::saturating(counts[1]),
+            replicas,
+        })
+        .collect()
 }
 
 /// The variants of a step by name, each with its counts and what its replicas show.

@@ -26,6 +26,8 @@ use super::Outcome;
 /// WVA adds in the order of a map, so the last digits of its sums move.
 const TOLERANCE: f64 = 1e-9;
 
+pub(super) const STRANGERS: &str = "replicas of an unknown variant say nothing of the model";
+
 /// `saturation_v2_replica`: replicas that are put to one analyzer one after the other.
 pub(super) fn replica(case: &Value) -> Outcome {
     let (input, expected) = (&case["input"], &case["expected"]);
@@ -53,36 +55,10 @@ pub(super) fn cycles(case: &Value) -> Outcome {
     for (index, cycle) in list(input, "cycles").iter().enumerate() {
         let now =
             Timestamp::UNIX_EPOCH + SignedDuration::from_secs(15 * i64::try_from(index).unwrap());
-        let states = list(cycle, "states");
-        let rows = list(cycle, "replicas");
-        let strangers =
-            rows.iter().any(|row| states.iter().all(|state| state["variant"] != row["variant"]));
-        if strangers {
-            return Outcome::Differs("replicas of an unknown variant say nothing of the model");
+        if has_strangers(cycle) {
+            return Outcome::Differs(STRANGERS);
         }
-        let identities: Vec<(VariantSpec, Vec<ReplicaLoad>)> = states
-            .iter()
-            .map(|state| {
-                let identity = rows_of(rows, state).next().unwrap_or(&Value::Null);
-                let mut spec = spec(input, &text(state, "variant"), identity);
-                spec.role = role(state);
-                (spec, rows_of(rows, state).map(load).collect())
-            })
-            .collect();
-        let variants: Vec<VariantLoad<'_>> = identities
-            .iter()
-            .zip(states)
-            .map(|((spec, loads), state)| {
-                let counts = [whole(&state["current"]), whole(&state["pending"])];
-                variant(spec, state, loads, counts)
-            })
-            .collect();
-        let queue = cycle.get("scheduler_queue").map(|queue| SchedulerQueue {
-            requests: requests(&queue["queue_reqs"]),
-            prompt: tokens_in(queue["queue_bytes"].as_u64().unwrap_or(0)),
-        });
-        let policy = policy(input);
-        let analysis = analyze(now, &policy, &model, &variants, queue, &mut knowledge);
+        let analysis = analyzed(now, &policy(input), input, cycle, &mut knowledge);
         let answers = std::iter::once(&expected[index])
             .chain(list(case, "alternatives").iter().map(|other| &other[index]));
         let compared: Vec<_> = answers.map(|expected| same_analysis(&analysis, expected)).collect();
@@ -92,6 +68,47 @@ pub(super) fn cycles(case: &Value) -> Outcome {
         }
     }
     Outcome::Passed
+}
+
+/// Whether some replica belongs to no variant of the model.
+pub(super) fn has_strangers(cycle: &Value) -> bool {
+    let states = list(cycle, "states");
+    let mut rows = list(cycle, "replicas").iter();
+    rows.any(|row| states.iter().all(|state| state["variant"] != row["variant"]))
+}
+
+/// The analysis of a model in one cycle.
+pub(super) fn analyzed(
+    now: Timestamp,
+    policy: &Policy,
+    named: &Value,
+    cycle: &Value,
+    knowledge: &mut Knowledge,
+) -> Analysis {
+    let states = list(cycle, "states");
+    let rows = list(cycle, "replicas");
+    let identities: Vec<(VariantSpec, Vec<ReplicaLoad>)> = states
+        .iter()
+        .map(|state| {
+            let identity = rows_of(rows, state).next().unwrap_or(&Value::Null);
+            let mut spec = spec(named, &text(state, "variant"), identity);
+            spec.role = role(state);
+            (spec, rows_of(rows, state).map(load).collect())
+        })
+        .collect();
+    let variants: Vec<VariantLoad<'_>> = identities
+        .iter()
+        .zip(states)
+        .map(|((spec, loads), state)| {
+            let counts = [whole(&state["current"]), whole(&state["pending"])];
+            variant(spec, state, loads, counts)
+        })
+        .collect();
+    let queue = cycle.get("scheduler_queue").map(|queue| SchedulerQueue {
+        requests: requests(&queue["queue_reqs"]),
+        prompt: tokens_in(queue["queue_bytes"].as_u64().unwrap_or(0)),
+    });
+    analyze(now, policy, &model(named), &variants, queue, knowledge)
 }
 
 fn rows_of<'a>(rows: &'a [Value], state: &'a Value) -> impl Iterator<Item = &'a Value> {
@@ -194,7 +211,7 @@ fn label(source: CapacitySource) -> &'static str {
     }
 }
 
-fn policy(input: &Value) -> Policy {
+pub(super) fn policy(input: &Value) -> Policy {
     let config = &input["config"];
     Policy {
         kv_threshold: fraction(&config["kv_threshold_frac"]).unwrap(),
@@ -207,7 +224,7 @@ fn policy(input: &Value) -> Policy {
     }
 }
 
-fn model(input: &Value) -> ModelKey {
+pub(super) fn model(input: &Value) -> ModelKey {
     ModelKey {
         namespace: Namespace::new(&text(input, "namespace")).unwrap(),
         model: ModelName::new(&text(input, "model")).unwrap(),
@@ -270,7 +287,7 @@ fn load(row: &Value) -> ReplicaLoad {
     }
 }
 
-fn knowledge(input: &Value) -> Knowledge {
+pub(super) fn knowledge(input: &Value) -> Knowledge {
     let mut knowledge = Knowledge::default();
     for record in list(input, "records") {
         let now = Timestamp::UNIX_EPOCH;

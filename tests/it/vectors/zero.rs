@@ -36,16 +36,7 @@ pub(super) fn enforcer(case: &Value) -> Outcome {
         return compare(expected, &unchanged, &json!({"to_zero": false, "queried": false}));
     }
     let (policy, retention) = policy(input);
-    let failed = input["request_count_query_fails"] == true;
-    let finished = Requests::new(input["request_count"].as_f64().unwrap_or_default());
-    let work = Work {
-        finished: finished.filter(|_| !failed),
-        on_replicas: None,
-        in_front: InFront::Unknown,
-        seen_for: Seconds::ZERO,
-        starting: Replicas::ZERO,
-    };
-    let settled = settle(Rules::Wva, policy, &work, &candidates);
+    let settled = settle(Rules::Wva, policy, &finished(input), &candidates);
     let mut targets = settled.targets.iter().map(|target| u64::from(target.count()));
     let ours: Vec<u64> = decisions
         .iter()
@@ -58,6 +49,29 @@ pub(super) fn enforcer(case: &Value) -> Outcome {
         answer["retention"] = json!(retention);
     }
     compare(expected, &ours, &answer)
+}
+
+/// The targets of the decisions of one model, and whether it goes to zero.
+pub(super) fn settled(model: &Value, policy: ZeroPolicy, decisions: &[Value]) -> (Vec<u32>, bool) {
+    let mut candidates: Vec<Candidate> =
+        decisions.iter().map(|decision| candidate(decision, model)).collect();
+    candidates.extend(undecided(model, &candidates));
+    let settled = settle(Rules::Wva, policy, &finished(model), &candidates);
+    let targets = settled.targets.iter().take(decisions.len()).map(|target| target.count());
+    (targets.collect(), matches!(settled.outcome, Settlement::ToZero(_)))
+}
+
+/// What WVA asks of a model's work: the requests that finished.
+fn finished(model: &Value) -> Work {
+    let failed = model["request_count_query_fails"] == true;
+    let finished = Requests::new(model["request_count"].as_f64().unwrap_or_default());
+    Work {
+        finished: finished.filter(|_| !failed),
+        on_replicas: None,
+        in_front: InFront::Unknown,
+        seen_for: Seconds::ZERO,
+        starting: Replicas::ZERO,
+    }
 }
 
 fn compare(expected: &Value, targets: &[u64], answer: &Value) -> Outcome {
