@@ -344,9 +344,9 @@ fn shown(spec: &VariantSpec, speed: f64, load: f64) -> Shown {
         let lengths = Lengths { input: tokens(800.0), output: tokens(200.0) };
         let shape = Shape::new(lengths).expect("an output");
         let model = queueing::Model::new(coefficients, shape, Room::default());
-        let share = load * (1.0 + 0.02 * f64::from(index));
+        let part = load * (1.0 + 0.02 * f64::from(index));
         let most = model.rate_max().expect("iterations take time").requests_per_second();
-        let arrivals = RequestRate::new(share * most).expect("a rate");
+        let arrivals = RequestRate::new(part * most).expect("a rate");
         let at = model.at(arrivals).expect("a rate in the domain");
         let resident = at.in_service.requests() * (800.0 + 100.0);
         let usage = Fraction::new((resident / kv_capacity.tokens()).min(1.0)).expect("a share");

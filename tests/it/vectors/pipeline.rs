@@ -227,7 +227,7 @@ fn compare(ours: &[Value], theirs: &[Value]) -> Result<(), String> {
 /// What is free of an inventory: what no replica of any variant holds.
 fn room(inventory: &Value, cases: &[Case<'_>]) -> Room {
     let mut stock = stock(list(inventory, "nodes"));
-    for candidate in cases.iter().flat_map(|case| case.candidates()) {
+    for candidate in cases.iter().flat_map(Case::candidates) {
         let Some(kind) = candidate.accelerator else { continue };
         let used = candidate.gpus.times(candidate.current);
         stock.entry(kind).and_modify(|free| *free = free.beyond(used));
