@@ -6,8 +6,8 @@ use serde_json::Value;
 /// Few enough that the fuzzer can write more.
 const LIMIT: usize = 8;
 
-/// The longest text of a failure; it is a line of the log.
-const DETAIL_MAX: usize = 400;
+/// The longest text of a failure, with the mark that it was cut; it is a line of the log.
+const DETAIL_MAX: usize = 403;
 
 type Labels = Vec<(Vec<u8>, Vec<u8>)>;
 
