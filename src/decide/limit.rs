@@ -238,12 +238,14 @@ struct State<'a> {
     allowed: Vec<Replicas>,
     cuts: Vec<Option<Cut>>,
     shadows: Vec<Option<Shadow>>,
+    /// In the order of their keys.
     models: Vec<Share>,
     /// The model of each want.
     model_of: Vec<usize>,
 }
 
 /// What a model has of what it wants.
+#[derive(Clone)]
 struct Share {
     priority: Priority,
     has: f64,
@@ -253,20 +255,17 @@ struct Share {
 impl<'a> State<'a> {
     fn new(wants: &'a [Want], limits: &'a [Limit]) -> Self {
         let mut ledger = Ledger::new(limits);
-        wants.iter().for_each(|want| ledger.hold(want, want.current));
+        for want in wants {
+            ledger.hold(want, want.current);
+        }
         let used = ledger.into_used();
         let keys: BTreeSet<&ModelKey> = wants.iter().map(|want| &want.model).collect();
         let keys: Vec<&ModelKey> = keys.into_iter().collect();
         let model_of: Vec<usize> =
             wants.iter().map(|want| keys.binary_search(&&want.model).unwrap_or_default()).collect();
-        let mut models: Vec<Share> = keys
-            .into_iter()
-            .map(|key| Share {
-                priority: Priority { class: 0, weight: Weight::ZERO },
-                has: 0.0,
-                wants: 0.0,
-            })
-            .collect();
+        let nothing =
+            Share { priority: Priority { class: 0, weight: Weight::ZERO }, has: 0.0, wants: 0.0 };
+        let mut models = vec![nothing; keys.len()];
         let granted: Vec<Replicas> =
             wants.iter().map(|want| want.current.min(want.wanted())).collect();
         for ((want, granted), &model) in wants.iter().zip(&granted).zip(&model_of) {

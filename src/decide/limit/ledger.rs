@@ -30,7 +30,9 @@ pub struct Ledger<'a> {
 #[must_use]
 pub fn room(wants: &[Want], limits: &[Limit]) -> Option<Room> {
     let mut ledger = Ledger::new(limits);
-    wants.iter().for_each(|want| ledger.hold(want, want.current));
+    for want in wants {
+        ledger.hold(want, want.current);
+    }
     ledger.room(wants)
 }
 

@@ -51,7 +51,6 @@ pub(super) fn replica(case: &Value) -> Outcome {
 pub(super) fn cycles(case: &Value) -> Outcome {
     let (input, expected) = (&case["input"], &case["expected"]);
     let mut knowledge = knowledge(input);
-    let model = model(input);
     for (index, cycle) in list(input, "cycles").iter().enumerate() {
         let now =
             Timestamp::UNIX_EPOCH + SignedDuration::from_secs(15 * i64::try_from(index).unwrap());
