@@ -27,6 +27,8 @@
 
 mod explain;
 mod inventory;
+mod ledger;
+mod turns;
 
 #[cfg(test)]
 mod tests;
@@ -34,11 +36,14 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::decide::optimize::{Headroom, Room};
+use crate::decide::limit::ledger::Used;
+use crate::decide::limit::turns::Turns;
+use crate::decide::optimize::Headroom;
 use crate::fleet::{Accelerator, Bounds, ModelKey, Namespace, VariantKey};
 use crate::units::{Amount, CostPerHour, Gpus, Replicas, Seconds, Weight};
 
 pub use crate::decide::limit::inventory::{NodeStock, inventory, normalised};
+pub use crate::decide::limit::ledger::{Ledger, room};
 
 /// The name of a limit, as an explanation shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -213,51 +218,15 @@ pub struct Grants {
 pub fn limit(wants: &[Want], limits: &[Limit], sharing: Sharing) -> Grants {
     let mut state = State::new(wants, limits);
     state.raise_to_minima();
-    while let Some(at) = state.next(sharing) {
+    let mut turns = Turns::new(&state, sharing);
+    while let Some((line, at)) = turns.next(&state) {
         match state.refusal(at) {
             None => state.give(at),
             Some((limit, why)) => state.cut(at, limit, why),
         }
+        turns.stand(&state, line);
     }
     state.grants()
-}
-
-/// What is free for variants that may still grow, as the optimizer counts it: `None` when no limit
-/// counts accelerators.
-#[must_use]
-pub fn room(wants: &[Want], limits: &[Limit]) -> Option<Room> {
-    let counts = |limit: &&Limit| !matches!(limit.source.allowance(), Some(Allowance::Budget(_)));
-    limits.iter().find(counts)?;
-    let state = State::new(wants, limits);
-    let mut room = Room::default();
-    let kinds: BTreeSet<(&Namespace, &Accelerator)> = wants
-        .iter()
-        .filter_map(|want| Some((&want.key.namespace, want.accelerator.as_ref()?)))
-        .collect();
-    for (namespace, kind) in kinds {
-        let free = |scope: &Scope| {
-            let counted = state.limits.iter().zip(&state.used);
-            counted
-                .filter(|(limit, _)| limit.scope == *scope)
-                .map(|(limit, used)| limit.free(kind, used))
-                .min()
-        };
-        let cluster = free(&Scope::Cluster).unwrap_or(Headroom::Unlimited);
-        room.cluster.insert(kind.clone(), cluster);
-        if let Some(own) = free(&Scope::Namespace(namespace.clone())) {
-            let list = room.namespaces.entry(namespace.clone()).or_default();
-            list.insert(kind.clone(), own);
-        }
-    }
-    Some(room)
-}
-
-/// What counts against one limit.
-#[derive(Clone, Debug, Default)]
-struct Used {
-    kinds: BTreeMap<Accelerator, Gpus>,
-    total: Gpus,
-    cost: CostPerHour,
 }
 
 /// Giving out, under way.
@@ -269,14 +238,15 @@ struct State<'a> {
     allowed: Vec<Replicas>,
     cuts: Vec<Option<Cut>>,
     shadows: Vec<Option<Shadow>>,
-    models: Vec<Share<'a>>,
+    /// In the order of their keys.
+    models: Vec<Share>,
     /// The model of each want.
     model_of: Vec<usize>,
 }
 
 /// What a model has of what it wants.
-struct Share<'a> {
-    key: &'a ModelKey,
+#[derive(Clone)]
+struct Share {
     priority: Priority,
     has: f64,
     wants: f64,
@@ -284,27 +254,18 @@ struct Share<'a> {
 
 impl<'a> State<'a> {
     fn new(wants: &'a [Want], limits: &'a [Limit]) -> Self {
-        let mut used = vec![Used::default(); limits.len()];
+        let mut ledger = Ledger::new(limits);
         for want in wants {
-            for (limit, used) in limits.iter().zip(&mut used) {
-                if limit.counts(want) {
-                    used.add(limit, want, want.current);
-                }
-            }
+            ledger.hold(want, want.current);
         }
+        let used = ledger.into_used();
         let keys: BTreeSet<&ModelKey> = wants.iter().map(|want| &want.model).collect();
         let keys: Vec<&ModelKey> = keys.into_iter().collect();
         let model_of: Vec<usize> =
             wants.iter().map(|want| keys.binary_search(&&want.model).unwrap_or_default()).collect();
-        let mut models: Vec<Share<'a>> = keys
-            .into_iter()
-            .map(|key| Share {
-                key,
-                priority: Priority { class: 0, weight: Weight::ZERO },
-                has: 0.0,
-                wants: 0.0,
-            })
-            .collect();
+        let nothing =
+            Share { priority: Priority { class: 0, weight: Weight::ZERO }, has: 0.0, wants: 0.0 };
+        let mut models = vec![nothing; keys.len()];
         let granted: Vec<Replicas> =
             wants.iter().map(|want| want.current.min(want.wanted())).collect();
         for ((want, granted), &model) in wants.iter().zip(&granted).zip(&model_of) {
@@ -342,20 +303,9 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whose turn it is; `None` when nobody lacks anything that is to be had.
-    fn next(&self, sharing: Sharing) -> Option<usize> {
-        let lacking = (0..self.wants.len())
-            .filter(|&at| self.cuts[at].is_none() && self.granted[at] < self.wants[at].wanted());
-        match sharing {
-            Sharing::InOrder => lacking.min(),
-            Sharing::MaxMin => lacking.min_by(|&a, &b| {
-                let (one, other) = (&self.models[self.model_of[a]], &self.models[self.model_of[b]]);
-                (other.priority.class.cmp(&one.priority.class))
-                    .then(one.level().total_cmp(&other.level()))
-                    .then_with(|| one.key.cmp(other.key))
-                    .then(a.cmp(&b))
-            }),
-        }
+    /// Whether a variant wants more than it has, and nothing has refused it yet.
+    fn lacks(&self, at: usize) -> bool {
+        self.cuts[at].is_none() && self.granted[at] < self.wants[at].wanted()
     }
 
     /// Which limit refuses one replica more, and why; of several, the first.
@@ -429,7 +379,7 @@ impl Want {
     }
 }
 
-impl Share<'_> {
+impl Share {
     /// How much a model has of what it wants, by its weight. Without a weight it comes last.
     fn level(&self) -> f64 {
         let wants = self.wants * self.priority.weight.weight();
@@ -532,16 +482,5 @@ impl Limit {
                 short(Some(kind), self.free(kind, used))
             }
         }
-    }
-}
-
-impl Used {
-    fn add(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
-        let gpus = want.gpus.times(replicas);
-        if let Some(kind) = limit.kind(want) {
-            *self.kinds.entry(kind.clone()).or_default() += gpus;
-        }
-        self.total += gpus;
-        self.cost += want.cost.times(replicas);
     }
 }

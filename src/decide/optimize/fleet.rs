@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::limit::{Grants, Limit, Priority, Sharing, Want, limit, room};
+use crate::decide::limit::{Grants, Ledger, Limit, Priority, Sharing, Want, limit};
 use crate::decide::optimize::{Consent, Model, Plan, Policy, least_cost};
 use crate::fleet::VariantKey;
 use crate::units::{Amount, Replicas};
@@ -64,26 +64,22 @@ pub fn least_cost_of_all(
     });
     // What is held so far: of everybody what was granted, so that what a model does not use in the
     // end is there for the next.
-    let mut held: Vec<Vec<Want>> = contenders
-        .iter()
-        .zip(&plans)
-        .map(|(contender, plan)| {
-            let mut rows = wants(contender, plan);
-            for row in &mut rows {
-                let granted = given.get(&row.key).copied().unwrap_or(row.current);
-                row.current = row.current.max(granted);
-            }
-            rows
-        })
-        .collect();
+    let granted = |row: &Want| row.current.max(given.get(&row.key).copied().unwrap_or_default());
+    let mut ledger = Ledger::new(limits);
+    for row in rows(&plans) {
+        ledger.hold(&row, granted(&row));
+    }
     for position in again {
         let turn = &contenders[position];
-        held[position] = wants(turn, &plans[position]);
-        let free = room(&held.concat(), limits);
-        plans[position] = least_cost(&turn.model, free.as_ref(), policy, check);
-        held[position] = wants(turn, &plans[position]);
-        for row in &mut held[position] {
-            row.current = row.current.max(row.desired);
+        let own = wants(turn, &plans[position]);
+        for row in &own {
+            ledger.release(row, granted(row));
+            ledger.hold(row, row.current);
+        }
+        plans[position] = least_cost(&turn.model, ledger.room(&own).as_ref(), policy, check);
+        for row in wants(turn, &plans[position]) {
+            ledger.release(&row, row.current);
+            ledger.hold(&row, row.current.max(row.desired));
         }
     }
     let grants = limit(&rows(&plans), limits, Sharing::MaxMin);

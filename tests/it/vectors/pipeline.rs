@@ -1,5 +1,5 @@
 //! Reader of WVA's whole V2 decision: analyzers, ballot, optimizer and the rule of zero, over
-//! cycles.
+//! cycles; and what follows the analysis in its V1 decision, the rule of zero and the limiter.
 //!
 //! The parts are the library's, each by WVA's rules and with WVA's defects kept. What is put
 //! together here as WVA does it: which analyzers vote, that each brings its own thresholds, what is
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use super::fields::{list, note, number, text, whole};
-use super::limit::stock;
+use super::limit::{granted, stock};
 use super::tokens::{STRANGERS, close, has_strangers, knowledge, model, policy};
 use super::zero::settled;
 
@@ -79,6 +79,39 @@ pub(super) fn decisions(case: &Value) -> Outcome {
         }
     }
     Outcome::Passed
+}
+
+/// What becomes of the targets of the analysis: one for each decision, and whether a limit cut it.
+pub(super) fn enforced_and_limited(input: &Value, expected: &Value) -> Vec<(u32, bool)> {
+    let mut rows: Vec<Value> = list(expected, "decisions").to_vec();
+    let policy = zero_policy(input);
+    for model in list(input, "models") {
+        let is_its =
+            |row: &Value| row["model"] == model["model"] && row["namespace"] == model["namespace"];
+        let mut its: Vec<&mut Value> = rows.iter_mut().filter(|row| is_its(row)).collect();
+        for row in &mut its {
+            let state = list(model, "states").iter().find(|it| it["variant"] == row["variant"]);
+            row["target"] = row["target_before_limiter"].clone();
+            for bound in ["min", "max"] {
+                row[bound] = state.map_or(Value::Null, |state| state[bound].clone());
+            }
+        }
+        let decided: Vec<Value> = its.iter().map(|row| (**row).clone()).collect();
+        for (row, target) in its.into_iter().zip(settled(model, policy, &decided).0) {
+            row["target"] = Value::from(target);
+        }
+    }
+    match input.get("limiter_inventory") {
+        Some(inventory) => granted(inventory, &rows),
+        None => rows.iter().map(|row| (whole(&row["target"]), false)).collect(),
+    }
+}
+
+fn zero_policy(input: &Value) -> ZeroPolicy {
+    match &input["scale_to_zero"] {
+        Value::Bool(true) => ZeroPolicy::AfterIdle(Seconds::literal(600)),
+        _ => ZeroPolicy::KeepOne,
+    }
 }
 
 /// The analyzers of a case: tokens always, and the others that are asked for.
@@ -149,9 +182,7 @@ fn same_targets(
 ) -> Result<(), String> {
     let models: Vec<Model<'_>> = cases.iter().filter_map(|case| case.model(entries)).collect();
     let plans = plans(input, cases, &models);
-    let idle = Seconds::literal(600);
-    let to_zero = input["scale_to_zero"] == true;
-    let policy = if to_zero { ZeroPolicy::AfterIdle(idle) } else { ZeroPolicy::KeepOne };
+    let policy = zero_policy(input);
     let mut ours: Vec<Value> = Vec::new();
     let mut zeroed: Vec<String> = Vec::new();
     for case in cases {

@@ -12,14 +12,12 @@ use plimsoll::analyze::saturation::{
     analyze, targets,
 };
 use plimsoll::decide::Reason;
-use plimsoll::decide::zero::ZeroPolicy;
 use plimsoll::fleet::{Bounds, Namespace, ReplicaKey, ReplicaName, VariantKey, VariantName};
-use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
+use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests};
 use serde_json::Value;
 
 use super::Outcome;
-use super::limit::granted;
-use super::zero::settled;
+use super::pipeline::enforced_and_limited;
 
 /// WVA adds in the order of a map, so the last digits of its sums move.
 const TOLERANCE: f64 = 1e-9;
@@ -157,34 +155,6 @@ pub(super) fn pipeline(case: &Value) -> Outcome {
     match wrong {
         None => Outcome::Passed,
         Some((ours, theirs)) => Outcome::Failed(format!("{ours:?}, not {theirs}")),
-    }
-}
-
-/// What becomes of the targets of the analysis: one for each decision, and whether a limit cut it.
-fn enforced_and_limited(input: &Value, expected: &Value) -> Vec<(u32, bool)> {
-    let mut rows: Vec<Value> = list(expected, "decisions").to_vec();
-    let idle = Seconds::literal(600);
-    let scales_to_zero = input["scale_to_zero"] == true;
-    let policy = if scales_to_zero { ZeroPolicy::AfterIdle(idle) } else { ZeroPolicy::KeepOne };
-    for model in list(input, "models") {
-        let is_its =
-            |row: &Value| row["model"] == model["model"] && row["namespace"] == model["namespace"];
-        let mut its: Vec<&mut Value> = rows.iter_mut().filter(|row| is_its(row)).collect();
-        for row in &mut its {
-            let state = list(model, "states").iter().find(|it| it["variant"] == row["variant"]);
-            row["target"] = row["target_before_limiter"].clone();
-            for bound in ["min", "max"] {
-                row[bound] = state.map_or(Value::Null, |state| state[bound].clone());
-            }
-        }
-        let decided: Vec<Value> = its.iter().map(|row| (**row).clone()).collect();
-        for (row, target) in its.into_iter().zip(settled(model, policy, &decided).0) {
-            row["target"] = Value::from(target);
-        }
-    }
-    match input.get("limiter_inventory") {
-        Some(inventory) => granted(inventory, &rows),
-        None => rows.iter().map(|row| (whole(&row["target"]), false)).collect(),
     }
 }
 

@@ -1,0 +1,122 @@
+//! What is held of each limit, and what that leaves.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::decide::limit::{Allowance, Limit, Scope, Want};
+use crate::decide::optimize::{Headroom, Room};
+use crate::fleet::{Accelerator, Namespace};
+use crate::units::{CostPerHour, Gpus, Replicas};
+
+/// What counts against one limit.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Used {
+    pub(super) kinds: BTreeMap<Accelerator, Gpus>,
+    pub(super) total: Gpus,
+    pub(super) cost: CostPerHour,
+}
+
+/// The accelerators that are held, by limit.
+///
+/// To plan many models one after the other, what one of them holds is taken out and put back, and
+/// all others are not counted anew.
+#[derive(Clone, Debug)]
+pub struct Ledger<'a> {
+    limits: &'a [Limit],
+    used: Vec<Used>,
+}
+
+/// What is free for variants that may still grow, as the optimizer counts it: `None` when no limit
+/// counts accelerators.
+#[must_use]
+pub fn room(wants: &[Want], limits: &[Limit]) -> Option<Room> {
+    let mut ledger = Ledger::new(limits);
+    for want in wants {
+        ledger.hold(want, want.current);
+    }
+    ledger.room(wants)
+}
+
+// === impl Ledger ===
+
+impl<'a> Ledger<'a> {
+    /// Nothing is held.
+    #[must_use]
+    pub fn new(limits: &'a [Limit]) -> Self {
+        Self { limits, used: vec![Used::default(); limits.len()] }
+    }
+
+    /// So many replicas of a variant hold accelerators.
+    pub fn hold(&mut self, want: &Want, replicas: Replicas) {
+        for (limit, used) in self.limits.iter().zip(&mut self.used) {
+            if limit.counts(want) {
+                used.add(limit, want, replicas);
+            }
+        }
+    }
+
+    /// So many replicas of a variant, which held accelerators, do not.
+    pub fn release(&mut self, want: &Want, replicas: Replicas) {
+        for (limit, used) in self.limits.iter().zip(&mut self.used) {
+            if limit.counts(want) {
+                used.remove(limit, want, replicas);
+            }
+        }
+    }
+
+    /// What is free for these variants, in the kinds that they run on: `None` when no limit counts
+    /// accelerators.
+    #[must_use]
+    pub fn room(&self, wants: &[Want]) -> Option<Room> {
+        let counts =
+            |limit: &&Limit| !matches!(limit.source.allowance(), Some(Allowance::Budget(_)));
+        self.limits.iter().find(counts)?;
+        let mut room = Room::default();
+        let kinds: BTreeSet<(&Namespace, &Accelerator)> = wants
+            .iter()
+            .filter_map(|want| Some((&want.key.namespace, want.accelerator.as_ref()?)))
+            .collect();
+        for (namespace, kind) in kinds {
+            let free = |scope: &Scope| {
+                let counted = self.limits.iter().zip(&self.used);
+                counted
+                    .filter(|(limit, _)| limit.scope == *scope)
+                    .map(|(limit, used)| limit.free(kind, used))
+                    .min()
+            };
+            let cluster = free(&Scope::Cluster).unwrap_or(Headroom::Unlimited);
+            room.cluster.insert(kind.clone(), cluster);
+            if let Some(own) = free(&Scope::Namespace(namespace.clone())) {
+                let list = room.namespaces.entry(namespace.clone()).or_default();
+                list.insert(kind.clone(), own);
+            }
+        }
+        Some(room)
+    }
+
+    /// What counts against each limit.
+    pub(super) fn into_used(self) -> Vec<Used> {
+        self.used
+    }
+}
+
+// === impl Used ===
+
+impl Used {
+    pub(super) fn add(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
+        let gpus = want.gpus.times(replicas);
+        if let Some(kind) = limit.kind(want) {
+            *self.kinds.entry(kind.clone()).or_default() += gpus;
+        }
+        self.total += gpus;
+        self.cost += want.cost.times(replicas);
+    }
+
+    /// Takes out what was added. Costs stay: sums of them are not exact, and no room depends on them.
+    fn remove(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
+        let gpus = want.gpus.times(replicas);
+        if let Some(used) = limit.kind(want).and_then(|kind| self.kinds.get_mut(kind)) {
+            *used = used.beyond(gpus);
+        }
+        self.total = self.total.beyond(gpus);
+    }
+}
