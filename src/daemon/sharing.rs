@@ -230,7 +230,9 @@ impl Sharing {
     fn keep_back(&mut self, shown: &mut Published) {
         for (key, variant) in &mut shown.variants {
             let Some(new) = &variant.decided else {
-                variant.decided = self.committed.get(key).cloned();
+                if let Some(known) = self.committed.get(key) {
+                    (variant.decided, variant.undecided) = (Some(known.clone()), None);
+                }
                 continue;
             };
             match self.committed.get_mut(key) {

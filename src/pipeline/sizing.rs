@@ -8,7 +8,7 @@
 //! Replicas that do not become ready in twice the time that starts are given are *stuck*: they are
 //! counted neither as supply nor as coming, and stay on top of what the plan asks for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -114,7 +114,7 @@ impl Pipeline {
         let Some(policy) = self.policy.sizing.clone() else { return BTreeMap::new() };
         let mut asked = BTreeMap::new();
         let mut learned = std::mem::take(&mut self.learned);
-        learned.forget(now, |variant| self.in_force.contains_key(variant));
+        learned.forget(now, groups);
         let moment = Moment { now, window: self.policy.window };
         for groups in groups.chunk_by(|a, b| a.model == b.model) {
             let Some(first) = groups.first() else { continue };
@@ -151,10 +151,14 @@ impl Pipeline {
 
 impl Learned {
     /// Forgets what is of no use any more, and variants that are gone.
-    pub(crate) fn forget(&mut self, now: Timestamp, exists: impl Fn(&VariantKey) -> bool) {
+    pub(crate) fn forget(&mut self, now: Timestamp, groups: &[Group<'_>]) {
         self.tokens.forget(now);
         self.curves.forget(now);
-        self.tuners.retain(|variant, _| exists(variant));
+        let models: BTreeSet<&ModelKey> = groups.iter().map(|group| &group.model).collect();
+        self.informed.retain(|(model, _), _| models.contains(model));
+        let members = groups.iter().flat_map(|group| &group.members);
+        let variants: BTreeSet<&VariantKey> = members.map(|member| &member.spec.key).collect();
+        self.tuners.retain(|variant, _| variants.contains(variant));
     }
 
     /// What is asked for each variant of one model; nothing while no analyzer has anything to say.
