@@ -78,7 +78,19 @@ impl Stage {
         let prometheus = Process(prometheus);
         let address = said(log, "msg=\"Listening on\" component=web address=").await;
         let url = format!("http://{address}/api/v1");
-        Self { demo, _prometheus: prometheus, client: reqwest::Client::new(), url, _folder: folder }
+        let client = reqwest::Client::new();
+        let stage = Self { demo, _prometheus: prometheus, client, url, _folder: folder };
+        stage.until(async |stage| stage.unready(&address).await).await;
+        stage
+    }
+
+    /// What keeps Prometheus from answering: it listens before it can.
+    async fn unready(&self, address: &str) -> Vec<String> {
+        match self.client.get(format!("http://{address}/-/ready")).send().await {
+            Ok(answer) if answer.status().is_success() => Vec::new(),
+            Ok(answer) => vec![format!("Prometheus is ready: {}", answer.status())],
+            Err(error) => vec![format!("Prometheus is ready: {error}")],
+        }
     }
 
     /// Kills the demo.
