@@ -223,6 +223,8 @@ pub struct Reading {
     pub http: HttpReading,
     /// Requests that admission control has turned away since the process started.
     pub rejected: Option<Requests>,
+    /// What the page says of `LoRA` adapters; `None` where it says nothing.
+    pub lora: Option<Box<engine::lora::LoraPage>>,
     /// One entry for each data-parallel rank, in order of rank; a single engine has rank 0.
     pub ranks: Vec<RankReading>,
 }

@@ -36,6 +36,7 @@ use jiff::Timestamp;
 use crate::fleet::ModelName;
 use crate::observe::engine::draft::RankDraft;
 use crate::observe::engine::family::{COMMON, Family, Part, Place, Signal, bare, prefix, series};
+use crate::observe::engine::lora::LoraSample;
 use crate::observe::engine::number::{cumulative, timestamp};
 use crate::observe::{HttpReading, Reading};
 use crate::units::Requests;
@@ -216,6 +217,8 @@ pub struct Reader<'p> {
     started: Started,
     http: [Option<f64>; 3],
     rejected: Option<f64>,
+    /// The newest series about adapters.
+    lora: Vec<LoraSample<'p>>,
     /// Series that were added to a sum, since adding one twice would count it twice.
     added: BTreeSet<(&'static str, Vec<Label<'p>>)>,
     /// In order of rank.
@@ -277,6 +280,10 @@ impl<'p> Reader<'p> {
             Signal::Started => self.take_started(value),
             Signal::Http => self.take_http(series.family, labels, value),
             Signal::Rejected => self.take_rejected(series.family, labels, value),
+            Signal::Lora => {
+                LoraSample::add_to(&mut self.lora, labels, value);
+                Ok(())
+            }
             Signal::CacheConfig
             | Signal::SleepState
             | Signal::WaitingByReason
@@ -302,7 +309,7 @@ impl<'p> Reader<'p> {
     ///
     /// No known engine wrote the page, or a histogram on it is incomplete.
     pub fn finish(self) -> Result<Reading, Unreadable> {
-        let Self { engine, prefixes, models, started, http, rejected, ranks, .. } = self;
+        let Self { engine, prefixes, models, started, http, rejected, lora, ranks, .. } = self;
         let Some(engine) = engine else {
             return Err(Unreadable::UnknownEngine { prefixes: telling(prefixes) });
         };
@@ -329,6 +336,7 @@ impl<'p> Reader<'p> {
             models,
             http: HttpReading { success, client_error, server_error },
             rejected: rejected.and_then(Requests::new),
+            lora: LoraSample::together(&lora).map(Box::new),
             ranks,
         })
     }

@@ -616,7 +616,7 @@ fn a_wanted_family_with_too_many_label_values_is_an_error_and_not_memory() {
 #[test]
 fn a_hundred_megabytes_of_unwanted_lines_are_read_past() {
     let adapters = "adapter-of-a-customer,".repeat(50);
-    let line = format!("vllm:lora_requests_info{{running=\"{adapters}\"}} 1.795e+09\n");
+    let line = format!("vllm:request_prompt_tokens_info{{text=\"{adapters}\"}} 1.795e+09\n");
     let other = "some_other_family_total{a=\"b\"} 1\n";
     let mut page = String::with_capacity(100_000_000 + BASE.len());
     while page.len() < 100_000_000 {

@@ -12,6 +12,7 @@ use flate2::read::GzDecoder;
 use plimsoll::collect::exposition::read;
 use plimsoll::fleet::ModelName;
 use plimsoll::observe::engine::Engine;
+use plimsoll::observe::engine::lora::Slots;
 use plimsoll::observe::histogram::Histogram;
 use plimsoll::observe::{FinishedReading, HttpReading, RankReading, Reading};
 use plimsoll::units::{Fraction, Requests, Tokens};
@@ -276,6 +277,11 @@ fn a_saturated_server_and_one_over_its_adapter_budget_show_their_queues() {
     assert_eq!(deferred.ranks[0].waiting_capacity, requests(21.0));
     assert_eq!(deferred.ranks[0].waiting_deferred, requests(5.0));
     assert_eq!(deferred.models.len(), 1, "adapters are no models");
+    let lora = deferred.lora.unwrap();
+    let names: Vec<&str> = lora.running.iter().map(ModelName::as_str).collect();
+    assert_eq!(names, ["ad1", "ad2"], "the newest of nine series counts");
+    assert_eq!((lora.waiting, lora.slots), (lora.running, Slots::new(2)));
+    assert_eq!(saturated.lora, None);
 }
 
 #[test]

@@ -92,6 +92,7 @@ pub(crate) fn page(kv: Option<f64>, waiting: Option<f64>) -> Reading {
         models: vec![ModelName::new("m").unwrap()],
         http: HttpReading::default(),
         rejected: None,
+        lora: None,
         ranks: vec![RankReading {
             running: Requests::new(1.0),
             waiting: waiting.and_then(Requests::new),

@@ -51,6 +51,7 @@ fn reading(model: ModelName) -> Reading {
         models: vec![model],
         http: HttpReading::default(),
         rejected: None,
+        lora: None,
         ranks: vec![RankReading::default()],
     }
 }

@@ -49,6 +49,8 @@ pub(super) enum Signal {
     Http,
     /// Requests that admission control turned away, by reason.
     Rejected,
+    /// Labels with the adapters that have requests; the value says when.
+    Lora,
     /// Labels with the size of the KV cache.
     CacheConfig,
     /// Sleep states, one of them 1.

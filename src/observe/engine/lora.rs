@@ -14,17 +14,20 @@
 //! # What it does not say
 //!
 //! An adapter is listed while it has requests, so one that is loaded and idle is not seen. vLLM 0.32
-//! lists all adapters with requests under both labels, so an adapter that is listed as waiting may
-//! well be running: what waits for a slot is known from `num_requests_waiting_by_reason`. With
+//! gives both labels the same adapters, those that run, so an adapter that waits for a slot is on
+//! neither list: that some do is known from `num_requests_waiting_by_reason`. With
 //! several API servers the values of all are added up to an instant that has not come, and cannot be
 //! taken apart.
 
+use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::fleet::ModelName;
+use crate::observe::engine::Label;
 use crate::observe::engine::number::timestamp;
 use crate::units::Seconds;
 
@@ -35,17 +38,33 @@ const SKEW_MAX: SignedDuration = SignedDuration::from_secs(300);
 /// is rarely above 1024; what is beyond that says nothing new.
 const ADAPTERS_MAX: usize = 4096;
 
-/// One series of the gauge: its labels as they are, and its value.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LoraSample<'p> {
+/// One series of the gauge: its labels as they are, and its value. A label that is empty may be
+/// missing, because a Prometheus drops it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct LoraSample<'p> {
     /// `max_lora`.
-    pub slots: &'p str,
+    slots: Cow<'p, [u8]>,
     /// `running_lora_adapters`.
-    pub running: &'p str,
+    running: Cow<'p, [u8]>,
     /// `waiting_lora_adapters`.
-    pub waiting: &'p str,
+    waiting: Cow<'p, [u8]>,
     /// The value.
+    value: f64,
+}
+
+/// The newest series of a page. Those of one and the same value are put together, because nothing
+/// says which of them came last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoraPage {
+    /// The value: a Unix time, if it means anything.
     pub value: f64,
+    /// How many adapters the replica can serve in one step; of several numbers the least, and
+    /// `None` when one is not a number above 0.
+    pub slots: Option<Slots>,
+    /// Adapters with a request that runs.
+    pub running: BTreeSet<ModelName>,
+    /// Adapters with a request that waits.
+    pub waiting: BTreeSet<ModelName>,
 }
 
 /// How many adapters a replica can serve in one step.
@@ -127,37 +146,73 @@ impl fmt::Display for WhyUnusable {
     }
 }
 
-/// Reads the samples of one page. Samples of one and the same instant are read together, because
-/// nothing says which of them came last.
+/// Judges what a page says at `now`, when it was asked for.
 #[must_use]
-pub fn lora(now: Timestamp, samples: &[LoraSample<'_>], fresh_for: Seconds) -> Lora {
-    let newest = samples.iter().map(|sample| sample.value).max_by(f64::total_cmp);
-    let Some(newest) = newest else { return Lora::Absent };
-    let Some(at) = timestamp(newest) else {
-        return Lora::Unusable(WhyUnusable::NotAnInstant(newest));
+pub fn lora(now: Timestamp, page: Option<&LoraPage>, fresh_for: Seconds) -> Lora {
+    let Some(LoraPage { value, slots, running, waiting }) = page else { return Lora::Absent };
+    let Some(at) = timestamp(*value) else {
+        return Lora::Unusable(WhyUnusable::NotAnInstant(*value));
     };
     let age = now.duration_since(at);
     if age < -SKEW_MAX {
         return Lora::Unusable(WhyUnusable::Ahead(at));
     }
-    let current = || samples.iter().filter(|sample| sample.value.total_cmp(&newest).is_eq());
-    let slots = current().map(|sample| sample.slots.trim().parse().ok().and_then(Slots::new)).min();
-    let Some(Some(slots)) = slots else { return Lora::Unusable(WhyUnusable::NoSlots) };
-    let reading = LoraReading {
-        slots,
-        running: current().flat_map(|sample| adapters(sample.running)).collect(),
-        waiting: current().flat_map(|sample| adapters(sample.waiting)).collect(),
-        at,
-    };
+    let Some(slots) = *slots else { return Lora::Unusable(WhyUnusable::NoSlots) };
+    let reading = LoraReading { slots, running: running.clone(), waiting: waiting.clone(), at };
     match Seconds::from_span(age).filter(|age| *age > fresh_for) {
         Some(age) => Lora::Stale { last: reading, age },
         None => Lora::Read(reading),
     }
 }
 
+// === impl LoraSample ===
+
+impl<'p> LoraSample<'p> {
+    pub(super) fn new(labels: &[Label<'p>], value: f64) -> Self {
+        let label = |name: &[u8]| {
+            let label = labels.iter().find(|label| *label.name == *name);
+            label.map(|label| label.value.clone()).unwrap_or_default()
+        };
+        Self {
+            slots: label(b"max_lora"),
+            running: label(b"running_lora_adapters"),
+            waiting: label(b"waiting_lora_adapters"),
+            value,
+        }
+    }
+
+    /// Adds a series to the newest ones, unless it is older than they are. Old ones cost nothing:
+    /// a server of many adapters has thousands.
+    pub(super) fn add_to(newest: &mut Vec<Self>, labels: &[Label<'p>], value: f64) {
+        let than_known = newest.first().map(|known| value.total_cmp(&known.value));
+        match than_known {
+            Some(Ordering::Less) => return,
+            Some(Ordering::Greater) => newest.clear(),
+            Some(Ordering::Equal) | None => {}
+        }
+        newest.push(Self::new(labels, value));
+    }
+
+    /// What the newest series say; `None` when there are none.
+    pub(super) fn together(newest: &[Self]) -> Option<LoraPage> {
+        let value = newest.first()?.value;
+        Some(LoraPage {
+            value,
+            slots: newest.iter().map(|sample| slots(&sample.slots)).min().flatten(),
+            running: newest.iter().flat_map(|sample| adapters(&sample.running)).collect(),
+            waiting: newest.iter().flat_map(|sample| adapters(&sample.waiting)).collect(),
+        })
+    }
+}
+
+fn slots(label: &[u8]) -> Option<Slots> {
+    std::str::from_utf8(label).ok()?.trim().parse().ok().and_then(Slots::new)
+}
+
 /// The names in a list that is separated by commas; an empty one names nothing.
-fn adapters(list: &str) -> impl Iterator<Item = ModelName> {
-    list.split(',').take(ADAPTERS_MAX).filter_map(|name| ModelName::new(name.trim()))
+fn adapters(list: &[u8]) -> BTreeSet<ModelName> {
+    let names = list.split(|byte| *byte == b',').take(ADAPTERS_MAX);
+    names.filter_map(|name| ModelName::new(String::from_utf8_lossy(name).trim())).collect()
 }
 
 #[cfg(test)]
@@ -165,7 +220,31 @@ mod tests {
     use super::*;
 
     fn sample<'p>(running: &'p str, waiting: &'p str, value: f64) -> LoraSample<'p> {
-        LoraSample { slots: "2", running, waiting, value }
+        let bytes = |text: &'p str| Cow::Borrowed(text.as_bytes());
+        let (running, waiting) = (bytes(running), bytes(waiting));
+        LoraSample { slots: bytes("2"), running, waiting, value }
+    }
+
+    fn page(samples: &[LoraSample<'_>]) -> Option<LoraPage> {
+        let mut newest = Vec::new();
+        for LoraSample { slots, running, waiting, value } in samples {
+            let label = |name: &'static [u8], value: &Cow<'static, [u8]>| Label {
+                name: Cow::Borrowed(name),
+                value: value.clone(),
+            };
+            let owned = |text: &[u8]| Cow::Owned(text.to_vec());
+            let labels = [
+                label(b"max_lora", &owned(slots)),
+                label(b"running_lora_adapters", &owned(running)),
+                label(b"waiting_lora_adapters", &owned(waiting)),
+            ];
+            LoraSample::add_to(&mut newest, &labels, *value);
+        }
+        LoraSample::together(&newest)
+    }
+
+    fn lora(now: Timestamp, samples: &[LoraSample<'_>], fresh_for: Seconds) -> Lora {
+        super::lora(now, page(samples).as_ref(), fresh_for)
     }
 
     fn names(names: &[&str]) -> BTreeSet<ModelName> {
@@ -191,7 +270,7 @@ mod tests {
     fn the_newest_series_alone_counts_in_whatever_order_they_come() {
         let old = sample("lora4,lora2", "lora3", 1.257_894_567e9);
         let new = sample("lora4, lora3", "", 1.257_894_569e9);
-        for samples in [[old, new], [new, old]] {
+        for samples in [[old.clone(), new.clone()], [new, old]] {
             let reading = read(&samples);
             assert_eq!(reading.running, names(&["lora3", "lora4"]));
             assert_eq!(reading.waiting, BTreeSet::new(), "an empty list names nothing");
@@ -241,7 +320,7 @@ mod tests {
             let unusable = lora(at(10), &[sample("a", "", value)], fresh_for());
             assert!(matches!(unusable, Lora::Unusable(WhyUnusable::NotAnInstant(_))), "{value}");
         }
-        let none = LoraSample { slots: "0", ..sample("a", "", 10.0) };
+        let none = LoraSample { slots: Cow::Borrowed(b"0"), ..sample("a", "", 10.0) };
         assert_eq!(lora(at(10), &[none], fresh_for()), Lora::Unusable(WhyUnusable::NoSlots));
     }
 }

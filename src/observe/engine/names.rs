@@ -11,22 +11,25 @@ use crate::observe::engine::family::{COMMON, Family, Signal};
 
 /// Labels that engines themselves put on the series that they write, in every dialect. A label of
 /// any other name may as well come from whoever scraped the page.
-pub const PAGE_LABELS: [&str; 15] = [
+pub const PAGE_LABELS: [&str; 18] = [
     "dp_rank",
     "engine",
     "finished_reason",
     "handler",
     "is_streaming",
     "le",
+    "max_lora",
     "method",
     "model_name",
     "moe_ep_rank",
     "pp_rank",
     "priority",
     "reason",
+    "running_lora_adapters",
     "sleep_state",
     "status",
     "tp_rank",
+    "waiting_lora_adapters",
 ];
 
 /// Which samples of an engine's families are meant.

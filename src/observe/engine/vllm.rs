@@ -31,6 +31,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::new("num_preemptions_total", Signal::Value(Value::Preemptions)),
     Family::new("request_success_total", Signal::Finished),
     Family::new("admission_rejections_total", Signal::Rejected),
+    Family::new("lora_requests_info", Signal::Lora),
     Family::new("time_to_first_token_seconds", Signal::Distribution(Distribution::Ttft)),
     // Renamed in 0.10.2; both until 0.11, the old one on request until 0.14.
     Family::new("inter_token_latency_seconds", Signal::Distribution(Distribution::Itl)),
