@@ -11,6 +11,7 @@ mod directory;
 mod discovery;
 mod kubernetes;
 mod reload;
+mod restart;
 mod sharing;
 mod status;
 mod ticks;

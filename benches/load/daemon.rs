@@ -1,5 +1,6 @@
 //! The daemon as users run it: how it scrapes, how soon it decides, how soon it is ready.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -34,6 +35,12 @@ struct Daemon {
     _folder: TempDir,
 }
 
+/// The program that is measured: this build's, or another that the environment names, such as that of
+/// a release to compare with.
+fn program() -> OsString {
+    std::env::var_os("PLIMSOLL").unwrap_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into())
+}
+
 fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
@@ -49,7 +56,7 @@ impl Daemon {
         let file = folder.path().join("plimsoll.yaml");
         let text = format!("server: {{listen: \"127.0.0.1:{port}\"}}\nvariants:\n{variants}");
         std::fs::write(&file, text)?;
-        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        let mut command = Command::new(program());
         command.arg("run").arg("--config").arg(&file).stderr(Stdio::null()).stdout(Stdio::null());
         let client = Client::builder().no_proxy().build()?;
         let url = format!("http://127.0.0.1:{port}");

@@ -9,7 +9,7 @@
 //!
 //! Whatever serves or asks is another process than the one that is measured. Baselines run in the
 //! same call: a bare TLS server for `api`, and for `scrape` a Prometheus, if the environment
-//! variable `PROMETHEUS` names one.
+//! variable `PROMETHEUS` names one. `PLIMSOLL` names another program to measure than this build's.
 
 #![expect(clippy::print_stdout, reason = "the results are what this prints")]
 

@@ -28,10 +28,11 @@ fn read(content: &[u8]) -> Result<Vec<Saved>, StateError> {
 }
 
 fn line(saved: &Saved) -> serde_json::Value {
-    let Saved { variant, model, desired, at, written: _ } = saved;
+    let Saved { variant, model, desired, at, written } = saved;
     assert_eq!(variant.namespace, model.namespace);
     json!({
         "namespace": variant.namespace.as_str(), "variant": variant.variant.as_str(),
         "model": model.model.as_str(), "desired": desired.count(), "at": at.to_string(),
+        "written": written.to_string(),
     })
 }

@@ -8,15 +8,18 @@
 
 pub(crate) mod clients;
 pub(crate) mod health;
+mod http;
 mod metrics;
 mod page;
 mod schedule;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Uri;
 use jiff::Timestamp;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -27,6 +30,7 @@ use crate::clock::Clock;
 use crate::collect::exposition;
 use crate::collect::scrape::clients::{Clients, Session};
 use crate::collect::scrape::health::{Change, Entry};
+use crate::collect::scrape::http::HttpClient;
 use crate::collect::scrape::page::Page;
 use crate::collect::scrape::schedule::Schedule;
 use crate::fleet::{ModelName, ReplicaKey};
@@ -122,7 +126,7 @@ pub struct Scraper {
 struct Shared {
     clock: Clock,
     reader: Reader,
-    clients: Clients,
+    clients: Clients<HttpClient>,
     permits: Semaphore,
     metrics: Metrics,
     board: Board,
@@ -164,7 +168,7 @@ impl Scraper {
         let shared = Shared {
             clock,
             reader,
-            clients: Clients::new(credentials_refresh),
+            clients: Clients::new(http::client, credentials_refresh),
             permits: Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS)),
             metrics,
             board: Board::default(),
@@ -266,9 +270,10 @@ impl Shared {
     /// Scrapes one target on its schedule, until nobody listens.
     async fn scrape_at_intervals(self: Arc<Self>, target: Target, entry: Entry) {
         let session = self.clients.session(&target.settings.client, &target.url);
+        let address = page::address(&target.url);
         let mut schedule = Schedule::start(&target.replica, target.settings.interval).await;
         while let Ok(permit) = schedule.turn(&self.permits, &self.metrics.missed).await {
-            let (at, outcome) = self.scrape(&target, &session).await;
+            let (at, outcome) = self.scrape(&target, &address, &session).await;
             drop(permit);
             self.tell(&target, &entry, at, outcome.as_ref().map(|_| ()));
             let outcome = outcome.map_err(|failure| failure.class);
@@ -283,7 +288,8 @@ impl Shared {
     async fn scrape(
         &self,
         target: &Target,
-        session: &Session,
+        address: &Result<Uri, Failure>,
+        session: &Session<HttpClient>,
     ) -> (Timestamp, Result<Reading, Failure>) {
         let Settings { interval, timeout, body_limit, client: _ } = &*target.settings;
         let timeout = *timeout.min(interval);
@@ -293,7 +299,8 @@ impl Shared {
             let ready = session.ready(began).await;
             let ready = ready.map_err(|error| Failure::new(ScrapeFailure::Connection, &error))?;
             at = self.clock.now();
-            page::fetch(&ready, &target.url, *body_limit).await
+            let address = address.as_ref().map_err(Failure::clone)?;
+            page::fetch(&ready, address, *body_limit).await
         };
         let page = tokio::time::timeout(timeout, page).await;
         self.metrics.attempted(self.clock.elapsed().saturating_sub(began));

@@ -15,7 +15,7 @@ use tracing::{error, info};
 
 use crate::clock::Clock;
 use crate::collect::cluster::Sighting;
-use crate::daemon::ticks::RESTORE_MAX;
+use crate::daemon::restart::RESTORE_MAX;
 use crate::decide::{NoData, Undecided};
 use crate::fleet::VariantKey;
 use crate::leader::Leadership;

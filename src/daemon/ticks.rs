@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::daemon::announce::{Announcer, Voice};
 use crate::daemon::directory::{self, Directory, Surroundings};
 use crate::daemon::discovery::Said;
+use crate::daemon::restart::{RESTORE_MAX, in_force, write_state};
 use crate::daemon::sharing::{Sharing, Standing};
 use crate::decide::check::Violation;
 use crate::decide::{Basis, Decision};
@@ -36,11 +37,6 @@ use crate::units::Replicas;
 /// How often the state file is written while nothing changes. A restart then shows an age that is
 /// at most this much too old.
 const SAVE_INTERVAL: Duration = Duration::from_secs(15);
-
-/// How long after it was last in force a number is taken over. In a longer absence the numbers are
-/// served by nobody, and whoever has scaled by hand since knows better; beginning without a number
-/// holds every replica count.
-pub(crate) const RESTORE_MAX: SignedDuration = SignedDuration::from_mins(15);
 
 /// How long a tick that something has called for waits for more to happen, and so the shortest time
 /// between two of them. A burst of new objects is one tick.
@@ -498,9 +494,6 @@ impl Ticks {
     /// Writes the state file when a number has changed, and from time to time.
     fn save(&mut self, before: &Published, after: &Arc<Published>) {
         let Some(path) = self.state_file.clone() else { return };
-        if self.is_looking() {
-            return;
-        }
         let numbers = |published: &Published| -> Vec<_> {
             let desired = |variant: &PublishedVariant| {
                 variant.decided.as_ref().map(|decided| decided.decision.desired())
@@ -518,15 +511,20 @@ impl Ticks {
             return;
         }
         self.saved_at = Some(elapsed);
-        let published = Arc::clone(after);
+        let (published, unseen) = (Arc::clone(after), self.unseen());
         let now = self.parts.clock.now();
-        let save = move || write_state(&path, now, &published);
+        let save = move || write_state(&path, now, &published, &unseen);
         self.saving = Some(self.parts.tracker.spawn_blocking(save));
     }
 
-    /// Whether there may be variants that have not been seen, of which the state file knows more.
-    fn is_looking(&self) -> bool {
-        self.parts.cluster.as_ref().is_some_and(|it| !it.borrow().discovery.complete)
+    /// The numbers of variants that have not been seen and may yet be: a cluster that is looked
+    /// through shows them late, and later still while it refuses to.
+    fn unseen(&self) -> Vec<state::Saved> {
+        let now = self.parts.clock.now();
+        let recent = |it: &&state::Saved| now.duration_since(it.written) <= RESTORE_MAX;
+        let fleet = self.directory.fleet();
+        let unseen = self.saved.values().filter(|it| fleet.get(&it.variant).is_none());
+        unseen.filter(recent).cloned().collect()
     }
 
     /// Writes the state file one last time, after a save that is under way: two writers would mix
@@ -536,10 +534,10 @@ impl Ticks {
             let _reported_in_the_log = saving.await;
         }
         let published = self.parts.published.borrow().clone();
-        let known = published.generation > 0 && !self.is_looking();
-        if let Some(path) = self.state_file.take().filter(|_| known) {
+        let unseen = self.unseen();
+        if let Some(path) = self.state_file.take().filter(|_| published.generation > 0) {
             let now = self.parts.clock.now();
-            let save = move || write_state(&path, now, &published);
+            let save = move || write_state(&path, now, &published, &unseen);
             let _reported_in_the_log = self.parts.tracker.spawn_blocking(save).await;
         }
     }
@@ -564,17 +562,6 @@ fn replace<T: PartialEq>(channel: &watch::Sender<Arc<T>>, new: T) {
     });
 }
 
-/// The numbers of before a restart that can be in force, by their variants.
-fn in_force(now: Timestamp, saved: Vec<state::Saved>) -> BTreeMap<VariantKey, state::Saved> {
-    let Some(written) = saved.first().map(|first| first.written) else { return BTreeMap::new() };
-    if now.duration_since(written) > RESTORE_MAX {
-        warn!(%written, "The numbers of before the restart are too old to be in force");
-        return BTreeMap::new();
-    }
-    info!(variants = saved.len(), "The numbers of before the restart are in force");
-    saved.into_iter().map(|saved| (saved.variant.clone(), saved)).collect()
-}
-
 /// Waits until something else is discovered than is known. Without a cluster that is never.
 async fn discovered(
     cluster: &mut Option<watch::Receiver<Arc<ClusterState>>>,
@@ -587,10 +574,4 @@ async fn discovered(
     }
     // The watching ends only with everything else.
     std::future::pending().await
-}
-
-fn write_state(path: &std::path::Path, now: Timestamp, published: &Published) {
-    if let Err(problem) = state::save(path, now, published) {
-        error!(error = %format!("{:#}", anyhow::Error::new(problem)), "The state file cannot be written");
-    }
 }

@@ -10,6 +10,9 @@
 //! {"version":1,"written":"2026-11-21T09:30:01Z","decisions":[{"namespace":"shop","variant":"llama-l4","model":"meta/llama",
 //!  "desired":3,"at":"2026-11-21T09:30:00Z"}]}
 //! ```
+//!
+//! A number that was not in force when the file was written, because its variant has not been seen
+//! since the start, has a `written` of its own: when it last was.
 
 pub mod shared;
 
@@ -41,7 +44,7 @@ pub struct Saved {
     pub desired: Replicas,
     /// When the data that the number rests on was current.
     pub at: Timestamp,
-    /// When the file was written: until then the number was in force.
+    /// Until when the number was in force.
     pub written: Timestamp,
 }
 
@@ -94,15 +97,23 @@ struct Line {
     model: String,
     desired: u32,
     at: Timestamp,
+    /// Until when it was in force, if not until the file was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    written: Option<Timestamp>,
 }
 
-/// Writes the numbers in force at `now`.
+/// Writes the numbers in force at `now`, and those of variants that have not been seen yet.
 ///
 /// # Errors
 ///
 /// The file, or the one beside it that is renamed to it, cannot be written.
-pub fn save(path: &Path, now: Timestamp, published: &Published) -> Result<(), StateError> {
-    let decisions = published.variants.values().filter_map(|variant| {
+pub fn save(
+    path: &Path,
+    now: Timestamp,
+    published: &Published,
+    unseen: &[Saved],
+) -> Result<(), StateError> {
+    let decided = published.variants.values().filter_map(|variant| {
         let decided = variant.decided.as_ref()?;
         Some(Line {
             namespace: variant.spec.key.namespace.as_str().to_owned(),
@@ -110,9 +121,11 @@ pub fn save(path: &Path, now: Timestamp, published: &Published) -> Result<(), St
             model: variant.spec.model.as_str().to_owned(),
             desired: decided.decision.desired().count(),
             at: decided.at,
+            written: None,
         })
     });
-    let file = File { version: VERSION, written: now, decisions: decisions.collect() };
+    let decisions = decided.chain(unseen.iter().map(Line::unseen)).collect();
+    let file = File { version: VERSION, written: now, decisions };
     let text = serde_json::to_vec(&file)
         .map_err(|source| StateError::Shape { path: path.to_owned(), source })?;
     let beside = path.with_extension("partial");
@@ -161,6 +174,19 @@ pub fn parse(path: &Path, content: &[u8]) -> Result<Vec<Saved>, StateError> {
 }
 
 impl Line {
+    fn unseen(saved: &Saved) -> Self {
+        let Saved { variant, model, desired, at, written } = saved;
+        Self {
+            namespace: variant.namespace.as_str().to_owned(),
+            variant: variant.variant.as_str().to_owned(),
+            model: model.model.as_str().to_owned(),
+            desired: desired.count(),
+            at: *at,
+            written: Some(*written),
+        }
+    }
+
+    /// The number, of a file that was written at `written`.
     fn saved(&self, written: Timestamp) -> Option<Saved> {
         let namespace = Namespace::new(&self.namespace)?;
         Some(Saved {
@@ -171,7 +197,7 @@ impl Line {
             model: ModelKey { namespace, model: ModelName::new(&self.model)? },
             desired: Replicas::new(self.desired)?,
             at: self.at,
-            written,
+            written: self.written.unwrap_or(written),
         })
     }
 }
@@ -215,8 +241,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         fs::write(&path, line(3)).unwrap();
-        save(&path, Timestamp::UNIX_EPOCH, &Published::default()).unwrap();
+        save(&path, Timestamp::UNIX_EPOCH, &Published::default(), &[]).unwrap();
         assert_eq!(load(&path).unwrap(), Vec::new());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_number_whose_variant_is_not_seen_is_written_again_with_the_age_that_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        fs::write(&path, line(3)).unwrap();
+        let unseen = load(&path).unwrap();
+        for later in [1, 2] {
+            let now = unseen[0].written + jiff::SignedDuration::from_mins(later);
+            save(&path, now, &Published::default(), &load(&path).unwrap()).unwrap();
+            assert_eq!(load(&path).unwrap(), unseen);
+        }
     }
 }

@@ -6,7 +6,8 @@ use std::process::{Child, Command};
 
 use crate::engines::PORT;
 use crate::page::MODEL;
-use crate::stage::{Stage, until};
+use crate::stage::Stage;
+use crate::wait::until;
 
 /// Which of two that take turns.
 #[derive(Clone, Copy)]
@@ -79,7 +80,8 @@ impl Daemon {
         daemon
     }
 
-    fn wait_until_registered(stage: &Stage) {
+    /// Waits until the API server has seen it.
+    pub(crate) fn wait_until_registered(stage: &Stage) {
         stage.look_again();
         until("the APIService available", || {
             let path = "jsonpath={.status.conditions[?(@.type==\"Available\")].status}";

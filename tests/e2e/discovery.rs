@@ -11,7 +11,8 @@ use plimsoll::clock::Clock;
 use crate::daemon::{Daemon, Knows};
 use crate::follows;
 use crate::page::MODEL;
-use crate::stage::{PATIENCE, Stage, stage, tools, until};
+use crate::stage::{Stage, stage, tools};
+use crate::wait::{PATIENCE, until};
 
 /// The HPA that users are given.
 const HPA: &str = include_str!("../../examples/hpa-annotated.yaml");

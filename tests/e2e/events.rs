@@ -2,7 +2,8 @@
 
 use crate::daemon::Daemon;
 use crate::follows;
-use crate::stage::{stage, until};
+use crate::stage::stage;
+use crate::wait::until;
 
 #[test]
 fn describing_the_hpa_shows_what_was_decided() {

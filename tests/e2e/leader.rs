@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::daemon::{Daemon, Replica};
-use crate::stage::{stage, stays, until};
+use crate::stage::stage;
+use crate::wait::{stays, until};
 use crate::{follows, keeps};
 
 /// Much longer than it takes to notice that a leader is gone, which is 3 s here.

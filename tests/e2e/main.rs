@@ -4,6 +4,7 @@
 //! A replica is full at a load of 1, and Plimsoll keeps a spare of a tenth below its threshold of
 //! 0.8: so `n` replicas carry a load of up to `0.7 * n`.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::print_stdout, reason = "how long a start takes is for whoever runs this")]
 
 mod daemon;
 mod discovery;
@@ -13,11 +14,15 @@ mod leader;
 mod page;
 mod prometheus;
 mod stage;
+mod wait;
 
 use std::time::Duration;
 
-use crate::daemon::Daemon;
-use crate::stage::{Stage, stage, stays, until};
+use plimsoll::clock::Clock;
+
+use crate::daemon::{Daemon, Knows, configuration};
+use crate::stage::{Stage, stage};
+use crate::wait::{stays, until};
 
 /// Long enough for an HPA that syncs every second, and for data to become stale, several times.
 const A_WHILE: Duration = Duration::from_secs(15);
@@ -74,8 +79,16 @@ fn b_the_hpa_scales_with_the_load_up_and_down() {
     let stage = stage();
     stage.open("tide", 1);
     stage.engines.load("tide", 0.3);
-    let daemon = Daemon::start(stage, "tide");
+    let clock = Clock::start();
+    let daemon =
+        Daemon::launch(stage, "tide", &configuration(stage, "tide", Knows::ByConfiguration));
+    let ready = clock.elapsed();
     until("a first number", || (daemon.desired(stage)? == 1).then_some(()));
+    let decided = clock.elapsed();
+    println!(
+        "from the start of the process: ready in {ready:.1?}, a first number in {decided:.1?}"
+    );
+    Daemon::wait_until_registered(stage);
     follows(stage, &daemon, "tide", 2.0, 3);
     assert_eq!(daemon.desired(stage), Some(3));
     keeps(stage, "tide", 3);

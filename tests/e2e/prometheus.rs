@@ -29,7 +29,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::daemon::Daemon;
 use crate::engines::PORT;
-use crate::stage::{PATIENCE, Stage, stage, tools, until};
+use crate::stage::{Stage, stage, tools};
+use crate::wait::{PATIENCE, until};
 use crate::{follows, keeps};
 
 /// A Prometheus as a process. Dropping it ends it by force.

@@ -12,18 +12,13 @@ use plimsoll::collect::cluster;
 use tokio::runtime::Runtime;
 
 use crate::engines::Engines;
+use crate::wait::{PATIENCE, within};
 
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/tools");
 const PLIMSOLL: &str = include_str!("manifests/plimsoll.yaml");
 const VARIANT: &str = include_str!("manifests/variant.yaml");
 /// The HPA is the one that users are given.
 const HPA: &str = include_str!("../../examples/hpa.yaml");
-
-/// How long the slowest step may take on a machine that does other things too.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
-
-/// How often a condition is looked at.
-const GLANCE: Duration = Duration::from_millis(200);
 
 /// A control plane with Plimsoll's manifests applied, and engines in its pods.
 pub(crate) struct Stage {
@@ -202,28 +197,4 @@ fn control_plane(command: &str, folder: &Path, arguments: &[&str]) {
         .status()
         .unwrap();
     assert!(status.success(), "control-plane {command} failed");
-}
-
-/// Waits for something.
-pub(crate) fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    within(PATIENCE, what, look)
-}
-
-/// Waits for something, for so long.
-pub(crate) fn within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..patience.as_millis() / GLANCE.as_millis() {
-        if let Some(seen) = look() {
-            return seen;
-        }
-        std::thread::sleep(GLANCE);
-    }
-    panic!("never saw {what}");
-}
-
-/// Looks on for a while, and fails when what is seen is not so even once.
-pub(crate) fn stays(what: &str, time: Duration, mut look: impl FnMut() -> bool) {
-    for _ in 0..time.as_millis() / GLANCE.as_millis() {
-        assert!(look(), "{what} did not stay so");
-        std::thread::sleep(GLANCE);
-    }
 }

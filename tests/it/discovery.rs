@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use plimsoll::clock::Clock;
 use plimsoll::simulate::replica::stats::Stats;
 use serde_json::json;
 use tempfile::TempDir;
@@ -61,6 +62,34 @@ async fn a_discovered_variant_outlives_a_reload_and_its_number_a_restart() {
     fake.delete(HPAS, "llama-hpa");
     daemon.until_desired("llama", None).await;
     assert_eq!(daemon.sample("plimsoll_variant_info").await, None);
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_first_refuses_costs_no_number_of_what_it_would_have_shown() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    annotate(&fake, &engine, "plimsoll.dev/cost", "2");
+    let folder = TempDir::new().unwrap();
+    let now = Clock::start().now();
+    let line =
+        format!(r#"{{"namespace":"shop","variant":"llama","model":"m","desired":7,"at":"{now}"}}"#);
+    let saved = format!(r#"{{"version":1,"written":"{now}","decisions":[{line}]}}"#);
+    let state = folder.path().join("state.json");
+    fs::write(&state, saved).unwrap();
+    let text = discovering(&folder, &fake, &engine).replace("state.json", state.to_str().unwrap())
+        + "variants:\n- {name: other, model: m, targets: {static: [\"127.0.0.1:1\"]}}\n";
+
+    fake.refuse(HPAS);
+    let daemon = Running::start_in(folder, &text).await;
+    daemon.until_desired("other", Some(1.0)).await;
+    daemon.until_sample("plimsoll_discovery_objects{state=\"accepted\"}", 0.0).await;
+    let folder = daemon.end().await;
+    let kept = fs::read_to_string(&state).unwrap();
+    assert!(kept.contains("\"other\"") && kept.contains("\"desired\":7"), "{kept}");
+
+    fake.allow(HPAS);
+    let daemon = Running::start_in(folder, &text).await;
+    daemon.until_desired("llama", Some(7.0)).await;
     daemon.end().await;
 }
 

@@ -280,6 +280,27 @@ async fn a_compressed_page_is_read() {
     assert_eq!(outcome, Ok(reading(model("a"))));
 }
 
+#[tokio::test]
+async fn what_a_server_compressed_in_parts_is_one_page() {
+    let body = [gzip(b"model "), gzip(b"a\n")].concat();
+    let server = Server::http(move |_| {
+        let mut response = gzip_response(&body);
+        response.headers_mut().insert(header::CONTENT_ENCODING, "X-Gzip".parse().unwrap());
+        async { response }
+    })
+    .await;
+    let (outcome, detail) = outcome(patient_target(&server.url(), Client::default())).await;
+    assert_eq!(outcome, Ok(reading(model("a"))), "{detail}");
+}
+
+#[tokio::test]
+async fn a_path_is_asked_for_with_what_must_be_escaped_escaped() {
+    let server = Server::http(async |request| page(&format!("model {}\n", request.uri()))).await;
+    let url = format!("http://{}/a/../<b>?c=`d`", server.address);
+    let (outcome, detail) = outcome(patient_target(&url, Client::default())).await;
+    assert_eq!(outcome, Ok(reading(model("/%3Cb%3E?c=`d`"))), "{detail}");
+}
+
 #[test]
 fn the_proxy_of_the_environment_is_not_used() {
     // The environment of a process with threads cannot be changed, so another test of this binary
@@ -472,6 +493,34 @@ async fn the_limit_holds_after_decompression_and_includes_its_last_byte() {
             assert_eq!(outcome, want, "{size} bytes from {url}");
         }
     }
+}
+
+#[tokio::test]
+async fn no_more_of_a_head_is_read_than_a_connection_may_keep() {
+    for (length, fits) in [(12 << 10, true), (20 << 10, false)] {
+        let server = Server::http(move |_| {
+            let mut response = page("model a\n");
+            response.headers_mut().insert("x-padding", "x".repeat(length).parse().unwrap());
+            async { response }
+        })
+        .await;
+        let (outcome, detail) = outcome(patient_target(&server.url(), Client::default())).await;
+        let want = if fits { Ok(reading(model("a"))) } else { Err(ScrapeFailure::Connection) };
+        assert_eq!(outcome, want, "{detail}");
+        assert_eq!(detail.contains("message head is too large"), !fits, "{detail}");
+    }
+}
+
+#[tokio::test]
+async fn an_encoding_that_was_not_asked_for_is_malformed_and_named() {
+    let server = Server::http(async |_| {
+        let response = Response::builder().header(header::CONTENT_ENCODING, "br");
+        response.body(full(b"model a\n")).unwrap()
+    })
+    .await;
+    let (class, detail) = failure(patient_target(&server.url(), Client::default())).await;
+    assert_eq!(class, ScrapeFailure::Malformed);
+    assert_eq!(detail, "the page comes in the encoding br, and gzip was asked for");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ the values refuses the keys that are set here.
 {{- if not (or .Values.config.variants (include "plimsoll.discovers" .)) -}}
 {{- fail "config.variants: there must be at least one variant, or config.kubernetes.discovery.enabled; values.yaml has one as a comment, and docs/configuration.md the keys" -}}
 {{- end -}}
+{{- include "plimsoll.checkDurations" . -}}
 {{- $own := dict
   "server" (dict "listen" "0.0.0.0:8080")
   "kubernetes" (dict "enabled" true) -}}

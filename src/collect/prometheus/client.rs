@@ -11,14 +11,18 @@ use bytes::Bytes;
 use form_urlencoded::Serializer;
 use jiff::Timestamp;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::redirect::Policy;
 use reqwest::{RequestBuilder, Response, StatusCode};
+use rustls::ClientConfig;
 
 use crate::collect::chain;
 use crate::collect::file;
 use crate::collect::prometheus::failure::{Failure, Outcome, shown};
 use crate::collect::prometheus::query::Room;
 use crate::collect::prometheus::{BasicAuth, Method, Settings};
-use crate::collect::scrape::clients::{Clients, Ready, Session};
+use crate::collect::scrape::clients::{
+    ClientError, Clients, IDLE_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, Ready, Session, USER_AGENT,
+};
 
 /// The largest file with a header or a password.
 const FILE_LIMIT: u64 = 64 << 10;
@@ -40,14 +44,15 @@ pub(crate) struct Question {
 pub(crate) struct Client {
     settings: Arc<Settings>,
     url: String,
-    session: Arc<Session>,
+    session: Arc<Session<reqwest::Client>>,
     /// Whether the server has refused POST.
     only_get: AtomicBool,
 }
 
 impl Client {
-    /// A client of the server in the settings.
-    pub(crate) fn new(settings: Arc<Settings>, clients: &Clients) -> Self {
+    /// A client of the server in the settings, whose files are looked at every `refresh`.
+    pub(crate) fn new(settings: Arc<Settings>, refresh: Duration) -> Self {
+        let clients = Clients::new(http_client, refresh);
         let url = format!("{}/api/v1/query", settings.url);
         let session = clients.session(&settings.client, &url);
         Self { settings, url, session, only_get: AtomicBool::new(false) }
@@ -103,7 +108,7 @@ impl Client {
 
     async fn send(
         &self,
-        ready: &Ready,
+        ready: &Ready<reqwest::Client>,
         question: &Question,
         headers: HeaderMap,
         room: Room,
@@ -117,7 +122,12 @@ impl Client {
         request.send().await.map_err(|error| before_the_answer(&error.without_url()))
     }
 
-    fn request(&self, ready: &Ready, question: &Question, room: Room) -> RequestBuilder {
+    fn request(
+        &self,
+        ready: &Ready<reqwest::Client>,
+        question: &Question,
+        room: Room,
+    ) -> RequestBuilder {
         let form = self.form(question);
         match room {
             Room::Url => ready.client.get(format!("{}?{form}", self.url)),
@@ -144,7 +154,7 @@ impl Client {
         form.finish()
     }
 
-    async fn headers(&self, ready: &Ready) -> Result<HeaderMap, Failure> {
+    async fn headers(&self, ready: &Ready<reqwest::Client>) -> Result<HeaderMap, Failure> {
         let Settings { headers: written, header_files, .. } = &*self.settings;
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
@@ -159,6 +169,23 @@ impl Client {
         }
         Ok(headers)
     }
+}
+
+fn http_client(tls: ClientConfig) -> Result<reqwest::Client, ClientError> {
+    let builder = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .user_agent(USER_AGENT)
+        // A redirect may lead to a page for people to sign in, and would carry our credentials.
+        .redirect(Policy::none())
+        .referer(false)
+        // A Prometheus is inside the cluster; a proxy of the environment is for what is outside.
+        .no_proxy()
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(1)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .http2_keep_alive_while_idle(true);
+    builder.build().map_err(|error| ClientError::Http(error.into()))
 }
 
 fn insert(headers: &mut HeaderMap, name: &str, value: &[u8]) -> Result<(), Failure> {

@@ -17,7 +17,6 @@ use crate::collect::prometheus::metrics::{Metrics, count};
 use crate::collect::prometheus::query::{Kind, kinds, selector};
 use crate::collect::prometheus::{Found, Instances, Settings, Wanted, Which};
 use crate::collect::scrape::Board;
-use crate::collect::scrape::clients::Clients;
 use crate::collect::scrape::health::{Change, Entry, record};
 use crate::fleet::{ReplicaKey, VariantKey};
 use crate::observe::Scrape;
@@ -69,7 +68,7 @@ struct Answers {
 impl Rounds {
     pub(crate) fn new(settings: Settings, clock: Clock, metrics: Metrics, board: Board) -> Self {
         let settings = Arc::new(settings);
-        let client = Client::new(Arc::clone(&settings), &Clients::new(CREDENTIALS_REFRESH));
+        let client = Client::new(Arc::clone(&settings), CREDENTIALS_REFRESH);
         Self {
             settings,
             client,

@@ -1,5 +1,8 @@
 //! HTTP clients: one for each distinct set of TLS files and credentials, shared by its targets.
 //!
+//! What a client is, is for who asks to say: scrapes have one with small buffers, because they keep
+//! a connection to every replica, and queries of a Prometheus have another.
+//!
 //! A client holds a pool of connections and the parsed certificates, so it is built once and again
 //! only when a file's content changes. Files are looked at again on a period, by whichever scrape
 //! comes first. When a new content is unreadable or does not fit together, which happens while a
@@ -10,27 +13,28 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use reqwest::header::HeaderValue;
-use reqwest::redirect::Policy;
-use reqwest::{Certificate, Identity};
+use hyper::header::HeaderValue;
+use rustls::ClientConfig;
 
 use crate::collect::chain;
 use crate::collect::file::{self, FileError};
 use crate::collect::scrape::Client;
+use crate::collect::scrape::tls::{self, TlsError, Trust};
 
-const USER_AGENT: &str = concat!("plimsoll/", env!("CARGO_PKG_VERSION"));
+/// How we present ourselves.
+pub(crate) const USER_AGENT: &str = concat!("plimsoll/", env!("CARGO_PKG_VERSION"));
 
 /// How long a connection is kept for the next scrape. The engines' HTTP server closes a connection
 /// that is idle for 5 s; a request that crosses its FIN fails, so we let go a little earlier.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How often an HTTP/2 connection is asked whether it lives. Giving up a request does not close
 /// it, as it does with HTTP/1.1, so without this a vanished host would be asked in vain until TCP
 /// gives up after a quarter of an hour.
-const PING_INTERVAL: Duration = Duration::from_secs(2);
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long the answer to that may take.
-const PING_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The largest credential file. Bundles of all public authorities have 250 KB.
 const FILE_LIMIT: u64 = 4 << 20;
@@ -41,12 +45,12 @@ pub(crate) enum ClientError {
     /// A file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file with the authorities has none.
-    #[error("there is no certificate in the file of authorities")]
-    NoAuthority,
     /// The authorities, the certificate and the key make no TLS client.
     #[error("the TLS files cannot be used")]
-    Tls(#[source] reqwest::Error),
+    Tls(#[from] TlsError),
+    /// The HTTP client cannot be built with them.
+    #[error("the HTTP client cannot be built")]
+    Http(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The token cannot be sent in a header.
     #[error("the bearer token is empty or has a character that a header cannot carry")]
     Token,
@@ -74,21 +78,26 @@ struct Key {
     transport: Transport,
 }
 
+/// Makes a client with this side of TLS.
+pub(crate) type Make<C> = fn(ClientConfig) -> Result<C, ClientError>;
+
 /// The clients that some target uses.
 #[derive(Debug)]
-pub(crate) struct Clients {
+pub(crate) struct Clients<C> {
+    make: Make<C>,
     refresh: Duration,
-    sessions: Mutex<BTreeMap<Key, Weak<Session>>>,
+    sessions: Mutex<BTreeMap<Key, Weak<Session<C>>>>,
 }
 
-impl Clients {
-    /// No clients yet; the files of each will be looked at every `refresh`.
-    pub(crate) fn new(refresh: Duration) -> Self {
-        Self { refresh, sessions: Mutex::default() }
+impl<C: Clone> Clients<C> {
+    /// No clients yet; `make` will make them, and the files of each will be looked at every
+    /// `refresh`.
+    pub(crate) fn new(make: Make<C>, refresh: Duration) -> Self {
+        Self { make, refresh, sessions: Mutex::default() }
     }
 
     /// The session for this URL with these settings; it lives for as long as somebody holds it.
-    pub(crate) fn session(&self, settings: &Client, url: &str) -> Arc<Session> {
+    pub(crate) fn session(&self, settings: &Client, url: &str) -> Arc<Session<C>> {
         let key = Key { settings: settings.clone(), transport: Transport::of(url) };
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(session) = sessions.get(&key).and_then(Weak::upgrade) {
@@ -97,8 +106,9 @@ impl Clients {
         sessions.retain(|_, session| session.strong_count() > 0);
         let session = Arc::new(Session {
             key: key.clone(),
+            make: self.make,
             refresh: self.refresh,
-            state: tokio::sync::Mutex::default(),
+            state: tokio::sync::Mutex::new(State { looked: None, built: None, complaint: None }),
         });
         sessions.insert(key, Arc::downgrade(&session));
         session
@@ -107,24 +117,25 @@ impl Clients {
 
 /// A client and what it was built from.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct Session<C> {
     key: Key,
+    make: Make<C>,
     refresh: Duration,
-    state: tokio::sync::Mutex<State>,
+    state: tokio::sync::Mutex<State<C>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct State<C> {
     /// When the files were last looked at, on the clock's monotonic time.
     looked: Option<Duration>,
-    built: Option<(Files, Ready)>,
+    built: Option<(Files, Ready<C>)>,
     complaint: Option<Arc<str>>,
 }
 
 /// A client that can be used at once, and the header that it sends.
 #[derive(Clone, Debug)]
-pub(crate) struct Ready {
-    pub(crate) client: reqwest::Client,
+pub(crate) struct Ready<C> {
+    pub(crate) client: C,
     pub(crate) authorization: Option<HeaderValue>,
 }
 
@@ -137,13 +148,13 @@ struct Files {
     token: Option<Vec<u8>>,
 }
 
-impl Session {
+impl<C: Clone> Session<C> {
     /// The client, built from what the files hold at `elapsed` on the monotonic clock.
     ///
     /// # Errors
     ///
     /// There has never been a usable set of files.
-    pub(crate) async fn ready(&self, elapsed: Duration) -> Result<Ready, Arc<str>> {
+    pub(crate) async fn ready(&self, elapsed: Duration) -> Result<Ready<C>, Arc<str>> {
         let mut state = self.state.lock().await;
         if self.is_due(&state, elapsed) {
             self.look(&mut state).await;
@@ -156,7 +167,7 @@ impl Session {
         }
     }
 
-    fn is_due(&self, state: &State, elapsed: Duration) -> bool {
+    fn is_due(&self, state: &State<C>, elapsed: Duration) -> bool {
         let Client { ca_file, identity, insecure_skip_verify: _, bearer_token_file } =
             &self.key.settings;
         let any = ca_file.is_some() || identity.is_some() || bearer_token_file.is_some();
@@ -168,7 +179,7 @@ impl Session {
     }
 
     /// Reads the files and rebuilds what depends on those that changed.
-    async fn look(&self, state: &mut State) {
+    async fn look(&self, state: &mut State<C>) {
         match self.rebuilt(state).await {
             Ok(None) => state.complaint = None,
             Ok(Some(built)) => {
@@ -190,14 +201,14 @@ impl Session {
     }
 
     /// What the files make, unless it is what there is already.
-    async fn rebuilt(&self, state: &State) -> Result<Option<(Files, Ready)>, ClientError> {
+    async fn rebuilt(&self, state: &State<C>) -> Result<Option<(Files, Ready<C>)>, ClientError> {
         let files = Files::read(&self.key).await?;
         let client = match &state.built {
             Some((old, _)) if *old == files => return Ok(None),
             Some((old, ready)) if old.ca == files.ca && old.identity == files.identity => {
                 ready.client.clone()
             }
-            Some(_) | None => build(&self.key, &files)?,
+            Some(_) | None => (self.make)(files.tls(&self.key)?)?,
         };
         let authorization = files.token.as_deref().map(authorization).transpose()?;
         Ok(Some((files, Ready { client, authorization })))
@@ -228,44 +239,21 @@ impl Files {
         }
         Ok(files)
     }
+
+    /// Our side of TLS.
+    fn tls(&self, key: &Key) -> Result<ClientConfig, TlsError> {
+        let trust = match (key.transport, &self.ca) {
+            (Transport::Plain, _) => Trust::Nobody,
+            (Transport::Tls, _) if key.settings.insecure_skip_verify => Trust::Anyone,
+            (Transport::Tls, None) => Trust::System,
+            (Transport::Tls, Some(pem)) => Trust::Bundle(pem),
+        };
+        tls::config(trust, self.identity.as_deref())
+    }
 }
 
 async fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     file::read(path, FILE_LIMIT).await
-}
-
-fn build(key: &Key, files: &Files) -> Result<reqwest::Client, ClientError> {
-    let mut builder = reqwest::Client::builder()
-        .user_agent(USER_AGENT)
-        // A redirect would lead to a page that is not this replica's.
-        .redirect(Policy::none())
-        .referer(false)
-        // Replicas are inside the cluster; a proxy of the environment is for what is outside.
-        .no_proxy()
-        .pool_idle_timeout(IDLE_TIMEOUT)
-        // A target has one scrape at a time.
-        .pool_max_idle_per_host(1)
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
-        .http2_keep_alive_while_idle(true);
-    match (key.transport, &files.ca) {
-        (Transport::Plain, _) => builder = builder.tls_certs_only([]),
-        (Transport::Tls, None) => {}
-        (Transport::Tls, Some(pem)) => {
-            let authorities = Certificate::from_pem_bundle(pem).map_err(ClientError::Tls)?;
-            if authorities.is_empty() {
-                return Err(ClientError::NoAuthority);
-            }
-            builder = builder.tls_certs_only(authorities);
-        }
-    }
-    if let Some(pem) = &files.identity {
-        builder = builder.identity(Identity::from_pem(pem).map_err(ClientError::Tls)?);
-    }
-    builder
-        .tls_danger_accept_invalid_certs(key.settings.insecure_skip_verify)
-        .build()
-        .map_err(ClientError::Tls)
 }
 
 fn authorization(token: &[u8]) -> Result<HeaderValue, ClientError> {
@@ -282,10 +270,11 @@ fn authorization(token: &[u8]) -> Result<HeaderValue, ClientError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::scrape::http;
 
     #[test]
     fn targets_with_equal_settings_share_a_client_and_plain_http_has_its_own() {
-        let clients = Clients::new(Duration::from_secs(10));
+        let clients = Clients::new(http::client, Duration::from_secs(10));
         let settings = Client::default();
         let first = clients.session(&settings, "http://127.0.0.1:1/metrics");
         let second = clients.session(&settings, "http://127.0.0.2:2/metrics");
@@ -304,7 +293,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let settings = Client { bearer_token_file: Some(path.clone()), ..Client::default() };
-        let session = Clients::new(Duration::from_secs(10)).session(&settings, "http://a");
+        let session =
+            Clients::new(http::client, Duration::from_secs(10)).session(&settings, "http://a");
         let token = async |second| {
             let ready = session.ready(Duration::from_secs(second)).await;
             ready.map(|ready| ready.authorization.unwrap().to_str().unwrap().to_owned())
@@ -330,7 +320,7 @@ mod tests {
         let path = folder.path().join("ca.pem");
         std::fs::write(&path, "").unwrap();
         let settings = Client { ca_file: Some(path), ..Client::default() };
-        let clients = Clients::new(Duration::from_secs(10));
+        let clients = Clients::new(http::client, Duration::from_secs(10));
         let tls = clients.session(&settings, "https://a");
         assert!(tls.ready(Duration::ZERO).await.unwrap_err().contains("no certificate"));
         let plain = clients.session(&settings, "http://a");

@@ -1,12 +1,17 @@
 //! One request for one page, and what exactly went wrong when there is none.
 
 use std::error::Error;
-use std::io;
+use std::io::{self, Read};
 
-use reqwest::{Response, StatusCode, header};
+use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Body, Incoming};
+use hyper::{HeaderMap, Request, Response, StatusCode, Uri, header};
 
-use crate::collect::scrape::clients::Ready;
+use crate::collect::scrape::clients::{Ready, USER_AGENT};
 use crate::collect::scrape::health::Failure;
+use crate::collect::scrape::http::HttpClient;
 use crate::observe::ScrapeFailure;
 
 /// What we ask for: the text format, because servers that are asked for `OpenMetrics` rewrite the
@@ -21,34 +26,84 @@ pub(crate) struct Page {
     pub(crate) content_type: Option<String>,
 }
 
-/// Asks for a page and reads at most `limit` bytes of it, after decompression.
-pub(crate) async fn fetch(ready: &Ready, url: &str, limit: usize) -> Result<Page, Failure> {
-    let mut request = ready.client.get(url).header(header::ACCEPT, ACCEPT);
+/// How a body comes.
+#[derive(Clone, Copy, Debug)]
+enum Encoding {
+    Plain,
+    Gzip,
+}
+
+/// Where a page is, as a request says it: escaped where a browser would escape it.
+///
+/// # Errors
+///
+/// The text is no URL.
+pub(crate) fn address(url: &str) -> Result<Uri, Failure> {
+    let wrong = |error: &dyn Error| Failure::from_error(ScrapeFailure::Connection, error);
+    let url = reqwest::Url::parse(url).map_err(|error| wrong(&error))?;
+    Uri::try_from(url.as_str()).map_err(|error| wrong(&error))
+}
+
+/// Asks for a page and reads at most `limit` bytes of it, before and after decompression.
+pub(crate) async fn fetch(
+    ready: &Ready<HttpClient>,
+    address: &Uri,
+    limit: usize,
+) -> Result<Page, Failure> {
+    let mut request = Request::get(address)
+        .header(header::USER_AGENT, USER_AGENT)
+        .header(header::ACCEPT, ACCEPT)
+        .header(header::ACCEPT_ENCODING, "gzip");
     if let Some(authorization) = &ready.authorization {
         request = request.header(header::AUTHORIZATION, authorization);
     }
-    let response = request.send().await.map_err(|error| before_the_answer(&error.without_url()))?;
+    let request = request.body(Empty::<Bytes>::new());
+    let request =
+        request.map_err(|error| Failure::from_error(ScrapeFailure::Connection, &error))?;
+    let response =
+        ready.client.request(request).await.map_err(|error| before_the_answer(&error))?;
     // 206 and 204 are successes, but not whole pages.
     if response.status() != StatusCode::OK {
         return Err(status(&response));
     }
+    let encoding = encoding(response.headers())?;
     let content_type = response.headers().get(header::CONTENT_TYPE);
     let content_type = content_type.and_then(|value| value.to_str().ok()).map(str::to_owned);
-    Ok(Page { body: read(response, limit).await?, content_type })
+    let body = read(response.into_body(), limit).await?;
+    let body = match encoding {
+        Encoding::Plain => body,
+        Encoding::Gzip => unpacked(&body, limit)?,
+    };
+    Ok(Page { body, content_type })
 }
 
-async fn read(mut response: Response, limit: usize) -> Result<Vec<u8>, Failure> {
-    let announced = response.content_length().map(usize::try_from);
+fn encoding(headers: &HeaderMap) -> Result<Encoding, Failure> {
+    let Some(named) = headers.get(header::CONTENT_ENCODING) else { return Ok(Encoding::Plain) };
+    let is = |name: &str| named.as_bytes().eq_ignore_ascii_case(name.as_bytes());
+    if is("gzip") || is("x-gzip") {
+        Ok(Encoding::Gzip)
+    } else if is("identity") || is("") {
+        Ok(Encoding::Plain)
+    } else {
+        let named = named.as_bytes().escape_ascii();
+        let detail = format!("the page comes in the encoding {named}, and gzip was asked for");
+        Err(Failure::new(ScrapeFailure::Malformed, &detail))
+    }
+}
+
+async fn read(mut incoming: Incoming, limit: usize) -> Result<Vec<u8>, Failure> {
+    let announced = incoming.size_hint().exact().map(usize::try_from);
     let capacity = match announced {
         Some(Ok(length)) if length <= limit => length,
         Some(_) => return Err(too_large(limit)),
-        // Chunked or compressed: its length is not known before its end.
+        // Chunked: its length is not known before its end.
         None => 0,
     };
     let mut body = Vec::with_capacity(capacity);
-    while let Some(chunk) =
-        response.chunk().await.map_err(|error| within_the_body(&error.without_url(), body.len()))?
-    {
+    while let Some(frame) = incoming.frame().await {
+        let frame = frame.map_err(|error| within_the_body(&error, body.len()))?;
+        // Trailers say nothing about a page.
+        let Ok(chunk) = frame.into_data() else { continue };
         if chunk.len() > limit - body.len() {
             return Err(too_large(limit));
         }
@@ -57,11 +112,31 @@ async fn read(mut response: Response, limit: usize) -> Result<Vec<u8>, Failure> 
     Ok(body)
 }
 
+/// What a compressed body holds. Bytes that no compressor wrote are malformed; the end of the bytes
+/// before the end of what was compressed is a page that is cut off.
+fn unpacked(packed: &[u8], limit: usize) -> Result<Vec<u8>, Failure> {
+    let mut body = Vec::new();
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    let read = MultiGzDecoder::new(packed).take(most).read_to_end(&mut body);
+    if body.len() > limit {
+        return Err(too_large(limit));
+    }
+    read.map_err(|error| {
+        let class = match error.kind() {
+            io::ErrorKind::UnexpectedEof => ScrapeFailure::Truncated,
+            _ => ScrapeFailure::Malformed,
+        };
+        let detail = format!("after {} bytes: the compressed page: {error}", body.len());
+        Failure::new(class, &detail)
+    })?;
+    Ok(body)
+}
+
 fn too_large(limit: usize) -> Failure {
     Failure::new(ScrapeFailure::TooLarge, &format!("the page has more than {limit} bytes"))
 }
 
-fn status(response: &Response) -> Failure {
+fn status(response: &Response<Incoming>) -> Failure {
     let status = response.status();
     let location = response.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
     let detail = match location {
@@ -72,7 +147,7 @@ fn status(response: &Response) -> Failure {
 }
 
 /// Classifies an error that came before there was a status.
-fn before_the_answer(error: &reqwest::Error) -> Failure {
+fn before_the_answer(error: &dyn Error) -> Failure {
     let class = match io_kind(error) {
         Some(io::ErrorKind::ConnectionRefused) => ScrapeFailure::Refused,
         Some(io::ErrorKind::TimedOut) => ScrapeFailure::Timeout,
@@ -82,14 +157,11 @@ fn before_the_answer(error: &reqwest::Error) -> Failure {
 }
 
 /// Classifies an error that came after the status: whatever broke the transfer off has truncated
-/// the page, and what is left are bytes that no compressor wrote.
-fn within_the_body(error: &reqwest::Error, received: usize) -> Failure {
-    let transfer = sources(error).any(<dyn Error>::is::<hyper::Error>);
+/// the page.
+fn within_the_body(error: &hyper::Error, received: usize) -> Failure {
     let class = match io_kind(error) {
         Some(io::ErrorKind::TimedOut) => ScrapeFailure::Timeout,
-        Some(io::ErrorKind::UnexpectedEof) => ScrapeFailure::Truncated,
-        Some(_) | None if transfer => ScrapeFailure::Truncated,
-        Some(_) | None => ScrapeFailure::Malformed,
+        Some(_) | None => ScrapeFailure::Truncated,
     };
     let failure = Failure::from_error(class, error);
     Failure::new(class, &format!("after {received} bytes: {}", failure.detail))

@@ -12,6 +12,9 @@
 //!   "steps":[{"stage":"analyze","before":2,"after":3,"reason":"spare_low","text":"KV spare low (0.045 < 0.100)"}]}]}
 //! ```
 //!
+//! Stages and reasons that only another release knows cost nothing but their names as labels: an
+//! unknown stage becomes the one before it and stands in the text, and an unknown reason is `told`.
+//!
 //! About 400 bytes a decision. When all of them are too large, the texts are left out, which leaves
 //! about 300, and the reason says who decided.
 
@@ -227,9 +230,14 @@ struct Impossible;
 impl Line {
     fn decided(self, receipt: Receipt<'_>, lain: Duration) -> Option<Decided> {
         let namespace = Namespace::new(&self.namespace)?;
-        let steps: Option<Vec<Step>> =
-            self.steps.into_iter().map(|step| step.step(receipt.holder)).collect();
-        let steps = steps.filter(|steps| !steps.is_empty())?;
+        let mut steps: Vec<Step> = Vec::with_capacity(self.steps.len());
+        for step in self.steps {
+            let before = steps.last().map_or(Stage::Analyze, |step| step.stage);
+            steps.push(step.step(receipt.holder, before)?);
+        }
+        if steps.is_empty() {
+            return None;
+        }
         let age = Duration::try_from_secs_f64(self.age).ok()?;
         let decision = Decision {
             variant: VariantKey {
@@ -252,11 +260,17 @@ impl Line {
 }
 
 impl LineStep {
-    fn step(self, holder: &str) -> Option<Step> {
+    /// The step, which follows one of the stage `last`. Stages come in their order, so one that is
+    /// unknown here belongs next to it.
+    fn step(self, holder: &str, last: Stage) -> Option<Step> {
         let said = Some(self.text).filter(|text| !text.is_empty());
-        let text = said.unwrap_or_else(|| format!("decided by {holder}"));
+        let mut text = said.unwrap_or_else(|| format!("decided by {holder}"));
+        let known = Stage::ALL.into_iter().find(|stage| stage.label() == self.stage);
+        if known.is_none() {
+            text = format!("{}: {text}", self.stage);
+        }
         Some(Step {
-            stage: Stage::ALL.into_iter().find(|stage| stage.label() == self.stage)?,
+            stage: known.unwrap_or(last),
             before: Replicas::new(self.before)?,
             after: Replicas::new(self.after)?,
             reason: Reason::Told(Told::new(&self.reason, text)),
@@ -380,6 +394,28 @@ mod tests {
     }
 
     #[test]
+    fn what_only_another_release_knows_costs_no_number_and_is_shown_as_it_is() {
+        let before = published(1);
+        let text = written(&before, usize::MAX).unwrap();
+        let text = text
+            .replacen("\"stage\":\"bounds\"", "\"stage\":\"quota\"", 1)
+            .replacen("\"reason\":\"below_min\"", "\"reason\":\"over_quota\"", 1)
+            .replacen("\"generation\"", "\"added\":[1],\"generation\"", 1);
+        let shared = decode(&text, receipt(Arrival::Prompt, 0)).unwrap();
+        let decided = shared.decided.into_values().next().unwrap();
+        assert_eq!(decided.decision.desired(), n(3));
+        let said = said(&decided.decision);
+        let (quota, label) = said.last().unwrap();
+        assert_eq!(quota, "hold: 2 -> 3, quota: raised to the minimum of 3");
+        assert_eq!(*label, "told");
+        let first = text.replacen("\"stage\":\"hold\"", "\"stage\":\"sense\"", 1);
+        let shared = decode(&first, receipt(Arrival::Prompt, 0)).unwrap();
+        let decided = shared.decided.into_values().next().unwrap();
+        assert!(decided.decision.because().is_some());
+        assert_eq!(decided.decision.desired(), n(3));
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_as_a_whole() {
         let good = written(&published(2), usize::MAX).unwrap();
         let bad = [
@@ -387,7 +423,6 @@ mod tests {
             "[".to_owned(),
             good.replacen("\"version\":1", "\"version\":2", 1),
             good.replacen("\"after\":3", "\"after\":3000000", 1),
-            good.replacen("\"stage\":\"hold\"", "\"stage\":\"guess\"", 1),
             good.replacen("\"age\":7.0", "\"age\":-7.0", 1),
             good.replacen("\"min\":1", "\"min\":9", 1),
         ];

@@ -12,11 +12,14 @@ mod engines;
 #[path = "../page.rs"]
 mod page;
 mod release;
+#[path = "../wait.rs"]
+mod wait;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::release::{Handshake, release, stays, until};
+use crate::release::{Handshake, release};
+use crate::wait::{stays, until, within};
 
 const HPA: &str = include_str!("../../../examples/hpa.yaml");
 
@@ -127,7 +130,7 @@ fn e_an_authority_is_replaced_and_no_call_fails() {
     until("an answer", || release.kubectl(&["get", "--raw", path]).ok());
     let changes = |change| one.changes(release, change) + two.changes(release, change);
     let mut calls = 0;
-    release::within(Duration::from_mins(8), "an authority that has replaced another", || {
+    within(Duration::from_mins(8), "an authority that has replaced another", || {
         let answer = release.kubectl(&["get", "--raw", path]);
         assert!(answer.is_ok(), "call {calls}: {answer:?}");
         for daemon in [&one, &two] {

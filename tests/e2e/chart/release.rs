@@ -13,16 +13,11 @@ use tokio::runtime::Runtime;
 
 use crate::engines::{self, Engines};
 use crate::page::MODEL;
+use crate::wait::until;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/plimsoll");
 const CONTROL_PLANE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/tools/control-plane");
 const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
-
-/// How long the slowest step may take on a machine that does other things too.
-const PATIENCE: Duration = Duration::from_mins(3);
-
-/// How often a condition is looked at.
-const GLANCE: Duration = Duration::from_millis(200);
 
 /// The release, and what it is played on.
 pub(crate) struct Release {
@@ -358,29 +353,5 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Waits for something.
-pub(crate) fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    within(PATIENCE, what, look)
-}
-
-/// Waits for something, for so long.
-pub(crate) fn within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..patience.as_millis() / GLANCE.as_millis() {
-        if let Some(seen) = look() {
-            return seen;
-        }
-        std::thread::sleep(GLANCE);
-    }
-    panic!("never saw {what}");
-}
-
-/// Looks on for a while, and fails when what is seen is not so even once.
-pub(crate) fn stays(what: &str, time: Duration, mut look: impl FnMut() -> bool) {
-    for _ in 0..time.as_millis() / GLANCE.as_millis() {
-        assert!(look(), "{what} did not stay so");
-        std::thread::sleep(GLANCE);
     }
 }

@@ -8,7 +8,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
 
-use crate::stage::{Stage, tools, until};
+use crate::stage::{Stage, tools};
+use crate::wait::until;
 
 const MANIFESTS: &str = include_str!("../manifests/keda.yaml");
 

@@ -15,13 +15,16 @@ mod keda;
 mod page;
 #[path = "../stage.rs"]
 mod stage;
+#[path = "../wait.rs"]
+mod wait;
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::daemon::{Daemon, Knows, configuration};
 use crate::keda::Keda;
-use crate::stage::{PATIENCE, Stage, stage, stays, until, within};
+use crate::stage::{Stage, stage};
+use crate::wait::{PATIENCE, stays, until, within};
 
 /// The `ScaledObject` that users are given.
 const SCALED_OBJECT: &str = include_str!("../../../examples/keda-scaledobject.yaml");

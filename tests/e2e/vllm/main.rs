@@ -12,6 +12,8 @@ mod daemon;
 mod engines;
 #[path = "../stage.rs"]
 mod stage;
+#[path = "../wait.rs"]
+mod wait;
 
 /// What the engines serve.
 mod page {
@@ -28,7 +30,8 @@ use tokio::task::JoinSet;
 
 use crate::daemon::Daemon;
 use crate::engines::{Engines, PORT};
-use crate::stage::{stage, stays, within};
+use crate::stage::stage;
+use crate::wait::{stays, within};
 
 /// Long enough for a server to start on a core that another one keeps busy.
 const STARTING: Duration = Duration::from_mins(10);

@@ -1,0 +1,33 @@
+//! Waiting for what a cluster does in its own time.
+
+use std::time::Duration;
+
+/// How long the slowest step may take on a machine that does other things too.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
+
+/// How often a condition is looked at.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// Waits for something.
+pub(crate) fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    within(PATIENCE, what, look)
+}
+
+/// Waits for something, for so long.
+pub(crate) fn within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..patience.as_millis() / GLANCE.as_millis() {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        std::thread::sleep(GLANCE);
+    }
+    panic!("never saw {what}");
+}
+
+/// Looks on for a while, and fails when what is seen is not so even once.
+pub(crate) fn stays(what: &str, time: Duration, mut look: impl FnMut() -> bool) {
+    for _ in 0..time.as_millis() / GLANCE.as_millis() {
+        assert!(look(), "{what} did not stay so");
+        std::thread::sleep(GLANCE);
+    }
+}
