@@ -7,6 +7,7 @@
 
 mod follow;
 mod group;
+mod restrain;
 pub mod sizing;
 
 use std::collections::BTreeMap;
@@ -178,7 +179,7 @@ impl Pipeline {
                 let asked = sized.get(key).map(Asked::from);
                 let asked = asked.or_else(|| target().map(Asked::from));
                 match self.decide(&moment, member, &group.model, asked) {
-                    Ok(decision) => found.decisions.push(self.enforce(now, decision)),
+                    Ok(decision) => found.decisions.push(self.restrain(now, inputs, decision)),
                     Err(why) => {
                         found.undecided.insert(member.spec.key.clone(), Undecided(why));
                     }
@@ -201,7 +202,7 @@ impl Pipeline {
         }
         self.recorder.unsettle();
         for in_force in self.in_force.values_mut() {
-            in_force.history = History::starting(now, in_force.desired);
+            in_force.history.begin_anew(now, in_force.desired);
         }
     }
 
@@ -428,25 +429,6 @@ impl Pipeline {
         }
     }
 
-    /// Stabilisation windows, step limits and bounds, in this order, so that the bounds hold last.
-    fn enforce(&self, now: Timestamp, decision: Decision) -> Decision {
-        let behavior = &self.policy.behavior;
-        let decision = match (decision.basis, self.in_force.get(&decision.variant)) {
-            (Basis::Fresh, Some(InForce { desired, history, .. })) => {
-                let stable = enforce::stabilize(decision, now, *desired, history, behavior);
-                enforce::limit_step(stable, now, *desired, history, behavior)
-            }
-            (Basis::Fresh, None) => {
-                let present = decision.steps.first().map_or(Replicas::ZERO, |step| step.before);
-                let history = History::starting(now, present);
-                let stable = enforce::stabilize(decision, now, present, &history, behavior);
-                enforce::limit_step(stable, now, present, &history, behavior)
-            }
-            (Basis::Held, _) => decision,
-        };
-        enforce::bound(decision)
-    }
-
     /// Replaces a set that breaks an invariant by the numbers in force.
     fn check(&self, fleet: &Fleet, found: &mut Decisions) {
         let in_force =
@@ -495,7 +477,7 @@ impl Pipeline {
             Basis::Fresh => {
                 if known.basis == Basis::Held {
                     // What was recommended before the gap says nothing about the time after.
-                    known.history = History::starting(now, before);
+                    known.history.begin_anew(now, before);
                 }
                 let published = Published { before, after };
                 let recommended = decision.recommended();

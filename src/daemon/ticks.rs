@@ -291,7 +291,8 @@ impl Ticks {
         // Scrapes of one replica arrive in order; two replicas' may not, and the order of arrival
         // must not matter.
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
-        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes }
+        let autoscalers = cluster.as_deref().map(ClusterState::autoscalers).unwrap_or_default();
+        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes, autoscalers }
     }
 
     /// Puts the numbers of before a restart in force for variants that are seen for the first time.

@@ -869,7 +869,13 @@ saturation:
   transition: model_wide
   kv_cache_threshold: 0.7
   overrides: {\"m#n\": {queue_length_threshold: 7}}
-enforce: {scale_up: {select_policy: disabled, policies: []}, scale_down: {select_policy: min}}
+enforce:
+  scale_up: {select_policy: disabled, policies: []}
+  scale_down: {select_policy: min}
+  min_dwell: {after_scale_up: 7m}
+  flap_budget: 4
+  panic: {threshold: 2.5}
+  defer_to_hpa: false
 scrape: {body_limit: 1500kB, tls: {cert_file: a, key_file: b}, scheme: https}
 prometheus:
   url: https://thanos.example:9091/prefix/
