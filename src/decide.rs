@@ -113,6 +113,12 @@ impl Decision {
             .map_or_else(|| self.desired(), |step| step.after)
     }
 
+    /// Whether it is not lowered only because its replicas have not been measured long enough.
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.reason, Reason::Settling { .. }))
+    }
+
     /// The maximum and why the load asks for more than it, if it does.
     #[must_use]
     pub fn beyond_max(&self) -> Option<(Replicas, &Reason)> {

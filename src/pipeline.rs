@@ -8,6 +8,7 @@
 mod follow;
 mod group;
 mod restrain;
+pub mod saved;
 pub mod sizing;
 
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ use crate::observe::record::{Detail, Horizon, Recorder};
 use crate::observe::{Inputs, Observation, Way};
 pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
+use crate::pipeline::saved::Recall;
 use crate::pipeline::sizing::{Learned, Sizing};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -106,7 +108,7 @@ struct InForce {
     desired: Replicas,
     inputs_at: Timestamp,
     basis: Basis,
-    restored: bool,
+    restored: Option<Recall>,
     /// Whether it was decided while there were no replicas, so that no load speaks for it.
     at_zero: bool,
     history: History,
@@ -418,9 +420,9 @@ impl Pipeline {
                 let asked = observation.wanted.filter(|_| in_force.at_zero).unwrap_or_default();
                 let after = before.max(asked);
                 let why = match (in_force.restored, after > before) {
-                    (true, _) => NoData::Restored,
-                    (false, true) => NoData::BroughtBack,
-                    (false, false) => why,
+                    (Some(_), _) => NoData::Restored,
+                    (None, true) => NoData::BroughtBack,
+                    (None, false) => why,
                 };
                 let held = Step { stage: Stage::Hold, before, after, reason: Reason::NoData(why) };
                 Ok(decision(vec![held], in_force.inputs_at, Basis::Held))
@@ -466,7 +468,7 @@ impl Pipeline {
                 desired: present,
                 inputs_at: decision.inputs_at,
                 basis: decision.basis,
-                restored: false,
+                restored: None,
                 at_zero: false,
                 history: History::starting(now, present),
             }
@@ -475,14 +477,14 @@ impl Pipeline {
         match decision.basis {
             Basis::Held => {}
             Basis::Fresh => {
-                if known.basis == Basis::Held {
+                let recommended = known.recommended_by(now, decision);
+                if known.basis == Basis::Held && known.restored != Some(Recall::History) {
                     // What was recommended before the gap says nothing about the time after.
                     known.history.begin_anew(now, before);
                 }
                 let published = Published { before, after };
-                let recommended = decision.recommended();
                 known.history.record(now, recommended, published, &self.policy.behavior);
-                known.restored = false;
+                known.restored = known.restored.filter(|_| decision.is_settling());
                 known.at_zero =
                     decision.steps.first().is_some_and(|step| step.before == Replicas::ZERO);
             }

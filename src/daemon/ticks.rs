@@ -1,5 +1,7 @@
 //! The decision loop: a tick takes in what has arrived, decides, publishes, and says what changed.
 
+mod keep;
+
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -32,10 +34,6 @@ use crate::publish::history::History;
 use crate::publish::{Decided, Published, PublishedVariant, state};
 use crate::telemetry::{Leading, Telemetry};
 use crate::units::Replicas;
-
-/// How often the state file is written while nothing changes. A restart then shows an age that is
-/// at most this much too old.
-const SAVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// How long after it was last in force a number is taken over. In a longer absence the numbers are
 /// served by nobody, and whoever has scaled by hand since knows better; beginning without a number
@@ -105,16 +103,8 @@ impl Ticks {
     pub(crate) fn new(config: &Config, parts: Parts) -> Self {
         let pipeline = Pipeline::new(config.policy.clone());
         let now = parts.clock.now();
-        let mut saved = BTreeMap::new();
-        if let Some(path) = config.state_file.as_ref().filter(|_| parts.sharing.is_none()) {
-            match state::load(path) {
-                Ok(loaded) => saved = in_force(now, loaded),
-                Err(problem) => error!(
-                    error = %format!("{:#}", anyhow::Error::new(problem)),
-                    "Starting without the numbers of before the restart"
-                ),
-            }
-        }
+        let path = config.state_file.as_ref().filter(|_| parts.sharing.is_none());
+        let saved = path.map(|path| keep::load(now, path, &parts.telemetry)).unwrap_or_default();
         let directory = Directory::new(config, &parts.surroundings);
         // A rate sees the first increase only of a series that was there before it.
         for label in Violation::LABELS {
@@ -211,7 +201,11 @@ impl Ticks {
     fn decide(&mut self, now: Timestamp, inputs: &Inputs, standing: Option<Standing>) -> Decisions {
         self.say_standing(standing);
         match &self.parts.sharing {
-            Some(sharing) => self.pipeline.follow(now, inputs, &sharing.numbers()),
+            Some(sharing) => {
+                let numbers = sharing.numbers();
+                keep::take_over(&mut self.pipeline, now, &numbers, sharing.memories());
+                self.pipeline.follow(now, inputs, &numbers)
+            }
             None => self.pipeline.tick(now, inputs),
         }
     }
@@ -237,7 +231,10 @@ impl Ticks {
         standing: Option<Standing>,
     ) -> Arc<Published> {
         let shown = match (&mut self.parts.sharing, standing) {
-            (Some(sharing), Some(standing)) => sharing.compose(standing, found),
+            (Some(sharing), Some(standing)) => {
+                let pipeline = &self.pipeline;
+                sharing.compose(standing, found, &|| keep::memories(pipeline, found))
+            }
             (Some(_), None) | (None, _) => found.clone(),
         };
         let published = Arc::new(shown);
@@ -293,34 +290,6 @@ impl Ticks {
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
         let autoscalers = cluster.as_deref().map(ClusterState::autoscalers).unwrap_or_default();
         Inputs { fleet: seen.fleet, listings: seen.listings, scrapes, autoscalers }
-    }
-
-    /// Puts the numbers of before a restart in force for variants that are seen for the first time.
-    /// Those that are discovered are not there in the first tick.
-    fn restore(&mut self, now: Timestamp, fleet: &Fleet) {
-        let seen: Vec<VariantKey> =
-            self.saved.keys().filter(|key| fleet.get(key).is_some()).cloned().collect();
-        for saved in seen.into_iter().filter_map(|key| self.saved.remove(&key)) {
-            let state::Saved { variant, model: _, desired, at, written } = saved;
-            if now.duration_since(written) <= RESTORE_MAX {
-                self.pipeline.restore(now, variant, desired, at);
-            }
-        }
-    }
-
-    /// Keeps the numbers of variants that have just left, in case they come back: what is no longer
-    /// declared may be discovered in a moment.
-    fn put_by(&mut self) {
-        let written = self.parts.clock.now();
-        let shown = self.parts.published.borrow().clone();
-        let known = self.directory.fleet();
-        for (key, variant) in shown.variants.iter().filter(|(key, _)| known.get(key).is_none()) {
-            let Some(decided) = &variant.decided else { continue };
-            let (desired, at, variant) = (decided.decision.desired(), decided.at, key.clone());
-            let model = decided.decision.model.clone();
-            self.saved.insert(key.clone(), state::Saved { variant, model, desired, at, written });
-        }
-        self.saved.retain(|_, saved| written.duration_since(saved.written) <= RESTORE_MAX);
     }
 
     fn publish(
@@ -495,55 +464,6 @@ impl Ticks {
             self.ignored.insert(key.clone(), ignored);
         }
     }
-
-    /// Writes the state file when a number has changed, and from time to time.
-    fn save(&mut self, before: &Published, after: &Arc<Published>) {
-        let Some(path) = self.state_file.clone() else { return };
-        if self.is_looking() {
-            return;
-        }
-        let numbers = |published: &Published| -> Vec<_> {
-            let desired = |variant: &PublishedVariant| {
-                variant.decided.as_ref().map(|decided| decided.decision.desired())
-            };
-            published.variants.iter().map(|(key, it)| (key.clone(), desired(it))).collect()
-        };
-        let elapsed = self.parts.clock.elapsed();
-        let due = self.saved_at.is_none_or(|at| elapsed.saturating_sub(at) >= SAVE_INTERVAL);
-        // A save that is under way on a slow disk is not overtaken; the next one is due at once.
-        let busy = self.saving.as_ref().is_some_and(|saving| !saving.is_finished());
-        if busy && numbers(before) != numbers(after) {
-            self.saved_at = None;
-        }
-        if busy || (!due && numbers(before) == numbers(after)) {
-            return;
-        }
-        self.saved_at = Some(elapsed);
-        let published = Arc::clone(after);
-        let now = self.parts.clock.now();
-        let save = move || write_state(&path, now, &published);
-        self.saving = Some(self.parts.tracker.spawn_blocking(save));
-    }
-
-    /// Whether there may be variants that have not been seen, of which the state file knows more.
-    fn is_looking(&self) -> bool {
-        self.parts.cluster.as_ref().is_some_and(|it| !it.borrow().discovery.complete)
-    }
-
-    /// Writes the state file one last time, after a save that is under way: two writers would mix
-    /// their files. Before the first tick there is nothing that the file does not know.
-    async fn save_last(mut self) {
-        if let Some(saving) = self.saving.take() {
-            let _reported_in_the_log = saving.await;
-        }
-        let published = self.parts.published.borrow().clone();
-        let known = published.generation > 0 && !self.is_looking();
-        if let Some(path) = self.state_file.take().filter(|_| known) {
-            let now = self.parts.clock.now();
-            let save = move || write_state(&path, now, &published);
-            let _reported_in_the_log = self.parts.tracker.spawn_blocking(save).await;
-        }
-    }
 }
 
 /// Waits until replicas have shared something; for ever where there is only one.
@@ -565,17 +485,6 @@ fn replace<T: PartialEq>(channel: &watch::Sender<Arc<T>>, new: T) {
     });
 }
 
-/// The numbers of before a restart that can be in force, by their variants.
-fn in_force(now: Timestamp, saved: Vec<state::Saved>) -> BTreeMap<VariantKey, state::Saved> {
-    let Some(written) = saved.first().map(|first| first.written) else { return BTreeMap::new() };
-    if now.duration_since(written) > RESTORE_MAX {
-        warn!(%written, "The numbers of before the restart are too old to be in force");
-        return BTreeMap::new();
-    }
-    info!(variants = saved.len(), "The numbers of before the restart are in force");
-    saved.into_iter().map(|saved| (saved.variant.clone(), saved)).collect()
-}
-
 /// Waits until something else is discovered than is known. Without a cluster that is never.
 async fn discovered(
     cluster: &mut Option<watch::Receiver<Arc<ClusterState>>>,
@@ -588,10 +497,4 @@ async fn discovered(
     }
     // The watching ends only with everything else.
     std::future::pending().await
-}
-
-fn write_state(path: &std::path::Path, now: Timestamp, published: &Published) {
-    if let Err(problem) = state::save(path, now, published) {
-        error!(error = %format!("{:#}", anyhow::Error::new(problem)), "The state file cannot be written");
-    }
 }

@@ -14,6 +14,7 @@
 
 mod burst;
 mod restraint;
+mod saved;
 mod turns;
 
 use std::collections::VecDeque;
@@ -26,6 +27,9 @@ use crate::units::{Replicas, Seconds};
 
 pub use crate::decide::enforce::burst::{Burst, Panic, panic};
 pub use crate::decide::enforce::restraint::Restraint;
+pub use crate::decide::enforce::saved::{
+    CHANGES_MAX, SPANS_MAX, SavedChange, SavedHistory, SavedSpan,
+};
 pub use crate::decide::enforce::turns::{Dwell, Moved, TURNS_MAX, Turns, dwell, spend_turns};
 
 /// Recommendations and changes that a history keeps at most. With a tick each second it covers the
@@ -108,6 +112,8 @@ pub struct History {
     changes: VecDeque<Change>,
     turns: Turns,
     burst: Option<Burst>,
+    /// When it was written last.
+    latest: Option<Timestamp>,
 }
 
 /// A number that was recommended at each tick between two instants, both included. Nearly always
@@ -171,7 +177,8 @@ impl History {
     #[must_use]
     pub fn starting(now: Timestamp, in_force: Replicas) -> Self {
         let recommended = Recommended { first: now, last: now, replicas: in_force };
-        Self { recommendations: VecDeque::from([recommended]), ..Self::default() }
+        let latest = Some(now);
+        Self { recommendations: VecDeque::from([recommended]), latest, ..Self::default() }
     }
 
     /// Begins anew with the number in force, after a time of which nobody can say what would have
@@ -208,7 +215,8 @@ impl History {
         if published.before != published.after {
             self.changes.push_back(Change { at: now, before: published.before });
         }
-        self.turns.note(now, published);
+        self.turns.note(now, published, behavior.flap_budget);
+        self.latest = Some(now);
         let longest = behavior.longest_window();
         while self.recommendations.len() > HISTORY_MAX
             || self.recommendations.front().is_some_and(|it| !within(now, it.last, longest))

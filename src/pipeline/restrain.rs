@@ -39,8 +39,7 @@ impl Pipeline {
         let known = (history, behavior);
         let stable = enforce::stabilize_before(decision, now, in_force, known, autoscaler);
         let stayed = enforce::dwell(stable, now, in_force, history, behavior.dwell);
-        let turned =
-            enforce::spend_turns(stayed, now, in_force, history, behavior.flap_budget);
+        let turned = enforce::spend_turns(stayed, now, in_force, history, behavior.flap_budget);
         let urgent = enforce::panic(turned, now, in_force, history, behavior.panic);
         enforce::limit_step(urgent, now, in_force, history, behavior)
     }

@@ -138,6 +138,13 @@ fn a_duration_or_size_needs_a_unit_and_a_range() {
             "enforce.scale_down.stabilization_window",
             "from 0s to 1h; found 1h1m",
         ),
+        ("enforce: {min_dwell: {after_scale_up: 2h}}\n", "enforce.min_dwell.after_scale_up", "1h"),
+        ("enforce: {panic: {window: 0s}}\n", "enforce.panic.window", "from 1s to 1h; found 0s"),
+        (
+            "enforce: {panic: {window: 1m, stable_window: 30s}}\n",
+            "enforce.panic.window",
+            "shorter than enforce.panic.stable_window, which is 30s",
+        ),
         ("scrape: {body_limit: 8}\n", "scrape.body_limit", "a size with a unit"),
         ("scrape: {body_limit: 8 miles}\n", "scrape.body_limit", "found \"8 miles\""),
         ("scrape: {body_limit: 1B}\n", "scrape.body_limit", "from 1KiB to 1GiB; found 1B"),

@@ -2,14 +2,14 @@
 
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::decide::enforce::{
-    Amount, Behavior, Deference, Dwell, History, Panic, Published, Rules, Select, StepPolicy, dwell,
-    limit_step, panic, spend_turns, stabilize, stabilize_before,
+    Amount, Behavior, Deference, Dwell, History, Panic, Published, Rules, Select, StepPolicy,
+    dwell, limit_step, panic, spend_turns, stabilize, stabilize_before,
 };
 use plimsoll::decide::{Basis, Decision, NoData, Reason, Stage, Step};
 use plimsoll::fleet::{Bounds, ModelKey, ModelName};
+use plimsoll::observe::Autoscaler;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::scaler::{self, Limit, MilliValue, Outcome, Scale, Scaler};
-use plimsoll::observe::Autoscaler;
 use plimsoll::units::{Fraction, Replicas, Seconds};
 use proptest::prelude::*;
 
@@ -183,8 +183,7 @@ impl Course {
         let Self { behavior, history, in_force, .. } = self;
         let (now, in_force) = (at(self.second * 1000), *in_force);
         let known = (&*history, &*behavior);
-        let decision =
-            stabilize_before(asked(ask), now, in_force, known, self.autoscaler.as_ref());
+        let decision = stabilize_before(asked(ask), now, in_force, known, self.autoscaler.as_ref());
         let decision = dwell(decision, now, in_force, history, behavior.dwell);
         let decision = spend_turns(decision, now, in_force, history, behavior.flap_budget);
         let decision = panic(decision, now, in_force, history, behavior.panic);

@@ -66,8 +66,7 @@ pub(super) fn resolve(section: file::Enforce, checks: &mut Checks<'_>) -> Behavi
 fn resolve_panic(section: &file::Panic, checks: &mut Checks<'_>) -> Panic {
     let file::Panic { window, stable_window, threshold } = *section;
     let path = |key| join("enforce.panic", key);
-    let window =
-        checks.duration(&path("window"), window, &PANIC_WINDOWS).unwrap_or(PANIC_WINDOW);
+    let window = checks.duration(&path("window"), window, &PANIC_WINDOWS).unwrap_or(PANIC_WINDOW);
     let stable_window = checks
         .duration(&path("stable_window"), stable_window, &PANIC_WINDOWS)
         .unwrap_or(PANIC_STABLE_WINDOW);
@@ -132,7 +131,7 @@ fn rules(
                     .enumerate()
                     .filter_map(|(at, policy)| Some((at, policy.clone()?)))
                     .filter_map(|(at, policy)| {
-                        policy(&format!("{policies_path}[{at}]"), &policy, checks)
+                        step_policy(&format!("{policies_path}[{at}]"), &policy, checks)
                     })
                     .collect()
             },
@@ -140,7 +139,7 @@ fn rules(
     }
 }
 
-fn policy(
+fn step_policy(
     path: &str,
     written: &file::StepPolicy,
     checks: &mut Checks<'_>,
@@ -161,4 +160,3 @@ fn policy(
     };
     Some(StepPolicy { amount, period: seconds(period?) })
 }
-

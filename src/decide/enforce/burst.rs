@@ -54,8 +54,7 @@ impl History {
     ) -> Option<Burst> {
         let known = self.burst.filter(|known| within(now, known.at, panic.stable_window));
         let Some(mean) = self.mean(now, panic.stable_window) else { return known };
-        let asked =
-            self.recommended_within(now, panic.window).fold(recommended, Replicas::max);
+        let asked = self.recommended_within(now, panic.window).fold(recommended, Replicas::max);
         // A number that comes back from none is no burst of anything.
         let jumps = f64::from(asked.count()) >= panic.threshold.fraction() * mean.max(1.0);
         if jumps { Some(Burst { at: now, asked, mean }) } else { known }

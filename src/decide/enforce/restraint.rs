@@ -70,7 +70,10 @@ impl fmt::Display for Restraint {
                     Direction::Down => ("lowered", "raised"),
                 };
                 let remaining = whole(*remaining);
-                write!(f, "not {now} for another {remaining:.0} s, because it was {before} just now")
+                write!(
+                    f,
+                    "not {now} for another {remaining:.0} s, because it was {before} just now"
+                )
             }
             Self::FlapBudgetSpent { turned, refills_in } => {
                 let times = if *turned == 1 { "once" } else { &*format!("{turned} times") };

@@ -9,9 +9,7 @@ use std::collections::VecDeque;
 
 use jiff::Timestamp;
 
-use crate::decide::enforce::{
-    Direction, History, Published, Restraint, remaining, step, within,
-};
+use crate::decide::enforce::{Direction, History, Published, Restraint, remaining, step, within};
 use crate::decide::{Decision, Reason, Stage};
 use crate::units::{Replicas, Seconds};
 
@@ -76,18 +74,19 @@ impl Turns {
 
     /// Notes a change, and forgets turns of more than an hour ago. Instants that are still to come
     /// are of a clock that has been set back, and mean nothing.
-    pub(super) fn note(&mut self, now: Timestamp, published: Published) {
+    pub(super) fn note(&mut self, now: Timestamp, published: Published, flap_budget: u32) {
         self.last = self.last.filter(|last| last.at <= now);
         self.reversals.retain(|at| within(now, *at, HOUR));
         let Some(direction) = published.direction() else { return };
-        let turns = self
-            .last
-            .is_some_and(|last| last.direction != direction && within(now, last.at, HOUR));
+        let turns =
+            self.last.is_some_and(|last| last.direction != direction && within(now, last.at, HOUR));
         if turns {
-            if self.reversals.len() == TURNS_MAX {
-                self.reversals.pop_front();
-            }
             self.reversals.push_back(now);
+        }
+        // Of more than the budget, the newest say when it refills.
+        let budget = usize::try_from(flap_budget).unwrap_or(TURNS_MAX).min(TURNS_MAX);
+        while self.reversals.len() > budget {
+            self.reversals.pop_front();
         }
         self.last = Some(Moved { at: now, direction });
     }
