@@ -11,7 +11,6 @@ mod directory;
 mod discovery;
 mod kubernetes;
 mod reload;
-mod restart;
 mod sharing;
 mod status;
 mod ticks;

@@ -19,6 +19,7 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
+use crate::decide::enforce::Restraint;
 use crate::decide::sized::{Shortfall, Sized};
 use crate::fleet::{Bounds, ModelKey, VariantKey, VariantName};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
@@ -112,6 +113,12 @@ impl Decision {
             .map_or_else(|| self.desired(), |step| step.after)
     }
 
+    /// Whether it is not lowered only because its replicas have not been measured long enough.
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.reason, Reason::Settling { .. }))
+    }
+
     /// The maximum and why the load asks for more than it, if it does.
     #[must_use]
     pub fn beyond_max(&self) -> Option<(Replicas, &Reason)> {
@@ -171,6 +178,12 @@ pub enum Stage {
     Guard,
     /// Stabilisation windows.
     Stabilize,
+    /// The time that a number stays before it moves the other way.
+    Dwell,
+    /// How often a number may turn in an hour.
+    FlapBudget,
+    /// What a burst of demand overrides.
+    Panic,
     /// Limits on how far the number may move in a period.
     StepLimit,
     /// Minimum and maximum.
@@ -181,11 +194,14 @@ pub enum Stage {
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::Analyze,
         Self::Hold,
         Self::Guard,
         Self::Stabilize,
+        Self::Dwell,
+        Self::FlapBudget,
+        Self::Panic,
         Self::StepLimit,
         Self::Bounds,
         Self::Check,
@@ -200,6 +216,9 @@ impl Stage {
             Self::Guard => "guard",
             Self::Bounds => "bounds",
             Self::Stabilize => "stabilize",
+            Self::Dwell => "dwell",
+            Self::FlapBudget => "flap_budget",
+            Self::Panic => "panic",
             Self::StepLimit => "step_limit",
             Self::Check => "check",
         }
@@ -245,6 +264,8 @@ pub enum Reason {
         /// Length of the window.
         window: Seconds,
     },
+    /// A rule holds the number back, or lets it go.
+    Restrained(Restraint),
     /// The number may not move further in this period.
     StepLimited {
         /// Length of the period.
@@ -316,7 +337,7 @@ impl From<Outcome> for Reason {
 
 impl Reason {
     /// The label values of all reasons.
-    pub const LABELS: [&'static str; 25] = [
+    pub const LABELS: [&'static str; 29] = [
         "spare_low",
         "spare_low_elsewhere",
         "spare_low_no_room",
@@ -339,6 +360,10 @@ impl Reason {
         "below_min",
         "above_max",
         "stabilized",
+        "left_to_hpa",
+        "dwelling",
+        "flap_budget_spent",
+        "burst",
         "step_limited",
         "refused",
         "told",
@@ -358,6 +383,7 @@ impl Reason {
             Self::BelowMin(_) => "below_min",
             Self::AboveMax(_) => "above_max",
             Self::Stabilized { .. } => "stabilized",
+            Self::Restrained(restraint) => restraint.label(),
             Self::StepLimited { .. } => "step_limited",
             Self::Refused(_) => "refused",
             Self::Told(told) => told.label,
@@ -390,6 +416,7 @@ impl fmt::Display for Reason {
             Self::Stabilized { window } => {
                 write!(f, "held by the stabilisation window of {:.0} s", window.seconds())
             }
+            Self::Restrained(restraint) => write!(f, "{restraint}"),
             Self::StepLimited { period } => {
                 write!(f, "limited to what may change in {:.0} s", period.seconds())
             }

@@ -29,6 +29,19 @@ pub struct Inputs {
     pub listings: BTreeMap<VariantKey, Listing>,
     /// The scrapes since the last tick, failed ones included, each replica's in order of time.
     pub scrapes: Vec<Scrape>,
+    /// The autoscalers that carry out the published numbers, where they are known.
+    pub autoscalers: BTreeMap<VariantKey, Autoscaler>,
+}
+
+/// What an autoscaler that carries out a variant's number waits by itself before it does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Autoscaler {
+    /// Its name.
+    pub name: String,
+    /// Its stabilisation window before it adds replicas.
+    pub scale_up: Seconds,
+    /// Its stabilisation window before it removes replicas.
+    pub scale_down: Seconds,
 }
 
 /// The replicas of one variant, as discovery last saw them.

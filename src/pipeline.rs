@@ -7,6 +7,8 @@
 
 mod follow;
 mod group;
+mod restrain;
+pub mod saved;
 pub mod sizing;
 
 use std::collections::BTreeMap;
@@ -27,6 +29,7 @@ use crate::observe::record::{Detail, Horizon, Recorder};
 use crate::observe::{Inputs, Observation, Way};
 pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
+use crate::pipeline::saved::Recall;
 use crate::pipeline::sizing::{Learned, Sizing};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -105,7 +108,7 @@ struct InForce {
     desired: Replicas,
     inputs_at: Timestamp,
     basis: Basis,
-    restored: bool,
+    restored: Option<Recall>,
     /// Whether it was decided while there were no replicas, so that no load speaks for it.
     at_zero: bool,
     history: History,
@@ -178,7 +181,7 @@ impl Pipeline {
                 let asked = sized.get(key).map(Asked::from);
                 let asked = asked.or_else(|| target().map(Asked::from));
                 match self.decide(&moment, member, &group.model, asked) {
-                    Ok(decision) => found.decisions.push(self.enforce(now, decision)),
+                    Ok(decision) => found.decisions.push(self.restrain(now, inputs, decision)),
                     Err(why) => {
                         found.undecided.insert(member.spec.key.clone(), Undecided(why));
                     }
@@ -201,7 +204,7 @@ impl Pipeline {
         }
         self.recorder.unsettle();
         for in_force in self.in_force.values_mut() {
-            in_force.history = History::starting(now, in_force.desired);
+            in_force.history.begin_anew(now, in_force.desired);
         }
     }
 
@@ -417,34 +420,15 @@ impl Pipeline {
                 let asked = observation.wanted.filter(|_| in_force.at_zero).unwrap_or_default();
                 let after = before.max(asked);
                 let why = match (in_force.restored, after > before) {
-                    (true, _) => NoData::Restored,
-                    (false, true) => NoData::BroughtBack,
-                    (false, false) => why,
+                    (Some(_), _) => NoData::Restored,
+                    (None, true) => NoData::BroughtBack,
+                    (None, false) => why,
                 };
                 let held = Step { stage: Stage::Hold, before, after, reason: Reason::NoData(why) };
                 Ok(decision(vec![held], in_force.inputs_at, Basis::Held))
             }
             (Err(why), None) => Err(why),
         }
-    }
-
-    /// Stabilisation windows, step limits and bounds, in this order, so that the bounds hold last.
-    fn enforce(&self, now: Timestamp, decision: Decision) -> Decision {
-        let behavior = &self.policy.behavior;
-        let decision = match (decision.basis, self.in_force.get(&decision.variant)) {
-            (Basis::Fresh, Some(InForce { desired, history, .. })) => {
-                let stable = enforce::stabilize(decision, now, *desired, history, behavior);
-                enforce::limit_step(stable, now, *desired, history, behavior)
-            }
-            (Basis::Fresh, None) => {
-                let present = decision.steps.first().map_or(Replicas::ZERO, |step| step.before);
-                let history = History::starting(now, present);
-                let stable = enforce::stabilize(decision, now, present, &history, behavior);
-                enforce::limit_step(stable, now, present, &history, behavior)
-            }
-            (Basis::Held, _) => decision,
-        };
-        enforce::bound(decision)
     }
 
     /// Replaces a set that breaks an invariant by the numbers in force.
@@ -483,7 +467,7 @@ impl Pipeline {
                 desired: present,
                 inputs_at: decision.inputs_at,
                 basis: decision.basis,
-                restored: false,
+                restored: None,
                 at_zero: false,
                 history: History::starting(now, present),
             }
@@ -492,14 +476,14 @@ impl Pipeline {
         match decision.basis {
             Basis::Held => {}
             Basis::Fresh => {
-                if known.basis == Basis::Held {
+                let recommended = known.recommended_by(now, decision);
+                if known.basis == Basis::Held && known.restored != Some(Recall::History) {
                     // What was recommended before the gap says nothing about the time after.
-                    known.history = History::starting(now, before);
+                    known.history.begin_anew(now, before);
                 }
                 let published = Published { before, after };
-                let recommended = decision.recommended();
                 known.history.record(now, recommended, published, &self.policy.behavior);
-                known.restored = false;
+                known.restored = known.restored.filter(|_| decision.is_settling());
                 known.at_zero =
                     decision.steps.first().is_some_and(|step| step.before == Replicas::ZERO);
             }

@@ -89,6 +89,8 @@ pub struct Telemetry {
     pub certificates: Certificates,
     /// The cluster's objects that declare variants, by what has become of them.
     pub discovery_objects: GaugeVec,
+    /// Failures to read or to write the state file.
+    pub state_failures: IntCounterVec,
 }
 
 // === logs ===
@@ -196,6 +198,11 @@ impl Telemetry {
                 &["reason", "outcome"],
             )?,
             certificates: Certificates::register(registry)?,
+            state_failures: counters(
+                "plimsoll_state_file_failures_total",
+                "Attempts to read or to write the state file that failed, by action.",
+                &["action"],
+            )?,
             discovery_objects: gauges(
                 "plimsoll_discovery_objects",
                 "Objects with annotations by their state: accepted, refused or shadowed by another.",
@@ -225,6 +232,7 @@ impl Telemetry {
             events,
             certificates: _,
             discovery_objects,
+            state_failures,
         } = self.clone();
         registry.register(Box::new(ticks))?;
         registry.register(Box::new(tick_duration))?;
@@ -238,6 +246,7 @@ impl Telemetry {
         registry.register(Box::new(hpa_ignores))?;
         registry.register(Box::new(api_service))?;
         registry.register(Box::new(discovery_objects))?;
+        registry.register(Box::new(state_failures))?;
         registry.register(Box::new(events))
     }
 }

@@ -1,11 +1,14 @@
 //! The file in which numbers survive a restart.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll::publish::state::{Saved, StateError, parse};
-use serde_json::json;
+use plimsoll::config::{self, Files, Surroundings};
+use plimsoll::pipeline::Pipeline;
+use plimsoll::pipeline::saved::Length;
+use plimsoll::publish::state::{Saved, StateError, encode, parse};
 
-/// Reads a state file; what is read can be written and read again.
+/// Reads a state file; what is read can be written and read again, and a pipeline goes on from it.
 pub fn check(input: &[u8]) {
     let saved = match read(input) {
         Ok(saved) => saved,
@@ -16,23 +19,33 @@ pub fn check(input: &[u8]) {
         }
     };
     let Some(first) = saved.first() else { return };
-    let decisions: Vec<_> = saved.iter().map(line).collect();
-    let written = first.written.to_string();
-    let text = json!({"version": 1, "written": written, "decisions": decisions}).to_string();
-    let again = read(text.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error:?}"));
+    assert!(saved.iter().all(|one| one.variant.namespace == one.model.namespace));
+    let text = encode(first.written, &saved, Length::Whole).unwrap();
+    let again = read(&text).unwrap_or_else(|error| panic!("{saved:?}: {error:?}"));
     assert_eq!(again, saved);
+    // What it is made of must be sound, or left alone.
+    for one in saved {
+        let mut pipeline = pipeline();
+        pipeline.restore(one.written, one.variant.clone(), one.desired, one.at);
+        if let Some(memory) = &one.memory {
+            pipeline.recall(one.written, &one.model, &one.variant, memory);
+            assert!(pipeline.memory(&one.model, &one.variant).is_some());
+        }
+    }
 }
 
 fn read(content: &[u8]) -> Result<Vec<Saved>, StateError> {
     parse(Path::new("/var/lib/plimsoll/state.json"), content)
 }
 
-fn line(saved: &Saved) -> serde_json::Value {
-    let Saved { variant, model, desired, at, written } = saved;
-    assert_eq!(variant.namespace, model.namespace);
-    json!({
-        "namespace": variant.namespace.as_str(), "variant": variant.variant.as_str(),
-        "model": model.model.as_str(), "desired": desired.count(), "at": at.to_string(),
-        "written": written.to_string(),
-    })
+/// One with every default.
+fn pipeline() -> Pipeline {
+    let surroundings = Surroundings {
+        origin: "plimsoll.yaml".to_owned(),
+        base: "/etc/plimsoll".into(),
+        environment: BTreeMap::new(),
+        files: Files::NotChecked,
+    };
+    let text = "variants: [{name: a, model: m, targets: {static: [h]}}]";
+    Pipeline::new(config::parse(text, &surroundings).unwrap().config.policy)
 }

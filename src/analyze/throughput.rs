@@ -58,7 +58,9 @@ use crate::analyze::tokens::capacity::RequestShape;
 use crate::fleet::{Role, VariantSpec};
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
-pub use crate::analyze::throughput::curve::{Curve, Curves, Fit, Line, WhyUnusable};
+pub use crate::analyze::throughput::curve::{
+    Curve, Curves, Fit, Line, SavedCurve, SavedLine, SavedReading, WhyUnusable,
+};
 
 /// How full a KV cache is when a replica carries all that it can.
 const FULL: f64 = 0.85;

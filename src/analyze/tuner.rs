@@ -45,6 +45,7 @@
 mod explain;
 mod filter;
 mod guess;
+mod saved;
 mod window;
 
 #[cfg(test)]
@@ -64,6 +65,7 @@ pub use crate::analyze::tuner::filter::{
     StepError, Verdict,
 };
 pub use crate::analyze::tuner::guess::{WvaGuessError, guess, guess_as_wva};
+pub use crate::analyze::tuner::saved::{Agreed, SavedFilter, SavedPoint, SavedTuner};
 
 /// How long a replica serves before its latencies are learned from: the first iterations compile
 /// kernels and capture graphs, and its queue is not the one of a steady state.

@@ -38,14 +38,16 @@ use crate::collect::cluster::discovery::Discover;
 pub use crate::collect::cluster::discovery::Discovery;
 pub use crate::collect::cluster::document::{Sighting, document};
 pub use crate::collect::cluster::follow::Pace;
-pub use crate::collect::cluster::hpa::{Direction, Finding, Follower, Ignored, Tolerances};
+pub use crate::collect::cluster::hpa::{
+    Direction, Finding, Follower, Ignored, Tolerances, Windows,
+};
 pub use crate::collect::cluster::keda::Paused;
 pub use crate::collect::cluster::registration::{
     API_SERVICE, Expected, Registration, authentication, registration,
 };
 pub use crate::collect::cluster::run::watch;
 use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, Role, VariantKey};
-use crate::observe::{Listing, Scale, Way, WhyUnknown};
+use crate::observe::{Autoscaler, Listing, Scale, Way, WhyUnknown};
 use crate::units::Replicas;
 
 /// What is to be watched.
@@ -145,6 +147,21 @@ pub enum Phase {
     Failed,
     /// The node does not say.
     Unknown,
+}
+
+// === impl ClusterState ===
+
+impl ClusterState {
+    /// The HPAs that carry out the variants' numbers, with what they wait by themselves.
+    #[must_use]
+    pub fn autoscalers(&self) -> BTreeMap<VariantKey, Autoscaler> {
+        let autoscaler = |(key, state): (&VariantKey, &VariantState)| {
+            let Follower { hpa, tolerances: _, windows: Windows { up, down } } =
+                state.follower.clone()?;
+            Some((key.clone(), Autoscaler { name: hpa, scale_up: up, scale_down: down }))
+        };
+        self.variants.iter().filter_map(autoscaler).collect()
+    }
 }
 
 // === impl VariantState ===

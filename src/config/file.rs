@@ -253,6 +253,34 @@ sections! {
         scale_up: Rules,
         /// Rules for fewer replicas.
         scale_down: Rules,
+        /// How long a number stays before it moves the other way.
+        min_dwell: Dwell,
+        /// How many times an hour a number may turn before it is no longer lowered.
+        flap_budget: u32,
+        /// What counts as a burst of demand. Without this section, nothing does.
+        panic: Panic,
+        /// Takes what the stabilisation windows of the HPA that carries out the number say off those
+        /// here, so that nothing is waited for twice.
+        defer_to_hpa: bool,
+    }
+
+    /// How long a number stays before it moves the other way.
+    Dwell {
+        /// After it was raised, until it is lowered.
+        after_scale_up: WrittenDuration,
+        /// After it was lowered, until it is raised.
+        after_scale_down: WrittenDuration,
+    }
+
+    /// What counts as a burst of demand: while there is one, nothing is lowered, and no window is
+    /// waited for before more replicas are asked for.
+    Panic {
+        /// The short window, of which the largest number that was asked for counts.
+        window: WrittenDuration,
+        /// The long window, of which the mean counts; so long after a burst it is over.
+        stable_window: WrittenDuration,
+        /// How many times the mean of the long window the short one must ask for.
+        threshold: f64,
     }
 
     /// Rules for one direction.

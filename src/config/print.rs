@@ -23,7 +23,9 @@ use crate::config::{
     ScaleTarget, Scrape, SelfManaged, ServerCertificate, Shutdown, Surroundings, Targets, Variant,
     yaml,
 };
-use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
+use crate::decide::enforce::{
+    Amount, Behavior, Deference, Dwell, Panic, Rules, Select, StepPolicy,
+};
 use crate::fleet::{ModelKey, Role, VariantSpec};
 use crate::pipeline::Policy;
 use crate::pipeline::sizing::Sizing;
@@ -287,10 +289,30 @@ fn thresholds_section(thresholds: &Thresholds) -> file::Thresholds {
 }
 
 fn enforce_section(behavior: &Behavior) -> file::Enforce {
-    let Behavior { scale_up, scale_down } = behavior;
+    let Behavior { scale_up, scale_down, dwell, flap_budget, panic, deference } = behavior;
+    let Dwell { after_up, after_down } = *dwell;
     file::Enforce {
         scale_up: Some(rules_section(scale_up)),
         scale_down: Some(rules_section(scale_down)),
+        min_dwell: Some(file::Dwell {
+            after_scale_up: Some(written(after_up)),
+            after_scale_down: Some(written(after_down)),
+        }),
+        flap_budget: Some(*flap_budget),
+        panic: panic.map(panic_section),
+        defer_to_hpa: Some(match deference {
+            Deference::ToHpa => true,
+            Deference::None => false,
+        }),
+    }
+}
+
+fn panic_section(panic: Panic) -> file::Panic {
+    let Panic { window, stable_window, threshold } = panic;
+    file::Panic {
+        window: Some(written(window)),
+        stable_window: Some(written(stable_window)),
+        threshold: Some(threshold.fraction()),
     }
 }
 

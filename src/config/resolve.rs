@@ -5,6 +5,7 @@
 
 mod capacity;
 mod certificate;
+mod enforce;
 mod leader_election;
 mod prometheus;
 mod scrape;
@@ -26,7 +27,6 @@ use crate::config::wva::{self, Wva};
 use crate::config::{
     Authorization, Config, Discovery, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
 };
-use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
 use crate::fleet::{ModelKey, ModelName, Namespace};
 use crate::pipeline::Policy;
 use crate::units::{Fraction, Requests, Seconds};
@@ -71,14 +71,6 @@ const QUEUE_LENGTH_MAX: f64 = 1e6;
 
 /// The time in which a replica of a large model starts.
 const TRANSITION_PATIENCE: Duration = Duration::from_mins(5);
-
-/// The longest window and the longest period that an HPA accepts.
-const STABILIZATIONS: Durations = Duration::ZERO..=HOUR;
-const PERIODS: Durations = Duration::from_secs(1)..=Duration::from_mins(30);
-/// The period of the HPA's loop.
-const PERIOD: Duration = Duration::from_secs(15);
-/// What an HPA waits before it scales down.
-const SCALE_DOWN_STABILIZATION: Duration = Duration::from_mins(5);
 
 /// Makes a configuration of a file. The value is usable only when there is no error; `None` is
 /// returned when there is none that could be built at all.
@@ -331,10 +323,7 @@ impl Policies<'_> {
         let transition_patience = checks
             .duration(patience, saturation.transition_patience, &AGES)
             .unwrap_or(TRANSITION_PATIENCE);
-        let file::Enforce { scale_up, scale_down } = self.enforce.clone().unwrap_or_default();
-        let scale_up = resolve_rules("enforce.scale_up", scale_up, &scale_up_default(), checks);
-        let scale_down =
-            resolve_rules("enforce.scale_down", scale_down, &scale_down_default(), checks);
+        let behavior = enforce::resolve(self.enforce.clone().unwrap_or_default(), checks);
         let thresholds = numbers.thresholds();
         let (analysis, section) = self.sizing;
         let sizing = capacity::resolve(analysis, section, thresholds.as_ref(), checks);
@@ -351,7 +340,7 @@ impl Policies<'_> {
                 Some(file::Transition::PendingOnly) | None => TransitionRule::PendingOnly,
             },
             transition_patience: seconds(transition_patience),
-            behavior: Behavior { scale_up, scale_down },
+            behavior,
             sizing,
         })
     }
@@ -516,82 +505,6 @@ fn model_key(name: &str) -> Option<ModelKey> {
         return None;
     }
     Some(ModelKey { namespace: Namespace::new(namespace)?, model: ModelName::new(model)? })
-}
-
-/// What may be added in a period: a few replicas at once, and doubling beyond.
-fn scale_up_default() -> Rules {
-    let policy = |amount| StepPolicy { amount, period: seconds(PERIOD) };
-    Rules {
-        stabilization_window: Seconds::ZERO,
-        select: Select::Max,
-        policies: vec![policy(Amount::Pods(4)), policy(Amount::Percent(100))],
-    }
-}
-
-/// What may be taken away in a period: everything, after the window.
-fn scale_down_default() -> Rules {
-    Rules {
-        stabilization_window: seconds(SCALE_DOWN_STABILIZATION),
-        select: Select::Max,
-        policies: vec![StepPolicy { amount: Amount::Percent(100), period: seconds(PERIOD) }],
-    }
-}
-
-fn resolve_rules(
-    path: &str,
-    section: Option<file::Rules>,
-    default: &Rules,
-    checks: &mut Checks<'_>,
-) -> Rules {
-    let file::Rules { stabilization_window, select_policy, policies } = section.unwrap_or_default();
-    let window = join(path, "stabilization_window");
-    let policies_path = join(path, "policies");
-    Rules {
-        stabilization_window: checks
-            .duration(&window, stabilization_window, &STABILIZATIONS)
-            .map_or(default.stabilization_window, seconds),
-        select: match select_policy {
-            Some(file::SelectPolicy::Max) => Select::Max,
-            Some(file::SelectPolicy::Min) => Select::Min,
-            Some(file::SelectPolicy::Disabled) => Select::Disabled,
-            None => default.select,
-        },
-        policies: policies.map_or_else(
-            || default.policies.clone(),
-            |written| {
-                written
-                    .iter()
-                    .enumerate()
-                    .filter_map(|(at, policy)| Some((at, policy.clone()?)))
-                    .filter_map(|(at, policy)| {
-                        resolve_policy(&format!("{policies_path}[{at}]"), &policy, checks)
-                    })
-                    .collect()
-            },
-        ),
-    }
-}
-
-fn resolve_policy(
-    path: &str,
-    written: &file::StepPolicy,
-    checks: &mut Checks<'_>,
-) -> Option<StepPolicy> {
-    let file::StepPolicy { r#type, value, period } = written;
-    let missing =
-        [("type", r#type.is_none()), ("value", value.is_none()), ("period", period.is_none())];
-    for (key, missing) in missing {
-        if missing {
-            checks.problems.missing(join(path, key), "is missing");
-        }
-    }
-    let value = checks.number(&join(path, "value"), *value, &(1..=1_000_000));
-    let period = checks.duration(&join(path, "period"), *period, &PERIODS);
-    let amount = match (*r#type)? {
-        file::StepType::Pods => Amount::Pods(value?),
-        file::StepType::Percent => Amount::Percent(value?),
-    };
-    Some(StepPolicy { amount, period: seconds(period?) })
 }
 
 /// A duration in the unit of the models; a `Duration` always is one.

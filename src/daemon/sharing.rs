@@ -15,13 +15,14 @@ use tracing::{error, info};
 
 use crate::clock::Clock;
 use crate::collect::cluster::Sighting;
-use crate::daemon::restart::RESTORE_MAX;
+use crate::daemon::ticks::RESTORE_MAX;
 use crate::decide::{NoData, Undecided};
 use crate::fleet::VariantKey;
 use crate::leader::Leadership;
 use crate::leader::share::{BODY_MAX, Document, Draft, EMPTY, Place, Seat, Term};
 use crate::pipeline::Number;
-use crate::publish::state::shared::{self, Arrival, Receipt, Shared};
+use crate::publish::state::Memories;
+use crate::publish::state::shared::{self, Arrival, Receipt, Shared, SharedMemories};
 use crate::publish::{Decided, Published};
 use crate::units::Replicas;
 
@@ -56,6 +57,8 @@ pub(crate) struct Sharing {
     channels: Channels,
     /// What is written where every replica sees it.
     committed: BTreeMap<VariantKey, Decided>,
+    /// What whoever wrote it remembers.
+    memories: SharedMemories,
     generation: u64,
     decided_by: Option<String>,
     /// Which document this is from.
@@ -86,6 +89,7 @@ impl Sharing {
             clock,
             channels,
             committed: BTreeMap::new(),
+            memories: SharedMemories::new(),
             generation: 0,
             decided_by: None,
             place: None,
@@ -175,7 +179,7 @@ impl Sharing {
             return;
         }
         let now = self.clock.now();
-        let Shared { generation, lain, mut decided } =
+        let Shared { generation, lain, mut decided, memories } =
             match shared::decode(body, Receipt { elapsed, now, arrival, holder }) {
                 Ok(read) => read,
                 Err(problem) => return self.say(&problem),
@@ -193,6 +197,12 @@ impl Sharing {
         self.decided_by = Some(holder.clone());
         self.generation = self.generation.max(generation);
         self.committed = decided;
+        self.memories = memories;
+    }
+
+    /// What whoever has decided remembers of the variants.
+    pub(crate) fn memories(&self) -> &SharedMemories {
+        &self.memories
     }
 
     /// The numbers in force, for a pipeline that follows.
@@ -205,11 +215,16 @@ impl Sharing {
     }
 
     /// Of what a tick has found, what may be shown now; asks for the rest to be written.
-    pub(crate) fn compose(&mut self, standing: Standing, found: &Published) -> Published {
+    pub(crate) fn compose(
+        &mut self,
+        standing: Standing,
+        found: &Published,
+        memories: &dyn Fn() -> Memories,
+    ) -> Published {
         let mut shown = found.clone();
         match standing {
             Standing::Leads(term) => {
-                self.offer(term, found);
+                self.offer(term, found, memories);
                 self.decided_by = self.channels.leadership.borrow().holder.clone();
                 self.generation = self.generation.max(found.generation);
                 self.keep_back(&mut shown);
@@ -244,7 +259,7 @@ impl Sharing {
     }
 
     /// Asks for the decisions to be written when a number has changed, and from time to time.
-    fn offer(&mut self, term: Term, found: &Published) {
+    fn offer(&mut self, term: Term, found: &Published, memories: &dyn Fn() -> Memories) {
         let decided = |(key, variant): (&VariantKey, &crate::publish::PublishedVariant)| {
             Some((key.clone(), variant.decided.clone()?))
         };
@@ -258,7 +273,12 @@ impl Sharing {
             return;
         }
         let (now, generation) = (self.clock.now(), found.generation);
-        let encoded = shared::encode(now, elapsed, generation, decided.values(), BODY_MAX);
+        let memories = memories();
+        let remembered = decided.iter().map(|(key, decided)| {
+            let before = || self.memories.get(key).map(|(_, memory)| memory);
+            (decided, memories.get(key).or_else(before))
+        });
+        let encoded = shared::encode(now, elapsed, generation, remembered, BODY_MAX);
         let body: Arc<str> = match encoded {
             Ok(body) => body.into(),
             Err(problem) => return self.say(&problem),

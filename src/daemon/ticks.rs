@@ -1,12 +1,14 @@
 //! The decision loop: a tick takes in what has arrived, decides, publishes, and says what changed.
 
+mod keep;
+
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -21,11 +23,10 @@ use crate::config::Config;
 use crate::daemon::announce::{Announcer, Voice};
 use crate::daemon::directory::{self, Directory, Surroundings};
 use crate::daemon::discovery::Said;
-use crate::daemon::restart::{RESTORE_MAX, in_force, write_state};
 use crate::daemon::sharing::{Sharing, Standing};
 use crate::decide::check::Violation;
 use crate::decide::{Basis, Decision};
-use crate::fleet::{Fleet, VariantKey};
+use crate::fleet::VariantKey;
 use crate::leader::share::Term;
 use crate::observe::{Inputs, Observation, Scrape};
 use crate::pipeline::{Decisions, Pipeline};
@@ -34,9 +35,10 @@ use crate::publish::{Decided, Published, PublishedVariant, state};
 use crate::telemetry::{Leading, Telemetry};
 use crate::units::Replicas;
 
-/// How often the state file is written while nothing changes. A restart then shows an age that is
-/// at most this much too old.
-const SAVE_INTERVAL: Duration = Duration::from_secs(15);
+/// How long after it was last in force a number is taken over. In a longer absence the numbers are
+/// served by nobody, and whoever has scaled by hand since knows better; beginning without a number
+/// holds every replica count.
+pub(crate) const RESTORE_MAX: SignedDuration = SignedDuration::from_mins(15);
 
 /// How long a tick that something has called for waits for more to happen, and so the shortest time
 /// between two of them. A burst of new objects is one tick.
@@ -101,16 +103,8 @@ impl Ticks {
     pub(crate) fn new(config: &Config, parts: Parts) -> Self {
         let pipeline = Pipeline::new(config.policy.clone());
         let now = parts.clock.now();
-        let mut saved = BTreeMap::new();
-        if let Some(path) = config.state_file.as_ref().filter(|_| parts.sharing.is_none()) {
-            match state::load(path) {
-                Ok(loaded) => saved = in_force(now, loaded),
-                Err(problem) => error!(
-                    error = %format!("{:#}", anyhow::Error::new(problem)),
-                    "Starting without the numbers of before the restart"
-                ),
-            }
-        }
+        let path = config.state_file.as_ref().filter(|_| parts.sharing.is_none());
+        let saved = path.map(|path| keep::load(now, path, &parts.telemetry)).unwrap_or_default();
         let directory = Directory::new(config, &parts.surroundings);
         // A rate sees the first increase only of a series that was there before it.
         for label in Violation::LABELS {
@@ -207,7 +201,11 @@ impl Ticks {
     fn decide(&mut self, now: Timestamp, inputs: &Inputs, standing: Option<Standing>) -> Decisions {
         self.say_standing(standing);
         match &self.parts.sharing {
-            Some(sharing) => self.pipeline.follow(now, inputs, &sharing.numbers()),
+            Some(sharing) => {
+                let numbers = sharing.numbers();
+                keep::take_over(&mut self.pipeline, now, &numbers, sharing.memories());
+                self.pipeline.follow(now, inputs, &numbers)
+            }
             None => self.pipeline.tick(now, inputs),
         }
     }
@@ -233,7 +231,10 @@ impl Ticks {
         standing: Option<Standing>,
     ) -> Arc<Published> {
         let shown = match (&mut self.parts.sharing, standing) {
-            (Some(sharing), Some(standing)) => sharing.compose(standing, found),
+            (Some(sharing), Some(standing)) => {
+                let pipeline = &self.pipeline;
+                sharing.compose(standing, found, &|| keep::memories(pipeline, found))
+            }
             (Some(_), None) | (None, _) => found.clone(),
         };
         let published = Arc::new(shown);
@@ -287,35 +288,8 @@ impl Ticks {
         // Scrapes of one replica arrive in order; two replicas' may not, and the order of arrival
         // must not matter.
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
-        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes }
-    }
-
-    /// Puts the numbers of before a restart in force for variants that are seen for the first time.
-    /// Those that are discovered are not there in the first tick.
-    fn restore(&mut self, now: Timestamp, fleet: &Fleet) {
-        let seen: Vec<VariantKey> =
-            self.saved.keys().filter(|key| fleet.get(key).is_some()).cloned().collect();
-        for saved in seen.into_iter().filter_map(|key| self.saved.remove(&key)) {
-            let state::Saved { variant, model: _, desired, at, written } = saved;
-            if now.duration_since(written) <= RESTORE_MAX {
-                self.pipeline.restore(now, variant, desired, at);
-            }
-        }
-    }
-
-    /// Keeps the numbers of variants that have just left, in case they come back: what is no longer
-    /// declared may be discovered in a moment.
-    fn put_by(&mut self) {
-        let written = self.parts.clock.now();
-        let shown = self.parts.published.borrow().clone();
-        let known = self.directory.fleet();
-        for (key, variant) in shown.variants.iter().filter(|(key, _)| known.get(key).is_none()) {
-            let Some(decided) = &variant.decided else { continue };
-            let (desired, at, variant) = (decided.decision.desired(), decided.at, key.clone());
-            let model = decided.decision.model.clone();
-            self.saved.insert(key.clone(), state::Saved { variant, model, desired, at, written });
-        }
-        self.saved.retain(|_, saved| written.duration_since(saved.written) <= RESTORE_MAX);
+        let autoscalers = cluster.as_deref().map(ClusterState::autoscalers).unwrap_or_default();
+        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes, autoscalers }
     }
 
     fn publish(
@@ -488,57 +462,6 @@ impl Ticks {
                 announcer.ignored(key, &ignored);
             }
             self.ignored.insert(key.clone(), ignored);
-        }
-    }
-
-    /// Writes the state file when a number has changed, and from time to time.
-    fn save(&mut self, before: &Published, after: &Arc<Published>) {
-        let Some(path) = self.state_file.clone() else { return };
-        let numbers = |published: &Published| -> Vec<_> {
-            let desired = |variant: &PublishedVariant| {
-                variant.decided.as_ref().map(|decided| decided.decision.desired())
-            };
-            published.variants.iter().map(|(key, it)| (key.clone(), desired(it))).collect()
-        };
-        let elapsed = self.parts.clock.elapsed();
-        let due = self.saved_at.is_none_or(|at| elapsed.saturating_sub(at) >= SAVE_INTERVAL);
-        // A save that is under way on a slow disk is not overtaken; the next one is due at once.
-        let busy = self.saving.as_ref().is_some_and(|saving| !saving.is_finished());
-        if busy && numbers(before) != numbers(after) {
-            self.saved_at = None;
-        }
-        if busy || (!due && numbers(before) == numbers(after)) {
-            return;
-        }
-        self.saved_at = Some(elapsed);
-        let (published, unseen) = (Arc::clone(after), self.unseen());
-        let now = self.parts.clock.now();
-        let save = move || write_state(&path, now, &published, &unseen);
-        self.saving = Some(self.parts.tracker.spawn_blocking(save));
-    }
-
-    /// The numbers of variants that have not been seen and may yet be: a cluster that is looked
-    /// through shows them late, and later still while it refuses to.
-    fn unseen(&self) -> Vec<state::Saved> {
-        let now = self.parts.clock.now();
-        let recent = |it: &&state::Saved| now.duration_since(it.written) <= RESTORE_MAX;
-        let fleet = self.directory.fleet();
-        let unseen = self.saved.values().filter(|it| fleet.get(&it.variant).is_none());
-        unseen.filter(recent).cloned().collect()
-    }
-
-    /// Writes the state file one last time, after a save that is under way: two writers would mix
-    /// their files. Before the first tick there is nothing that the file does not know.
-    async fn save_last(mut self) {
-        if let Some(saving) = self.saving.take() {
-            let _reported_in_the_log = saving.await;
-        }
-        let published = self.parts.published.borrow().clone();
-        let unseen = self.unseen();
-        if let Some(path) = self.state_file.take().filter(|_| published.generation > 0) {
-            let now = self.parts.clock.now();
-            let save = move || write_state(&path, now, &published, &unseen);
-            let _reported_in_the_log = self.parts.tracker.spawn_blocking(save).await;
         }
     }
 }

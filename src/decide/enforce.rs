@@ -12,12 +12,25 @@
 //! `calculateScaleDownLimitWithBehaviors`. What an HPA reads from `spec.replicas` is here the
 //! number that was published before.
 
+mod burst;
+mod restraint;
+mod saved;
+mod turns;
+
 use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::decide::{Decision, Reason, Stage, Step};
+use crate::observe::Autoscaler;
 use crate::units::{Replicas, Seconds};
+
+pub use crate::decide::enforce::burst::{Burst, Panic, panic};
+pub use crate::decide::enforce::restraint::Restraint;
+pub use crate::decide::enforce::saved::{
+    CHANGES_MAX, SPANS_MAX, SavedChange, SavedHistory, SavedSpan,
+};
+pub use crate::decide::enforce::turns::{Dwell, Moved, TURNS_MAX, Turns, dwell, spend_turns};
 
 /// Recommendations and changes that a history keeps at most. With a tick each second it covers the
 /// longest window that an HPA allows (3600 s); with faster ticks, the oldest go first.
@@ -30,6 +43,24 @@ pub struct Behavior {
     pub scale_up: Rules,
     /// Rules for fewer replicas.
     pub scale_down: Rules,
+    /// How long a number stays before it moves the other way.
+    pub dwell: Dwell,
+    /// How many times an hour a number may turn before it is no longer lowered.
+    pub flap_budget: u32,
+    /// When demand is a burst; `None` when it never is.
+    pub panic: Option<Panic>,
+    /// Whether a window that an HPA waits anyway is waited here, too.
+    pub deference: Deference,
+}
+
+/// Whether a window that an HPA waits anyway is waited here, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deference {
+    /// It is not: the HPA's window is taken off ours.
+    #[default]
+    ToHpa,
+    /// It is, and the two add up.
+    None,
 }
 
 /// Rules for one direction.
@@ -79,6 +110,10 @@ pub enum Amount {
 pub struct History {
     recommendations: VecDeque<Recommended>,
     changes: VecDeque<Change>,
+    turns: Turns,
+    burst: Option<Burst>,
+    /// When it was written last.
+    latest: Option<Timestamp>,
 }
 
 /// A number that was recommended at each tick between two instants, both included. Nearly always
@@ -98,8 +133,10 @@ struct Change {
 
 /// Where a published number may move to from where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+pub enum Direction {
+    /// To more replicas.
     Up,
+    /// To fewer replicas.
     Down,
 }
 
@@ -124,6 +161,10 @@ impl Default for Behavior {
                 select: Select::Max,
                 policies: vec![StepPolicy { amount: Amount::Percent(100), period }],
             },
+            dwell: Dwell::default(),
+            flap_budget: u32::MAX,
+            panic: None,
+            deference: Deference::ToHpa,
         }
     }
 }
@@ -136,7 +177,15 @@ impl History {
     #[must_use]
     pub fn starting(now: Timestamp, in_force: Replicas) -> Self {
         let recommended = Recommended { first: now, last: now, replicas: in_force };
-        Self { recommendations: VecDeque::from([recommended]), changes: VecDeque::new() }
+        let latest = Some(now);
+        Self { recommendations: VecDeque::from([recommended]), latest, ..Self::default() }
+    }
+
+    /// Begins anew with the number in force, after a time of which nobody can say what would have
+    /// been recommended. How often the number has turned stays known.
+    pub fn begin_anew(&mut self, now: Timestamp, in_force: Replicas) {
+        let turns = std::mem::take(&mut self.turns);
+        *self = Self { turns, ..Self::starting(now, in_force) };
     }
 
     /// Adds this tick's recommendation and what was published for it, and forgets what no rule of
@@ -150,7 +199,10 @@ impl History {
     ) {
         if self.recommendations.back().is_some_and(|latest| latest.last > now) {
             // The clock went back, so the ages are unknown; begin again with what is in force.
-            *self = Self::starting(now, published.before);
+            self.begin_anew(now, published.before);
+        }
+        if let Some(panic) = behavior.panic {
+            self.burst = self.burst(now, recommended, panic);
         }
         match self.recommendations.back_mut() {
             Some(latest) if latest.replicas == recommended => latest.last = now,
@@ -163,8 +215,9 @@ impl History {
         if published.before != published.after {
             self.changes.push_back(Change { at: now, before: published.before });
         }
-        let longest =
-            behavior.scale_up.stabilization_window.max(behavior.scale_down.stabilization_window);
+        self.turns.note(now, published, behavior.flap_budget);
+        self.latest = Some(now);
+        let longest = behavior.longest_window();
         while self.recommendations.len() > HISTORY_MAX
             || self.recommendations.front().is_some_and(|it| !within(now, it.last, longest))
         {
@@ -207,7 +260,102 @@ pub struct Published {
     pub after: Replicas,
 }
 
+impl Published {
+    /// Where it moved; `None` if it did not.
+    #[must_use]
+    pub fn direction(self) -> Option<Direction> {
+        match self.after.cmp(&self.before) {
+            std::cmp::Ordering::Equal => None,
+            std::cmp::Ordering::Greater => Some(Direction::Up),
+            std::cmp::Ordering::Less => Some(Direction::Down),
+        }
+    }
+}
+
 // === the rules ===
+
+/// As [`stabilize`], but leaves to an HPA what it waits by itself.
+///
+/// An HPA takes the most cautious of the numbers that it has read in its own window, each of which is
+/// the most cautious of ours: a window of theirs after a window of ours is one window of their sum.
+/// So theirs is taken off ours, and the number moves after the longer of the two. Step policies are
+/// not taken off: of two limits on a rate, the stricter holds, and nothing adds up.
+pub fn stabilize_before(
+    decision: Decision,
+    now: Timestamp,
+    in_force: Replicas,
+    (history, behavior): (&History, &Behavior),
+    autoscaler: Option<&Autoscaler>,
+) -> Decision {
+    let theirs = match (behavior.deference, autoscaler) {
+        (Deference::ToHpa, Some(theirs)) => theirs,
+        (Deference::ToHpa, None) | (Deference::None, _) => {
+            return stabilize(decision, now, in_force, history, behavior);
+        }
+    };
+    let ours = Windows::of(behavior);
+    let left = ours.without(theirs);
+    let waited = ours.stabilize(decision.desired(), now, in_force, history);
+    let decision = left.apply(decision, now, in_force, history);
+    let held = decision.desired();
+    if held != waited {
+        let window = if waited > held { theirs.scale_down } else { theirs.scale_up };
+        let hpa = theirs.name.clone();
+        let reason = Reason::Restrained(Restraint::LeftToHpa { hpa, window });
+        return step_or_note(decision, Stage::Stabilize, held, reason);
+    }
+    decision
+}
+
+/// The stabilisation windows of both directions.
+#[derive(Clone, Copy, Debug)]
+struct Windows {
+    up: Seconds,
+    down: Seconds,
+}
+
+impl Windows {
+    fn of(behavior: &Behavior) -> Self {
+        Self {
+            up: behavior.scale_up.stabilization_window,
+            down: behavior.scale_down.stabilization_window,
+        }
+    }
+
+    /// What is left of these where an autoscaler waits its own.
+    fn without(self, theirs: &Autoscaler) -> Self {
+        let left = |ours: Seconds, theirs: Seconds| {
+            Seconds::new(ours.seconds() - theirs.seconds()).unwrap_or_default()
+        };
+        Self { up: left(self.up, theirs.scale_up), down: left(self.down, theirs.scale_down) }
+    }
+
+    /// The most cautious number inside the windows.
+    fn stabilize(
+        self,
+        recommended: Replicas,
+        now: Timestamp,
+        in_force: Replicas,
+        history: &History,
+    ) -> Replicas {
+        let up = history.recommended_within(now, self.up).fold(recommended, Replicas::min);
+        let down = history.recommended_within(now, self.down).fold(recommended, Replicas::max);
+        in_force.max(up).min(down)
+    }
+
+    fn apply(
+        self,
+        decision: Decision,
+        now: Timestamp,
+        in_force: Replicas,
+        history: &History,
+    ) -> Decision {
+        let recommended = decision.desired();
+        let stabilized = self.stabilize(recommended, now, in_force, history);
+        let window = if recommended < stabilized { self.down } else { self.up };
+        step(decision, Stage::Stabilize, stabilized, Reason::Stabilized { window })
+    }
+}
 
 /// Takes the most cautious recommendation inside the stabilisation windows.
 pub fn stabilize(
@@ -217,14 +365,7 @@ pub fn stabilize(
     history: &History,
     behavior: &Behavior,
 ) -> Decision {
-    let recommended = decision.desired();
-    let up_window = behavior.scale_up.stabilization_window;
-    let down_window = behavior.scale_down.stabilization_window;
-    let up = history.recommended_within(now, up_window).fold(recommended, Replicas::min);
-    let down = history.recommended_within(now, down_window).fold(recommended, Replicas::max);
-    let stabilized = in_force.max(up).min(down);
-    let window = if recommended < stabilized { down_window } else { up_window };
-    step(decision, Stage::Stabilize, stabilized, Reason::Stabilized { window })
+    Windows::of(behavior).apply(decision, now, in_force, history)
 }
 
 /// Keeps the number within what the policies let it move in their periods.
@@ -269,6 +410,13 @@ fn step(mut decision: Decision, stage: Stage, after: Replicas, reason: Reason) -
     decision
 }
 
+/// As [`step`], but notes also that the number stays.
+fn step_or_note(mut decision: Decision, stage: Stage, after: Replicas, reason: Reason) -> Decision {
+    let before = decision.desired();
+    decision.steps.push(Step { stage, before, after, reason });
+    decision
+}
+
 fn within(now: Timestamp, at: Timestamp, window: Seconds) -> bool {
     now.duration_since(at).as_secs_f64() < window.seconds() && at <= now
 }
@@ -276,6 +424,12 @@ fn within(now: Timestamp, at: Timestamp, window: Seconds) -> bool {
 // === impl Behavior, Rules, Amount ===
 
 impl Behavior {
+    /// The longest time of which a rule looks at what was recommended.
+    fn longest_window(&self) -> Seconds {
+        let Windows { up, down } = Windows::of(self);
+        self.panic.map_or(Seconds::ZERO, |panic| panic.stable_window).max(up).max(down)
+    }
+
     fn longest_period(&self) -> Seconds {
         self.scale_up
             .policies

@@ -9,6 +9,7 @@ use crate::decide::Basis;
 use crate::decide::enforce::{History, Published};
 use crate::fleet::VariantKey;
 use crate::observe::Inputs;
+use crate::pipeline::saved::Recall;
 use crate::pipeline::{Decisions, InForce, Pipeline};
 use crate::units::Replicas;
 
@@ -32,9 +33,15 @@ impl Pipeline {
         inputs_at: Timestamp,
     ) {
         let history = History::starting(now, desired);
-        let (basis, at_zero) = (Basis::Held, false);
-        let in_force = InForce { desired, inputs_at, basis, restored: true, at_zero, history };
+        let (basis, restored, at_zero) = (Basis::Held, Some(Recall::Number), false);
+        let in_force = InForce { desired, inputs_at, basis, restored, at_zero, history };
         self.in_force.insert(variant, in_force);
+    }
+
+    /// Whether a number is in force for a variant.
+    #[must_use]
+    pub fn has_number(&self, variant: &VariantKey) -> bool {
+        self.in_force.contains_key(variant)
     }
 
     /// Decides, with these numbers in force and no others: those that replicas share. Windows and

@@ -71,16 +71,16 @@ pub(crate) struct Asked {
 /// What was learned of models and variants.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Learned {
-    tokens: Knowledge,
-    curves: Curves,
-    tuners: BTreeMap<VariantKey, Taught>,
-    informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
+    pub(crate) tokens: Knowledge,
+    pub(crate) curves: Curves,
+    pub(crate) tuners: BTreeMap<VariantKey, Taught>,
+    pub(crate) informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Taught {
-    tuner: Tuner,
-    at: Option<Timestamp>,
+pub(crate) struct Taught {
+    pub(crate) tuner: Tuner,
+    pub(crate) at: Option<Timestamp>,
 }
 
 /// Whether a model may shrink, whatever the plan says.

@@ -12,7 +12,7 @@ use prometheus::{GaugeVec, Opts};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::decide::{Basis, Decision};
+use crate::decide::{Basis, Decision, Stage};
 use crate::observe::{Freshness, Observation, ReplicaObservation};
 use crate::publish::load::{Load, sum};
 use crate::publish::{Published, PublishedVariant};
@@ -98,6 +98,10 @@ families! {
         "Age of the data that the published number rests on.";
     DECISION_HELD = "plimsoll_decision_held", VARIANT,
         "1 while the published number is kept from before for want of data, else 0.";
+    FLAP_BUDGET_SPENT = "plimsoll_flap_budget_spent", VARIANT,
+        "1 while the number is not lowered because it has turned too often within an hour, else 0.";
+    PANICKING = "plimsoll_panicking", VARIANT,
+        "1 while nothing is lowered because demand has jumped, else 0.";
     INFO = "plimsoll_variant_info", &["namespace", "model", "variant", "accelerator", "role"],
         "Always 1; carries what is known of the variant as labels.";
 }
@@ -243,6 +247,9 @@ impl Sheet {
             let age = now.saturating_sub(decided.elapsed).as_secs_f64();
             self.set(&DECISION_AGE, &labels, Some(age));
             self.set(&DECISION_HELD, &labels, Some(one_if(held(decision))));
+            let has = |stage| Some(one_if(decision.steps.iter().any(|step| step.stage == stage)));
+            self.set(&FLAP_BUDGET_SPENT, &labels, has(Stage::FlapBudget));
+            self.set(&PANICKING, &labels, has(Stage::Panic));
         }
         if let Some(report) = report {
             self.set(&SATURATION, &labels, Some(report.saturation.fraction()));

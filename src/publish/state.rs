@@ -1,21 +1,31 @@
-//! The numbers in force, on disk: what a restart must not change.
+//! The numbers in force, and what led to them, on disk: what a restart must not change.
 //!
-//! The file is small and written whole, under another name first and then renamed, so that a
-//! reader sees the old one or the new one. A file that cannot be read is reported and does not
-//! keep the daemon from starting: it then begins cold, which holds every replica count.
+//! The file is written whole, under another name first and then renamed, so that a reader sees the
+//! old one or the new one. A file that cannot be read is reported, set aside under another name, and
+//! does not keep the daemon from starting: it then begins cold, which holds every replica count.
 //!
 //! # Shape
 //!
 //! ```json
-//! {"version":1,"written":"2026-11-21T09:30:01Z","decisions":[{"namespace":"shop","variant":"llama-l4","model":"meta/llama",
-//!  "desired":3,"at":"2026-11-21T09:30:00Z"}]}
+//! {"version":2,"written":"2026-11-21T09:30:01Z","decisions":[{"namespace":"shop","variant":"llama-l4","model":"meta/llama",
+//!  "desired":3,"at":"2026-11-21T09:30:00Z","memory":{"recommended":[[1795253400000,1795253460000,3]]}}]}
 //! ```
 //!
 //! A number that was not in force when the file was written, because its variant has not been seen
 //! since the start, has a `written` of its own: when it last was.
+//!
+//! [`memory`] has the shape of what is remembered. Version 1 had none, and is still read.
+//!
+//! # Size
+//!
+//! What is remembered of a variant is bounded, by some six thousand bytes. When all of it is larger
+//! than the file may be, the observations that something was learned from are left out, then what was
+//! learned. Numbers and windows are never left out.
 
+mod memory;
 pub mod shared;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,17 +34,26 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::{ModelKey, ModelName, Namespace, VariantKey, VariantName};
+use crate::pipeline::saved::{Length, Memory};
 use crate::publish::Published;
+use crate::publish::state::memory::MemoryLine;
 use crate::units::Replicas;
 
-/// The version of the file's shape; another one is refused.
-const VERSION: u32 = 1;
+/// The version of the file's shape. A later one is refused.
+const VERSION: u32 = 2;
 
-/// The largest file that is read. Ten thousand variants take two megabytes.
+/// The version that knew the numbers alone.
+const NUMBERS_ALONE: u32 = 1;
+
+/// What is added to the name of a file that is set aside.
+const SET_ASIDE: &str = "corrupt";
+
+/// The largest file that is read, and so that is written. The numbers of ten thousand variants take
+/// two megabytes, and a thousand of them with all that is remembered six.
 const BYTES_MAX: u64 = 16 << 20;
 
 /// A number that was in force when the file was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Saved {
     /// The variant.
     pub variant: VariantKey,
@@ -46,7 +65,12 @@ pub struct Saved {
     pub at: Timestamp,
     /// Until when the number was in force.
     pub written: Timestamp,
+    /// What is remembered of it.
+    pub memory: Option<Memory>,
 }
+
+/// What is remembered of each variant.
+pub type Memories = BTreeMap<VariantKey, Memory>;
 
 /// Why the file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -100,9 +124,12 @@ struct Line {
     /// Until when it was in force, if not until the file was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     written: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryLine>,
 }
 
-/// Writes the numbers in force at `now`, and those of variants that have not been seen yet.
+/// Writes the numbers in force at `now`, with what is remembered, and those of variants that have not
+/// been seen yet.
 ///
 /// # Errors
 ///
@@ -111,27 +138,73 @@ pub fn save(
     path: &Path,
     now: Timestamp,
     published: &Published,
+    memories: &Memories,
     unseen: &[Saved],
 ) -> Result<(), StateError> {
-    let decided = published.variants.values().filter_map(|variant| {
+    let saved = published.variants.values().filter_map(|variant| {
         let decided = variant.decided.as_ref()?;
-        Some(Line {
-            namespace: variant.spec.key.namespace.as_str().to_owned(),
-            variant: variant.spec.key.variant.as_str().to_owned(),
-            model: variant.spec.model.as_str().to_owned(),
-            desired: decided.decision.desired().count(),
+        let key = &variant.spec.key;
+        Some(Saved {
+            variant: key.clone(),
+            model: variant.spec.model_key(),
+            desired: decided.decision.desired(),
             at: decided.at,
-            written: None,
+            written: now,
+            memory: memories.get(key).cloned(),
         })
     });
-    let decisions = decided.chain(unseen.iter().map(Line::unseen)).collect();
-    let file = File { version: VERSION, written: now, decisions };
-    let text = serde_json::to_vec(&file)
-        .map_err(|source| StateError::Shape { path: path.to_owned(), source })?;
+    let saved: Vec<Saved> = saved.chain(unseen.iter().cloned()).collect();
+    let shape = |source| StateError::Shape { path: path.to_owned(), source };
+    let mut text = Vec::new();
+    for length in [Length::Whole, Length::Conclusions, Length::Windows] {
+        text = encode(now, &saved, length).map_err(shape)?;
+        if u64::try_from(text.len()).is_ok_and(|bytes| bytes <= BYTES_MAX) {
+            break;
+        }
+    }
     let beside = path.with_extension("partial");
     let failed = |source| StateError::Io { path: path.to_owned(), action: "written", source };
     fs::write(&beside, text).map_err(failed)?;
     fs::rename(&beside, path).map_err(failed)
+}
+
+/// The content of a file that says this, with memories of this length.
+///
+/// # Errors
+///
+/// None that could be named: every part of it has a shape in JSON.
+pub fn encode(
+    written: Timestamp,
+    saved: &[Saved],
+    length: Length,
+) -> Result<Vec<u8>, serde_json::Error> {
+    let line = |saved: &Saved| Line {
+        namespace: saved.variant.namespace.as_str().to_owned(),
+        variant: saved.variant.variant.as_str().to_owned(),
+        model: saved.model.model.as_str().to_owned(),
+        desired: saved.desired.count(),
+        at: saved.at,
+        written: (saved.written != written).then_some(saved.written),
+        memory: saved.memory.clone().map(|memory| MemoryLine::from(&memory.told(length))),
+    };
+    let decisions = saved.iter().map(line).collect();
+    serde_json::to_vec(&File { version: VERSION, written, decisions })
+}
+
+/// Puts a file that cannot be read out of the way, so that the next one does not overwrite it; says
+/// where it is then.
+///
+/// # Errors
+///
+/// It cannot be renamed.
+pub fn set_aside(path: &Path) -> Result<PathBuf, StateError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(SET_ASIDE);
+    let aside = PathBuf::from(name);
+    let failed = |source| StateError::Io { path: path.to_owned(), action: "set aside", source };
+    fs::rename(path, &aside).map_err(failed)?;
+    Ok(aside)
 }
 
 /// Reads the numbers that were in force; none when there is no file yet.
@@ -162,33 +235,26 @@ pub fn parse(path: &Path, content: &[u8]) -> Result<Vec<Saved>, StateError> {
     let refused = |problem: String| StateError::Content { path: path.to_owned(), problem };
     let file: File = serde_json::from_slice(content)
         .map_err(|source| StateError::Shape { path: path.to_owned(), source })?;
-    if file.version != VERSION {
+    if ![NUMBERS_ALONE, VERSION].contains(&file.version) {
         return Err(refused(format!("version {}, not {VERSION}", file.version)));
     }
-    let saved = file.decisions.iter().enumerate().map(|(index, line)| {
-        line.saved(file.written).ok_or_else(|| {
-            refused(format!("decisions[{index}] has an empty name or too many replicas"))
+    let written = file.written;
+    let saved = file.decisions.into_iter().enumerate().map(|(index, line)| {
+        line.saved(written).ok_or_else(|| {
+            let what = "an empty name, too many replicas or a memory of what cannot be";
+            refused(format!("decisions[{index}] has {what}"))
         })
     });
     saved.collect()
 }
 
 impl Line {
-    fn unseen(saved: &Saved) -> Self {
-        let Saved { variant, model, desired, at, written } = saved;
-        Self {
-            namespace: variant.namespace.as_str().to_owned(),
-            variant: variant.variant.as_str().to_owned(),
-            model: model.model.as_str().to_owned(),
-            desired: desired.count(),
-            at: *at,
-            written: Some(*written),
-        }
-    }
-
-    /// The number, of a file that was written at `written`.
-    fn saved(&self, written: Timestamp) -> Option<Saved> {
+    fn saved(self, written: Timestamp) -> Option<Saved> {
         let namespace = Namespace::new(&self.namespace)?;
+        let memory = match self.memory {
+            Some(memory) => Some(memory.memory()?),
+            None => None,
+        };
         Some(Saved {
             variant: VariantKey {
                 namespace: namespace.clone(),
@@ -198,6 +264,7 @@ impl Line {
             desired: Replicas::new(self.desired)?,
             at: self.at,
             written: self.written.unwrap_or(written),
+            memory,
         })
     }
 }
@@ -225,7 +292,7 @@ mod tests {
         for bad in [
             "",
             "{",
-            r#"{"version":2,"written":"2026-11-21T09:30:01Z","decisions":[]}"#,
+            r#"{"version":3,"written":"2026-11-21T09:30:01Z","decisions":[]}"#,
             &line(2_000_000),
         ] {
             fs::write(&path, bad).unwrap();
@@ -237,11 +304,22 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_read_is_set_aside_and_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        fs::write(&path, "{").unwrap();
+        let aside = set_aside(&path).unwrap();
+        assert_eq!(aside, folder.path().join("state.json.corrupt"));
+        assert_eq!(fs::read_to_string(aside).unwrap(), "{");
+        assert_eq!(load(&path).unwrap(), Vec::new(), "the next start is an ordinary one");
+    }
+
+    #[test]
     fn a_save_replaces_the_file_as_a_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         fs::write(&path, line(3)).unwrap();
-        save(&path, Timestamp::UNIX_EPOCH, &Published::default(), &[]).unwrap();
+        save(&path, Timestamp::UNIX_EPOCH, &Published::default(), &Memories::new(), &[]).unwrap();
         assert_eq!(load(&path).unwrap(), Vec::new());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -254,7 +332,7 @@ mod tests {
         let unseen = load(&path).unwrap();
         for later in [1, 2] {
             let now = unseen[0].written + jiff::SignedDuration::from_mins(later);
-            save(&path, now, &Published::default(), &load(&path).unwrap()).unwrap();
+            save(&path, now, &Published::default(), &Memories::new(), &load(&path).unwrap()).unwrap();
             assert_eq!(load(&path).unwrap(), unseen);
         }
     }

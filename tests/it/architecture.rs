@@ -40,7 +40,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("collect", &["observe", "fleet", "units", "clock"]),
     ("leader", &["clock"]),
     ("server", &["clock"]),
-    ("publish", &["decide", "observe", "fleet", "units", "clock", "server"]),
+    ("publish", &["pipeline", "decide", "observe", "fleet", "units", "clock", "server"]),
     ("simulate", &["pipeline", "decide", "observe", "fleet", "units", "clock"]),
     ("daemon", &["cli"]),
     ("demo", &["daemon", "simulate", "cli"]),
@@ -51,6 +51,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Of another module, what a module may name only in part: the module, the other, and the paths.
 const ONLY: &[(&str, &str, &[&str])] = &[
     ("config", "collect", &["collect::prometheus", "collect::scrape::", "collect::targets::"]),
+    ("publish", "pipeline", &["pipeline::saved::"]),
     // The programs take their arguments as the command line gives them.
     ("daemon", "cli", &["cli::RunArgs", "cli::LogFormat", "cli::{"]),
     ("demo", "cli", &["cli::DemoArgs", "cli::DemoOutput", "cli::{"]),

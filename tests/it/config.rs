@@ -138,6 +138,13 @@ fn a_duration_or_size_needs_a_unit_and_a_range() {
             "enforce.scale_down.stabilization_window",
             "from 0s to 1h; found 1h1m",
         ),
+        ("enforce: {min_dwell: {after_scale_up: 2h}}\n", "enforce.min_dwell.after_scale_up", "1h"),
+        ("enforce: {panic: {window: 0s}}\n", "enforce.panic.window", "from 1s to 1h; found 0s"),
+        (
+            "enforce: {panic: {window: 1m, stable_window: 30s}}\n",
+            "enforce.panic.window",
+            "shorter than enforce.panic.stable_window, which is 30s",
+        ),
         ("scrape: {body_limit: 8}\n", "scrape.body_limit", "a size with a unit"),
         ("scrape: {body_limit: 8 miles}\n", "scrape.body_limit", "found \"8 miles\""),
         ("scrape: {body_limit: 1B}\n", "scrape.body_limit", "from 1KiB to 1GiB; found 1B"),
@@ -869,7 +876,13 @@ saturation:
   transition: model_wide
   kv_cache_threshold: 0.7
   overrides: {\"m#n\": {queue_length_threshold: 7}}
-enforce: {scale_up: {select_policy: disabled, policies: []}, scale_down: {select_policy: min}}
+enforce:
+  scale_up: {select_policy: disabled, policies: []}
+  scale_down: {select_policy: min}
+  min_dwell: {after_scale_up: 7m}
+  flap_budget: 4
+  panic: {threshold: 2.5}
+  defer_to_hpa: false
 scrape: {body_limit: 1500kB, tls: {cert_file: a, key_file: b}, scheme: https}
 prometheus:
   url: https://thanos.example:9091/prefix/

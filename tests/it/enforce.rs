@@ -2,13 +2,15 @@
 
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::decide::enforce::{
-    Amount, Behavior, History, Published, Rules, Select, StepPolicy, limit_step, stabilize,
+    Amount, Behavior, Deference, Dwell, History, Panic, Published, Rules, Select, StepPolicy,
+    dwell, limit_step, panic, spend_turns, stabilize, stabilize_before,
 };
 use plimsoll::decide::{Basis, Decision, NoData, Reason, Stage, Step};
 use plimsoll::fleet::{Bounds, ModelKey, ModelName};
+use plimsoll::observe::Autoscaler;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::scaler::{self, Limit, MilliValue, Outcome, Scale, Scaler};
-use plimsoll::units::{Replicas, Seconds};
+use plimsoll::units::{Fraction, Replicas, Seconds};
 use proptest::prelude::*;
 
 use crate::pipeline::key;
@@ -69,7 +71,7 @@ fn published(start: u32, asks: &[u32], behavior: &Behavior) -> Vec<u32> {
 fn a_policy_limits_what_changes_in_its_period() {
     let up = rules(0.0, Select::Max, &[(Amount::Pods(2), 2.5)]);
     let down = rules(0.0, Select::Max, &[(Amount::Percent(50), 2.5)]);
-    let behavior = Behavior { scale_up: up, scale_down: down };
+    let behavior = Behavior { scale_up: up, scale_down: down, ..Behavior::default() };
     assert_eq!(published(1, &[9, 9, 9, 9, 9], &behavior), [3, 3, 3, 5, 5]);
     assert_eq!(published(8, &[1, 1, 1, 1, 1, 1, 1], &behavior), [4, 4, 4, 2, 2, 2, 1]);
 }
@@ -79,18 +81,18 @@ fn select_says_which_of_several_policies_counts() {
     let policies = [(Amount::Pods(1), 60.0), (Amount::Percent(100), 60.0)];
     for (select, first) in [(Select::Max, 8), (Select::Min, 5), (Select::Disabled, 4)] {
         let one = rules(0.0, select, &policies);
-        let behavior = Behavior { scale_up: one.clone(), scale_down: one };
+        let behavior = Behavior { scale_up: one.clone(), scale_down: one, ..Behavior::default() };
         assert_eq!(published(4, &[50], &behavior), [first], "{select:?}");
     }
     let frozen = rules(0.0, Select::Disabled, &[]);
-    let behavior = Behavior { scale_up: frozen.clone(), scale_down: frozen };
+    let behavior = Behavior { scale_up: frozen.clone(), scale_down: frozen, ..Behavior::default() };
     assert_eq!(published(4, &[1], &behavior), [4], "disabled without policies");
 }
 
 #[test]
 fn a_step_that_is_limited_says_so() {
     let one = rules(0.0, Select::Max, &[(Amount::Pods(1), 30.0)]);
-    let behavior = Behavior { scale_up: one.clone(), scale_down: one };
+    let behavior = Behavior { scale_up: one.clone(), scale_down: one, ..Behavior::default() };
     let history = History::starting(at(0), n(4));
     let limited = limit_step(asked(9), at(0), n(4), &history, &behavior);
     let step = limited.steps.last().unwrap().to_string();
@@ -142,7 +144,7 @@ proptest! {
         start in 1..20_u32,
         asks in prop::collection::vec(1..40_u32, 1..40),
     ) {
-        let ours = published(start, &asks, &Behavior { scale_up: up, scale_down: down });
+        let ours = published(start, &asks, &Behavior { scale_up: up, scale_down: down, ..Behavior::default() });
         let settings = scaler::Settings {
             min: n(1), max: n(1000), target: MilliValue(1000), up: their_up, down: their_down,
         };
@@ -159,4 +161,158 @@ proptest! {
         }
         prop_assert_eq!(ours, theirs);
     }
+}
+
+/// The numbers that are published for what is asked for each second, by all the rules together, and
+/// what the last of them says.
+struct Course {
+    behavior: Behavior,
+    history: History,
+    in_force: Replicas,
+    second: i64,
+    autoscaler: Option<Autoscaler>,
+}
+
+impl Course {
+    fn new(start: u32, behavior: Behavior) -> Self {
+        let history = History::starting(at(0), n(start));
+        Self { behavior, history, in_force: n(start), second: 0, autoscaler: None }
+    }
+
+    fn ask(&mut self, ask: u32) -> Decision {
+        let Self { behavior, history, in_force, .. } = self;
+        let (now, in_force) = (at(self.second * 1000), *in_force);
+        let known = (&*history, &*behavior);
+        let decision = stabilize_before(asked(ask), now, in_force, known, self.autoscaler.as_ref());
+        let decision = dwell(decision, now, in_force, history, behavior.dwell);
+        let decision = spend_turns(decision, now, in_force, history, behavior.flap_budget);
+        let decision = panic(decision, now, in_force, history, behavior.panic);
+        let decision = limit_step(decision, now, in_force, history, behavior);
+        let published = Published { before: in_force, after: decision.desired() };
+        self.history.record(now, n(ask), published, &self.behavior);
+        self.in_force = published.after;
+        self.second += 1;
+        decision
+    }
+
+    fn ask_for(&mut self, ask: u32, seconds: i64) -> Decision {
+        (0..seconds).map(|_| self.ask(ask)).last().unwrap()
+    }
+}
+
+fn unlimited() -> Behavior {
+    let free = rules(0.0, Select::Max, &[]);
+    Behavior { scale_up: free.clone(), scale_down: free, ..Behavior::default() }
+}
+
+fn said(decision: &Decision) -> String {
+    decision.steps.last().unwrap().to_string()
+}
+
+fn seconds(seconds: f64) -> Seconds {
+    Seconds::new(seconds).unwrap()
+}
+
+#[test]
+fn a_number_stays_for_its_dwell_before_it_moves_the_other_way_and_no_longer() {
+    let dwell = Dwell { after_up: seconds(30.0), after_down: seconds(10.0) };
+    let mut course = Course::new(3, Behavior { dwell, ..unlimited() });
+    assert_eq!(course.ask(5).desired(), n(5), "nothing has moved before");
+    assert_eq!(course.ask(6).desired(), n(6), "the same way is free");
+    assert_eq!(
+        said(&course.ask(2)),
+        "dwell: 2 -> 6, not lowered for another 29 s, because it was raised just now"
+    );
+    assert_eq!(course.ask_for(2, 28).desired(), n(6));
+    assert_eq!(course.ask(2).desired(), n(2), "30 s after it was raised to 6");
+    assert_eq!(course.ask(1).desired(), n(1));
+    assert_eq!(
+        said(&course.ask_for(4, 9)),
+        "dwell: 4 -> 1, not raised for another 1 s, because it was lowered just now"
+    );
+    assert_eq!(course.ask(4).desired(), n(4));
+}
+
+#[test]
+fn a_number_that_has_spent_its_turns_is_only_raised_until_one_is_an_hour_old() {
+    let mut course = Course::new(3, Behavior { flap_budget: 3, ..unlimited() });
+    for ask in [4, 3, 4, 3] {
+        assert_eq!(course.ask(ask).desired(), n(ask), "the first change is no turn, three are");
+    }
+    assert_eq!(
+        said(&course.ask(2)),
+        "flap_budget: 2 -> 3, not lowered for another 3597 s: it has turned 3 times within an \
+         hour, which is as often as it may"
+    );
+    assert_eq!(course.ask(5).desired(), n(5), "always upward");
+    assert_eq!(course.ask_for(2, 3595).desired(), n(5));
+    assert_eq!(course.ask(2).desired(), n(5), "the raise was a turn, too");
+    assert_eq!(course.ask(2).desired(), n(2));
+}
+
+#[test]
+fn a_burst_is_followed_at_once_and_lowers_nothing_until_a_stable_window_has_passed() {
+    let burst = Panic {
+        window: seconds(6.0),
+        stable_window: seconds(60.0),
+        threshold: Fraction::new(2.0).unwrap(),
+    };
+    let slow = rules(120.0, Select::Max, &[]);
+    let behavior = Behavior { scale_up: slow, panic: Some(burst), ..unlimited() };
+    let mut course = Course::new(4, behavior.clone());
+    let _ = course.ask_for(4, 60);
+    assert_eq!(course.ask_for(7, 5).desired(), n(4), "less than twice is no burst, and waits");
+    let jumped = course.ask(12);
+    assert_eq!(jumped.desired(), n(12));
+    assert_eq!(
+        said(&jumped),
+        "panic: 4 -> 12, demand jumps to 12 replicas, from 4.2 on average: nothing is lowered for \
+         another 60 s, and no window is waited for to raise it"
+    );
+    // For six seconds the jump is in the short window.
+    assert_eq!(course.ask_for(1, 5 + 59).desired(), n(12));
+    assert_eq!(course.ask(1).desired(), n(1));
+    let mut calm = Course::new(4, Behavior { panic: None, ..behavior });
+    let _ = calm.ask_for(4, 60);
+    assert_eq!(calm.ask(12).desired(), n(4), "without a panic window it waits");
+}
+
+#[test]
+fn a_rate_holds_in_a_panic_too() {
+    let burst = Panic {
+        window: seconds(6.0),
+        stable_window: seconds(60.0),
+        threshold: Fraction::new(2.0).unwrap(),
+    };
+    let two = rules(0.0, Select::Max, &[(Amount::Pods(2), 15.0)]);
+    let mut course = Course::new(4, Behavior { scale_up: two, panic: Some(burst), ..unlimited() });
+    let _ = course.ask_for(4, 10);
+    assert_eq!(course.ask(12).desired(), n(6));
+}
+
+#[test]
+fn what_an_hpa_waits_is_taken_off_what_is_waited_here() {
+    let down = rules(30.0, Select::Max, &[]);
+    let behavior = Behavior { scale_down: down, ..unlimited() };
+    let hpa = |window| {
+        let (scale_up, scale_down) = (Seconds::ZERO, seconds(window));
+        Some(Autoscaler { name: "llama".to_owned(), scale_up, scale_down })
+    };
+    // How many seconds a lower number is held.
+    let held = |behavior: &Behavior, autoscaler: Option<Autoscaler>| {
+        let mut course = Course { autoscaler, ..Course::new(6, behavior.clone()) };
+        let _ = course.ask(6);
+        (0..60).position(|_| course.ask(3).desired() == n(3)).unwrap()
+    };
+    assert_eq!(held(&behavior, None), 29);
+    assert_eq!(held(&behavior, hpa(20.0)), 9);
+    assert_eq!(held(&behavior, hpa(300.0)), 0);
+    let twice = Behavior { deference: Deference::None, ..behavior.clone() };
+    assert_eq!(held(&twice, hpa(300.0)), 29);
+    let mut course = Course { autoscaler: hpa(300.0), ..Course::new(6, behavior) };
+    let _ = course.ask(6);
+    assert_eq!(
+        said(&course.ask(3)),
+        "stabilize: 3, not held here, because HPA llama waits 300 s by itself"
+    );
 }

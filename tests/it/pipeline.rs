@@ -71,7 +71,11 @@ pub(crate) fn policy() -> Policy {
         overrides: BTreeMap::new(),
         transition: TransitionRule::PendingOnly,
         transition_patience: Seconds::new(300.0).unwrap(),
-        behavior: Behavior { scale_up: immediate.clone(), scale_down: immediate },
+        behavior: Behavior {
+            scale_up: immediate.clone(),
+            scale_down: immediate,
+            ..Behavior::default()
+        },
         sizing: None,
     }
 }

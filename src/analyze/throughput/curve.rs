@@ -4,6 +4,8 @@
 //! longer readings of the same thing. Least squares rather than anything more clever: within the
 //! domain the relation is straight to a few per cent, and readings that lie apart pin a line well.
 
+mod saved;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -14,6 +16,8 @@ use crate::analyze::throughput::{ReplicaPace, full};
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::fleet::VariantKey;
 use crate::units::{Fraction, RequestRate, Seconds, TokenRate, Tokens};
+
+pub use crate::analyze::throughput::curve::saved::{SavedCurve, SavedLine, SavedReading};
 
 /// Readings that are kept.
 const READINGS_MAX: usize = 20;

@@ -6,6 +6,8 @@
 //! accelerator and how many of them, the engine's arguments, and how long its answers are. Variants
 //! under the same conditions share it, in whatever namespace they are.
 
+mod saved;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
@@ -15,6 +17,10 @@ use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::capacity::{OutputLength, tokens};
 use crate::fleet::{Accelerator, ModelName, VariantKey};
 use crate::units::Tokens;
+
+pub use crate::analyze::tokens::knowledge::saved::{
+    LIMITS_MAX, SavedKnowledge, SavedLimit, SavedRecord,
+};
 
 /// Pieces of evidence that are kept: the last minutes of a limit, not all its history.
 const PIECES_MAX: usize = 10;

@@ -20,7 +20,7 @@
 use nalgebra::{Matrix2, Matrix2x3, Matrix3, Matrix3x2, Vector2, Vector3};
 
 use crate::analyze::queueing::{Coefficients, Convention};
-use crate::analyze::tuner::{Apart, Latencies, OperatingPoint};
+use crate::analyze::tuner::{Apart, Latencies, OperatingPoint, SavedFilter};
 use crate::units::Fraction;
 
 /// The 97.5th percentile of the chi-square distribution with two degrees of freedom.
@@ -234,6 +234,32 @@ impl Filter {
         };
         filter.limit();
         filter
+    }
+
+    /// What it says, if it is ours.
+    pub(super) fn save(&self, split: Option<f64>) -> SavedFilter {
+        let c = &self.covariance;
+        SavedFilter {
+            state: self.state.into(),
+            began: ((self.min + self.max) / 2.0).into(),
+            covariance: [c[(0, 0)], c[(1, 0)], c[(1, 1)], c[(2, 0)], c[(2, 1)], c[(2, 2)]],
+            split,
+        }
+    }
+
+    /// Our filter that says this; `None` where it cannot be one.
+    pub(super) fn from_saved(saved: &SavedFilter, apart: Apart) -> Option<Self> {
+        let SavedFilter { state, began, covariance, split: _ } = saved;
+        let [a, ab, b, ac, bc, c] = *covariance;
+        let matrix = Matrix3::new(a, ab, ac, ab, b, bc, ac, bc, c);
+        let numbers = state.iter().chain(began).chain(covariance);
+        if !numbers.copied().all(f64::is_finite) || matrix.cholesky().is_none() {
+            return None;
+        }
+        let filter = Self::ours(&State(Vector3::from(*began)), matrix, apart);
+        let mut filter = Self { state: Vector3::from(*state), ..filter };
+        filter.clamp();
+        filter.coefficients().map(|_| filter)
     }
 
     /// Our filter, from coefficients and the standard deviations of their logarithms.

@@ -21,7 +21,7 @@ use nalgebra::{Matrix3, Matrix4, Vector4};
 
 use crate::analyze::queueing::{Coefficients, Convention, Lengths, Shape};
 use crate::analyze::tuner::filter::{BOUND, DEVIATIONS_MAX, State};
-use crate::analyze::tuner::{Apart, Latencies, OperatingPoint, Split, guess};
+use crate::analyze::tuner::{Agreed, Apart, Latencies, OperatingPoint, SavedPoint, Split, guess};
 use crate::units::{Fraction, RequestRate, Seconds, TimePerToken, Tokens};
 
 /// Points that the window keeps: eight arrival rates with two shapes each.
@@ -120,6 +120,32 @@ impl Window {
             self.points.remove(0);
         }
         self.points.push(entry);
+    }
+
+    /// What it holds.
+    pub(super) fn save(&self) -> Vec<SavedPoint> {
+        let saved = |Entry { point, count, standing }: &Entry| {
+            let agreed = match standing {
+                Standing::New => Agreed::NotYet,
+                Standing::Confirmed => Agreed::Yes,
+            };
+            SavedPoint::of(point, *count, agreed)
+        };
+        self.points.iter().map(saved).collect()
+    }
+
+    /// The window that holds these; `None` where one cannot be, or there are too many.
+    pub(super) fn restore(saved: &[SavedPoint]) -> Option<Self> {
+        let entry = |saved: &SavedPoint| {
+            let standing = match saved.agreed {
+                Agreed::NotYet => Standing::New,
+                Agreed::Yes => Standing::Confirmed,
+            };
+            let count = Some(saved.count).filter(|count| (1.0..=COUNT_MAX).contains(count))?;
+            Some(Entry { point: saved.point()?, count, standing })
+        };
+        let points = saved.iter().map(entry).collect::<Option<Vec<_>>>()?;
+        (points.len() <= POINTS_MAX).then_some(Self { points })
     }
 
     /// The filter agrees with the newest point.

@@ -18,7 +18,7 @@ use crate::collect::cluster::WantedTarget;
 use crate::collect::cluster::discovery::{Marked, ObjectRef, Source};
 use crate::collect::cluster::keda::{MADE_FOR, Paused};
 use crate::fleet::{Bounds, VariantName};
-use crate::units::{Fraction, Replicas};
+use crate::units::{Fraction, Replicas, Seconds};
 
 /// The External metrics that carry a desired number: ours, and the one whose HPAs we also serve.
 const METRICS: [&str; 2] = ["plimsoll_desired_replicas", "wva_desired_replicas"];
@@ -49,6 +49,7 @@ pub(crate) struct Hpa {
     /// What it says of a variant, if it does.
     pub(crate) marked: Option<Marked>,
     tolerances: Tolerances,
+    windows: Windows,
     reads: Vec<Read>,
 }
 
@@ -78,6 +79,20 @@ pub struct Tolerances {
     pub down: Fraction,
 }
 
+/// The stabilisation windows that an HPA states.
+///
+/// Without one, scaling up waits for nothing, and scaling down for
+/// `--horizontal-pod-autoscaler-downscale-stabilization`, which cannot be read through the API. To
+/// take that flag's default for granted could leave a number with no window at all, so what is not
+/// stated counts as nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Windows {
+    /// Before it adds replicas.
+    pub up: Seconds,
+    /// Before it removes replicas.
+    pub down: Seconds,
+}
+
 /// An HPA that reads a variant's desired number and would follow it exactly but for its tolerance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Follower {
@@ -85,6 +100,8 @@ pub struct Follower {
     pub hpa: String,
     /// Its tolerances.
     pub tolerances: Tolerances,
+    /// How long it waits by itself.
+    pub windows: Windows,
 }
 
 /// A desired number that an HPA does not act on.
@@ -166,6 +183,7 @@ impl Hpa {
             made_for,
             marked,
             tolerances: tolerances(&spec),
+            windows: windows(&spec),
             reads: reads(spec),
         }
     }
@@ -184,7 +202,8 @@ impl Hpa {
             let metric = read.metric.clone();
             match &read.target {
                 TargetValue::Average(found) if is_one(found) => {
-                    follower = Some(Follower { hpa, tolerances: self.tolerances });
+                    let (tolerances, windows) = (self.tolerances, self.windows);
+                    follower = Some(Follower { hpa, tolerances, windows });
                 }
                 TargetValue::Average(found) => {
                     findings.push(Finding::WrongAverageValue { hpa, metric, found: found.clone() });
@@ -234,6 +253,18 @@ fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> Tolerances {
     };
     let behavior = spec.behavior.as_ref();
     Tolerances {
+        up: of(behavior.and_then(|behavior| behavior.scale_up.as_ref())),
+        down: of(behavior.and_then(|behavior| behavior.scale_down.as_ref())),
+    }
+}
+
+fn windows(spec: &HorizontalPodAutoscalerSpec) -> Windows {
+    let of = |rules: Option<&HPAScalingRules>| {
+        let stated = rules.and_then(|rules| rules.stabilization_window_seconds);
+        stated.and_then(|seconds| Seconds::new(f64::from(seconds))).unwrap_or_default()
+    };
+    let behavior = spec.behavior.as_ref();
+    Windows {
         up: of(behavior.and_then(|behavior| behavior.scale_up.as_ref())),
         down: of(behavior.and_then(|behavior| behavior.scale_down.as_ref())),
     }
@@ -448,6 +479,20 @@ mod tests {
 
     fn replicas(count: u32) -> Replicas {
         Replicas::saturating(count)
+    }
+
+    #[test]
+    fn a_window_counts_only_if_it_is_stated() {
+        let windows = |behavior| {
+            let (follower, _) = hpa(&average("1"), &behavior).follow("llama", &variant());
+            let Windows { up, down } = follower.unwrap().windows;
+            (up.seconds(), down.seconds())
+        };
+        assert_eq!(windows(json!(null)), (0.0, 0.0));
+        let stated = json!({"scaleUp": {"stabilizationWindowSeconds": 30},
+            "scaleDown": {"stabilizationWindowSeconds": 120}});
+        assert_eq!(windows(stated), (30.0, 120.0));
+        assert_eq!(windows(json!({"scaleDown": {"tolerance": "0"}})), (0.0, 0.0));
     }
 
     #[test]

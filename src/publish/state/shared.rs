@@ -15,18 +15,23 @@
 //! Stages and reasons that only another release knows cost nothing but their names as labels: an
 //! unknown stage becomes the one before it and stands in the text, and an unknown reason is `told`.
 //!
-//! About 400 bytes a decision. When all of them are too large, the texts are left out, which leaves
-//! about 300, and the reason says who decided.
+//! About 400 bytes a decision. A decision may also have the `memory` of its variant, in the shape of
+//! the state file and without the observations that something was learned from: a replica that has
+//! just begun goes on from it. When everything is too large, what was learned is left out, then all
+//! memory, then the texts, which leaves about 300 bytes; the reason then says who decided.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::decide::{Basis, Decision, Reason, Stage, Step, Told};
 use crate::fleet::{Bounds, ModelKey, ModelName, Namespace, VariantKey, VariantName};
+use crate::pipeline::saved::{Length, Memory};
 use crate::publish::Decided;
+use crate::publish::state::memory::MemoryLine;
 use crate::units::Replicas;
 
 /// The version of the document's shape; another one is refused.
@@ -41,7 +46,12 @@ pub struct Shared {
     pub lain: Duration,
     /// The decisions, with their ages on our monotonic clock.
     pub decided: BTreeMap<VariantKey, Decided>,
+    /// What the writer remembers of them.
+    pub memories: SharedMemories,
 }
+
+/// What is remembered of variants, with their models.
+pub type SharedMemories = BTreeMap<VariantKey, (ModelKey, Memory)>;
 
 /// How a document reached us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +118,10 @@ struct Line {
     #[serde(skip_serializing_if = "Option::is_none")]
     max: Option<u32>,
     steps: Vec<LineStep>,
+    /// Of any shape, because another release may remember more: a memory that we do not understand
+    /// must not cost a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    memory: Option<Value>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -129,23 +143,32 @@ struct LineStep {
 
 // === writing ===
 
-/// Writes the decisions, at `now` on the wall clock and `elapsed` on the monotonic one.
+/// Writes the decisions, at `now` on the wall clock and `elapsed` on the monotonic one, with what is
+/// remembered of their variants as far as there is room.
 ///
 /// # Errors
 ///
-/// They do not fit into `bytes_max` even without texts.
+/// They do not fit into `bytes_max` even without memory and texts.
 pub fn encode<'a>(
     now: Timestamp,
     elapsed: Duration,
     generation: u64,
-    decided: impl IntoIterator<Item = &'a Decided>,
+    decided: impl IntoIterator<Item = (&'a Decided, Option<&'a Memory>)>,
     bytes_max: usize,
 ) -> Result<String, SharedError> {
-    let decisions = decided.into_iter().map(|decided| line(elapsed, decided)).collect();
+    let decided: Vec<_> = decided.into_iter().collect();
+    let decisions = decided.iter().map(|(decided, _)| line(elapsed, decided)).collect();
     let mut document = Document { version: VERSION, generation, written: now, decisions };
-    let whole = serde_json::to_string(&document).map_err(SharedError::Shape)?;
-    if whole.len() <= bytes_max {
-        return Ok(whole);
+    for length in [Some(Length::Conclusions), Some(Length::Windows), None] {
+        for (line, (_, memory)) in document.decisions.iter_mut().zip(&decided) {
+            let told = length.zip(*memory).map(|(length, memory)| memory.clone().told(length));
+            let written = told.map(|told| serde_json::to_value(MemoryLine::from(&told)));
+            line.memory = written.transpose().map_err(SharedError::Shape)?;
+        }
+        let whole = serde_json::to_string(&document).map_err(SharedError::Shape)?;
+        if whole.len() <= bytes_max {
+            return Ok(whole);
+        }
     }
     for step in document.decisions.iter_mut().flat_map(|line| &mut line.steps) {
         step.text.clear();
@@ -176,6 +199,7 @@ fn line(elapsed: Duration, decided: &Decided) -> Line {
         min: bounds.min().count(),
         max: bounds.max().map(Replicas::count),
         steps: steps.iter().map(line_step).collect(),
+        memory: None,
     }
 }
 
@@ -212,11 +236,16 @@ pub fn decode(text: &str, receipt: Receipt<'_>) -> Result<Shared, SharedError> {
     };
     let impossible =
         |index| SharedError::Content(format!("decisions[{index}] says what cannot be"));
-    let decided = decisions.into_iter().enumerate().map(|(index, line)| {
+    let (mut all, mut memories) = (BTreeMap::new(), SharedMemories::new());
+    for (index, mut line) in decisions.into_iter().enumerate() {
+        let memory = line.memory.take().and_then(|it| serde_json::from_value(it).ok());
+        let memory = memory.and_then(MemoryLine::memory);
         let decided = line.decided(receipt, lain).ok_or_else(|| impossible(index))?;
-        Ok((decided.decision.variant.clone(), decided))
-    });
-    Ok(Shared { generation, lain, decided: decided.collect::<Result<_, SharedError>>()? })
+        let Decision { variant, model, .. } = &decided.decision;
+        memories.extend(memory.map(|memory| (variant.clone(), (model.clone(), memory))));
+        all.insert(variant.clone(), decided);
+    }
+    Ok(Shared { generation, lain, decided: all, memories })
 }
 
 /// A count that may be missing.
@@ -339,6 +368,7 @@ mod tests {
     /// What is written of all that is decided.
     fn written(published: &Published, bytes_max: usize) -> Result<String, SharedError> {
         let decided = published.variants.values().filter_map(|variant| variant.decided.as_ref());
+        let decided = decided.map(|decided| (decided, None));
         encode(at(0), NOW, published.generation, decided, bytes_max)
     }
 

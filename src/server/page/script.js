@@ -672,7 +672,8 @@ function makeDetails(row) {
 
 const STAGES = {
   analyze: 'The load asks for', hold: 'Kept from before', guard: 'Guard against incomplete data',
-  stabilize: 'Stabilisation window', step_limit: 'Step limit', bounds: 'Bounds', check: 'Final check',
+  stabilize: 'Stabilisation window', dwell: 'Minimum dwell', flap_budget: 'Flap budget', panic: 'Panic window',
+  step_limit: 'Step limit', bounds: 'Bounds', check: 'Final check',
 };
 
 function updateDetails(row) {

@@ -120,6 +120,7 @@ impl Replay<'_> {
             fleet: Arc::new(Fleet::new([spec])),
             listings: BTreeMap::from([(variant(), listing)]),
             scrapes,
+            ..Inputs::default()
         }
     }
 }
@@ -178,7 +179,11 @@ fn policy(window: f64) -> Policy {
         overrides: BTreeMap::new(),
         transition: TransitionRule::PendingOnly,
         transition_patience: Seconds::new(300.0).unwrap(),
-        behavior: Behavior { scale_up: at_once.clone(), scale_down: at_once },
+        behavior: Behavior {
+            scale_up: at_once.clone(),
+            scale_down: at_once,
+            ..Behavior::default()
+        },
         sizing: None,
     }
 }

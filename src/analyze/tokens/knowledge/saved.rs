@@ -1,0 +1,113 @@
+//! What is known of one variant's capacity, said to whoever goes on with it.
+//!
+//! How engines are started is not part of it: it is read anew from where it is written. So evidence
+//! that several variants share because their engines are started alike is not kept, either.
+
+use std::num::NonZeroU32;
+
+use jiff::Timestamp;
+
+use crate::analyze::tokens::capacity::OutputLength;
+use crate::analyze::tokens::knowledge::{
+    Conditions, Engine, Evidence, Knowledge, PIECES_MAX, Piece, Record, Source,
+};
+use crate::fleet::{Accelerator, ModelName, VariantKey};
+use crate::units::Tokens;
+
+/// Conditions of which evidence is written at most: an accelerator and each length of answers, and
+/// as many again for one that was changed.
+pub const LIMITS_MAX: usize = 8;
+
+/// What is known of one variant.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SavedKnowledge {
+    /// What one replica carries.
+    pub record: Option<SavedRecord>,
+    /// Where compute was the limit.
+    pub limits: Vec<SavedLimit>,
+}
+
+/// What one replica carries.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedRecord {
+    /// What it runs on.
+    pub accelerator: Option<Accelerator>,
+    /// How many accelerators it takes.
+    pub gpus: Option<NonZeroU32>,
+    /// The size of its KV cache.
+    pub kv_capacity: Option<Tokens>,
+    /// What it carries.
+    pub capacity: Option<Tokens>,
+    /// Where that is known from.
+    pub source: Source,
+}
+
+/// Tokens that were resident while compute was the limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedLimit {
+    /// What the engines ran on.
+    pub accelerator: Option<Accelerator>,
+    /// How many accelerators each took.
+    pub gpus: Option<NonZeroU32>,
+    /// How long answers were.
+    pub output: OutputLength,
+    /// When, and how many tokens; the oldest first.
+    pub pieces: Vec<(Timestamp, Tokens)>,
+}
+
+impl Knowledge {
+    /// What is known of one variant.
+    #[must_use]
+    pub fn save(&self, model: &ModelName, variant: &VariantKey) -> SavedKnowledge {
+        let Some(known) = self.models.get(model) else { return SavedKnowledge::default() };
+        let record = known.records.get(variant).map(|record| {
+            let Record { accelerator, gpus, arguments: _, kv_capacity, capacity, source } =
+                record.clone();
+            SavedRecord { accelerator, gpus, kv_capacity, capacity, source }
+        });
+        let ours = |(conditions, evidence): &(Conditions, Evidence)| {
+            let Conditions { accelerator, gpus, engine, output } = conditions;
+            let pieces = evidence.pieces.iter().map(|piece| (piece.at, piece.tokens)).collect();
+            (*engine == Engine::Variant(variant.clone())).then(|| SavedLimit {
+                accelerator: accelerator.clone(),
+                gpus: *gpus,
+                output: *output,
+                pieces,
+            })
+        };
+        let limits = known.evidence.iter().filter_map(ours).take(LIMITS_MAX).collect();
+        SavedKnowledge { record, limits }
+    }
+
+    /// Goes on from what was known of one variant.
+    pub fn recall(&mut self, model: &ModelName, variant: &VariantKey, saved: &SavedKnowledge) {
+        let SavedKnowledge { record, limits } = saved;
+        if let Some(saved) = record.clone()
+            && self.of(model).record(variant).is_none()
+        {
+            let SavedRecord { accelerator, gpus, kv_capacity, capacity, source } = saved;
+            let arguments = None;
+            let record = Record { accelerator, gpus, arguments, kv_capacity, capacity, source };
+            self.restore(model, variant.clone(), record);
+        }
+        for limit in limits.iter().take(LIMITS_MAX) {
+            let SavedLimit { accelerator, gpus, output, pieces } = limit;
+            let engine = Engine::Variant(variant.clone());
+            let conditions = Conditions {
+                accelerator: accelerator.clone(),
+                gpus: *gpus,
+                engine,
+                output: *output,
+            };
+            let known = &mut self.of(model).evidence;
+            if known.iter().any(|(known, _)| *known == conditions) {
+                continue;
+            }
+            let mut pieces: Vec<Piece> =
+                pieces.iter().map(|&(at, tokens)| Piece { at, tokens }).collect();
+            pieces.sort_by_key(|piece| piece.at);
+            pieces.drain(..pieces.len().saturating_sub(PIECES_MAX));
+            known.push((conditions, Evidence { pieces }));
+        }
+    }
+}

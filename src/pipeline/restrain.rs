@@ -1,0 +1,46 @@
+//! How fast numbers may move, and how often they may turn: the rules of `decide/enforce.rs` in the
+//! order in which they hold.
+
+use jiff::Timestamp;
+
+use crate::decide::enforce::{self, History};
+use crate::decide::{Basis, Decision};
+use crate::observe::Inputs;
+use crate::pipeline::{InForce, Pipeline};
+use crate::units::Replicas;
+
+impl Pipeline {
+    /// Stabilisation windows, dwell, the flap budget, panic, step limits and bounds, in this order:
+    /// a burst overrides what waits, nothing overrides a rate, and the bounds hold last.
+    pub(crate) fn restrain(&self, now: Timestamp, inputs: &Inputs, decision: Decision) -> Decision {
+        let decision = match (decision.basis, self.in_force.get(&decision.variant)) {
+            (Basis::Fresh, Some(InForce { desired, history, .. })) => {
+                self.slow_down(now, inputs, decision, (*desired, history))
+            }
+            (Basis::Fresh, None) => {
+                let present = decision.steps.first().map_or(Replicas::ZERO, |step| step.before);
+                let history = History::starting(now, present);
+                self.slow_down(now, inputs, decision, (present, &history))
+            }
+            (Basis::Held, _) => decision,
+        };
+        enforce::bound(decision)
+    }
+
+    fn slow_down(
+        &self,
+        now: Timestamp,
+        inputs: &Inputs,
+        decision: Decision,
+        (in_force, history): (Replicas, &History),
+    ) -> Decision {
+        let behavior = &self.policy.behavior;
+        let autoscaler = inputs.autoscalers.get(&decision.variant);
+        let known = (history, behavior);
+        let stable = enforce::stabilize_before(decision, now, in_force, known, autoscaler);
+        let stayed = enforce::dwell(stable, now, in_force, history, behavior.dwell);
+        let turned = enforce::spend_turns(stayed, now, in_force, history, behavior.flap_budget);
+        let urgent = enforce::panic(turned, now, in_force, history, behavior.panic);
+        enforce::limit_step(urgent, now, in_force, history, behavior)
+    }
+}

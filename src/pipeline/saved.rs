@@ -1,0 +1,190 @@
+//! What a pipeline remembers of each variant, for whoever goes on with it: a daemon that was
+//! restarted, or another replica of it.
+//!
+//! A [`Memory`] is made of plain values, all of them with their original instants: windows are over
+//! when they would have been, and what was learned grows old as if nothing had happened. It is
+//! bounded for each variant, and there are three lengths of it: whole, without the observations
+//! that what was learned came from, and without what was learned.
+
+use jiff::Timestamp;
+
+pub use crate::analyze::ballot::Analyzer;
+use crate::analyze::throughput::Curve;
+use crate::analyze::tuner::Tuner;
+use crate::decide::Decision;
+use crate::decide::enforce::History;
+use crate::fleet::{ModelKey, VariantKey};
+use crate::pipeline::sizing::Taught;
+use crate::pipeline::{InForce, PAUSE_MAX, Pipeline, Unsettled};
+use crate::units::Replicas;
+
+pub use crate::analyze::throughput::{Fit, SavedCurve, SavedLine, SavedReading};
+pub use crate::analyze::tokens::capacity::{OutputLength, RequestShape};
+pub use crate::analyze::tokens::knowledge::{SavedKnowledge, SavedLimit, SavedRecord, Source};
+pub use crate::analyze::tuner::{Agreed, SavedFilter, SavedPoint, SavedTuner};
+pub use crate::decide::enforce::{Burst, Direction, Moved, SavedChange, SavedHistory, SavedSpan};
+
+/// What is remembered of one variant.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// What was recommended, and how its number has moved.
+    pub history: SavedHistory,
+    /// Since when it is not what it should be.
+    pub waits: Option<SavedWait>,
+    /// When analyzers could last say what its model carries.
+    pub informed: Vec<(Analyzer, Timestamp)>,
+    /// What its replicas carry, in tokens.
+    pub knowledge: SavedKnowledge,
+    /// The pace of its replicas.
+    pub curve: Option<SavedCurve>,
+    /// What an iteration of its engines costs.
+    pub tuner: Option<SavedTuner>,
+    /// When the tuner has learned last.
+    pub taught_at: Option<Timestamp>,
+}
+
+/// What is known of a number that was in force before a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recall {
+    /// The number alone.
+    Number,
+    /// What was recommended before it, too, up to a moment ago: its windows go on.
+    History,
+}
+
+/// Since when a variant is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedWait {
+    /// What its scale target asks for, if that is known.
+    pub wanted: Option<Replicas>,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// How much of a memory is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// All of it.
+    Whole,
+    /// Without the observations that what was learned came from: what was learned stays, and is
+    /// corrected by new ones.
+    Conclusions,
+    /// Without what was learned: windows, turns and waits only.
+    Windows,
+}
+
+// === impl Memory ===
+
+impl Memory {
+    /// This memory, told at this length.
+    #[must_use]
+    pub fn told(mut self, length: Length) -> Self {
+        match length {
+            Length::Whole => {}
+            Length::Conclusions => {
+                self.curve.iter_mut().for_each(|curve| curve.readings.clear());
+                self.tuner.iter_mut().for_each(|tuner| tuner.points.clear());
+            }
+            Length::Windows => {
+                let Self { history, waits, .. } = self;
+                self = Self { history, waits, ..Self::default() };
+            }
+        }
+        self
+    }
+}
+
+// === impl InForce ===
+
+impl InForce {
+    /// What the windows remember of a decision.
+    ///
+    /// After a restart nothing is lowered before the same replicas have been measured for a window.
+    /// Where what was recommended before is remembered, that is no recommendation to stay, or each
+    /// restart would begin the windows anew: it counts as the last one, if the load asks for no more.
+    pub(crate) fn recommended_by(&mut self, now: Timestamp, decision: &Decision) -> Replicas {
+        let passed = self.history.latest().map(|latest| now.duration_since(latest).as_secs_f64());
+        if passed.is_none_or(|passed| passed > PAUSE_MAX) {
+            // Nobody has seen the time between.
+            self.restored = self.restored.filter(|recall| *recall == Recall::Number);
+        }
+        match self.history.last_recommended() {
+            Some(last) if self.restored == Some(Recall::History) && decision.is_settling() => {
+                decision.unconstrained().max(last)
+            }
+            Some(_) | None => decision.recommended(),
+        }
+    }
+}
+
+// === impl Pipeline ===
+
+impl Pipeline {
+    /// What is remembered of a variant; `None` while it has no number in force.
+    #[must_use]
+    pub fn memory(&self, model: &ModelKey, variant: &VariantKey) -> Option<Memory> {
+        let history = self.in_force.get(variant)?.history.save();
+        let waits = self.unsettled.get(variant);
+        let learned = &self.learned;
+        let informed = [Analyzer::Tokens, Analyzer::Throughput, Analyzer::Queueing];
+        let informed = informed.into_iter().filter_map(|analyzer| {
+            let at = learned.informed.get(&(model.clone(), analyzer))?;
+            Some((analyzer, *at))
+        });
+        let taught = learned.tuners.get(variant);
+        Some(Memory {
+            history,
+            waits: waits.map(|&Unsettled { wanted, since }| SavedWait { wanted, since }),
+            informed: informed.collect(),
+            knowledge: learned.tokens.save(&model.model, variant),
+            curve: learned.curves.get(variant).map(Curve::save),
+            tuner: taught.map(|taught| taught.tuner.save()),
+            taught_at: taught.and_then(|taught| taught.at),
+        })
+    }
+
+    /// Goes on from what was remembered of a variant whose number [has been restored](Self::restore).
+    /// What is known here already stays, and what cannot be is left out.
+    pub fn recall(
+        &mut self,
+        now: Timestamp,
+        model: &ModelKey,
+        variant: &VariantKey,
+        memory: &Memory,
+    ) {
+        let Memory { history, waits, informed, knowledge, curve, tuner, taught_at } = memory;
+        if let Some(in_force) = self.in_force.get_mut(variant)
+            && in_force.restored == Some(Recall::Number)
+            && let Some(mut history) = History::restore(history)
+        {
+            let latest = history.latest();
+            let passed = latest.map(|latest| now.duration_since(latest).as_secs_f64());
+            // Time that nobody saw must not let a window pass.
+            if passed.is_some_and(|passed| (0.0..=PAUSE_MAX).contains(&passed)) {
+                in_force.restored = Some(Recall::History);
+            } else {
+                history.begin_anew(now, in_force.desired);
+            }
+            in_force.history = history;
+        }
+        if let Some(SavedWait { wanted, since }) = *waits {
+            let since = since.min(now);
+            self.unsettled.entry(variant.clone()).or_insert(Unsettled { wanted, since });
+        }
+        let learned = &mut self.learned;
+        for (analyzer, at) in informed {
+            let known = learned.informed.entry((model.clone(), *analyzer)).or_insert(*at);
+            *known = (*known).max(*at);
+        }
+        learned.tokens.recall(&model.model, variant, knowledge);
+        if let Some(curve) = curve
+            && learned.curves.get(variant).is_none()
+        {
+            let _sound = learned.curves.restore(variant.clone(), curve);
+        }
+        if let Some(tuner) = tuner.as_ref().and_then(Tuner::restore) {
+            let taught = Taught { tuner, at: *taught_at };
+            learned.tuners.entry(variant.clone()).or_insert(taught);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! A restart: what is remembered goes through the state file, and the daemon that reads it decides as
+//! the one that was never stopped.
+
+use std::collections::BTreeMap;
+
+use plimsoll::analyze::ballot::Analyzer;
+use plimsoll::decide::enforce::{Behavior, Dwell};
+use plimsoll::decide::{Basis, Stage};
+use plimsoll::fleet::VariantSpec;
+use plimsoll::observe::Observation;
+use plimsoll::pipeline::saved::{Length, Memory};
+use plimsoll::pipeline::{Decisions, Pipeline, Policy};
+use plimsoll::publish::state::{self, Memories};
+use plimsoll::publish::{Decided, Published, PublishedVariant};
+use plimsoll::units::Seconds;
+use proptest::prelude::*;
+
+use crate::pipeline::{BUSY, IDLE, WINDOW, World, at, desired, key, known, of, policy, spec};
+use crate::sizing::sized;
+
+/// What a daemon shows of these decisions.
+fn published(world: &World, decisions: &Decisions) -> Published {
+    let variant = |spec: &VariantSpec| {
+        let decision = decisions.decisions.iter().find(|it| it.variant == spec.key).cloned();
+        let decided = decision.map(|decision| {
+            let (at, elapsed) = (decision.inputs_at, std::time::Duration::ZERO);
+            Decided { decision, at, elapsed }
+        });
+        let observation = Observation::of_nothing(spec.bounds);
+        let spec = spec.clone();
+        let key = spec.key.clone();
+        (key, PublishedVariant { spec, observation, report: None, decided, undecided: None })
+    };
+    let variants = world.fleet.variants().map(variant).collect();
+    Published { generation: 1, variants, ..Published::default() }
+}
+
+/// What the pipeline remembers, through a file and back.
+fn through_a_file(world: &World, decisions: &Decisions) -> Vec<state::Saved> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.json");
+    let memory = |spec: &VariantSpec| {
+        Some((spec.key.clone(), world.pipeline.memory(&spec.model_key(), &spec.key)?))
+    };
+    let memories: Memories = world.fleet.variants().filter_map(memory).collect();
+    state::save(&path, at(world.second), &published(world, decisions), &memories).unwrap();
+    let saved = state::load(&path).unwrap();
+    for one in &saved {
+        assert_eq!(one.memory.as_ref(), memories.get(&one.variant), "to the millisecond");
+    }
+    saved
+}
+
+/// The world after a restart that takes no time: another pipeline, which knows what was saved.
+fn restarted(world: &World, policy: Policy, decisions: &Decisions) -> World {
+    let mut pipeline = Pipeline::new(policy);
+    for saved in through_a_file(world, decisions) {
+        let state::Saved { variant, model, desired, at: inputs_at, memory, .. } = saved;
+        pipeline.restore(at(world.second), variant.clone(), desired, inputs_at);
+        pipeline.recall(at(world.second), &model, &variant, &memory.unwrap());
+    }
+    let (fleet, variants) = (world.fleet.clone(), world.variants.clone());
+    World { pipeline, fleet, variants, second: world.second }
+}
+
+/// Five minutes of a window for fewer replicas.
+fn patient() -> Policy {
+    let mut behavior = policy().behavior;
+    behavior.scale_down.stabilization_window = Seconds::new(300.0).unwrap();
+    Policy { behavior, ..policy() }
+}
+
+#[test]
+fn a_window_ends_when_it_would_have_ended_without_the_restart() {
+    let mut world = World::with(patient(), vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, BUSY);
+    let _ = world.run(10);
+    world.set("a", 5, IDLE);
+    let decisions = world.run(200);
+    assert_eq!(of(&decisions, "a").steps.last().unwrap().stage, Stage::Stabilize);
+    let mut again = restarted(&world, patient(), &decisions);
+    let seconds_until_lowered = |world: &mut World| {
+        (0..400).position(|_| desired(&world.tick(), "a") == 4).unwrap()
+    };
+    let without = seconds_until_lowered(&mut world);
+    assert_eq!(seconds_until_lowered(&mut again), without);
+    assert!((80..120).contains(&without), "{without}");
+}
+
+#[test]
+fn a_restart_refills_no_flap_budget_and_ends_no_dwell() {
+    let behavior = Behavior {
+        flap_budget: 1,
+        dwell: Dwell { after_up: Seconds::ZERO, after_down: Seconds::new(100.0).unwrap() },
+        ..policy().behavior
+    };
+    let policy = Policy { behavior, ..policy() };
+    let mut world = World::with(policy.clone(), vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, BUSY);
+    let _ = world.run(3);
+    world.set("a", 5, IDLE);
+    let decisions = world.run(30);
+    assert_eq!(desired(&decisions, "a"), 4, "the budget of one turn is spent by this");
+    let mut again = restarted(&world, policy, &decisions);
+    for world in [&mut world, &mut again] {
+        world.set("a", 4, BUSY);
+        let held = world.run(5);
+        assert_eq!(of(&held, "a").steps.last().unwrap().stage, Stage::Dwell);
+        world.set("a", 4, IDLE);
+        let held = world.run(60);
+        assert_eq!(of(&held, "a").steps.last().unwrap().stage, Stage::FlapBudget);
+    }
+}
+
+#[test]
+fn a_pause_that_nobody_saw_lets_no_window_pass() {
+    let mut world = World::with(patient(), vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, BUSY);
+    let _ = world.run(10);
+    world.set("a", 5, IDLE);
+    let decisions = world.run(200);
+    world.second += 200;
+    let mut again = restarted(&world, patient(), &decisions);
+    again.second = world.second;
+    assert_eq!(desired(&again.run(WINDOW + 200), "a"), 5, "it was down for longer than a moment");
+    assert_eq!(desired(&again.run(120), "a"), 4);
+}
+
+#[test]
+fn without_data_a_restored_number_stays_whatever_is_remembered() {
+    let mut world = World::with(patient(), vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, IDLE);
+    let decisions = world.run(60);
+    let mut again = restarted(&world, patient(), &decisions);
+    again.variants.get_mut("a").unwrap().silent = vec![0, 1, 2, 3];
+    let held = again.run(600);
+    assert_eq!((desired(&held, "a"), of(&held, "a").basis), (4, Basis::Held));
+}
+
+#[test]
+fn a_memory_is_told_in_three_lengths_and_numbers_are_in_all_of_them() {
+    let mut world =
+        World::with(sized(&[Analyzer::Tokens, Analyzer::Throughput]), vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, (0.6, 0.0));
+    let decisions = world.run(60);
+    let Some(memory) = through_a_file(&world, &decisions).remove(0).memory else { panic!() };
+    assert!(memory.knowledge.record.is_some() && memory.informed.len() == 1, "{memory:?}");
+    let windows = memory.clone().told(Length::Windows);
+    let history = memory.history.clone();
+    let waits = memory.waits;
+    assert_eq!(windows, Memory { history, waits, ..Memory::default() });
+    assert_eq!(memory.clone().told(Length::Whole), memory);
+}
+
+/// A load for some seconds.
+fn stretch() -> impl Strategy<Value = (f64, f64, i64)> {
+    (0.05..0.99_f64, prop_oneof![4 => Just(0.0), 1 => 0.0..20.0_f64], 1..40_i64)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Loads come and go, and whoever scales does as it is told, in the one that goes on and in the
+    /// one that is restarted. The restarted one must measure for a window before it lowers anything,
+    /// and so is never below; once that is over they are the same, for good.
+    #[test]
+    fn a_restarted_daemon_decides_as_the_one_that_was_never_stopped(
+        before in prop::collection::vec(stretch(), 1..12),
+        after in prop::collection::vec(stretch(), 1..6),
+        capacity in any::<bool>(),
+    ) {
+        let mut policy = if capacity { sized(&[Analyzer::Tokens]) } else { policy() };
+        policy.behavior.scale_down.stabilization_window = Seconds::new(60.0).unwrap();
+        policy.behavior.flap_budget = 4;
+        let mut world = World::with(policy.clone(), vec![spec("a", 1.0, (1, 12))]);
+        world.set("a", 3, IDLE);
+        let mut decisions = world.run(WINDOW + 2);
+        let mut load = (0.1, 0.0);
+        for (kv, queue, seconds) in before {
+            load = (kv, queue);
+            decisions = act(&mut world, load, seconds);
+        }
+        let mut again = restarted(&world, policy, &decisions);
+        // The same load for a window, in which the restarted one measures.
+        for _ in 0..WINDOW + 2 {
+            let (one, other) = (act(&mut world, load, 1), act(&mut again, load, 1));
+            prop_assert!(desired(&other, "a") >= desired(&one, "a"));
+            // Whoever scales has one target, which here are two.
+            let listed = world.variants["a"].listed;
+            again.set("a", listed, load).scale = known(listed, listed);
+        }
+        let met = desired(&act(&mut world, load, 70), "a");
+        prop_assert_eq!(desired(&act(&mut again, load, 70), "a"), met);
+        for (kv, queue, seconds) in after {
+            for _ in 0..seconds {
+                let one = act(&mut world, (kv, queue), 1);
+                let other = act(&mut again, (kv, queue), 1);
+                prop_assert_eq!(desired(&other, "a"), desired(&one, "a"));
+            }
+        }
+    }
+}
+
+/// Ticks under a load, and has as many replicas as were asked for.
+fn act(world: &mut World, load: (f64, f64), seconds: i64) -> Decisions {
+    let mut decisions = Decisions::default();
+    for _ in 0..seconds {
+        let listed = world.variants["a"].listed;
+        world.set("a", listed, load);
+        decisions = world.tick();
+        let asked = decisions.decisions.iter().find(|it| it.variant == key("a"));
+        let asked = asked.map_or(listed, |decision| decision.desired().count());
+        world.set("a", asked, load);
+    }
+    decisions
+}
+
+#[test]
+fn the_first_version_of_the_file_is_still_read() {
+    let text = r#"{"version":1,"written":"2026-11-21T09:30:01Z","decisions":[
+        {"namespace":"shop","variant":"a","model":"m","desired":3,"at":"2026-11-21T09:30:00Z"}]}"#;
+    let saved = state::parse(std::path::Path::new("state.json"), text.as_bytes()).unwrap();
+    assert_eq!((saved[0].desired.count(), &saved[0].memory), (3, &None));
+}
+
+#[test]
+fn a_memory_that_cannot_be_is_refused() {
+    let mut world = World::with(sized(&[Analyzer::Tokens]), vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 4, BUSY);
+    let decisions = world.run(30);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.json");
+    let memory = world.pipeline.memory(&world.fleet.variants().next().unwrap().model_key(), &key("a"));
+    let memories = BTreeMap::from([(key("a"), memory.unwrap())]);
+    state::save(&path, at(world.second), &published(&world, &decisions), &memories).unwrap();
+    let good = std::fs::read_to_string(&path).unwrap();
+    assert!(state::parse(&path, good.as_bytes()).is_ok());
+    for (part, instead) in [
+        ("\"latest\":", "\"latest\":9223372036854775807,\"recommended\":[],\"was\":"),
+        ("\"kv_capacity\":", "\"kv_capacity\":-1.0,\"was\":"),
+        ("\"capacity\":", "\"capacity\":-"),
+        ("\"memory\":{", "\"memory\":{\"unheard_of\":1,"),
+    ] {
+        let bad = good.replacen(part, instead, 1);
+        assert_ne!(bad, good, "{part} is there: {good}");
+        let error = state::parse(&path, bad.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("delete it"), "{error}");
+    }
+}
