@@ -28,6 +28,7 @@ use plimsoll::fleet::{
     VariantSpec,
 };
 use plimsoll::observe::{Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, Way};
+use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds, Tokens};
 
@@ -56,6 +57,7 @@ fn policy() -> Policy {
         transition_patience: Seconds::new(300.0).expect("a length of time"),
         behavior: Behavior::default(),
         sizing: None,
+        zero: Zero::default(),
     }
 }
 
@@ -120,7 +122,8 @@ impl World {
             let (way, as_of) = (Way::Scraped, Timestamp::UNIX_EPOCH);
             listings.insert(spec.key.clone(), Listing { replicas, unready, scale, way, as_of });
         }
-        let inputs = Inputs { fleet: Arc::new(Fleet::new(specs)), listings, scrapes };
+        let fleet = Arc::new(Fleet::new(specs));
+        let inputs = Inputs { fleet, listings, scrapes, ..Inputs::default() };
         let mut world = Self { pipeline: Pipeline::new(policy()), inputs, second: 1_795_000_000 };
         for _ in 0..WARM_UP {
             world.advance();

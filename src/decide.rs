@@ -20,6 +20,7 @@ use jiff::Timestamp;
 
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
 use crate::decide::sized::{Shortfall, Sized};
+use crate::decide::zero::Move;
 use crate::fleet::{Bounds, ModelKey, VariantKey, VariantName};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -173,6 +174,8 @@ pub enum Stage {
     Stabilize,
     /// Limits on how far the number may move in a period.
     StepLimit,
+    /// To zero and back.
+    Zero,
     /// Minimum and maximum.
     Bounds,
     /// The final check of the invariants.
@@ -181,12 +184,13 @@ pub enum Stage {
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Analyze,
         Self::Hold,
         Self::Guard,
         Self::Stabilize,
         Self::StepLimit,
+        Self::Zero,
         Self::Bounds,
         Self::Check,
     ];
@@ -201,6 +205,7 @@ impl Stage {
             Self::Bounds => "bounds",
             Self::Stabilize => "stabilize",
             Self::StepLimit => "step_limit",
+            Self::Zero => "zero",
             Self::Check => "check",
         }
     }
@@ -250,6 +255,8 @@ pub enum Reason {
         /// Length of the period.
         period: Seconds,
     },
+    /// The model goes to zero, comes back, or stays.
+    Zero(Move),
     /// The set of decisions broke an invariant, so the last good number stays.
     Refused(check::Violation),
     /// Another replica decided it, and this is what it said.
@@ -316,7 +323,7 @@ impl From<Outcome> for Reason {
 
 impl Reason {
     /// The label values of all reasons.
-    pub const LABELS: [&'static str; 25] = [
+    pub const LABELS: [&'static str; 30] = [
         "spare_low",
         "spare_low_elsewhere",
         "spare_low_no_room",
@@ -340,6 +347,11 @@ impl Reason {
         "above_max",
         "stabilized",
         "step_limited",
+        "idle",
+        "idle_unproved",
+        "paired",
+        "woken",
+        "kept_awake",
         "refused",
         "told",
     ];
@@ -359,6 +371,7 @@ impl Reason {
             Self::AboveMax(_) => "above_max",
             Self::Stabilized { .. } => "stabilized",
             Self::StepLimited { .. } => "step_limited",
+            Self::Zero(moved) => moved.label(),
             Self::Refused(_) => "refused",
             Self::Told(told) => told.label,
         }
@@ -393,6 +406,7 @@ impl fmt::Display for Reason {
             Self::StepLimited { period } => {
                 write!(f, "limited to what may change in {:.0} s", period.seconds())
             }
+            Self::Zero(moved) => write!(f, "{moved}"),
             Self::Refused(violation) => write!(f, "not published: {violation}"),
             Self::Told(told) => f.write_str(&told.text),
         }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::fleet::{Bounds, Fleet, ModelName, ReplicaKey, VariantKey};
+use crate::fleet::{Bounds, Fleet, ModelKey, ModelName, ReplicaKey, VariantKey};
 use crate::observe::histogram::Histogram;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
@@ -29,6 +29,19 @@ pub struct Inputs {
     pub listings: BTreeMap<VariantKey, Listing>,
     /// The scrapes since the last tick, failed ones included, each replica's in order of time.
     pub scrapes: Vec<Scrape>,
+    /// What stands in front of the replicas of models, as signals from elsewhere say: every signal
+    /// that there is for a model, read or not.
+    pub demand: BTreeMap<ModelKey, Vec<Demand>>,
+}
+
+/// What one signal says of the requests that no replica has yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Demand {
+    /// What messages call the signal.
+    pub signal: String,
+    /// How much there is and when that was seen; `None` where it has not been read, which is not
+    /// nothing.
+    pub seen: Option<(Requests, Timestamp)>,
 }
 
 /// The replicas of one variant, as discovery last saw them.

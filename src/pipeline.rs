@@ -7,7 +7,9 @@
 
 mod follow;
 mod group;
+mod silence;
 pub mod sizing;
+pub mod zero;
 
 use std::collections::BTreeMap;
 
@@ -28,6 +30,7 @@ use crate::observe::{Inputs, Observation, Way};
 pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
 use crate::pipeline::sizing::{Learned, Sizing};
+use crate::pipeline::zero::{Zero, Zeros};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 /// Age from which a list of replicas is too old to shrink on. Discovery refreshes within seconds,
@@ -60,6 +63,8 @@ pub struct Policy {
     /// Which analyzers size the models; without them, the saturation of replicas moves numbers by
     /// one.
     pub sizing: Option<Sizing>,
+    /// Which models may have no replicas, and when.
+    pub zero: Zero,
 }
 
 /// What one tick found and decided.
@@ -90,6 +95,7 @@ pub struct Pipeline {
     unsettled: BTreeMap<VariantKey, Unsettled>,
     ticked: Option<Timestamp>,
     learned: Learned,
+    zeros: Zeros,
 }
 
 /// A variant that is not what it should be.
@@ -137,6 +143,7 @@ impl Pipeline {
             unsettled: BTreeMap::new(),
             ticked: None,
             learned: Learned::default(),
+            zeros: Zeros::default(),
         }
     }
 
@@ -178,7 +185,7 @@ impl Pipeline {
                 let asked = sized.get(key).map(Asked::from);
                 let asked = asked.or_else(|| target().map(Asked::from));
                 match self.decide(&moment, member, &group.model, asked) {
-                    Ok(decision) => found.decisions.push(self.enforce(now, decision)),
+                    Ok(decision) => found.decisions.push(self.pace(now, decision)),
                     Err(why) => {
                         found.undecided.insert(member.spec.key.clone(), Undecided(why));
                     }
@@ -186,6 +193,8 @@ impl Pipeline {
             }
         }
         found.decisions.sort_by(|a, b| a.variant.cmp(&b.variant));
+        self.move_to_zero_and_back(now, inputs, &groups, &mut found.decisions);
+        found.decisions = found.decisions.into_iter().map(enforce::bound).collect();
         self.check(fleet, &mut found);
         found.observations = observations;
         found
@@ -200,6 +209,7 @@ impl Pipeline {
             return;
         }
         self.recorder.unsettle();
+        self.zeros.begin_anew();
         for in_force in self.in_force.values_mut() {
             in_force.history = History::starting(now, in_force.desired);
         }
@@ -428,10 +438,10 @@ impl Pipeline {
         }
     }
 
-    /// Stabilisation windows, step limits and bounds, in this order, so that the bounds hold last.
-    fn enforce(&self, now: Timestamp, decision: Decision) -> Decision {
+    /// Stabilisation windows and step limits, in this order. The bounds hold last.
+    fn pace(&self, now: Timestamp, decision: Decision) -> Decision {
         let behavior = &self.policy.behavior;
-        let decision = match (decision.basis, self.in_force.get(&decision.variant)) {
+        match (decision.basis, self.in_force.get(&decision.variant)) {
             (Basis::Fresh, Some(InForce { desired, history, .. })) => {
                 let stable = enforce::stabilize(decision, now, *desired, history, behavior);
                 enforce::limit_step(stable, now, *desired, history, behavior)
@@ -443,8 +453,7 @@ impl Pipeline {
                 enforce::limit_step(stable, now, present, &history, behavior)
             }
             (Basis::Held, _) => decision,
-        };
-        enforce::bound(decision)
+        }
     }
 
     /// Replaces a set that breaks an invariant by the numbers in force.
@@ -583,6 +592,7 @@ mod tests {
             transition_patience: spare,
             behavior: Behavior::default(),
             sizing: None,
+            zero: Zero::default(),
         });
         let (now, fleet) = (
             Timestamp::UNIX_EPOCH,

@@ -17,6 +17,7 @@ use crate::collect::prometheus;
 use crate::collect::scrape::{Client, Identity, Settings};
 use crate::collect::targets::{Endpoint, Record, Scheme, Source};
 use crate::config::file::{self, File};
+use crate::config::resolve::zero::AFTER;
 use crate::config::written::{WrittenDuration, WrittenSize};
 use crate::config::{
     Authorization, Config, Discovery, ExternalMetrics, Files, Kubernetes, LeaderElection, ReadBy,
@@ -24,9 +25,11 @@ use crate::config::{
     yaml,
 };
 use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
+use crate::decide::zero::ZeroPolicy;
 use crate::fleet::{ModelKey, Role, VariantSpec};
 use crate::pipeline::Policy;
 use crate::pipeline::sizing::Sizing;
+use crate::pipeline::zero::{Rule, Zero};
 use crate::units::{Replicas, Seconds};
 
 /// The smallest configuration, whose effective form shows the defaults of everything global.
@@ -132,6 +135,7 @@ fn file(config: &Config) -> File {
         }),
         capacity: policy.sizing.as_ref().map(capacity_section),
         enforce: Some(enforce_section(&policy.behavior)),
+        scale_to_zero: Some(zero_section(&policy.zero)),
         scrape: Some(scrape_section(scrape, *scrape_concurrency)),
         prometheus: prometheus.as_ref().map(prometheus_section),
         variants: Some(variants.iter().map(|variant| Some(variant_section(variant))).collect()),
@@ -292,6 +296,24 @@ fn enforce_section(behavior: &Behavior) -> file::Enforce {
         scale_up: Some(rules_section(scale_up)),
         scale_down: Some(rules_section(scale_down)),
     }
+}
+
+fn zero_section(zero: &Zero) -> file::ScaleToZero {
+    let file::ZeroRule { enabled, after, awake_for } = zero_rule_section(zero.default);
+    let rule =
+        |(model, rule): (&ModelKey, &Rule)| (model.to_string(), Some(zero_rule_section(*rule)));
+    let overrides = Some(zero.overrides.iter().map(rule).collect());
+    file::ScaleToZero { enabled, after, awake_for, overrides }
+}
+
+fn zero_rule_section(rule: Rule) -> file::ZeroRule {
+    let Rule { policy, awake_min } = rule;
+    let (enabled, after) = match policy {
+        ZeroPolicy::KeepOne => (false, WrittenDuration(AFTER)),
+        ZeroPolicy::AfterIdle(after) => (true, written(after)),
+    };
+    let awake_for = Some(written(awake_min));
+    file::ZeroRule { enabled: Some(enabled), after: Some(after), awake_for }
 }
 
 fn rules_section(rules: &Rules) -> file::Rules {

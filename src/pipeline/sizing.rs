@@ -136,14 +136,18 @@ impl Pipeline {
     fn sizable<'a>(&self, now: Timestamp, member: &Member<'a>) -> Option<Sizable<'a>> {
         let Member { spec, observation } = *member;
         let wanted = observation.wanted?;
-        let coming = wanted.beyond(observation.measured());
-        let pending = observation.pending.min(coming);
+        let pending = member.coming();
+        let stuck = self.stuck(now, member);
+        Some(Sizable { spec, observation, wanted, pending, stuck, bounds: observation.bounds })
+    }
+
+    /// The replicas of a variant that take too long to start.
+    pub(crate) fn stuck(&self, now: Timestamp, member: &Member<'_>) -> Replicas {
         let patience = self.policy.transition_patience.seconds() * STUCK_AFTER;
-        let since = self.unsettled.get(&spec.key).map(|unsettled| unsettled.since);
+        let since = self.unsettled.get(&member.spec.key).map(|unsettled| unsettled.since);
         let is_stuck =
             since.is_some_and(|since| now.duration_since(since).as_secs_f64() >= patience);
-        let stuck = if is_stuck { pending } else { Replicas::ZERO };
-        Some(Sizable { spec, observation, wanted, pending, stuck, bounds: observation.bounds })
+        if is_stuck { member.coming() } else { Replicas::ZERO }
     }
 }
 

@@ -9,6 +9,7 @@ use plimsoll::config::{
     Authorization, Files, LoadError, Loaded, Problem, ReadBy, SelfManaged, ServerCertificate,
     Severity, Surroundings, Targets, load, parse, schema,
 };
+use plimsoll::decide::zero::ZeroPolicy;
 use plimsoll::units::Seconds;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -174,6 +175,27 @@ fn thresholds_that_make_no_sense_together_are_refused() {
     }
     // A queue whose trigger is the threshold fires with the first request that waits.
     valid(&format!("saturation: {{queue_spare_trigger: 5}}\n{VARIANT}"));
+}
+
+#[test]
+fn a_model_goes_to_zero_only_where_it_is_allowed_to() {
+    let off = valid(VARIANT).config.policy.zero;
+    let idle = |seconds| ZeroPolicy::AfterIdle(Seconds::new(seconds).unwrap());
+    assert_eq!(off.default.policy, ZeroPolicy::KeepOne);
+    let text = "scale_to_zero: {after: 1h, overrides: {\"m#default\": {enabled: true}}}\n";
+    let model = valid(&variant("replicas: {min: 0}")).config.variants[0].spec.model_key();
+    let one = valid(&format!("{text}{}", variant("replicas: {min: 0}"))).config.policy.zero;
+    assert_eq!((one.default.policy, one.of(&model).policy), (ZeroPolicy::KeepOne, idle(3600.0)));
+    check_warning(
+        &format!("scale_to_zero: {{enabled: true}}\n{VARIANT}"),
+        "variants[0].replicas.min",
+        "keeps the model from going to zero",
+    );
+    let section = |keys: &str| format!("scale_to_zero: {{{keys}}}\n{VARIANT}");
+    check_errors(&section("after: 1s"), &[("scale_to_zero.after", "from 10s to 168h")]);
+    check_errors(&section("overrides: {m: {}}"), &[("scale_to_zero.overrides.m", "MODEL#NAME")]);
+    let other = "overrides: {\"other#default\": {enabled: true}}";
+    check_warning(&section(other), "scale_to_zero.overrides.other#default", "no variant serves");
 }
 
 #[test]

@@ -36,3 +36,4 @@ mod simulate;
 mod sizing;
 mod targets;
 mod vectors;
+mod zero;

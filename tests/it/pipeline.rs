@@ -17,6 +17,7 @@ use plimsoll::observe::{
     HttpReading, Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, ScrapeFailure,
     Way, WhyUnknown,
 };
+use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds, Tokens};
 use proptest::prelude::*;
@@ -73,6 +74,7 @@ pub(crate) fn policy() -> Policy {
         transition_patience: Seconds::new(300.0).unwrap(),
         behavior: Behavior { scale_up: immediate.clone(), scale_down: immediate },
         sizing: None,
+        zero: Zero::default(),
     }
 }
 

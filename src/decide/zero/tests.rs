@@ -38,6 +38,7 @@ fn silence() -> Work {
         in_front: InFront::Queued(Requests::ZERO),
         seen_for: Seconds::new(RETENTION).unwrap(),
         starting: Replicas::ZERO,
+        evidence: Evidence::default(),
     }
 }
 

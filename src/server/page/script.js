@@ -672,7 +672,7 @@ function makeDetails(row) {
 
 const STAGES = {
   analyze: 'The load asks for', hold: 'Kept from before', guard: 'Guard against incomplete data',
-  stabilize: 'Stabilisation window', step_limit: 'Step limit', bounds: 'Bounds', check: 'Final check',
+  stabilize: 'Stabilisation window', step_limit: 'Step limit', zero: 'To zero and back', bounds: 'Bounds', check: 'Final check',
 };
 
 function updateDetails(row) {

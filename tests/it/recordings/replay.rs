@@ -11,6 +11,7 @@ use plimsoll::fleet::{
 };
 use plimsoll::observe::{Inputs, Listing, Observation, ReplicaObservation, Scale, Scrape};
 use plimsoll::observe::{Reading, ScrapeFailure, Way};
+use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
 
@@ -120,6 +121,7 @@ impl Replay<'_> {
             fleet: Arc::new(Fleet::new([spec])),
             listings: BTreeMap::from([(variant(), listing)]),
             scrapes,
+            ..Inputs::default()
         }
     }
 }
@@ -180,6 +182,7 @@ fn policy(window: f64) -> Policy {
         transition_patience: Seconds::new(300.0).unwrap(),
         behavior: Behavior { scale_up: at_once.clone(), scale_down: at_once },
         sizing: None,
+        zero: Zero::default(),
     }
 }
 
