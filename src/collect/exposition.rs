@@ -27,6 +27,7 @@
 //! page must treat a body that ends early as a failure and not pass it on.
 
 mod line;
+pub mod samples;
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -9,7 +9,7 @@
 pub(crate) mod clients;
 pub(crate) mod health;
 mod metrics;
-mod page;
+pub(crate) mod page;
 mod schedule;
 
 use std::collections::BTreeMap;

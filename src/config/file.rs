@@ -25,7 +25,7 @@ macro_rules! sections {
 
 mod zero;
 
-pub(crate) use crate::config::file::zero::{ScaleToZero, ZeroRule};
+pub(crate) use crate::config::file::zero::{ScaleToZero, WakeSignal, ZeroRule};
 
 /// A list whose unreadable elements are holes.
 pub(crate) type Items<T> = Vec<Option<T>>;

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::analyze::ballot::Analyzer;
 use crate::analyze::queueing::{self, Statistic};
 use crate::analyze::saturation::{Thresholds, TransitionRule};
+use crate::collect::demand::{self, Signal};
 use crate::collect::prometheus;
 use crate::collect::scrape::{Client, Identity, Settings};
 use crate::collect::targets::{Endpoint, Record, Scheme, Source};
@@ -108,6 +109,7 @@ fn file(config: &Config) -> File {
         scrape_concurrency,
         scrape,
         prometheus,
+        wake,
         variants,
     } = config;
     File {
@@ -135,7 +137,7 @@ fn file(config: &Config) -> File {
         }),
         capacity: policy.sizing.as_ref().map(capacity_section),
         enforce: Some(enforce_section(&policy.behavior)),
-        scale_to_zero: Some(zero_section(&policy.zero)),
+        scale_to_zero: Some(zero_section(&policy.zero, wake)),
         scrape: Some(scrape_section(scrape, *scrape_concurrency)),
         prometheus: prometheus.as_ref().map(prometheus_section),
         variants: Some(variants.iter().map(|variant| Some(variant_section(variant))).collect()),
@@ -298,12 +300,39 @@ fn enforce_section(behavior: &Behavior) -> file::Enforce {
     }
 }
 
-fn zero_section(zero: &Zero) -> file::ScaleToZero {
+fn zero_section(zero: &Zero, wake: &[Signal]) -> file::ScaleToZero {
     let file::ZeroRule { enabled, after, awake_for } = zero_rule_section(zero.default);
     let rule =
         |(model, rule): (&ModelKey, &Rule)| (model.to_string(), Some(zero_rule_section(*rule)));
     let overrides = Some(zero.overrides.iter().map(rule).collect());
-    file::ScaleToZero { enabled, after, awake_for, overrides }
+    let wake = Some(wake.iter().map(|signal| Some(signal_section(signal))).collect());
+    file::ScaleToZero { enabled, after, awake_for, overrides, wake }
+}
+
+fn signal_section(signal: &Signal) -> file::WakeSignal {
+    let Signal { name, models, source, interval } = signal.clone();
+    let mut section = file::WakeSignal {
+        name: Some(name),
+        models: Some(models.iter().map(|model| Some(model.to_string())).collect()),
+        interval: Some(WrittenDuration(interval)),
+        ..file::WakeSignal::default()
+    };
+    let page = match source {
+        demand::Source::Query(query) => {
+            section.query = Some(query);
+            return section;
+        }
+        demand::Source::EndpointPicker(page) => page,
+        demand::Source::Metric { page, metric, labels } => {
+            section.metric = Some(metric);
+            section.labels =
+                Some(labels.into_iter().map(|(name, value)| (name, Some(value))).collect());
+            page
+        }
+    };
+    let demand::Page { url, client } = page;
+    let (tls, bearer_token_file) = client_sections(client);
+    file::WakeSignal { url: Some(url), tls: Some(tls), bearer_token_file, ..section }
 }
 
 fn zero_rule_section(rule: Rule) -> file::ZeroRule {

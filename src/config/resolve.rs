@@ -10,6 +10,7 @@ mod prometheus;
 mod saturation;
 mod scrape;
 mod variants;
+mod wake;
 pub(crate) mod zero;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -134,6 +135,9 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let sizing = (*analysis, capacity.as_ref());
     let known = (!discovery).then_some(variants.as_slice());
     let zero = zero::resolve(scale_to_zero.as_ref(), known, checks);
+    let signals = scale_to_zero.as_ref().and_then(|section| section.wake.as_deref());
+    let wake =
+        wake::resolve(signals, &wake::Around { prometheus: prometheus.is_some(), known }, checks);
     let policies = Policies { discovery, observe, saturation, sizing, enforce, zero, wva, relayed };
     let policy = policies.resolve(&global, &variants, checks)?;
     let Scraped { scrape, concurrency } = global;
@@ -151,6 +155,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         variants,
         scrape,
         prometheus,
+        wake,
     })
 }
 

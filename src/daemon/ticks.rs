@@ -19,6 +19,7 @@ use crate::collect::prometheus::{self, Instances};
 use crate::collect::scrape::Target;
 use crate::config::Config;
 use crate::daemon::announce::{Announcer, Voice};
+use crate::daemon::demand::WakeSignals;
 use crate::daemon::directory::{self, Directory, Surroundings};
 use crate::daemon::discovery::Said;
 use crate::daemon::sharing::{Sharing, Standing};
@@ -71,6 +72,7 @@ pub(crate) struct Parts {
     pub(crate) announcer: Option<Announcer>,
     pub(crate) sharing: Option<Sharing>,
     pub(crate) prometheus: Option<InPrometheus>,
+    pub(crate) signals: WakeSignals,
     pub(crate) reloads: mpsc::Receiver<Reload>,
     pub(crate) surroundings: Surroundings,
     pub(crate) tracker: TaskTracker,
@@ -173,6 +175,7 @@ impl Ticks {
         let Reload { config, done } = reload;
         self.pipeline.set_policy(config.policy.clone());
         self.directory.replace(&config, &self.parts.surroundings);
+        self.parts.signals.replace(&config);
         self.put_by();
         self.interval = config.tick_interval;
         self.state_file = config.state_file.filter(|_| self.parts.sharing.is_none());
@@ -291,7 +294,8 @@ impl Ticks {
         // Scrapes of one replica arrive in order; two replicas' may not, and the order of arrival
         // must not matter.
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
-        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes, demand: BTreeMap::new() }
+        let demand = self.parts.signals.demand(&seen.fleet);
+        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes, demand }
     }
 
     /// Puts the numbers of before a restart in force for variants that are seen for the first time.

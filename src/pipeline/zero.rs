@@ -78,7 +78,9 @@ impl Zero {
         self.overrides.get(model).copied().unwrap_or(self.default)
     }
 
-    fn is_off(&self) -> bool {
+    /// Whether no model may have no replicas.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
         let keeps_one = |rule: &Rule| rule.policy == ZeroPolicy::KeepOne;
         keeps_one(&self.default) && self.overrides.values().all(keeps_one)
     }

@@ -199,6 +199,37 @@ fn a_model_goes_to_zero_only_where_it_is_allowed_to() {
 }
 
 #[test]
+fn a_wake_signal_is_one_of_three_and_says_for_which_models() {
+    let known = "models: [\"m#default\"]";
+    let section =
+        |signal: &str| format!("scale_to_zero: {{wake: [{{name: s, {signal}}}]}}\n{VARIANT}");
+    let at = |key: &str| format!("scale_to_zero.wake[0]{key}");
+    for (signal, path, said) in [
+        (known.to_owned(), "", "needs a url of a page of metrics, or a query"),
+        ("url: \"http://h/m\", query: x".to_owned(), "", "either url or query"),
+        (format!("query: x, {known}"), ".query", "needs the section prometheus"),
+        ("url: \"http://h/m\", metric: q".to_owned(), ".models", "is missing"),
+        ("url: \"http://h/m\", labels: {a: b}".to_owned(), ".labels", "needs metric"),
+        ("url: \"h/m\"".to_owned(), ".url", "must be a URL"),
+        ("url: \"http://u:p@h/m\"".to_owned(), ".url", "must not have credentials"),
+        (format!("url: \"http://h/m\", metric: 1q, {known}"), ".metric", "name of a metric"),
+        ("url: \"http://h/m\", models: [m]".to_owned(), ".models[0]", "must be MODEL#NAMESPACE"),
+        ("url: \"http://h/m\", interval: 1m".to_owned(), ".interval", "to 10s"),
+    ] {
+        check_errors(&section(&signal), &[(&at(path), said)]);
+    }
+    let twice =
+        "scale_to_zero: {wake: [{name: s, url: \"http://h/m\"}, {name: s, url: \"http://h/n\"}]}\n";
+    check_errors(&format!("{twice}{VARIANT}"), &[("scale_to_zero.wake[1].name", "unique")]);
+    check_errors(
+        &format!("scale_to_zero: {{wake: [{{url: \"http://h/m\"}}]}}\n{VARIANT}"),
+        &[("scale_to_zero.wake[0].name", "is missing")],
+    );
+    let allowed = format!("scale_to_zero: {{enabled: true}}\n{}", variant("replicas: {min: 0}"));
+    check_warning(&allowed, "scale_to_zero.wake", "nothing here brings a model back");
+}
+
+#[test]
 fn an_override_is_for_a_model_that_is_served() {
     let overrides =
         |name: &str| format!("saturation: {{overrides: {{\"{name}\": {{}}}}}}\n{VARIANT}");
@@ -892,6 +923,14 @@ saturation:
   kv_cache_threshold: 0.7
   overrides: {\"m#n\": {queue_length_threshold: 7}}
 enforce: {scale_up: {select_policy: disabled, policies: []}, scale_down: {select_policy: min}}
+scale_to_zero:
+  enabled: true
+  after: 20m
+  overrides: {\"m#n\": {enabled: false, awake_for: 1m}}
+  wake:
+  - {name: e, url: \"https://epp:9090/metrics\", tls: {ca_file: c}, bearer_token_file: t}
+  - {name: g, url: \"http://h/m\", metric: q, labels: {a: \"1\"}, models: [\"m#n\"], interval: 2s}
+  - {name: p, query: \"sum(x)\", models: [\"m#n\"]}
 scrape: {body_limit: 1500kB, tls: {cert_file: a, key_file: b}, scheme: https}
 prometheus:
   url: https://thanos.example:9091/prefix/

@@ -36,4 +36,5 @@ mod simulate;
 mod sizing;
 mod targets;
 mod vectors;
+mod wake;
 mod zero;

@@ -29,7 +29,7 @@ pub(crate) fn resolve(
     known: Option<&[Variant]>,
     checks: &mut Checks<'_>,
 ) -> Zero {
-    let file::ScaleToZero { enabled, after, awake_for, overrides } =
+    let file::ScaleToZero { enabled, after, awake_for, overrides, wake } =
         section.cloned().unwrap_or_default();
     let usual = Written { enabled: false, after: AFTER, awake_for: AWAKE_FOR };
     let all = file::ZeroRule { enabled, after, awake_for };
@@ -50,6 +50,12 @@ pub(crate) fn resolve(
         rules.insert(key, rule.rule());
     }
     let zero = Zero { default: usual.rule(), overrides: rules };
+    let wakes = wake.is_some() || zero.is_off();
+    if !wakes {
+        let rule = "is missing, so nothing here brings a model back that went to zero; write an \
+                    empty list where something else does";
+        checks.problems.warning(join(SECTION, "wake"), rule);
+    }
     warn_of_minima(&zero, known.unwrap_or_default(), checks);
     zero
 }
