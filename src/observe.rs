@@ -32,6 +32,18 @@ pub struct Inputs {
     /// What stands in front of the replicas of models, as signals from elsewhere say: every signal
     /// that there is for a model, read or not.
     pub demand: BTreeMap<ModelKey, Vec<Demand>>,
+    /// When the replicas that an orchestrator knows were created and became ready, those included
+    /// that have no address yet. Empty where nobody says.
+    pub starts: BTreeMap<ReplicaKey, Start>,
+}
+
+/// When a replica started, as its orchestrator says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// When it was created.
+    pub created: Timestamp,
+    /// Since when it is ready; `None` while it is not.
+    pub ready: Option<Timestamp>,
 }
 
 /// What one signal says of the requests that no replica has yet.
@@ -341,6 +353,30 @@ pub struct Observation {
     pub listed_at: Option<Timestamp>,
     /// Since when the same replicas have been measured without a gap.
     pub settled_since: Option<Timestamp>,
+    /// How its replicas start.
+    pub startup: Startup,
+}
+
+/// How the replicas of one variant start.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Startup {
+    /// Replicas that take too long to start, and are not counted on.
+    pub stuck: Replicas,
+    /// Starts that were seen.
+    pub starts: u32,
+    /// From created to ready; `None` while no start was seen.
+    pub to_ready: Option<Quantiles>,
+    /// From created to the first page that could be read of a ready replica.
+    pub to_serving: Option<Quantiles>,
+}
+
+/// What half of the starts and nine in ten did not exceed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quantiles {
+    /// The median.
+    pub p50: Seconds,
+    /// The 90th percentile.
+    pub p90: Seconds,
 }
 
 /// One replica at one instant, its ranks put together.

@@ -9,6 +9,7 @@ mod follow;
 mod group;
 mod silence;
 pub mod sizing;
+mod startup;
 pub mod zero;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use crate::observe::{Inputs, Observation, Way};
 pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
 use crate::pipeline::sizing::{Learned, Sizing};
+use crate::pipeline::startup::Startups;
 use crate::pipeline::zero::{Zero, Zeros};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -96,6 +98,7 @@ pub struct Pipeline {
     ticked: Option<Timestamp>,
     learned: Learned,
     zeros: Zeros,
+    startups: Startups,
 }
 
 /// A variant that is not what it should be.
@@ -144,6 +147,7 @@ impl Pipeline {
             ticked: None,
             learned: Learned::default(),
             zeros: Zeros::default(),
+            startups: Startups::default(),
         }
     }
 
@@ -196,7 +200,13 @@ impl Pipeline {
         self.move_to_zero_and_back(now, inputs, &groups, &mut found.decisions);
         found.decisions = found.decisions.into_iter().map(enforce::bound).collect();
         self.check(fleet, &mut found);
+        let startups = self.startups_of(now, &groups);
         found.observations = observations;
+        for (variant, startup) in startups {
+            if let Some(observation) = found.observations.get_mut(&variant) {
+                observation.startup = startup;
+            }
+        }
         found
     }
 
@@ -217,6 +227,7 @@ impl Pipeline {
 
     fn observe(&mut self, now: Timestamp, inputs: &Inputs) -> BTreeMap<VariantKey, Observation> {
         self.recorder.take(inputs, self.horizon(Way::Scraped));
+        self.startups.take(inputs);
         let fleet = &inputs.fleet;
         let observe = |spec: &VariantSpec| {
             let listing = inputs.listings.get(&spec.key);
@@ -298,9 +309,9 @@ impl Pipeline {
     fn state(&self, now: Timestamp, member: &Member<'_>) -> Option<VariantState> {
         let Member { spec, observation } = member;
         let waited = self.unsettled.get(&spec.key).map(|it| now.duration_since(it.since));
-        let exhausted = waited.is_some_and(|waited| {
-            waited.as_secs_f64() >= self.policy.transition_patience.seconds()
-        });
+        let patience = self.startups.patience(&spec.key);
+        let patience = patience.unwrap_or(self.policy.transition_patience);
+        let exhausted = waited.is_some_and(|waited| waited.as_secs_f64() >= patience.seconds());
         let desired = match self.policy.transition {
             // This rule needs no memory; see its documentation.
             TransitionRule::PendingOnly => None,

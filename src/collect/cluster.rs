@@ -130,6 +130,10 @@ pub struct Pod {
     pub node: Option<String>,
     /// What its labels say that it serves of a request, if they do.
     pub role: Option<Role>,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Since when it is ready, if it is and its node says so.
+    pub ready_since: Option<Timestamp>,
 }
 
 /// Where a pod is in its life.
@@ -208,6 +212,14 @@ impl VariantState {
             way,
             as_of: self.as_of,
         }
+    }
+
+    /// When its replicas started, as far as the cluster says.
+    pub fn starts(&self, variant: &VariantKey) -> impl Iterator<Item = (ReplicaKey, Start)> {
+        self.pods.iter().filter(|pod| pod.counts()).filter_map(|pod| {
+            let ready = pod.ready_since.filter(|_| pod.serves());
+            Some((pod.key(variant), Start { created: pod.created?, ready }))
+        })
     }
 
     fn answering(&self) -> impl Iterator<Item = &Pod> {

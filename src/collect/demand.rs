@@ -190,6 +190,7 @@ impl Listener {
                 if running.contains_key(&signal.name) {
                     continue;
                 }
+                self.shared.metrics.begin(&signal.name);
                 let stop = stop.child_token();
                 let span = tracing::info_span!("wake", signal = signal.name);
                 let task = Arc::clone(&self.shared).read_at_intervals(signal.clone());

@@ -295,7 +295,9 @@ impl Ticks {
         // must not matter.
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
         let demand = self.parts.signals.demand(&seen.fleet);
-        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes, demand }
+        let variants = cluster.iter().flat_map(|cluster| &cluster.variants);
+        let starts = variants.flat_map(|(key, state)| state.starts(key)).collect();
+        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes, demand, starts }
     }
 
     /// Puts the numbers of before a restart in force for variants that are seen for the first time.

@@ -20,7 +20,7 @@ use crate::observe::record::work::WorkRecord;
 use crate::observe::window::{Counter, Gauge, Increase};
 use crate::observe::{
     Freshness, Inputs, Listing, Observation, RankReading, Reading, ReplicaObservation, Scale,
-    ScaleState, Scrape, ScrapeFailure, Work,
+    ScaleState, Scrape, ScrapeFailure, Startup, Work,
 };
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
@@ -189,6 +189,7 @@ impl Recorder {
             scale_unknown,
             listed_at: listing.map(|listing| listing.as_of),
             settled_since,
+            startup: Startup::default(),
         }
     }
 
@@ -564,6 +565,7 @@ impl Observation {
             scale_unknown: None,
             listed_at: None,
             settled_since: None,
+            startup: Startup { stuck: Replicas::ZERO, starts: 0, to_ready: None, to_serving: None },
         }
     }
 }

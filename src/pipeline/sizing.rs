@@ -5,7 +5,7 @@
 //! meet them all at the least cost. So one analyzer can make a model grow, and it shrinks only as
 //! far as all of them agree. The [ballot](ballot) names the one that binds.
 //!
-//! Replicas that do not become ready in twice the time that starts are given are *stuck*: they are
+//! Replicas that take twice the time that starts usually take are [*stuck*](crate::pipeline): they are
 //! counted neither as supply nor as coming, and stay on top of what the plan asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,9 +101,6 @@ pub(crate) struct Moment {
 
 // === impl Pipeline ===
 
-/// How many times the patience for a start replicas may take until they count as stuck.
-const STUCK_AFTER: f64 = 2.0;
-
 impl Pipeline {
     /// What is asked for each variant, where analyzers size the models.
     pub(crate) fn size(
@@ -139,15 +136,6 @@ impl Pipeline {
         let pending = member.coming();
         let stuck = self.stuck(now, member);
         Some(Sizable { spec, observation, wanted, pending, stuck, bounds: observation.bounds })
-    }
-
-    /// The replicas of a variant that take too long to start.
-    pub(crate) fn stuck(&self, now: Timestamp, member: &Member<'_>) -> Replicas {
-        let patience = self.policy.transition_patience.seconds() * STUCK_AFTER;
-        let since = self.unsettled.get(&member.spec.key).map(|unsettled| unsettled.since);
-        let is_stuck =
-            since.is_some_and(|since| now.duration_since(since).as_secs_f64() >= patience);
-        if is_stuck { member.coming() } else { Replicas::ZERO }
     }
 }
 

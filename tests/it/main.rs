@@ -34,6 +34,7 @@ mod scrape;
 mod selector;
 mod simulate;
 mod sizing;
+mod startup;
 mod targets;
 mod vectors;
 mod wake;

@@ -31,13 +31,17 @@ impl Metrics {
         Ok(Self { reads, signals: Arc::default() })
     }
 
-    pub(crate) fn read(&self, signal: &str, is_read: bool) {
+    /// Lets the series of a signal begin at 0, so that a rate sees the first reading.
+    pub(crate) fn begin(&self, signal: &str) {
         for outcome in OUTCOMES {
             let _begun = self.reads.with_label_values(&[signal, outcome]);
         }
+        self.signals.lock().unwrap_or_else(PoisonError::into_inner).insert(signal.to_owned());
+    }
+
+    pub(crate) fn read(&self, signal: &str, is_read: bool) {
         let outcome = if is_read { OUTCOMES[0] } else { OUTCOMES[1] };
         self.reads.with_label_values(&[signal, outcome]).inc();
-        self.signals.lock().unwrap_or_else(PoisonError::into_inner).insert(signal.to_owned());
     }
 
     /// Lets go of the series of all other signals.
