@@ -28,6 +28,7 @@ use plimsoll::fleet::{
     VariantSpec,
 };
 use plimsoll::observe::{Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, Way};
+use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds, Tokens};
 
@@ -56,6 +57,7 @@ fn policy() -> Policy {
         transition_patience: Seconds::new(300.0).expect("a length of time"),
         behavior: Behavior::default(),
         sizing: None,
+        zero: Zero::default(),
     }
 }
 

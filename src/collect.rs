@@ -1,6 +1,7 @@
 //! Collecting: everything that arrives from outside, turned into [`crate::observe::Inputs`].
 
 pub mod cluster;
+pub mod demand;
 pub mod exposition;
 mod file;
 pub mod prometheus;

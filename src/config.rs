@@ -27,6 +27,7 @@ use std::time::Duration;
 pub(crate) use crate::config::problem::counted;
 pub use crate::config::problem::{Problem, Severity};
 
+use crate::collect::demand::Signal;
 use crate::collect::prometheus;
 use crate::collect::scrape::Settings;
 use crate::collect::targets::{Endpoint, Source};
@@ -69,6 +70,8 @@ pub struct Config {
     pub scrape: Scrape,
     /// How Prometheus is asked; `None` where there is none.
     pub prometheus: Option<prometheus::Settings>,
+    /// Signals that wake models without replicas.
+    pub wake: Vec<Signal>,
 }
 
 /// How the external metrics API is served.

@@ -7,6 +7,7 @@
 
 mod announce;
 mod certificates;
+mod demand;
 mod directory;
 mod discovery;
 mod kubernetes;
@@ -36,6 +37,7 @@ use crate::collect::scrape::{self, Board, Scraper, Target};
 use crate::collect::targets;
 use crate::config::{self, Authorization, Config, Files, Loaded};
 use crate::daemon::certificates::Followed;
+use crate::daemon::demand::WakeSignals;
 use crate::daemon::directory::Surroundings;
 use crate::daemon::kubernetes::Cluster;
 use crate::daemon::reload::{Origin, Reloader};
@@ -166,6 +168,7 @@ impl Daemon {
             announcer: cluster.as_ref().and_then(Cluster::announcer),
             sharing: sharing(&config, cluster.as_ref(), &common)?,
             prometheus,
+            signals: WakeSignals::start(&config, &common)?,
             reloads: inbox,
             surroundings: common.surroundings()?,
             tracker: common.tasks.clone(),

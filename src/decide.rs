@@ -21,6 +21,7 @@ use jiff::Timestamp;
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
 use crate::decide::enforce::Restraint;
 use crate::decide::sized::{Shortfall, Sized};
+use crate::decide::zero::Move;
 use crate::fleet::{Bounds, ModelKey, VariantKey, VariantName};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -186,6 +187,8 @@ pub enum Stage {
     Panic,
     /// Limits on how far the number may move in a period.
     StepLimit,
+    /// To zero and back.
+    Zero,
     /// Minimum and maximum.
     Bounds,
     /// The final check of the invariants.
@@ -194,7 +197,7 @@ pub enum Stage {
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Analyze,
         Self::Hold,
         Self::Guard,
@@ -203,6 +206,7 @@ impl Stage {
         Self::FlapBudget,
         Self::Panic,
         Self::StepLimit,
+        Self::Zero,
         Self::Bounds,
         Self::Check,
     ];
@@ -220,6 +224,7 @@ impl Stage {
             Self::FlapBudget => "flap_budget",
             Self::Panic => "panic",
             Self::StepLimit => "step_limit",
+            Self::Zero => "zero",
             Self::Check => "check",
         }
     }
@@ -271,6 +276,8 @@ pub enum Reason {
         /// Length of the period.
         period: Seconds,
     },
+    /// The model goes to zero, comes back, or stays.
+    Zero(Move),
     /// The set of decisions broke an invariant, so the last good number stays.
     Refused(check::Violation),
     /// Another replica decided it, and this is what it said.
@@ -337,7 +344,7 @@ impl From<Outcome> for Reason {
 
 impl Reason {
     /// The label values of all reasons.
-    pub const LABELS: [&'static str; 29] = [
+    pub const LABELS: [&'static str; 34] = [
         "spare_low",
         "spare_low_elsewhere",
         "spare_low_no_room",
@@ -365,6 +372,11 @@ impl Reason {
         "flap_budget_spent",
         "burst",
         "step_limited",
+        "idle",
+        "idle_unproved",
+        "paired",
+        "woken",
+        "kept_awake",
         "refused",
         "told",
     ];
@@ -385,6 +397,7 @@ impl Reason {
             Self::Stabilized { .. } => "stabilized",
             Self::Restrained(restraint) => restraint.label(),
             Self::StepLimited { .. } => "step_limited",
+            Self::Zero(moved) => moved.label(),
             Self::Refused(_) => "refused",
             Self::Told(told) => told.label,
         }
@@ -420,6 +433,7 @@ impl fmt::Display for Reason {
             Self::StepLimited { period } => {
                 write!(f, "limited to what may change in {:.0} s", period.seconds())
             }
+            Self::Zero(moved) => write!(f, "{moved}"),
             Self::Refused(violation) => write!(f, "not published: {violation}"),
             Self::Told(told) => f.write_str(&told.text),
         }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::fleet::{Bounds, Fleet, ModelName, ReplicaKey, VariantKey};
+use crate::fleet::{Bounds, Fleet, ModelKey, ModelName, ReplicaKey, VariantKey};
 use crate::observe::histogram::Histogram;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
@@ -31,6 +31,12 @@ pub struct Inputs {
     pub scrapes: Vec<Scrape>,
     /// The autoscalers that carry out the published numbers, where they are known.
     pub autoscalers: BTreeMap<VariantKey, Autoscaler>,
+    /// What stands in front of the replicas of models, as signals from elsewhere say: every signal
+    /// that there is for a model, read or not.
+    pub demand: BTreeMap<ModelKey, Vec<Demand>>,
+    /// When the replicas that an orchestrator knows were created and became ready, those included
+    /// that have no address yet. Empty where nobody says.
+    pub starts: BTreeMap<ReplicaKey, Start>,
 }
 
 /// What an autoscaler that carries out a variant's number waits by itself before it does.
@@ -42,6 +48,25 @@ pub struct Autoscaler {
     pub scale_up: Seconds,
     /// Its stabilisation window before it removes replicas.
     pub scale_down: Seconds,
+}
+
+/// When a replica started, as its orchestrator says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// When it was created.
+    pub created: Timestamp,
+    /// Since when it is ready; `None` while it is not.
+    pub ready: Option<Timestamp>,
+}
+
+/// What one signal says of the requests that no replica has yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Demand {
+    /// What messages call the signal.
+    pub signal: String,
+    /// How much there is and when that was seen; `None` where it has not been read, which is not
+    /// nothing.
+    pub seen: Option<(Requests, Timestamp)>,
 }
 
 /// The replicas of one variant, as discovery last saw them.
@@ -341,6 +366,30 @@ pub struct Observation {
     pub listed_at: Option<Timestamp>,
     /// Since when the same replicas have been measured without a gap.
     pub settled_since: Option<Timestamp>,
+    /// How its replicas start.
+    pub startup: Startup,
+}
+
+/// How the replicas of one variant start.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Startup {
+    /// Replicas that take too long to start, and are not counted on.
+    pub stuck: Replicas,
+    /// Starts that were seen.
+    pub starts: u32,
+    /// From created to ready; `None` while no start was seen.
+    pub to_ready: Option<Quantiles>,
+    /// From created to the first page that could be read of a ready replica.
+    pub to_serving: Option<Quantiles>,
+}
+
+/// What half of the starts and nine in ten did not exceed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quantiles {
+    /// The median.
+    pub p50: Seconds,
+    /// The 90th percentile.
+    pub p90: Seconds,
 }
 
 /// One replica at one instant, its ranks put together.

@@ -9,7 +9,10 @@ mod follow;
 mod group;
 mod restrain;
 pub mod saved;
+mod silence;
 pub mod sizing;
+mod startup;
+pub mod zero;
 
 use std::collections::BTreeMap;
 
@@ -31,6 +34,8 @@ pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
 use crate::pipeline::saved::Recall;
 use crate::pipeline::sizing::{Learned, Sizing};
+use crate::pipeline::startup::Startups;
+use crate::pipeline::zero::{Zero, Zeros};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 /// Age from which a list of replicas is too old to shrink on. Discovery refreshes within seconds,
@@ -63,6 +68,8 @@ pub struct Policy {
     /// Which analyzers size the models; without them, the saturation of replicas moves numbers by
     /// one.
     pub sizing: Option<Sizing>,
+    /// Which models may have no replicas, and when.
+    pub zero: Zero,
 }
 
 /// What one tick found and decided.
@@ -93,6 +100,8 @@ pub struct Pipeline {
     unsettled: BTreeMap<VariantKey, Unsettled>,
     ticked: Option<Timestamp>,
     learned: Learned,
+    zeros: Zeros,
+    startups: Startups,
 }
 
 /// A variant that is not what it should be.
@@ -140,6 +149,8 @@ impl Pipeline {
             unsettled: BTreeMap::new(),
             ticked: None,
             learned: Learned::default(),
+            zeros: Zeros::default(),
+            startups: Startups::default(),
         }
     }
 
@@ -189,8 +200,16 @@ impl Pipeline {
             }
         }
         found.decisions.sort_by(|a, b| a.variant.cmp(&b.variant));
+        self.move_to_zero_and_back(now, inputs, &groups, &mut found.decisions);
+        found.decisions = found.decisions.into_iter().map(enforce::bound).collect();
         self.check(fleet, &mut found);
+        let startups = self.startups_of(now, &groups);
         found.observations = observations;
+        for (variant, startup) in startups {
+            if let Some(observation) = found.observations.get_mut(&variant) {
+                observation.startup = startup;
+            }
+        }
         found
     }
 
@@ -203,6 +222,7 @@ impl Pipeline {
             return;
         }
         self.recorder.unsettle();
+        self.zeros.begin_anew();
         for in_force in self.in_force.values_mut() {
             in_force.history.begin_anew(now, in_force.desired);
         }
@@ -210,6 +230,7 @@ impl Pipeline {
 
     fn observe(&mut self, now: Timestamp, inputs: &Inputs) -> BTreeMap<VariantKey, Observation> {
         self.recorder.take(inputs, self.horizon(Way::Scraped));
+        self.startups.take(inputs);
         let fleet = &inputs.fleet;
         let observe = |spec: &VariantSpec| {
             let listing = inputs.listings.get(&spec.key);
@@ -291,9 +312,9 @@ impl Pipeline {
     fn state(&self, now: Timestamp, member: &Member<'_>) -> Option<VariantState> {
         let Member { spec, observation } = member;
         let waited = self.unsettled.get(&spec.key).map(|it| now.duration_since(it.since));
-        let exhausted = waited.is_some_and(|waited| {
-            waited.as_secs_f64() >= self.policy.transition_patience.seconds()
-        });
+        let patience = self.startups.patience(&spec.key);
+        let patience = patience.unwrap_or(self.policy.transition_patience);
+        let exhausted = waited.is_some_and(|waited| waited.as_secs_f64() >= patience.seconds());
         let desired = match self.policy.transition {
             // This rule needs no memory; see its documentation.
             TransitionRule::PendingOnly => None,
@@ -566,6 +587,7 @@ mod tests {
             transition_patience: spare,
             behavior: Behavior::default(),
             sizing: None,
+            zero: Zero::default(),
         });
         let (now, fleet) = (
             Timestamp::UNIX_EPOCH,

@@ -47,7 +47,7 @@ pub use crate::collect::cluster::registration::{
 };
 pub use crate::collect::cluster::run::watch;
 use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, Role, VariantKey};
-use crate::observe::{Autoscaler, Listing, Scale, Way, WhyUnknown};
+use crate::observe::{Autoscaler, Listing, Scale, Start, Way, WhyUnknown};
 use crate::units::Replicas;
 
 /// What is to be watched.
@@ -132,6 +132,10 @@ pub struct Pod {
     pub node: Option<String>,
     /// What its labels say that it serves of a request, if they do.
     pub role: Option<Role>,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Since when it is ready, if it is and its node says so.
+    pub ready_since: Option<Timestamp>,
 }
 
 /// Where a pod is in its life.
@@ -225,6 +229,14 @@ impl VariantState {
             way,
             as_of: self.as_of,
         }
+    }
+
+    /// When its replicas started, as far as the cluster says.
+    pub fn starts(&self, variant: &VariantKey) -> impl Iterator<Item = (ReplicaKey, Start)> {
+        self.pods.iter().filter(|pod| pod.counts()).filter_map(|pod| {
+            let ready = pod.ready_since.filter(|_| pod.serves());
+            Some((pod.key(variant), Start { created: pod.created?, ready }))
+        })
     }
 
     fn answering(&self) -> impl Iterator<Item = &Pod> {

@@ -29,6 +29,7 @@
 mod labels;
 mod layout;
 mod line;
+pub mod samples;
 
 use std::borrow::Cow;
 

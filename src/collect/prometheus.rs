@@ -11,6 +11,7 @@
 //! Each query asks for what is newer than what has been taken, and for a little more, because
 //! samples may be written late. What is seen twice is taken once, by its time.
 
+mod ask;
 mod client;
 mod decode;
 mod failure;
@@ -37,6 +38,7 @@ use crate::collect::scrape::{self, Board};
 use crate::fleet::{ModelName, ReplicaKey, VariantKey};
 use crate::observe::Scrape;
 
+pub use crate::collect::prometheus::ask::Asker;
 pub use crate::collect::prometheus::decode::{Answer, Each, Point, decode};
 pub use crate::collect::prometheus::failure::{Failure, Outcome};
 pub use crate::collect::prometheus::metrics::Metrics;

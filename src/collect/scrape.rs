@@ -8,9 +8,9 @@
 
 pub(crate) mod clients;
 pub(crate) mod health;
-mod http;
+pub(crate) mod http;
 mod metrics;
-mod page;
+pub(crate) mod page;
 mod schedule;
 mod tls;
 

@@ -23,6 +23,10 @@ macro_rules! sections {
     )*};
 }
 
+mod zero;
+
+pub(crate) use crate::config::file::zero::{ScaleToZero, WakeSignal, ZeroRule};
+
 /// A list whose unreadable elements are holes.
 pub(crate) type Items<T> = Vec<Option<T>>;
 
@@ -54,6 +58,8 @@ sections! {
         capacity: Capacity,
         /// How fast published numbers may move.
         enforce: Enforce,
+        /// Which models may have no replicas, and when.
+        scale_to_zero: ScaleToZero,
         /// How replicas are scraped.
         scrape: Scrape,
         /// A Prometheus, or what speaks its API, that has scraped the replicas already.

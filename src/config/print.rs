@@ -13,10 +13,12 @@ use serde_json::Value;
 use crate::analyze::ballot::Analyzer;
 use crate::analyze::queueing::{self, Statistic};
 use crate::analyze::saturation::{Thresholds, TransitionRule};
+use crate::collect::demand::{self, Signal};
 use crate::collect::prometheus;
 use crate::collect::scrape::{Client, Identity, Settings};
 use crate::collect::targets::{Endpoint, Record, Scheme, Source};
 use crate::config::file::{self, File};
+use crate::config::resolve::zero::AFTER;
 use crate::config::written::{WrittenDuration, WrittenSize};
 use crate::config::{
     Authorization, Config, Discovery, ExternalMetrics, Files, Kubernetes, LeaderElection, ReadBy,
@@ -26,9 +28,11 @@ use crate::config::{
 use crate::decide::enforce::{
     Amount, Behavior, Deference, Dwell, Panic, Rules, Select, StepPolicy,
 };
+use crate::decide::zero::ZeroPolicy;
 use crate::fleet::{ModelKey, Role, VariantSpec};
 use crate::pipeline::Policy;
 use crate::pipeline::sizing::Sizing;
+use crate::pipeline::zero::{Rule, Zero};
 use crate::units::{Replicas, Seconds};
 
 /// The smallest configuration, whose effective form shows the defaults of everything global.
@@ -107,6 +111,7 @@ fn file(config: &Config) -> File {
         scrape_concurrency,
         scrape,
         prometheus,
+        wake,
         variants,
     } = config;
     File {
@@ -134,6 +139,7 @@ fn file(config: &Config) -> File {
         }),
         capacity: policy.sizing.as_ref().map(capacity_section),
         enforce: Some(enforce_section(&policy.behavior)),
+        scale_to_zero: Some(zero_section(&policy.zero, wake)),
         scrape: Some(scrape_section(scrape, *scrape_concurrency)),
         prometheus: prometheus.as_ref().map(prometheus_section),
         variants: Some(variants.iter().map(|variant| Some(variant_section(variant))).collect()),
@@ -314,6 +320,51 @@ fn panic_section(panic: Panic) -> file::Panic {
         stable_window: Some(written(stable_window)),
         threshold: Some(threshold.fraction()),
     }
+}
+
+fn zero_section(zero: &Zero, wake: &[Signal]) -> file::ScaleToZero {
+    let file::ZeroRule { enabled, after, awake_for } = zero_rule_section(zero.default);
+    let rule =
+        |(model, rule): (&ModelKey, &Rule)| (model.to_string(), Some(zero_rule_section(*rule)));
+    let overrides = Some(zero.overrides.iter().map(rule).collect());
+    let wake = Some(wake.iter().map(|signal| Some(signal_section(signal))).collect());
+    file::ScaleToZero { enabled, after, awake_for, overrides, wake }
+}
+
+fn signal_section(signal: &Signal) -> file::WakeSignal {
+    let Signal { name, models, source, interval } = signal.clone();
+    let mut section = file::WakeSignal {
+        name: Some(name),
+        models: Some(models.iter().map(|model| Some(model.to_string())).collect()),
+        interval: Some(WrittenDuration(interval)),
+        ..file::WakeSignal::default()
+    };
+    let page = match source {
+        demand::Source::Query(query) => {
+            section.query = Some(query);
+            return section;
+        }
+        demand::Source::EndpointPicker(page) => page,
+        demand::Source::Metric { page, metric, labels } => {
+            section.metric = Some(metric);
+            section.labels =
+                Some(labels.into_iter().map(|(name, value)| (name, Some(value))).collect());
+            page
+        }
+    };
+    let demand::Page { url, client } = page;
+    let (tls, bearer_token_file) = client_sections(client);
+    file::WakeSignal { url: Some(url), tls: Some(tls), bearer_token_file, ..section }
+}
+
+fn zero_rule_section(rule: Rule) -> file::ZeroRule {
+    let Rule { policy, awake_min } = rule;
+    let (enabled, after) = match policy {
+        ZeroPolicy::KeepOne => (false, WrittenDuration(AFTER)),
+        ZeroPolicy::AfterIdle(after) => (true, written(after)),
+    };
+    let awake_for = Some(written(awake_min));
+    file::ZeroRule { enabled: Some(enabled), after: Some(after), awake_for }
 }
 
 fn rules_section(rules: &Rules) -> file::Rules {

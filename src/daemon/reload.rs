@@ -196,6 +196,7 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
         tick_interval: _,
         state_file: _,
         policy: _,
+        wake: _,
         variants: _,
         scrape: _,
     } = old;

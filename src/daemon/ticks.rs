@@ -21,6 +21,7 @@ use crate::collect::prometheus::{self, Instances};
 use crate::collect::scrape::Target;
 use crate::config::Config;
 use crate::daemon::announce::{Announcer, Voice};
+use crate::daemon::demand::WakeSignals;
 use crate::daemon::directory::{self, Directory, Surroundings};
 use crate::daemon::discovery::Said;
 use crate::daemon::sharing::{Sharing, Standing};
@@ -69,6 +70,7 @@ pub(crate) struct Parts {
     pub(crate) announcer: Option<Announcer>,
     pub(crate) sharing: Option<Sharing>,
     pub(crate) prometheus: Option<InPrometheus>,
+    pub(crate) signals: WakeSignals,
     pub(crate) reloads: mpsc::Receiver<Reload>,
     pub(crate) surroundings: Surroundings,
     pub(crate) tracker: TaskTracker,
@@ -163,6 +165,7 @@ impl Ticks {
         let Reload { config, done } = reload;
         self.pipeline.set_policy(config.policy.clone());
         self.directory.replace(&config, &self.parts.surroundings);
+        self.parts.signals.replace(&config);
         self.put_by();
         self.interval = config.tick_interval;
         self.state_file = config.state_file.filter(|_| self.parts.sharing.is_none());
@@ -289,7 +292,10 @@ impl Ticks {
         // must not matter.
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
         let autoscalers = cluster.as_deref().map(ClusterState::autoscalers).unwrap_or_default();
-        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes, autoscalers }
+        let demand = self.parts.signals.demand(&seen.fleet);
+        let variants = cluster.iter().flat_map(|cluster| &cluster.variants);
+        let starts = variants.flat_map(|(key, state)| state.starts(key)).collect();
+        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes, autoscalers, demand, starts }
     }
 
     fn publish(

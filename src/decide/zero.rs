@@ -23,8 +23,14 @@
 //! are [`Rules::Wva`]. It asks only what has finished, so that a replica that was woken for a long
 //! request is taken away while it works on it.
 
+mod moves;
+mod roles;
+
 use std::cmp::Ordering;
 use std::fmt;
+
+pub use crate::decide::zero::moves::Move;
+pub use crate::decide::zero::roles::{Sleeper, wake_whole};
 
 use crate::fleet::{Bounds, VariantKey};
 use crate::units::{CostPerHour, Replicas, Requests, Seconds};
@@ -66,6 +72,17 @@ pub struct Work {
     pub seen_for: Seconds,
     /// Replicas that have not been ready yet.
     pub starting: Replicas,
+    /// What all this was seen on.
+    pub evidence: Evidence,
+}
+
+/// What a proof rests on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// Replicas that were heard.
+    pub replicas: Replicas,
+    /// Pages of theirs that were read.
+    pub pages: u64,
 }
 
 /// What queues in front of a model's replicas.
@@ -87,6 +104,8 @@ pub enum Idleness {
     Proved {
         /// The retention.
         retention: Seconds,
+        /// What it was seen on.
+        evidence: Evidence,
     },
     /// It is not.
     Busy {
@@ -124,11 +143,14 @@ pub enum Unproved {
 impl fmt::Display for Idleness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Proved { retention } => write!(
-                f,
-                "idle: for {:.0} s nothing has finished, run, waited or queued",
-                retention.seconds()
-            ),
+            Self::Proved { retention, evidence: Evidence { replicas, pages } } => {
+                let seconds = retention.seconds();
+                write!(f, "idle: for {seconds:.0} s nothing has finished, run, waited or queued")?;
+                match *pages {
+                    0 => Ok(()),
+                    pages => write!(f, ", as {pages} pages of {replicas} replicas say"),
+                }
+            }
             Self::Busy { finished, on_replicas, in_front } => write!(
                 f,
                 "not idle: {} requests finished, {} ran or waited, {} queued in front",
@@ -148,7 +170,7 @@ impl fmt::Display for Unproved {
             Self::OnReplicas => f.write_str("not every replica says what runs and waits on it"),
             Self::InFront => f.write_str("the queue in front could not be read"),
             Self::TooShort { seen, retention } => {
-                write!(f, "seen for {:.0} of {:.0} s", seen.seconds(), retention.seconds())
+                write!(f, "quiet for {:.0} of {:.0} s", seen.seconds(), retention.seconds())
             }
             Self::Starting(starting) => write!(f, "{starting} replicas are starting"),
         }
@@ -157,7 +179,7 @@ impl fmt::Display for Unproved {
 
 /// Whether a model is idle. What is seen of work counts before what is missing.
 pub fn idleness(rules: Rules, work: &Work, retention: Seconds) -> Idleness {
-    let Work { finished, on_replicas, in_front, seen_for, starting } = *work;
+    let Work { finished, on_replicas, in_front, seen_for, starting, evidence } = *work;
     let queued = match in_front {
         InFront::NoQueue | InFront::Unknown => Requests::ZERO,
         InFront::Queued(queued) => queued,
@@ -175,7 +197,7 @@ pub fn idleness(rules: Rules, work: &Work, retention: Seconds) -> Idleness {
         return Idleness::Unproved(Unproved::Finished);
     }
     if rules == Rules::Wva {
-        return Idleness::Proved { retention };
+        return Idleness::Proved { retention, evidence };
     }
     if on_replicas.is_none() {
         Idleness::Unproved(Unproved::OnReplicas)
@@ -186,7 +208,7 @@ pub fn idleness(rules: Rules, work: &Work, retention: Seconds) -> Idleness {
     } else if seen_for < retention {
         Idleness::Unproved(Unproved::TooShort { seen: seen_for, retention })
     } else {
-        Idleness::Proved { retention }
+        Idleness::Proved { retention, evidence }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::record::replica::{Record, View};
 use crate::observe::{
     Freshness, Inputs, Listing, Observation, ReplicaObservation, Scale, ScaleState, Scrape,
+    Startup,
 };
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -156,6 +157,7 @@ impl Recorder {
             scale_unknown,
             listed_at: listing.map(|listing| listing.as_of),
             settled_since,
+            startup: Startup::default(),
         }
     }
 
@@ -318,6 +320,7 @@ impl Observation {
             scale_unknown: None,
             listed_at: None,
             settled_since: None,
+            startup: Startup { stuck: Replicas::ZERO, starts: 0, to_ready: None, to_serving: None },
         }
     }
 }

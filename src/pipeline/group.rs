@@ -51,6 +51,13 @@ impl Member<'_> {
         unheard.max(Replicas::saturating(u32::try_from(silent).unwrap_or(u32::MAX)))
     }
 
+    /// The replicas that are asked for and do not serve yet.
+    pub(crate) fn coming(&self) -> Replicas {
+        let observation = self.observation;
+        let wanted = observation.wanted.unwrap_or_default();
+        observation.pending.min(wanted.beyond(observation.measured()))
+    }
+
     /// Whether it may have replicas that nobody has shown us, which may carry any load. A scale
     /// target that does not exist has none.
     pub(crate) fn is_unlisted(&self) -> bool {

@@ -10,10 +10,10 @@ use crate::pipeline::{InForce, Pipeline};
 use crate::units::Replicas;
 
 impl Pipeline {
-    /// Stabilisation windows, dwell, the flap budget, panic, step limits and bounds, in this order:
-    /// a burst overrides what waits, nothing overrides a rate, and the bounds hold last.
+    /// Stabilisation windows, dwell, the flap budget, panic and step limits, in this order: a burst
+    /// overrides what waits, and nothing overrides a rate. The bounds hold last, after this.
     pub(crate) fn restrain(&self, now: Timestamp, inputs: &Inputs, decision: Decision) -> Decision {
-        let decision = match (decision.basis, self.in_force.get(&decision.variant)) {
+        match (decision.basis, self.in_force.get(&decision.variant)) {
             (Basis::Fresh, Some(InForce { desired, history, .. })) => {
                 self.slow_down(now, inputs, decision, (*desired, history))
             }
@@ -23,8 +23,7 @@ impl Pipeline {
                 self.slow_down(now, inputs, decision, (present, &history))
             }
             (Basis::Held, _) => decision,
-        };
-        enforce::bound(decision)
+        }
     }
 
     fn slow_down(

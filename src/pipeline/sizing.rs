@@ -5,7 +5,7 @@
 //! meet them all at the least cost. So one analyzer can make a model grow, and it shrinks only as
 //! far as all of them agree. The [ballot](ballot) names the one that binds.
 //!
-//! Replicas that do not become ready in twice the time that starts are given are *stuck*: they are
+//! Replicas that take twice the time that starts usually take are [*stuck*](crate::pipeline): they are
 //! counted neither as supply nor as coming, and stay on top of what the plan asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,9 +101,6 @@ pub(crate) struct Moment {
 
 // === impl Pipeline ===
 
-/// How many times the patience for a start replicas may take until they count as stuck.
-const STUCK_AFTER: f64 = 2.0;
-
 impl Pipeline {
     /// What is asked for each variant, where analyzers size the models.
     pub(crate) fn size(
@@ -136,13 +133,8 @@ impl Pipeline {
     fn sizable<'a>(&self, now: Timestamp, member: &Member<'a>) -> Option<Sizable<'a>> {
         let Member { spec, observation } = *member;
         let wanted = observation.wanted?;
-        let coming = wanted.beyond(observation.measured());
-        let pending = observation.pending.min(coming);
-        let patience = self.policy.transition_patience.seconds() * STUCK_AFTER;
-        let since = self.unsettled.get(&spec.key).map(|unsettled| unsettled.since);
-        let is_stuck =
-            since.is_some_and(|since| now.duration_since(since).as_secs_f64() >= patience);
-        let stuck = if is_stuck { pending } else { Replicas::ZERO };
+        let pending = member.coming();
+        let stuck = self.stuck(now, member);
         Some(Sizable { spec, observation, wanted, pending, stuck, bounds: observation.bounds })
     }
 }

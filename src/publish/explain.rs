@@ -101,6 +101,14 @@ struct Variant<'a> {
     ready: Option<u32>,
     /// Replicas that exist or are asked for, and are not ready yet; null when nobody can say.
     pending: Option<u32>,
+    /// Of the pending, those that take too long to start and are not counted on; null when nobody
+    /// can say.
+    stuck: Option<u32>,
+    /// Seconds from the creation of a replica until it serves, the median of the starts that were
+    /// seen; null while there was none.
+    startup_p50_seconds: Option<f64>,
+    /// The same, and nine of ten starts did not take longer.
+    startup_p90_seconds: Option<f64>,
     /// The lower bound that holds, in replicas.
     min: u32,
     /// The upper bound that holds, in replicas; null when nothing limits the variant.
@@ -150,7 +158,7 @@ struct Variant<'a> {
 #[schemars(rename = "Step")]
 struct StepLine {
     /// The stage: `analyze`, `hold`, `guard`, `stabilize`, `dwell`, `flap_budget`, `panic`,
-    /// `step_limit`, `bounds` or `check`.
+    /// `step_limit`, `zero`, `bounds` or `check`.
     stage: &'static str,
     /// The number before it, in replicas.
     before: u32,
@@ -247,6 +255,9 @@ fn variant<'a>(
         current: observation.current.map(Replicas::count),
         ready: observation.ready.map(Replicas::count),
         pending: observation.current.map(|_| observation.pending.count()),
+        stuck: observation.current.map(|_| observation.startup.stuck.count()),
+        startup_p50_seconds: observation.startup.to_serving.map(|it| it.p50.seconds()),
+        startup_p90_seconds: observation.startup.to_serving.map(|it| it.p90.seconds()),
         min: published.bounds().min().count(),
         max: published.bounds().max().map(Replicas::count),
         basis: Verdict::of(published).label(),

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::decide::{Basis, Decision, Stage};
-use crate::observe::{Freshness, Observation, ReplicaObservation};
+use crate::observe::{Freshness, Observation, Quantiles, ReplicaObservation, Startup};
 use crate::publish::load::{Load, sum};
 use crate::publish::{Published, PublishedVariant};
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate};
@@ -52,6 +52,10 @@ families! {
         "Replicas that are ready; without an orchestrator, those that answer.";
     PENDING = "plimsoll_pending_replicas", VARIANT,
         "Replicas that exist or are asked for, and are not ready yet.";
+    STUCK = "plimsoll_stuck_replicas", VARIANT,
+        "Pending replicas that take too long to start and are not counted on.";
+    STARTUP = "plimsoll_startup_seconds", &["namespace", "model", "variant", "until", "quantile"],
+        "Time from the creation of a replica until it is ready or serving, over the starts that were seen.";
     MIN = "plimsoll_min_replicas", VARIANT,
         "The lower bound that holds.";
     MAX = "plimsoll_max_replicas", VARIANT,
@@ -268,6 +272,16 @@ impl Sheet {
         self.set(&READY, &labels, observation.ready.map(count));
         let pending = observation.current.map(|_| count(observation.pending));
         self.set(&PENDING, &labels, pending);
+        let Startup { stuck, starts: _, to_ready, to_serving } = observation.startup;
+        self.set(&STUCK, &labels, observation.current.map(|_| count(stuck)));
+        let [namespace, model, variant] = labels;
+        for (until, quantiles) in [("ready", to_ready), ("serving", to_serving)] {
+            let Some(Quantiles { p50, p90 }) = quantiles else { continue };
+            for (quantile, seconds) in [("0.5", p50), ("0.9", p90)] {
+                let labels = [namespace, model, variant, until, quantile];
+                self.set(&STARTUP, &labels, Some(seconds.seconds()));
+            }
+        }
         for (freshness, replicas) in by_freshness(&observation.replicas) {
             let [namespace, model, variant] = labels;
             let labels = [namespace, model, variant, freshness];

@@ -50,7 +50,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// Of another module, what a module may name only in part: the module, the other, and the paths.
 const ONLY: &[(&str, &str, &[&str])] = &[
-    ("config", "collect", &["collect::prometheus", "collect::scrape::", "collect::targets::"]),
+    (
+        "config",
+        "collect",
+        &["collect::demand", "collect::prometheus", "collect::scrape::", "collect::targets::"],
+    ),
     ("publish", "pipeline", &["pipeline::saved::"]),
     // The programs take their arguments as the command line gives them.
     ("daemon", "cli", &["cli::RunArgs", "cli::LogFormat", "cli::{"]),

@@ -9,6 +9,7 @@ use plimsoll::config::{
     Authorization, Files, LoadError, Loaded, Problem, ReadBy, SelfManaged, ServerCertificate,
     Severity, Surroundings, Targets, load, parse, schema,
 };
+use plimsoll::decide::zero::ZeroPolicy;
 use plimsoll::units::Seconds;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -181,6 +182,58 @@ fn thresholds_that_make_no_sense_together_are_refused() {
     }
     // A queue whose trigger is the threshold fires with the first request that waits.
     valid(&format!("saturation: {{queue_spare_trigger: 5}}\n{VARIANT}"));
+}
+
+#[test]
+fn a_model_goes_to_zero_only_where_it_is_allowed_to() {
+    let off = valid(VARIANT).config.policy.zero;
+    let idle = |seconds| ZeroPolicy::AfterIdle(Seconds::new(seconds).unwrap());
+    assert_eq!(off.default.policy, ZeroPolicy::KeepOne);
+    let text = "scale_to_zero: {after: 1h, overrides: {\"m#default\": {enabled: true}}}\n";
+    let model = valid(&variant("replicas: {min: 0}")).config.variants[0].spec.model_key();
+    let one = valid(&format!("{text}{}", variant("replicas: {min: 0}"))).config.policy.zero;
+    assert_eq!((one.default.policy, one.of(&model).policy), (ZeroPolicy::KeepOne, idle(3600.0)));
+    check_warning(
+        &format!("scale_to_zero: {{enabled: true}}\n{VARIANT}"),
+        "variants[0].replicas.min",
+        "keeps the model from going to zero",
+    );
+    let section = |keys: &str| format!("scale_to_zero: {{{keys}}}\n{VARIANT}");
+    check_errors(&section("after: 1s"), &[("scale_to_zero.after", "from 10s to 168h")]);
+    check_errors(&section("overrides: {m: {}}"), &[("scale_to_zero.overrides.m", "MODEL#NAME")]);
+    let other = "overrides: {\"other#default\": {enabled: true}}";
+    check_warning(&section(other), "scale_to_zero.overrides.other#default", "no variant serves");
+}
+
+#[test]
+fn a_wake_signal_is_one_of_three_and_says_for_which_models() {
+    let known = "models: [\"m#default\"]";
+    let section =
+        |signal: &str| format!("scale_to_zero: {{wake: [{{name: s, {signal}}}]}}\n{VARIANT}");
+    let at = |key: &str| format!("scale_to_zero.wake[0]{key}");
+    for (signal, path, said) in [
+        (known.to_owned(), "", "needs a url of a page of metrics, or a query"),
+        ("url: \"http://h/m\", query: x".to_owned(), "", "either url or query"),
+        (format!("query: x, {known}"), ".query", "needs the section prometheus"),
+        ("url: \"http://h/m\", metric: q".to_owned(), ".models", "is missing"),
+        ("url: \"http://h/m\", labels: {a: b}".to_owned(), ".labels", "needs metric"),
+        ("url: \"h/m\"".to_owned(), ".url", "must be a URL"),
+        ("url: \"http://u:p@h/m\"".to_owned(), ".url", "must not have credentials"),
+        (format!("url: \"http://h/m\", metric: 1q, {known}"), ".metric", "name of a metric"),
+        ("url: \"http://h/m\", models: [m]".to_owned(), ".models[0]", "must be MODEL#NAMESPACE"),
+        ("url: \"http://h/m\", interval: 1m".to_owned(), ".interval", "to 10s"),
+    ] {
+        check_errors(&section(&signal), &[(&at(path), said)]);
+    }
+    let twice =
+        "scale_to_zero: {wake: [{name: s, url: \"http://h/m\"}, {name: s, url: \"http://h/n\"}]}\n";
+    check_errors(&format!("{twice}{VARIANT}"), &[("scale_to_zero.wake[1].name", "unique")]);
+    check_errors(
+        &format!("scale_to_zero: {{wake: [{{url: \"http://h/m\"}}]}}\n{VARIANT}"),
+        &[("scale_to_zero.wake[0].name", "is missing")],
+    );
+    let allowed = format!("scale_to_zero: {{enabled: true}}\n{}", variant("replicas: {min: 0}"));
+    check_warning(&allowed, "scale_to_zero.wake", "nothing here brings a model back");
 }
 
 #[test]
@@ -883,6 +936,14 @@ enforce:
   flap_budget: 4
   panic: {threshold: 2.5}
   defer_to_hpa: false
+scale_to_zero:
+  enabled: true
+  after: 20m
+  overrides: {\"m#n\": {enabled: false, awake_for: 1m}}
+  wake:
+  - {name: e, url: \"https://epp:9090/metrics\", tls: {ca_file: c}, bearer_token_file: t}
+  - {name: g, url: \"http://h/m\", metric: q, labels: {a: \"1\"}, models: [\"m#n\"], interval: 2s}
+  - {name: p, query: \"sum(x)\", models: [\"m#n\"]}
 scrape: {body_limit: 1500kB, tls: {cert_file: a, key_file: b}, scheme: https}
 prometheus:
   url: https://thanos.example:9091/prefix/

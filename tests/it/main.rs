@@ -37,5 +37,8 @@ mod simulate;
 mod simulation;
 mod sizing;
 mod study;
+mod startup;
 mod targets;
 mod vectors;
+mod wake;
+mod zero;

@@ -17,6 +17,7 @@ use plimsoll::observe::{
     HttpReading, Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, ScrapeFailure,
     Way, WhyUnknown,
 };
+use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds, Tokens};
 use proptest::prelude::*;
@@ -77,6 +78,7 @@ pub(crate) fn policy() -> Policy {
             ..Behavior::default()
         },
         sizing: None,
+        zero: Zero::default(),
     }
 }
 

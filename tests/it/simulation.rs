@@ -11,6 +11,7 @@ use plimsoll::fleet::{
     Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
 };
 use plimsoll::pipeline::Policy;
+use plimsoll::pipeline::zero::Zero;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::run::run;
@@ -51,6 +52,7 @@ fn policy() -> Policy {
         transition_patience: Seconds::new(300.0).unwrap(),
         behavior: Behavior::default(),
         sizing: None,
+        zero: Zero::default(),
     }
 }
 

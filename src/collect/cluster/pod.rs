@@ -24,6 +24,12 @@ impl Pod {
                 Some("Failed") => Phase::Failed,
                 _ => Phase::Unknown,
             },
+            created: object.metadata.creation_timestamp.map(|at| at.0),
+            ready_since: ready
+                .iter()
+                .find(|is| is.type_ == "Ready" && is.status == "True")
+                .and_then(|is| is.last_transition_time.as_ref())
+                .map(|at| at.0),
             ready: ready.iter().any(|is| is.type_ == "Ready" && is.status == "True"),
             terminating: object.metadata.deletion_timestamp.is_some(),
             node: object.spec.and_then(|spec| spec.node_name),

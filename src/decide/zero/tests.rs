@@ -38,6 +38,7 @@ fn silence() -> Work {
         in_front: InFront::Queued(Requests::ZERO),
         seen_for: Seconds::new(RETENTION).unwrap(),
         starting: Replicas::ZERO,
+        evidence: Evidence::default(),
     }
 }
 
@@ -182,7 +183,8 @@ prop_compose! {
             Some(Some(queued)) => InFront::Queued(queued),
         };
         let seen_for = Seconds::new(f64::from(seen)).unwrap();
-        Work { finished, on_replicas, in_front, seen_for, starting: replicas(starting) }
+        let evidence = Evidence::default();
+        Work { finished, on_replicas, in_front, seen_for, starting: replicas(starting), evidence }
     }
 }
 

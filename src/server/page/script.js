@@ -673,7 +673,7 @@ function makeDetails(row) {
 const STAGES = {
   analyze: 'The load asks for', hold: 'Kept from before', guard: 'Guard against incomplete data',
   stabilize: 'Stabilisation window', dwell: 'Minimum dwell', flap_budget: 'Flap budget', panic: 'Panic window',
-  step_limit: 'Step limit', bounds: 'Bounds', check: 'Final check',
+  step_limit: 'Step limit', zero: 'To zero and back', bounds: 'Bounds', check: 'Final check',
 };
 
 function updateDetails(row) {

@@ -11,6 +11,7 @@ use plimsoll::fleet::{
 };
 use plimsoll::observe::{Inputs, Listing, Observation, ReplicaObservation, Scale, Scrape};
 use plimsoll::observe::{Reading, ScrapeFailure, Way};
+use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
 
@@ -185,6 +186,7 @@ fn policy(window: f64) -> Policy {
             ..Behavior::default()
         },
         sizing: None,
+        zero: Zero::default(),
     }
 }
 

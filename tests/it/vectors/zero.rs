@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use plimsoll::decide::zero::{
-    Candidate, Idleness, InFront, Outcome as Settlement, Rules, Wake, Work, ZeroPolicy, settle,
-    wake,
+    Candidate, Evidence, Idleness, InFront, Outcome as Settlement, Rules, Wake, Work, ZeroPolicy,
+    settle, wake,
 };
 use plimsoll::fleet::{Bounds, Namespace, VariantKey, VariantName};
 use plimsoll::units::{CostPerHour, Replicas, Requests, Seconds};
@@ -71,6 +71,7 @@ fn finished(model: &Value) -> Work {
         in_front: InFront::Unknown,
         seen_for: Seconds::ZERO,
         starting: Replicas::ZERO,
+        evidence: Evidence::default(),
     }
 }
 

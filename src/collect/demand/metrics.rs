@@ -1,0 +1,58 @@
+//! What reading the signals comes to.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::{IntCounterVec, Opts, Registry};
+
+/// The outcomes.
+const OUTCOMES: [&str; 2] = ["read", "failed"];
+
+/// Counts the readings of each signal.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    reads: IntCounterVec,
+    signals: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Metrics {
+    /// Registers the metrics.
+    ///
+    /// # Errors
+    ///
+    /// The registry has a metric with this name.
+    pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let help = "Readings of wake signals by outcome: read or failed.";
+        let reads = IntCounterVec::new(
+            Opts::new("plimsoll_wake_signal_reads_total", help),
+            &["signal", "outcome"],
+        )?;
+        registry.register(Box::new(reads.clone()))?;
+        Ok(Self { reads, signals: Arc::default() })
+    }
+
+    /// Lets the series of a signal begin at 0, so that a rate sees the first reading.
+    pub(crate) fn begin(&self, signal: &str) {
+        for outcome in OUTCOMES {
+            let _begun = self.reads.with_label_values(&[signal, outcome]);
+        }
+        self.signals.lock().unwrap_or_else(PoisonError::into_inner).insert(signal.to_owned());
+    }
+
+    pub(crate) fn read(&self, signal: &str, is_read: bool) {
+        let outcome = if is_read { OUTCOMES[0] } else { OUTCOMES[1] };
+        self.reads.with_label_values(&[signal, outcome]).inc();
+    }
+
+    /// Lets go of the series of all other signals.
+    pub(crate) fn keep<'a>(&self, signals: impl Iterator<Item = &'a String>) {
+        let stay: BTreeSet<String> = signals.cloned().collect();
+        let mut known = self.signals.lock().unwrap_or_else(PoisonError::into_inner);
+        for gone in known.difference(&stay) {
+            for outcome in OUTCOMES {
+                let _gone = self.reads.remove_label_values(&[gone.as_str(), outcome]);
+            }
+        }
+        known.retain(|signal| stay.contains(signal));
+    }
+}

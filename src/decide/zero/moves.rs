@@ -1,0 +1,77 @@
+//! What going to zero and coming back did to a number, and why.
+
+use std::fmt;
+
+use crate::decide::zero::Idleness;
+use crate::fleet::VariantName;
+use crate::units::{Replicas, Requests, Seconds};
+
+/// Why a number goes to zero, comes back, or stays.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Move {
+    /// It goes down as far as its minimum.
+    ToZero(Idleness),
+    /// It might go to zero, if it were proved that the model is idle.
+    Stays(Idleness),
+    /// The model is idle, but a variant of the other role must have replicas, and serves nothing
+    /// without this one.
+    Paired {
+        /// The other variant.
+        with: VariantName,
+        /// Replicas that it must have.
+        min: Replicas,
+    },
+    /// Something queues in front of a model without replicas.
+    Woken {
+        /// How much, in whatever the signal counts.
+        queued: Requests,
+        /// The signal that says so.
+        signal: String,
+    },
+    /// It was woken, and is not sent back before it has served.
+    KeptAwake {
+        /// How long ago.
+        ago: Seconds,
+        /// How long it stays in any case.
+        at_least: Seconds,
+    },
+}
+
+impl Move {
+    /// The label values of all.
+    pub const LABELS: [&'static str; 5] =
+        ["idle", "idle_unproved", "paired", "woken", "kept_awake"];
+
+    /// The move as a label value.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::ToZero(_) => "idle",
+            Self::Stays(_) => "idle_unproved",
+            Self::Paired { .. } => "paired",
+            Self::Woken { .. } => "woken",
+            Self::KeptAwake { .. } => "kept_awake",
+        }
+    }
+}
+
+impl fmt::Display for Move {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ToZero(idleness) => write!(f, "{idleness}"),
+            Self::Stays(idleness) => write!(f, "not to zero: {idleness}"),
+            Self::Paired { with, min } => {
+                write!(f, "not to zero: idle, but {with} must have {min} and needs this one")
+            }
+            Self::Woken { queued, signal } => {
+                write!(f, "woken: {signal} says {}", queued.requests())
+            }
+            Self::KeptAwake { ago, at_least } => write!(
+                f,
+                "kept awake: woken {:.0} s ago, and stays until it has served and for {:.0} s",
+                ago.seconds(),
+                at_least.seconds()
+            ),
+        }
+    }
+}

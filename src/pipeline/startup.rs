@@ -1,0 +1,219 @@
+//! Start-ups: how long replicas of each variant take from created to ready to serving.
+//!
+//! Only starts are measured that were seen: a replica that was ready when it was first listed may
+//! have been unready in between, and then says nothing of starts. Serving is when the first of its
+//! pages could be read, but not before it was ready. What was measured is the orchestrator's
+//! instants and the pages' own, so ticks do not blur it.
+//!
+//! The 90th percentile says how long to wait: a replica that is twice as old as that and does not
+//! serve is *stuck*. With fewer than [`STARTS_MIN`] starts nobody knows what is usual.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use jiff::Timestamp;
+
+use crate::fleet::{Fleet, ReplicaKey, VariantKey};
+use crate::observe::{Inputs, Quantiles, Startup};
+use crate::pipeline::Pipeline;
+use crate::pipeline::group::{Group, Member};
+use crate::units::{Replicas, Seconds};
+
+/// Starts of a variant that are remembered. Images, nodes and models change, and what was three
+/// dozen starts ago says little of the next.
+const STARTS_MAX: usize = 32;
+
+/// Starts from which the 90th percentile is believed. One or two may have found everything cached.
+const STARTS_MIN: usize = 3;
+
+/// How many times the 90th percentile a replica may take until it counts as stuck.
+const STUCK_AFTER: f64 = 2.0;
+
+/// What is known of starts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Startups {
+    replicas: BTreeMap<ReplicaKey, Stage>,
+    measured: BTreeMap<VariantKey, VecDeque<Measured>>,
+}
+
+/// Where a replica is in its start.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// Its start is being seen.
+    Starting { created: Timestamp, ready: Option<Timestamp>, page: Option<Timestamp> },
+    /// It serves, or it had started before it was first seen.
+    Started,
+}
+
+/// One start.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    to_ready: Seconds,
+    to_serving: Seconds,
+}
+
+// === impl Pipeline ===
+
+impl Pipeline {
+    /// The replicas of a variant that take too long to start, and so are not counted on. As long as
+    /// nobody knows how long starts take, all that are missing count once the patience for
+    /// transitions has passed twice.
+    pub(crate) fn stuck(&self, now: Timestamp, member: &Member<'_>) -> Replicas {
+        let key = &member.spec.key;
+        let since = self.unsettled.get(key).map(|unsettled| unsettled.since);
+        let waited = |patience: Seconds| {
+            since.is_some_and(|since| now.duration_since(since).as_secs_f64() >= patience.seconds())
+        };
+        let coming = member.coming();
+        let Some(patience) = self.startups.patience(key) else {
+            let usual = self.policy.transition_patience.seconds() * STUCK_AFTER;
+            let is_over = Seconds::new(usual).is_some_and(waited);
+            return if is_over { coming } else { Replicas::ZERO };
+        };
+        let (overdue, starting) = self.startups.starting(now, key, patience);
+        // What is asked for and does not even exist has no age but that of the wish.
+        let absent = if waited(patience) { coming.beyond(starting) } else { Replicas::ZERO };
+        coming.min(overdue + absent)
+    }
+
+    /// What is said of the starts of each variant.
+    pub(crate) fn startups_of(
+        &self,
+        now: Timestamp,
+        groups: &[Group<'_>],
+    ) -> Vec<(VariantKey, Startup)> {
+        let members = groups.iter().flat_map(|group| &group.members);
+        let report = |member: &Member<'_>| {
+            let key = member.spec.key.clone();
+            let startup = self.startups.report(&key, self.stuck(now, member));
+            (key, startup)
+        };
+        members.map(report).collect()
+    }
+}
+
+// === impl Startups ===
+
+impl Startups {
+    /// Takes in what one tick brings.
+    pub(crate) fn take(&mut self, inputs: &Inputs) {
+        let Inputs { starts, scrapes, fleet, .. } = inputs;
+        self.replicas.retain(|replica, _| starts.contains_key(replica));
+        self.forget(fleet);
+        for (replica, start) in starts {
+            let known = self.replicas.entry(replica.clone()).or_insert(match start.ready {
+                Some(_) => Stage::Started,
+                None => Stage::Starting { created: start.created, ready: None, page: None },
+            });
+            if let Stage::Starting { ready, .. } = known {
+                *ready = start.ready;
+            }
+        }
+        if !self.replicas.values().any(|stage| matches!(stage, Stage::Starting { .. })) {
+            return;
+        }
+        for scrape in scrapes.iter().filter(|scrape| scrape.outcome.is_ok()) {
+            if let Some(Stage::Starting { page, .. }) = self.replicas.get_mut(&scrape.replica) {
+                *page = page.or(Some(scrape.at));
+            }
+        }
+        for (replica, stage) in &mut self.replicas {
+            let Stage::Starting { created, ready: Some(ready), page: Some(page) } = *stage else {
+                continue;
+            };
+            *stage = Stage::Started;
+            let since = |at: Timestamp| Seconds::from_span(at.duration_since(created));
+            // A clock that differs can turn a start around, and then it says nothing.
+            let Some((to_ready, to_serving)) = since(ready).zip(since(page.max(ready))) else {
+                continue;
+            };
+            let known = self.measured.entry(replica.variant.clone()).or_default();
+            known.push_back(Measured { to_ready, to_serving });
+            while known.len() > STARTS_MAX {
+                known.pop_front();
+            }
+        }
+    }
+
+    fn forget(&mut self, fleet: &Fleet) {
+        self.measured.retain(|variant, _| fleet.get(variant).is_some());
+    }
+
+    /// How long a replica of a variant may take; `None` while too few starts were seen.
+    pub(crate) fn patience(&self, variant: &VariantKey) -> Option<Seconds> {
+        let measured = self.measured.get(variant)?;
+        if measured.len() < STARTS_MIN {
+            return None;
+        }
+        let p90 = quantiles(measured, |it| it.to_serving)?.p90;
+        Seconds::new(p90.seconds() * STUCK_AFTER)
+    }
+
+    /// The replicas of a variant that start: those that have taken this long, and all.
+    pub(crate) fn starting(
+        &self,
+        now: Timestamp,
+        variant: &VariantKey,
+        patience: Seconds,
+    ) -> (Replicas, Replicas) {
+        let own = self.replicas.iter().filter(|(replica, _)| replica.variant == *variant);
+        let (mut overdue, mut all) = (Replicas::ZERO, Replicas::ZERO);
+        for (_, stage) in own {
+            let Stage::Starting { created, .. } = stage else { continue };
+            all = all + Replicas::ONE;
+            if now.duration_since(*created).as_secs_f64() >= patience.seconds() {
+                overdue = overdue + Replicas::ONE;
+            }
+        }
+        (overdue, all)
+    }
+
+    /// What is said of a variant's starts.
+    pub(crate) fn report(&self, variant: &VariantKey, stuck: Replicas) -> Startup {
+        let Some(measured) = self.measured.get(variant) else {
+            return Startup { stuck, ..Startup::default() };
+        };
+        Startup {
+            stuck,
+            starts: u32::try_from(measured.len()).unwrap_or(u32::MAX),
+            to_ready: quantiles(measured, |it| it.to_ready),
+            to_serving: quantiles(measured, |it| it.to_serving),
+        }
+    }
+}
+
+/// The median and the 90th percentile, by the nearest rank.
+fn quantiles(
+    measured: &VecDeque<Measured>,
+    of: impl Fn(&Measured) -> Seconds,
+) -> Option<Quantiles> {
+    let mut sorted: Vec<Seconds> = measured.iter().map(of).collect();
+    sorted.sort_by(|a, b| a.compare(*b));
+    // The rank is the smallest one with at least this share at or below it.
+    let at = |tenths: usize| sorted.get((sorted.len() * tenths).div_ceil(10).checked_sub(1)?);
+    Some(Quantiles { p50: *at(5)?, p90: *at(9)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_measured_values() {
+        let measured = |count: u32| -> VecDeque<Measured> {
+            let one = |second: u32| {
+                let seconds = Seconds::new(f64::from(second)).unwrap();
+                Measured { to_ready: seconds, to_serving: seconds }
+            };
+            (1..=count).rev().map(one).collect()
+        };
+        let of = |count| {
+            let found = quantiles(&measured(count), |it| it.to_ready);
+            found.map(|it| (it.p50.seconds(), it.p90.seconds()))
+        };
+        assert_eq!(of(0), None);
+        assert_eq!(of(1), Some((1.0, 1.0)));
+        assert_eq!(of(3), Some((2.0, 3.0)));
+        assert_eq!(of(10), Some((5.0, 9.0)));
+        assert_eq!(of(32), Some((16.0, 29.0)));
+    }
+}

@@ -1,0 +1,352 @@
+//! To zero and back, through the pipeline: nothing goes to zero on what nobody saw, and what was
+//! woken is not sent back.
+
+use std::collections::BTreeMap;
+
+use plimsoll::analyze::ballot::Analyzer;
+use plimsoll::decide::zero::{Move, ZeroPolicy};
+use plimsoll::decide::{Reason, Stage};
+use plimsoll::fleet::{Role, VariantSpec};
+use plimsoll::observe::{Demand, FinishedReading, Inputs, Reading, ScrapeFailure};
+use plimsoll::pipeline::zero::{Rule, Zero};
+use plimsoll::pipeline::{Decisions, Policy};
+use plimsoll::units::{Requests, Seconds};
+
+use crate::pipeline::{IDLE, World, at, desired, known, of, policy, spec};
+use crate::sizing::sized;
+
+/// For how long nothing must have happened.
+const AFTER: i64 = 60;
+/// For how long what was woken stays in any case.
+const AWAKE: i64 = 120;
+
+fn seconds(seconds: i64) -> Seconds {
+    Seconds::new(seconds as f64).unwrap()
+}
+
+fn opted_in(policy: Policy) -> Policy {
+    let default = Rule { policy: ZeroPolicy::AfterIdle(seconds(AFTER)), awake_min: seconds(AWAKE) };
+    Policy { zero: Zero { default, overrides: BTreeMap::new() }, ..policy }
+}
+
+/// A shop whose replicas say what they have done.
+struct Shop {
+    world: World,
+    finished: Option<f64>,
+    in_flight: f64,
+    /// What the signals say; an empty list means that there are none.
+    demand: Vec<(&'static str, Option<f64>)>,
+}
+
+impl Shop {
+    fn new(specs: Vec<VariantSpec>) -> Self {
+        Self::with(opted_in(policy()), specs)
+    }
+
+    fn with(policy: Policy, specs: Vec<VariantSpec>) -> Self {
+        let world = World::with(policy, specs);
+        Self { world, finished: Some(7.0), in_flight: 0.0, demand: Vec::new() }
+    }
+
+    /// One variant with these replicas, which have nothing to do.
+    fn idle(replicas: u32) -> Self {
+        let mut shop = Self::new(vec![spec("a", 1.0, (0, 9))]);
+        shop.world.set("a", replicas, IDLE);
+        shop
+    }
+
+    fn inputs(&self) -> Inputs {
+        let mut inputs = self.world.inputs();
+        for scrape in &mut inputs.scrapes {
+            if let Ok(reading) = &mut scrape.outcome {
+                self.write(reading);
+            }
+        }
+        let now = at(self.world.second);
+        for spec in self.world.fleet.variants() {
+            let demand = self.demand.iter().map(|(signal, amount)| Demand {
+                signal: (*signal).to_owned(),
+                seen: amount.and_then(Requests::new).map(|amount| (amount, now)),
+            });
+            inputs.demand.insert(spec.model_key(), demand.collect());
+        }
+        inputs
+    }
+
+    fn write(&self, reading: &mut Reading) {
+        let rank = &mut reading.ranks[0];
+        rank.running = Requests::new(self.in_flight);
+        let stop = self.finished.and_then(Requests::new);
+        rank.finished = FinishedReading { stop, ..FinishedReading::default() };
+    }
+
+    fn tick(&mut self) -> Decisions {
+        let inputs = self.inputs();
+        let decisions = self.world.pipeline.tick(at(self.world.second), &inputs);
+        assert_eq!(decisions.violation, None);
+        self.world.second += 1;
+        decisions
+    }
+
+    fn run(&mut self, seconds: i64) -> Decisions {
+        let mut last = self.tick();
+        for _ in 1..seconds {
+            last = self.tick();
+        }
+        last
+    }
+
+    /// Does what an autoscaler does with the numbers, at once; what is new starts.
+    fn obey(&mut self, decisions: &Decisions) {
+        for decision in &decisions.decisions {
+            let (name, count) = (decision.variant.variant.as_str(), decision.desired().count());
+            let variant = self.world.variants.get_mut(name).unwrap();
+            let ready = variant.listed.min(count);
+            variant.listed = ready;
+            variant.scale = known(count, ready);
+        }
+    }
+
+    /// Lets this variant's new replicas answer.
+    fn ready(&mut self, name: &str, count: u32) {
+        let variant = self.world.variants.get_mut(name).unwrap();
+        variant.listed = count;
+        variant.scale = known(count, count);
+    }
+
+    /// A shop that has been idle long enough and whose replicas are gone.
+    fn asleep(specs: Vec<VariantSpec>) -> Self {
+        Self::asleep_with(opted_in(policy()), specs)
+    }
+
+    fn asleep_with(policy: Policy, specs: Vec<VariantSpec>) -> Self {
+        let names: Vec<String> = specs.iter().map(|it| it.key.variant.to_string()).collect();
+        let mut shop = Self::with(policy, specs);
+        for name in &names {
+            shop.world.set(name, 1, IDLE);
+        }
+        shop.demand = vec![("the gateway", Some(0.0))];
+        let decisions = shop.run(AFTER + 15);
+        for name in &names {
+            assert_eq!(desired(&decisions, name), 0, "{name}");
+        }
+        shop.obey(&decisions);
+        let _ = shop.run(5);
+        shop
+    }
+}
+
+fn whys(decisions: &Decisions, variant: &str) -> String {
+    of(decisions, variant).because().unwrap().to_string()
+}
+
+#[test]
+fn a_model_that_had_nothing_to_do_for_the_retention_goes_to_zero_and_says_what_proves_it() {
+    for policy in [policy(), sized(&[Analyzer::Tokens])] {
+        let mut shop = Shop::with(opted_in(policy), vec![spec("a", 1.0, (0, 9))]);
+        shop.world.set("a", 1, IDLE);
+        let early = shop.run(AFTER);
+        assert_eq!(desired(&early, "a"), 1);
+        let said = whys(&early, "a");
+        assert!(
+            said.contains("not to zero: not proved to be idle: quiet for 59 of 60 s"),
+            "{said}"
+        );
+        let decisions = shop.run(2);
+        assert_eq!(desired(&decisions, "a"), 0);
+        assert_eq!(
+            whys(&decisions, "a"),
+            "zero: 1 -> 0, idle: for 60 s nothing has finished, run, waited or queued, as 61 pages \
+             of 1 replicas say"
+        );
+    }
+}
+
+#[test]
+fn a_model_that_has_not_opted_in_keeps_a_replica() {
+    for policy in [policy(), sized(&[Analyzer::Tokens])] {
+        let mut shop = Shop::with(policy, vec![spec("a", 1.0, (0, 9))]);
+        shop.world.set("a", 1, IDLE);
+        assert_eq!(desired(&shop.run(600), "a"), 1);
+    }
+}
+
+#[test]
+fn a_minimum_of_the_autoscaler_holds() {
+    let mut shop = Shop::new(vec![spec("a", 1.0, (1, 9))]);
+    shop.world.set("a", 1, IDLE);
+    let decisions = shop.run(600);
+    assert_eq!(desired(&decisions, "a"), 1);
+    assert!(of(&decisions, "a").steps.iter().all(|step| step.stage != Stage::Zero));
+}
+
+#[test]
+fn missing_data_never_sends_to_zero() {
+    type Break = fn(&mut Shop);
+    let breaks: [(&str, Break); 6] = [
+        ("no page", |shop| shop.world.variants.get_mut("a").unwrap().silent = vec![0]),
+        ("all pages fail", |shop| {
+            let failing = [(0, ScrapeFailure::Timeout), (1, ScrapeFailure::Refused)];
+            shop.world.variants.get_mut("a").unwrap().failing = failing.into();
+        }),
+        ("no counter", |shop| shop.finished = None),
+        ("an unreadable signal", |shop| shop.demand = vec![("the gateway", None)]),
+        ("one of two signals", |shop| {
+            shop.demand = vec![("one", Some(0.0)), ("the other", None)];
+        }),
+        ("a replica that starts", |shop| {
+            shop.world.variants.get_mut("a").unwrap().scale = known(3, 2);
+        }),
+    ];
+    for (what, hurt) in breaks {
+        let mut shop = Shop::idle(2);
+        hurt(&mut shop);
+        for _ in 0..AFTER * 4 {
+            let decisions = shop.tick();
+            let desired = decisions.decisions.first().map_or(1, |it| it.desired().count());
+            assert!(desired > 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_gap_begins_the_retention_anew() {
+    let mut shop = Shop::idle(1);
+    let _ = shop.run(AFTER - 5);
+    shop.world.variants.get_mut("a").unwrap().silent = vec![0];
+    let _ = shop.run(5);
+    shop.world.variants.get_mut("a").unwrap().silent.clear();
+    assert_eq!(desired(&shop.run(AFTER - 1), "a"), 1);
+    assert_eq!(desired(&shop.run(5), "a"), 0);
+}
+
+#[test]
+fn a_pause_of_the_process_begins_the_retention_anew() {
+    let mut shop = Shop::idle(1);
+    let _ = shop.run(AFTER - 5);
+    shop.world.second += 1_000;
+    assert_eq!(desired(&shop.run(AFTER - 1), "a"), 1);
+}
+
+#[test]
+fn a_request_that_takes_longer_than_the_retention_keeps_its_replica() {
+    let mut shop = Shop::idle(1);
+    shop.in_flight = 1.0;
+    assert_eq!(desired(&shop.run(AFTER * 5), "a"), 1);
+}
+
+#[test]
+fn one_request_between_two_pages_is_seen_by_its_counter() {
+    let mut shop = Shop::idle(1);
+    let _ = shop.run(AFTER - 5);
+    shop.finished = Some(8.0);
+    assert_eq!(desired(&shop.run(AFTER - 1), "a"), 1);
+    assert_eq!(desired(&shop.run(5), "a"), 0);
+}
+
+#[test]
+fn a_replica_that_left_while_it_was_quiet_leaves_no_gap() {
+    let mut shop = Shop::idle(2);
+    let _ = shop.run(AFTER - 20);
+    shop.ready("a", 1);
+    assert_eq!(desired(&shop.run(22), "a"), 0);
+}
+
+#[test]
+fn a_number_of_zero_that_nobody_has_carried_out_does_not_outlive_its_proof() {
+    let mut shop = Shop::idle(1);
+    assert_eq!(desired(&shop.run(AFTER + 5), "a"), 0);
+    // The autoscaler waits, and nobody sees the replica any more.
+    shop.world.variants.get_mut("a").unwrap().silent = vec![0];
+    assert_eq!(desired(&shop.run(10), "a"), 1);
+}
+
+#[test]
+fn the_cheapest_variant_wakes_and_is_not_sent_back() {
+    let specs = vec![spec("dear", 9.0, (0, 9)), spec("cheap", 2.0, (0, 9))];
+    let mut shop = Shop::asleep(specs);
+    shop.demand = vec![("the gateway", Some(3.0))];
+    let decisions = shop.tick();
+    assert_eq!((desired(&decisions, "cheap"), desired(&decisions, "dear")), (1, 0));
+    assert_eq!(whys(&decisions, "cheap"), "zero: 0 -> 1, woken: the gateway says 3");
+    // The queue is empty again before the replica is ready: its requests were given up.
+    shop.obey(&decisions);
+    shop.demand = vec![("the gateway", Some(0.0))];
+    for _ in 0..AFTER * 2 {
+        assert_eq!(desired(&shop.tick(), "cheap"), 1, "its replica is starting");
+    }
+    shop.ready("cheap", 1);
+    shop.finished = Some(0.0);
+    for second in 0..AFTER - 1 {
+        assert_eq!(desired(&shop.tick(), "cheap"), 1, "{second} s after it was ready");
+    }
+    let decisions = shop.run(10);
+    assert_eq!(desired(&decisions, "cheap"), 0, "idle is proved anew");
+}
+
+#[test]
+fn a_woken_number_leads_until_somebody_carries_it_out() {
+    let mut shop = Shop::asleep(vec![spec("a", 1.0, (0, 9))]);
+    shop.demand = vec![("the gateway", Some(1.0))];
+    assert_eq!(desired(&shop.tick(), "a"), 1);
+    shop.demand = vec![("the gateway", Some(0.0))];
+    let decisions = shop.run(AWAKE * 2);
+    assert_eq!(desired(&decisions, "a"), 1, "the scale target has no replica yet");
+    assert!(matches!(
+        of(&decisions, "a").steps.last().unwrap().reason,
+        Reason::Zero(Move::KeptAwake { .. })
+    ));
+}
+
+#[test]
+fn a_wake_signal_that_is_unreadable_changes_nothing() {
+    let mut shop = Shop::asleep(vec![spec("a", 1.0, (0, 9))]);
+    for demand in [vec![("the gateway", None)], vec![]] {
+        shop.demand = demand;
+        assert_eq!(desired(&shop.run(50), "a"), 0);
+    }
+    shop.demand = vec![("broken", None), ("the gateway", Some(0.2))];
+    assert_eq!(desired(&shop.tick(), "a"), 1, "another signal speaks for itself");
+}
+
+#[test]
+fn a_variant_that_does_not_start_hands_on_to_the_next() {
+    let specs = vec![spec("dear", 9.0, (0, 9)), spec("cheap", 2.0, (0, 9))];
+    let mut shop = Shop::asleep(specs);
+    shop.demand = vec![("the gateway", Some(3.0))];
+    let decisions = shop.tick();
+    shop.obey(&decisions);
+    // Twice the patience of five minutes.
+    let decisions = shop.run(590);
+    assert_eq!((desired(&decisions, "cheap"), desired(&decisions, "dear")), (1, 0));
+    let decisions = shop.run(20);
+    assert_eq!((desired(&decisions, "cheap"), desired(&decisions, "dear")), (1, 1));
+}
+
+fn parts() -> Vec<VariantSpec> {
+    let role = |name: &str, role| VariantSpec { role, ..spec(name, 1.0, (0, 4)) };
+    vec![role("prefill", Role::Prefill), role("decode", Role::Decode)]
+}
+
+#[test]
+fn both_parts_of_a_model_go_to_zero_and_wake_together() {
+    for policy in [policy(), sized(&[Analyzer::Tokens])] {
+        let mut shop = Shop::asleep_with(opted_in(policy), parts());
+        shop.demand = vec![("the gateway", Some(1.0))];
+        let decisions = shop.tick();
+        assert_eq!((desired(&decisions, "prefill"), desired(&decisions, "decode")), (1, 1));
+    }
+}
+
+#[test]
+fn a_part_stays_while_the_other_half_must_have_replicas() {
+    let mut specs = parts();
+    specs[0] = VariantSpec { role: Role::Prefill, ..spec("prefill", 1.0, (1, 4)) };
+    let mut shop = Shop::new(specs);
+    shop.world.set("prefill", 1, IDLE);
+    shop.world.set("decode", 1, IDLE);
+    let decisions = shop.run(AFTER * 2);
+    assert_eq!((desired(&decisions, "prefill"), desired(&decisions, "decode")), (1, 1));
+    let said = whys(&decisions, "decode");
+    assert!(said.contains("prefill must have 1 and needs this one"), "{said}");
+}
