@@ -13,7 +13,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 pub use crate::cli::args::{
-    Args, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, LogFormat, RunArgs,
+    Args, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, DemoScenario, LogFormat, RunArgs,
 };
 
 use crate::config::{self, Files, LoadError, Loaded};

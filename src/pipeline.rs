@@ -7,6 +7,7 @@
 
 mod follow;
 mod group;
+pub mod pools;
 pub mod sizing;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use crate::analyze::saturation::{
 };
 use crate::decide::check::{self, Violation};
 use crate::decide::enforce::{self, Behavior, History, Published};
+use crate::decide::pools::pooled::PoolReport;
 use crate::decide::{
     Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
 };
@@ -27,6 +29,7 @@ use crate::observe::record::{Detail, Horizon, Recorder};
 use crate::observe::{Inputs, Observation, Way};
 pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
+use crate::pipeline::pools::{Pool, Pools};
 use crate::pipeline::sizing::{Learned, Sizing};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -60,6 +63,8 @@ pub struct Policy {
     /// Which analyzers size the models; without them, the saturation of replicas moves numbers by
     /// one.
     pub sizing: Option<Sizing>,
+    /// The variants whose replicas serve several adapters each.
+    pub pools: BTreeMap<VariantKey, Pool>,
 }
 
 /// What one tick found and decided.
@@ -77,6 +82,8 @@ pub struct Decisions {
     pub models: BTreeMap<(ModelKey, Role), ModelReport>,
     /// What the analysis found of each variant with fresh data.
     pub variants: BTreeMap<VariantKey, VariantReport>,
+    /// What was found of each pool with fresh data.
+    pub pools: BTreeMap<VariantKey, PoolReport>,
     /// The invariant that the set broke, in which case the decisions are those in force before.
     pub violation: Option<Violation>,
 }
@@ -90,6 +97,7 @@ pub struct Pipeline {
     unsettled: BTreeMap<VariantKey, Unsettled>,
     ticked: Option<Timestamp>,
     learned: Learned,
+    pools: Pools,
 }
 
 /// A variant that is not what it should be.
@@ -116,6 +124,8 @@ struct Asked {
     before: Replicas,
     after: Replicas,
     reason: Reason,
+    /// What a pool makes of it.
+    pool: Option<Step>,
 }
 
 /// What a stage needs to know of the tick that it belongs to.
@@ -137,6 +147,7 @@ impl Pipeline {
             unsettled: BTreeMap::new(),
             ticked: None,
             learned: Learned::default(),
+            pools: Pools::default(),
         }
     }
 
@@ -157,6 +168,7 @@ impl Pipeline {
         let fleet: &Fleet = &inputs.fleet;
         self.notice_gap(now);
         let observations = self.observe(now, inputs);
+        self.watch_pools(inputs);
         self.forget(fleet);
         let mut found = Decisions::default();
         let groups = groups(fleet, &observations);
@@ -177,8 +189,13 @@ impl Pipeline {
                 let target = || targets.iter().find(|target| target.variant == *key);
                 let asked = sized.get(key).map(Asked::from);
                 let asked = asked.or_else(|| target().map(Asked::from));
+                let asked = asked.map(|asked| self.pool(now, member, asked, &mut found));
                 match self.decide(&moment, member, &group.model, asked) {
-                    Ok(decision) => found.decisions.push(self.enforce(now, decision)),
+                    Ok(decision) => {
+                        let decision = self.enforce(now, decision);
+                        self.place(&decision, &mut found);
+                        found.decisions.push(decision);
+                    }
                     Err(why) => {
                         found.undecided.insert(member.spec.key.clone(), Undecided(why));
                     }
@@ -200,6 +217,7 @@ impl Pipeline {
             return;
         }
         self.recorder.unsettle();
+        self.pools.unsettle();
         for in_force in self.in_force.values_mut() {
             in_force.history = History::starting(now, in_force.desired);
         }
@@ -399,9 +417,11 @@ impl Pipeline {
             basis,
         };
         match (usable, in_force) {
-            (Ok(Asked { before, after, reason }), in_force) => {
+            (Ok(Asked { before, after, reason, pool }), in_force) => {
                 let floor = in_force.map_or(before, |in_force| in_force.desired);
                 let mut steps = vec![Step { stage: Stage::Analyze, before, after, reason }];
+                steps.extend(pool);
+                let after = steps.last().map_or(after, |step| step.after);
                 if let Some(reason) = moment.guard
                     && after < floor
                 {
@@ -508,6 +528,7 @@ impl Pipeline {
         known.desired = after;
         known.inputs_at = inputs_at;
         known.basis = decision.basis;
+        self.note_packing(now, decision, after < before);
     }
 }
 
@@ -516,14 +537,14 @@ impl Pipeline {
 impl From<&Target> for Asked {
     fn from(target: &Target) -> Self {
         let reason = Reason::from(target.outcome.clone());
-        Self { before: target.before, after: target.asked, reason }
+        Self { before: target.before, after: target.asked, reason, pool: None }
     }
 }
 
 impl From<&sizing::Asked> for Asked {
     fn from(asked: &sizing::Asked) -> Self {
         let reason = Reason::Sized(asked.why.clone());
-        Self { before: asked.before, after: asked.after, reason }
+        Self { before: asked.before, after: asked.after, reason, pool: None }
     }
 }
 
@@ -583,6 +604,7 @@ mod tests {
             transition_patience: spare,
             behavior: Behavior::default(),
             sizing: None,
+            pools: BTreeMap::new(),
         });
         let (now, fleet) = (
             Timestamp::UNIX_EPOCH,

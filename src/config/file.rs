@@ -23,6 +23,10 @@ macro_rules! sections {
     )*};
 }
 
+mod pools;
+
+pub(crate) use crate::config::file::pools::{Adapter, Copies, Packing, Pool};
+
 /// A list whose unreadable elements are holes.
 pub(crate) type Items<T> = Vec<Option<T>>;
 
@@ -54,6 +58,8 @@ sections! {
         capacity: Capacity,
         /// How fast published numbers may move.
         enforce: Enforce,
+        /// Variants whose replicas each serve several adapters, by `NAMESPACE/VARIANT`.
+        pools: BTreeMap<String, Option<Pool>>,
         /// How replicas are scraped.
         scrape: Scrape,
         /// A Prometheus, or what speaks its API, that has scraped the replicas already.

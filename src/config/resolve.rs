@@ -5,7 +5,9 @@
 
 mod capacity;
 mod certificate;
+mod discovery;
 mod leader_election;
+mod pools;
 mod prometheus;
 mod scrape;
 mod variants;
@@ -24,7 +26,7 @@ use crate::config::resolve::scrape::Scraped;
 use crate::config::written::WrittenDuration;
 use crate::config::wva::{self, Wva};
 use crate::config::{
-    Authorization, Config, Discovery, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
+    Authorization, Config, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
 };
 use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
 use crate::fleet::{ModelKey, ModelName, Namespace};
@@ -96,6 +98,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         analysis,
         capacity,
         enforce,
+        pools,
         scrape,
         prometheus,
         variants,
@@ -114,13 +117,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         checks.problems.error("external_metrics.listen", rule, listen);
     }
     let shutdown = resolve_shutdown(&shutdown.clone().unwrap_or_default(), checks);
-    let state_file = checks.file_to_write("state_file", state_file.as_ref());
-    let elects = kubernetes.as_ref().is_some_and(|it| it.leader_election.is_some());
-    if state_file.is_some() && elects {
-        let rule = "has no effect, because with kubernetes.leader_election.enabled the replicas \
-                    share their decisions in a ConfigMap";
-        checks.problems.warning("state_file", rule);
-    }
+    let state_file = resolve_state_file(state_file.as_ref(), kubernetes.as_ref(), checks);
     let global = scrape::resolve(scrape.as_ref(), checks);
     let discovery = kubernetes.as_ref().is_some_and(|it| it.discovery.is_some());
     let prometheus = prometheus.as_ref().map(|section| prometheus::resolve(section, checks));
@@ -137,6 +134,9 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let sizing = (*analysis, capacity.as_ref());
     let policies = Policies { discovery, observe, saturation, sizing, enforce, wva, relayed };
     let policy = policies.resolve(&global, &variants, checks)?;
+    let known = (!discovery).then_some(variants.as_slice());
+    let pools = pools::resolve(pools.as_ref(), known, policy.window, checks);
+    let policy = Policy { pools, ..policy };
     let Scraped { scrape, concurrency } = global;
     Some(Config {
         tick_interval,
@@ -153,6 +153,21 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         scrape,
         prometheus,
     })
+}
+
+fn resolve_state_file(
+    written: Option<&PathBuf>,
+    kubernetes: Option<&Kubernetes>,
+    checks: &mut Checks<'_>,
+) -> Option<PathBuf> {
+    let state_file = checks.file_to_write("state_file", written);
+    let elects = kubernetes.is_some_and(|it| it.leader_election.is_some());
+    if state_file.is_some() && elects {
+        let rule = "has no effect, because with kubernetes.leader_election.enabled the replicas \
+                    share their decisions in a ConfigMap";
+        checks.problems.warning("state_file", rule);
+    }
+    state_file
 }
 
 /// Names that other programs know.
@@ -179,7 +194,7 @@ fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Opt
         let rule = "must be the name of a context";
         let context =
             checks.text("kubernetes.context", context.as_deref(), names::is_label_text, rule);
-        let discovery = resolve_discovery(discovery.unwrap_or_default(), checks);
+        let discovery = discovery::resolve(discovery.unwrap_or_default(), checks);
         let context = context.map(ToOwned::to_owned);
         let (events, leader_election) = (events.unwrap_or(true), election);
         return Some(Kubernetes { kubeconfig, context, events, discovery, leader_election });
@@ -201,34 +216,6 @@ fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Opt
         }
     }
     None
-}
-
-fn resolve_discovery(section: file::Discovery, checks: &mut Checks<'_>) -> Option<Discovery> {
-    let file::Discovery { enabled, namespaces, selector, wva } = section;
-    let path = |key| join("kubernetes.discovery", key);
-    let mut resolved: Vec<Namespace> = Vec::new();
-    for (at, namespace) in namespaces.as_deref().unwrap_or_default().iter().enumerate() {
-        let path = format!("{}[{at}]", path("namespaces"));
-        let text = checks.text(&path, namespace.as_deref(), names::is_dns_label, names::DNS_LABEL);
-        let Some(namespace) = text.and_then(Namespace::new) else { continue };
-        if resolved.contains(&namespace) {
-            checks.problems.warning(path, "is in the list already");
-        } else {
-            resolved.push(namespace);
-        }
-    }
-    let rule = "must be a label selector, such as \"team=chat,tier in (gold, silver)\"";
-    let selector = checks.text(&path("selector"), selector.as_deref(), names::is_selector, rule);
-    let selector = selector.map(ToOwned::to_owned);
-    let enabled = enabled.unwrap_or(false);
-    let wva = wva.unwrap_or(true);
-    let written =
-        [("namespaces", !resolved.is_empty()), ("selector", selector.is_some()), ("wva", !wva)];
-    for (key, _) in written.iter().filter(|(_, written)| *written && !enabled) {
-        let rule = "has no effect, because kubernetes.discovery.enabled is not true";
-        checks.problems.warning(path(key), rule);
-    }
-    enabled.then_some(Discovery { namespaces: resolved, selector, wva })
 }
 
 fn resolve_external_metrics(
@@ -353,6 +340,7 @@ impl Policies<'_> {
             transition_patience: seconds(transition_patience),
             behavior: Behavior { scale_up, scale_down },
             sizing,
+            pools: BTreeMap::new(),
         })
     }
 }

@@ -30,6 +30,7 @@
 //! There is no prefix cache, no speculation, no time between steps, and prefill does not get slower
 //! with the length of the prompt.
 
+pub mod adapters;
 mod decodes;
 pub mod settings;
 pub mod stats;
@@ -37,6 +38,7 @@ pub mod stats;
 use std::collections::VecDeque;
 
 use crate::simulate::Micros;
+use crate::simulate::replica::adapters::Adapters;
 use crate::simulate::replica::decodes::{Decodes, Phase};
 use crate::simulate::replica::settings::{Admission, Settings, SettingsError};
 use crate::simulate::replica::stats::{Counters, Gauges, Stats};
@@ -131,6 +133,8 @@ pub struct Replica {
     kv_blocks_used: u32,
     step: Option<Step>,
     counters: Counters,
+    /// Boxed, because few engines have any.
+    adapters: Option<Box<Adapters>>,
 }
 
 /// A request between its arrival and its end.
@@ -183,6 +187,7 @@ impl Replica {
             kv_blocks_used: 0,
             step: None,
             counters: Counters::default(),
+            adapters: None,
         })
     }
 
@@ -240,6 +245,7 @@ impl Replica {
         Stats {
             running: count(self.running.len()),
             waiting: count(self.waiting.len()),
+            deferred: self.deferred(),
             kv_blocks_used: self.kv_blocks_used,
             kv_blocks: self.settings.kv_blocks,
             block_size: self.settings.block_size,
@@ -313,7 +319,9 @@ impl Replica {
 
         let prefill_tokens = self.settings.max_num_batched_tokens - decodes - budget;
         let kv_tokens = self.decodes.stored + u64::from(decodes);
+        let loading = self.adapters.as_mut().map(|adapters| adapters.take_loading());
         let end = start + self.settings.step.of(prefill_tokens, decodes, kv_tokens);
+        let end = end + loading.unwrap_or_default();
         self.step = Some(Step { start, end, prefill_tokens, decodes, prefilled });
     }
 
@@ -367,7 +375,8 @@ impl Replica {
 
     fn admit(&mut self, budget: &mut u32, prefilled: &mut Vec<usize>, now: Micros) {
         while *budget > 0 && count(self.running.len()) < self.settings.max_num_seqs {
-            let Some(&index) = self.waiting.front() else { return };
+            let Some(place) = self.next_to_admit() else { return };
+            let index = self.waiting[place];
             let target = self.lives[index].prefill_target();
             let chunk = target.min(*budget);
             let room = match self.settings.admission {
@@ -377,8 +386,11 @@ impl Replica {
             if room > self.free() {
                 return;
             }
-            self.waiting.pop_front();
+            self.waiting.remove(place);
             self.running.push(index);
+            if let Some(adapters) = &mut self.adapters {
+                adapters.enter(self.lives[index].request.id);
+            }
             self.kv_blocks_used += self.settings.blocks(chunk);
             *budget -= chunk;
             let life = &mut self.lives[index];
@@ -413,6 +425,9 @@ impl Replica {
         life.phase = Phase::Prefill { computed: 0 };
         life.preemptions += 1;
         self.counters.preemptions += 1;
+        if let Some(adapters) = &mut self.adapters {
+            adapters.leave(life.request.id);
+        }
         events.push(Event::Preempted { id: life.request.id, at: now });
         self.waiting.push_front(index);
         Some(index)
@@ -441,6 +456,9 @@ impl Replica {
         }
         for index in prefilled {
             self.end_prefill(index, end, events);
+        }
+        if let Some(adapters) = &mut self.adapters {
+            adapters.record(end);
         }
     }
 
@@ -475,6 +493,10 @@ impl Replica {
         self.holes.push(index);
         let Life { request, arrived, scheduled, first_ever, first_token, preemptions, .. } =
             self.lives[index];
+        if let Some(adapters) = &mut self.adapters {
+            adapters.leave(request.id);
+            adapters.forget(request.id);
+        }
         let since = |instant: Option<Micros>| instant.unwrap_or(now).since(arrived);
         let finished = Finished {
             request,

@@ -28,6 +28,7 @@ mod grammars;
 mod leader;
 mod pages;
 mod pipeline;
+mod pools;
 mod prometheus;
 mod recordings;
 mod scrape;
