@@ -92,13 +92,13 @@ impl Decision {
         self.steps.last().map_or(Replicas::ZERO, |step| step.after)
     }
 
-    /// What the analysis asks for, and the adapters of a pool, before bounds, windows and step limits.
+    /// What the analysis alone asks for, before bounds, windows and step limits.
     #[must_use]
     pub fn unconstrained(&self) -> Replicas {
         self.steps
             .iter()
             .rev()
-            .find(|step| matches!(step.stage, Stage::Analyze | Stage::Pool | Stage::Hold))
+            .find(|step| matches!(step.stage, Stage::Analyze | Stage::Hold))
             .map_or_else(|| self.desired(), |step| step.after)
     }
 

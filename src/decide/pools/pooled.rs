@@ -149,10 +149,12 @@ impl fmt::Display for Unsure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unlisted { replica, replicas, why } => {
-                write!(
-                    f,
-                    "the adapters of {replicas} replicas are not known, of {replica} because "
-                )?;
+                if *replicas > Replicas::ONE {
+                    write!(f, "the adapters of {replicas} replicas are not known, among them ")?;
+                } else {
+                    f.write_str("the adapters are not known of ")?;
+                }
+                write!(f, "{replica}, because ")?;
                 match why {
                     Some(why) => write!(f, "{why}"),
                     None => f.write_str("it has no fresh page"),
@@ -192,7 +194,7 @@ mod tests {
         assert_eq!(
             pooled.to_string(),
             "none for copies, 0 for 0 copies at 2 slots a replica, 1 for the load; not lowered: the \
-             adapters of 1 replicas are not known, of p-0 because it has no fresh page"
+             adapters are not known of p-0, because it has no fresh page"
         );
     }
 }

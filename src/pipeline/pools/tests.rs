@@ -204,7 +204,7 @@ fn a_replica_that_does_not_say_what_it_serves_keeps_the_number() {
     world.pages = vec![Some((&["a"], &[])), None];
     let (desired, text, report) = world.after(60);
     assert_eq!(desired, 2, "{text}");
-    assert!(text.contains("of p-1 because its page lists no adapters"), "{text}");
+    assert!(text.contains("of p-1, because its page lists no adapters"), "{text}");
     assert!(!report.replicas[1].known);
 }
 

@@ -1,7 +1,7 @@
 // The adapters of a pool: how many copies each wants, and where they should be.
 
 const POOL_ADAPTERS = ['Adapter', 'Copies', 'On', 'Waits on', 'Why'];
-const POOL_PLACES = ['Replica', 'Serves now', 'Keep', 'Load', 'Unload', 'Goes'];
+const POOL_PLACES = ['Replica', 'Serves now', 'Keep', 'Load', 'Unload', 'Order to go'];
 
 function poolTable(names) {
   const heads = names.map(name => {
