@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::analyze::saturation::{Thresholds, TransitionRule};
 use crate::decide::enforce::{Behavior, Rules, Select};
@@ -239,4 +241,37 @@ fn pods_of_a_deployment_are_told_which_should_go_and_those_with_ordinals_are_not
     assert_eq!(order, [("p-7d9f-x2x4k", 0), ("p-7d9f-b8m2q", 2)]);
     let mut world = World::new(policy(), &["p-0", "p-1"]);
     assert_eq!(world.after(2).2.departures, []);
+}
+
+proptest! {
+    // Each case is a pipeline of many ticks.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn less_is_asked_for_only_after_every_replica_has_said_for_a_while_what_it_serves(
+        ticks in prop::collection::vec(prop::collection::vec(0_usize..12, 3), 20..80),
+    ) {
+        let says: [Option<(&'static [&'static str], &'static [&'static str])>; 5] = [
+            None,
+            Some((&["a", "b"], &["c"])),
+            Some((&["c"], &[])),
+            Some((&["a"], &[])),
+            Some((&[], &[])),
+        ];
+        let mut world = World::new(policy(), &["p-0", "p-1", "p-2"]);
+        let (mut before, mut silent) = (None, 0);
+        for (tick, pages) in ticks.iter().enumerate() {
+            world.pages = pages.iter().map(|page| says[(*page).min(4)]).collect();
+            if world.pages.contains(&None) {
+                silent = tick;
+            }
+            let (desired, text, report) = world.after(1);
+            prop_assert!((1..=8).contains(&desired));
+            prop_assert!(report.need.replicas().count() <= desired, "{text}");
+            if before.is_some_and(|before| desired < before) {
+                // A minute of ticks every five seconds.
+                prop_assert!(tick - silent >= 12, "tick {tick} after {silent}: {text}");
+            }
+            before = Some(desired);
+        }
+    }
 }
