@@ -53,6 +53,7 @@ fn policy() -> Policy {
         stale_after_relayed: Seconds::new(60.0).expect("a length of time"),
         thresholds: thresholds(),
         overrides: BTreeMap::new(),
+        pools: BTreeMap::new(),
         transition: TransitionRule::PendingOnly,
         transition_patience: Seconds::new(300.0).expect("a length of time"),
         behavior: Behavior::default(),

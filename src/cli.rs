@@ -13,7 +13,8 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 pub use crate::cli::args::{
-    Args, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, LogFormat, RunArgs, SimulateArgs,
+    Args, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, DemoScenario, LogFormat, RunArgs,
+    SimulateArgs,
 };
 
 use crate::config::{self, Files, LoadError, Loaded};

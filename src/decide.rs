@@ -20,6 +20,7 @@ use jiff::Timestamp;
 
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
 use crate::decide::enforce::Restraint;
+use crate::decide::pools::pooled::Pooled;
 use crate::decide::sized::{Shortfall, Sized};
 use crate::decide::zero::Move;
 use crate::fleet::{Bounds, ModelKey, VariantKey, VariantName};
@@ -173,6 +174,8 @@ impl fmt::Display for Step {
 pub enum Stage {
     /// The analysis of the model's load.
     Analyze,
+    /// What the adapters of a pool need beside its load.
+    Pool,
     /// Keeping the last number, because there is nothing to decide on.
     Hold,
     /// Refusing to go down on incomplete data.
@@ -197,8 +200,9 @@ pub enum Stage {
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Analyze,
+        Self::Pool,
         Self::Hold,
         Self::Guard,
         Self::Stabilize,
@@ -216,6 +220,7 @@ impl Stage {
     pub const fn label(self) -> &'static str {
         match self {
             Self::Analyze => "analyze",
+            Self::Pool => "pool",
             Self::Hold => "hold",
             Self::Guard => "guard",
             Self::Bounds => "bounds",
@@ -237,6 +242,8 @@ pub enum Reason {
     Load(Outcome),
     /// What analyzers say that the load takes, at the least cost.
     Sized(Sized),
+    /// What the adapters of a pool need.
+    Pool(Box<Pooled>),
     /// There is no fresh data, so the last number stays.
     NoData(NoData),
     /// The number is not lowered, because some replicas have not been heard.
@@ -344,7 +351,7 @@ impl From<Outcome> for Reason {
 
 impl Reason {
     /// The label values of all reasons.
-    pub const LABELS: [&'static str; 34] = [
+    pub const LABELS: [&'static str; 43] = [
         "spare_low",
         "spare_low_elsewhere",
         "spare_low_no_room",
@@ -359,6 +366,15 @@ impl Reason {
         "capacity_serving",
         "capacity_refused",
         "capacity_unknown",
+        "pool_unsure",
+        "pool_idle",
+        "pool_copies",
+        "pool_slots",
+        "pool_load",
+        "pool_waiting",
+        "pool_emptied",
+        "pool_packed",
+        "pool_kept",
         "no_data",
         "incomplete_data",
         "not_listed",
@@ -383,10 +399,11 @@ impl Reason {
 
     /// The reason as a label value.
     #[must_use]
-    pub const fn label(&self) -> &'static str {
+    pub fn label(&self) -> &'static str {
         match self {
             Self::Load(outcome) => outcome.label(),
             Self::Sized(sized) => sized.label(),
+            Self::Pool(pooled) => pooled.label(),
             Self::NoData(_) => "no_data",
             Self::Incomplete { .. } => "incomplete_data",
             Self::Unlisted { .. } => "not_listed",
@@ -409,6 +426,7 @@ impl fmt::Display for Reason {
         match self {
             Self::Load(outcome) => write!(f, "{outcome}"),
             Self::Sized(sized) => write!(f, "{sized}"),
+            Self::Pool(pooled) => write!(f, "{pooled}"),
             Self::NoData(no_data) => write!(f, "holding: {no_data}"),
             Self::Incomplete { missing } => {
                 write!(f, "not lowered: {missing} ready replicas have no fresh data")

@@ -10,6 +10,7 @@
 //! files and serves the external metrics API with the [`pki::Pki`], and then calls [`drive`].
 
 pub mod actuator;
+mod choice;
 pub mod fleet;
 pub mod pki;
 pub mod scenario;

@@ -5,6 +5,7 @@
 //! in [`window`] turn the scrapes into an [`Observation`] of each variant. A field that nobody
 //! reported is `None`: an engine that does not say how full its cache is, is not an empty engine.
 
+pub mod adapters;
 pub mod engine;
 pub mod histogram;
 pub mod record;

@@ -7,6 +7,7 @@
 
 mod follow;
 mod group;
+pub mod pools;
 mod restrain;
 pub mod saved;
 mod silence;
@@ -24,6 +25,7 @@ use crate::analyze::saturation::{
 };
 use crate::decide::check::{self, Violation};
 use crate::decide::enforce::{self, Behavior, History, Published};
+use crate::decide::pools::pooled::PoolReport;
 use crate::decide::{
     Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
 };
@@ -32,6 +34,7 @@ use crate::observe::record::{Detail, Horizon, Recorder};
 use crate::observe::{Inputs, Observation, Way};
 pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
+use crate::pipeline::pools::{Pool, Pools};
 use crate::pipeline::saved::Recall;
 use crate::pipeline::sizing::{Learned, Sizing};
 use crate::pipeline::startup::Startups;
@@ -70,6 +73,8 @@ pub struct Policy {
     pub sizing: Option<Sizing>,
     /// Which models may have no replicas, and when.
     pub zero: Zero,
+    /// The variants whose replicas serve several adapters each.
+    pub pools: BTreeMap<VariantKey, Pool>,
 }
 
 /// What one tick found and decided.
@@ -87,6 +92,8 @@ pub struct Decisions {
     pub models: BTreeMap<(ModelKey, Role), ModelReport>,
     /// What the analysis found of each variant with fresh data.
     pub variants: BTreeMap<VariantKey, VariantReport>,
+    /// What was found of each pool with fresh data.
+    pub pools: BTreeMap<VariantKey, PoolReport>,
     /// The invariant that the set broke, in which case the decisions are those in force before.
     pub violation: Option<Violation>,
 }
@@ -102,6 +109,7 @@ pub struct Pipeline {
     learned: Learned,
     zeros: Zeros,
     startups: Startups,
+    pools: Pools,
 }
 
 /// A variant that is not what it should be.
@@ -128,6 +136,8 @@ struct Asked {
     before: Replicas,
     after: Replicas,
     reason: Reason,
+    /// What a pool makes of it.
+    pool: Option<Step>,
 }
 
 /// What a stage needs to know of the tick that it belongs to.
@@ -151,6 +161,7 @@ impl Pipeline {
             learned: Learned::default(),
             zeros: Zeros::default(),
             startups: Startups::default(),
+            pools: Pools::default(),
         }
     }
 
@@ -171,6 +182,7 @@ impl Pipeline {
         let fleet: &Fleet = &inputs.fleet;
         self.notice_gap(now);
         let observations = self.observe(now, inputs);
+        self.watch_pools(inputs);
         self.forget(fleet);
         let mut found = Decisions::default();
         let groups = groups(fleet, &observations);
@@ -191,6 +203,7 @@ impl Pipeline {
                 let target = || targets.iter().find(|target| target.variant == *key);
                 let asked = sized.get(key).map(Asked::from);
                 let asked = asked.or_else(|| target().map(Asked::from));
+                let asked = asked.map(|asked| self.pool(now, member, asked, &mut found));
                 match self.decide(&moment, member, &group.model, asked) {
                     Ok(decision) => found.decisions.push(self.restrain(now, inputs, decision)),
                     Err(why) => {
@@ -201,7 +214,12 @@ impl Pipeline {
         }
         found.decisions.sort_by(|a, b| a.variant.cmp(&b.variant));
         self.move_to_zero_and_back(now, inputs, &groups, &mut found.decisions);
-        found.decisions = found.decisions.into_iter().map(enforce::bound).collect();
+        let bounded: Vec<Decision> =
+            std::mem::take(&mut found.decisions).into_iter().map(enforce::bound).collect();
+        for decision in &bounded {
+            self.place(decision, &mut found);
+        }
+        found.decisions = bounded;
         self.check(fleet, &mut found);
         let startups = self.startups_of(now, &groups);
         found.observations = observations;
@@ -223,6 +241,7 @@ impl Pipeline {
         }
         self.recorder.unsettle();
         self.zeros.begin_anew();
+        self.pools.unsettle();
         for in_force in self.in_force.values_mut() {
             in_force.history.begin_anew(now, in_force.desired);
         }
@@ -423,9 +442,11 @@ impl Pipeline {
             basis,
         };
         match (usable, in_force) {
-            (Ok(Asked { before, after, reason }), in_force) => {
+            (Ok(Asked { before, after, reason, pool }), in_force) => {
                 let floor = in_force.map_or(before, |in_force| in_force.desired);
                 let mut steps = vec![Step { stage: Stage::Analyze, before, after, reason }];
+                steps.extend(pool);
+                let after = steps.last().map_or(after, |step| step.after);
                 if let Some(reason) = moment.guard
                     && after < floor
                 {
@@ -512,6 +533,7 @@ impl Pipeline {
         known.desired = after;
         known.inputs_at = inputs_at;
         known.basis = decision.basis;
+        self.note_packing(now, decision, after < before);
     }
 }
 
@@ -520,14 +542,14 @@ impl Pipeline {
 impl From<&Target> for Asked {
     fn from(target: &Target) -> Self {
         let reason = Reason::from(target.outcome.clone());
-        Self { before: target.before, after: target.asked, reason }
+        Self { before: target.before, after: target.asked, reason, pool: None }
     }
 }
 
 impl From<&sizing::Asked> for Asked {
     fn from(asked: &sizing::Asked) -> Self {
         let reason = Reason::Sized(asked.why.clone());
-        Self { before: asked.before, after: asked.after, reason }
+        Self { before: asked.before, after: asked.after, reason, pool: None }
     }
 }
 
@@ -588,6 +610,7 @@ mod tests {
             behavior: Behavior::default(),
             sizing: None,
             zero: Zero::default(),
+            pools: BTreeMap::new(),
         });
         let (now, fleet) = (
             Timestamp::UNIX_EPOCH,

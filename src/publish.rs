@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::decide::pools::pooled::PoolReport;
 use crate::decide::{Decision, ModelReport, Undecided, VariantReport};
 use crate::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::Observation;
@@ -29,6 +30,8 @@ pub struct Published {
     pub variants: BTreeMap<VariantKey, PublishedVariant>,
     /// What the analysis found of each model and role with fresh data.
     pub models: BTreeMap<(ModelKey, Role), ModelReport>,
+    /// What was found of each pool with fresh data.
+    pub pools: BTreeMap<VariantKey, PoolReport>,
     /// Which of several replicas decided; `None` where there is only one.
     pub decided_by: Option<String>,
 }

@@ -125,6 +125,9 @@ pub struct DemoArgs {
     /// Draws the load from this seed: the same seed gives the same load.
     #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Plays this.
+    #[arg(verbatim_doc_comment, long, value_name = "SCENARIO", default_value = "standard")]
+    pub scenario: DemoScenario,
     /// Decides by this.
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", default_value = "saturation")]
     pub policy: DemoPolicy,
@@ -143,6 +146,15 @@ pub struct SimulateArgs {
     /// Draws all random numbers from this seed instead of the scenario's.
     #[arg(verbatim_doc_comment, long, value_name = "N")]
     pub seed: Option<u64>,
+}
+
+/// What the demo plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DemoScenario {
+    /// Two models in three variants.
+    Standard,
+    /// A pool of replicas that serve six adapters of one model, two at a time.
+    Lora,
 }
 
 /// What the demo decides by.

@@ -256,7 +256,11 @@ impl Shared {
     /// # Errors
     ///
     /// It cannot be read, or says nothing; says why.
-    async fn read(&self, signal: &Signal, session: Option<&Session<HttpClient>>) -> Result<Said, String> {
+    async fn read(
+        &self,
+        signal: &Signal,
+        session: Option<&Session<HttpClient>>,
+    ) -> Result<Said, String> {
         match (&signal.source, session) {
             (Source::EndpointPicker(page), Some(session)) => {
                 let (at, samples) = self.page(page, session, &epp::wants).await?;

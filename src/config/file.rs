@@ -23,8 +23,10 @@ macro_rules! sections {
     )*};
 }
 
+mod pools;
 mod zero;
 
+pub(crate) use crate::config::file::pools::{Adapter, Copies, Packing, Pool};
 pub(crate) use crate::config::file::zero::{ScaleToZero, WakeSignal, ZeroRule};
 
 /// A list whose unreadable elements are holes.
@@ -60,6 +62,8 @@ sections! {
         enforce: Enforce,
         /// Which models may have no replicas, and when.
         scale_to_zero: ScaleToZero,
+        /// Variants whose replicas each serve several adapters, by `NAMESPACE/VARIANT`.
+        pools: BTreeMap<String, Option<Pool>>,
         /// How replicas are scraped.
         scrape: Scrape,
         /// A Prometheus, or what speaks its API, that has scraped the replicas already.

@@ -3,6 +3,8 @@
 //! What is printed is what is used, not what was written: it is made of the resolved values alone,
 //! so a default that is printed here is the default that holds.
 
+mod pools;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -140,6 +142,7 @@ fn file(config: &Config) -> File {
         capacity: policy.sizing.as_ref().map(capacity_section),
         enforce: Some(enforce_section(&policy.behavior)),
         scale_to_zero: Some(zero_section(&policy.zero, wake)),
+        pools: (!policy.pools.is_empty()).then(|| pools::section(&policy.pools)),
         scrape: Some(scrape_section(scrape, *scrape_concurrency)),
         prometheus: prometheus.as_ref().map(prometheus_section),
         variants: Some(variants.iter().map(|variant| Some(variant_section(variant))).collect()),

@@ -5,8 +5,10 @@
 
 mod capacity;
 mod certificate;
+mod discovery;
 mod enforce;
 mod leader_election;
+mod pools;
 mod prometheus;
 mod saturation;
 mod scrape;
@@ -14,6 +16,7 @@ mod variants;
 mod wake;
 pub(crate) mod zero;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,9 +31,8 @@ use crate::config::resolve::scrape::Scraped;
 use crate::config::written::WrittenDuration;
 use crate::config::wva::{self, Wva};
 use crate::config::{
-    Authorization, Config, Discovery, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
+    Authorization, Config, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
 };
-use crate::fleet::Namespace;
 use crate::pipeline::Policy;
 use crate::pipeline::zero::Zero;
 use crate::units::Seconds;
@@ -86,6 +88,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         capacity,
         enforce,
         scale_to_zero,
+        pools,
         scrape,
         prometheus,
         variants,
@@ -104,13 +107,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         checks.problems.error("external_metrics.listen", rule, listen);
     }
     let shutdown = resolve_shutdown(&shutdown.clone().unwrap_or_default(), checks);
-    let state_file = checks.file_to_write("state_file", state_file.as_ref());
-    let elects = kubernetes.as_ref().is_some_and(|it| it.leader_election.is_some());
-    if state_file.is_some() && elects {
-        let rule = "has no effect, because with kubernetes.leader_election.enabled the replicas \
-                    share their decisions in a ConfigMap";
-        checks.problems.warning("state_file", rule);
-    }
+    let state_file = resolve_state_file(state_file.as_ref(), kubernetes.as_ref(), checks);
     let global = scrape::resolve(scrape.as_ref(), checks);
     let discovery = kubernetes.as_ref().is_some_and(|it| it.discovery.is_some());
     let prometheus = prometheus.as_ref().map(|section| prometheus::resolve(section, checks));
@@ -132,6 +129,9 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         wake::resolve(signals, &wake::Around { prometheus: prometheus.is_some(), known }, checks);
     let policies = Policies { discovery, observe, saturation, sizing, enforce, zero, wva, relayed };
     let policy = policies.resolve(&global, &variants, checks)?;
+    let known = (!discovery).then_some(variants.as_slice());
+    let pools = pools::resolve(pools.as_ref(), known, policy.window, checks);
+    let policy = Policy { pools, ..policy };
     let Scraped { scrape, concurrency } = global;
     Some(Config {
         tick_interval,
@@ -149,6 +149,21 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         prometheus,
         wake,
     })
+}
+
+fn resolve_state_file(
+    written: Option<&PathBuf>,
+    kubernetes: Option<&Kubernetes>,
+    checks: &mut Checks<'_>,
+) -> Option<PathBuf> {
+    let state_file = checks.file_to_write("state_file", written);
+    let elects = kubernetes.is_some_and(|it| it.leader_election.is_some());
+    if state_file.is_some() && elects {
+        let rule = "has no effect, because with kubernetes.leader_election.enabled the replicas \
+                    share their decisions in a ConfigMap";
+        checks.problems.warning("state_file", rule);
+    }
+    state_file
 }
 
 /// Names that other programs know.
@@ -175,7 +190,7 @@ fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Opt
         let rule = "must be the name of a context";
         let context =
             checks.text("kubernetes.context", context.as_deref(), names::is_label_text, rule);
-        let discovery = resolve_discovery(discovery.unwrap_or_default(), checks);
+        let discovery = discovery::resolve(discovery.unwrap_or_default(), checks);
         let context = context.map(ToOwned::to_owned);
         let (events, leader_election) = (events.unwrap_or(true), election);
         return Some(Kubernetes { kubeconfig, context, events, discovery, leader_election });
@@ -197,34 +212,6 @@ fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Opt
         }
     }
     None
-}
-
-fn resolve_discovery(section: file::Discovery, checks: &mut Checks<'_>) -> Option<Discovery> {
-    let file::Discovery { enabled, namespaces, selector, wva } = section;
-    let path = |key| join("kubernetes.discovery", key);
-    let mut resolved: Vec<Namespace> = Vec::new();
-    for (at, namespace) in namespaces.as_deref().unwrap_or_default().iter().enumerate() {
-        let path = format!("{}[{at}]", path("namespaces"));
-        let text = checks.text(&path, namespace.as_deref(), names::is_dns_label, names::DNS_LABEL);
-        let Some(namespace) = text.and_then(Namespace::new) else { continue };
-        if resolved.contains(&namespace) {
-            checks.problems.warning(path, "is in the list already");
-        } else {
-            resolved.push(namespace);
-        }
-    }
-    let rule = "must be a label selector, such as \"team=chat,tier in (gold, silver)\"";
-    let selector = checks.text(&path("selector"), selector.as_deref(), names::is_selector, rule);
-    let selector = selector.map(ToOwned::to_owned);
-    let enabled = enabled.unwrap_or(false);
-    let wva = wva.unwrap_or(true);
-    let written =
-        [("namespaces", !resolved.is_empty()), ("selector", selector.is_some()), ("wva", !wva)];
-    for (key, _) in written.iter().filter(|(_, written)| *written && !enabled) {
-        let rule = "has no effect, because kubernetes.discovery.enabled is not true";
-        checks.problems.warning(path(key), rule);
-    }
-    enabled.then_some(Discovery { namespaces: resolved, selector, wva })
 }
 
 fn resolve_external_metrics(
@@ -349,6 +336,7 @@ impl Policies<'_> {
             behavior,
             sizing,
             zero: self.zero,
+            pools: BTreeMap::new(),
         })
     }
 }

@@ -303,10 +303,10 @@ impl Ticks {
         now: Timestamp,
         before: &Published,
         inputs: &Inputs,
-        decisions: Decisions,
+        found: Decisions,
     ) -> Published {
-        let Decisions { decisions, mut undecided, mut observations, models, mut variants, .. } =
-            decisions;
+        let Decisions { decisions, mut undecided, mut observations, mut variants, .. } = found;
+        let (models, pools) = (found.models, found.pools);
         let mut decisions: BTreeMap<VariantKey, Decision> =
             decisions.into_iter().map(|decision| (decision.variant.clone(), decision)).collect();
         let published = inputs.fleet.variants().map(|spec| {
@@ -325,7 +325,7 @@ impl Ticks {
             (key.clone(), variant)
         });
         let variants = published.collect();
-        Published { generation: before.generation + 1, variants, models, decided_by: None }
+        Published { generation: before.generation + 1, variants, models, pools, decided_by: None }
     }
 
     /// Gives a decision its age on the monotonic clock. A decision that is kept ages with it,

@@ -33,6 +33,7 @@ pub mod memory;
 pub mod packing;
 pub mod placement;
 pub mod plan;
+pub mod pooled;
 pub mod written;
 
 use std::fmt;

@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::demo::choice::Choice;
 use crate::demo::scenario::{Scenario, Variant};
 use crate::demo::score::Score;
 use crate::simulate::Micros;
 use crate::simulate::page::{self, Identity};
+use crate::simulate::replica::adapters::{AdapterId, Holds};
 use crate::simulate::replica::settings::SettingsError;
 use crate::simulate::replica::stats::Gauges;
 use crate::simulate::replica::{Event, Replica, Request};
@@ -44,9 +46,18 @@ pub struct Fleet {
 struct Load {
     arrivals: Peekable<Arrivals>,
     /// Requests that arrived while no replica was ready.
-    held: VecDeque<Request>,
+    held: VecDeque<Asked>,
+    /// Which adapter the next one asks for.
+    choice: Choice,
     /// The indices of the model's variants.
     variants: std::ops::Range<usize>,
+}
+
+/// A request, and the adapter that it asks for, if any.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    request: Request,
+    adapter: Option<AdapterId>,
 }
 
 #[derive(Clone, Debug)]
@@ -92,6 +103,8 @@ pub struct VariantView {
     pub kv: f64,
     /// Requests that were ever sent to this variant.
     pub routed: u64,
+    /// Adapters that its replicas have loaded, those that are gone left out.
+    pub loads: u64,
 }
 
 impl VariantView {
@@ -205,7 +218,12 @@ impl Fleet {
             started: self.at(member.created),
             ready: self.at(since),
         };
-        Some(page::render(&identity, &member.replica.snapshot()))
+        let mut text = page::render(&identity, &member.replica.snapshot());
+        if let (Some(said), Some(adapters)) = (member.replica.adapters(), &model.adapters) {
+            let names: Vec<String> = adapters.all.iter().map(|it| it.name.to_owned()).collect();
+            text += &said.page(self.at(self.now), &names);
+        }
+        Some(text)
     }
 
     /// What is seen of each variant, in the scenario's order.
@@ -276,9 +294,9 @@ impl Fleet {
             }
         }
         for model in 0..self.loads.len() {
-            while let Some(request) = self.loads[model].held.pop_front() {
-                if !self.route(model, request) {
-                    self.loads[model].held.push_front(request);
+            while let Some(asked) = self.loads[model].held.pop_front() {
+                if !self.route(model, asked) {
+                    self.loads[model].held.push_front(asked);
                     break;
                 }
             }
@@ -289,13 +307,21 @@ impl Fleet {
         let request = Request { id: ((model as u64) << ID_BITS) | request.id, ..request };
         self.score.models[model].arrived += 1;
         self.unserved.insert(request.id, self.now);
-        if !self.route(model, request) {
-            self.loads[model].held.push_back(request);
+        let scenario = Arc::clone(&self.scenario);
+        let turn = scenario.models[model].shape.turn(self.now);
+        let adapters = scenario.models[model].adapters.as_ref();
+        let adapter = self.loads[model].choice.draw(adapters, turn);
+        let asked = Asked { request, adapter };
+        if !self.route(model, asked) {
+            self.loads[model].held.push_back(asked);
         }
     }
 
-    /// Sends a request to the ready replica with the fewest requests for the seats that it has.
-    fn route(&mut self, model: usize, request: Request) -> bool {
+    /// Sends a request to the ready replica with the fewest requests for the seats that it has; one
+    /// for an adapter to a replica that has it loaded, or else a slot for it, unless that is much
+    /// busier than others.
+    fn route(&mut self, model: usize, asked: Asked) -> bool {
+        let Asked { request, adapter } = asked;
         let scenario = Arc::clone(&self.scenario);
         let variants = self.loads[model].variants.clone();
         let seats = scenario.variants().map(|(_, variant)| variant.engine.max_num_seqs);
@@ -312,7 +338,8 @@ impl Fleet {
                     .iter_mut()
                     .filter(|member| matches!(member.state, State::Ready(_)))
                     .map(move |member| {
-                        (member.replica.outstanding() as f64 / f64::from(seats), member)
+                        let load = member.replica.outstanding() as f64 / f64::from(seats);
+                        (load + detour(&member.replica, adapter), member)
                     })
                     .min_by(|(a, _), (b, _)| a.total_cmp(b))
                     .map(|(load, member)| (load, member, routed))
@@ -321,13 +348,20 @@ impl Fleet {
         let Some((_, member, routed)) = best else { return false };
         *routed += 1;
         // The scenario's lengths are far below any engine's cache.
-        let _ = member.replica.submit(self.now, request);
+        let _ = match adapter {
+            Some(adapter) => member.replica.submit_for(self.now, request, adapter),
+            None => member.replica.submit(self.now, request),
+        };
         true
     }
 
     fn create(&mut self, index: usize, state: State) -> Result<(), SettingsError> {
-        let Some((_, variant)) = self.scenario.variants().nth(index) else { return Ok(()) };
+        let Some((model, variant)) = self.scenario.variants().nth(index) else { return Ok(()) };
         let replica = Replica::new(variant.engine)?;
+        let replica = match &model.adapters {
+            Some(adapters) => replica.with_adapters(adapters.engine),
+            None => replica,
+        };
         let members = &mut self.variants[index];
         let name = format!("{}-{}", variant.key.variant, members.created);
         members.created += 1;
@@ -391,6 +425,7 @@ impl Crew {
                     view.running += running;
                     view.waiting += waiting;
                     view.kv += kv_usage;
+                    view.loads += member.replica.adapters().map_or(0, |adapters| adapters.loads);
                 }
             }
         }
@@ -406,9 +441,19 @@ fn loads(scenario: &Scenario) -> Vec<Load> {
         let variants = first..first + model.variants.len();
         first = variants.end;
         let arrivals = model.arrivals(scenario.seed, index).peekable();
-        loads.push(Load { arrivals, held: VecDeque::new(), variants });
+        let choice = Choice::new(scenario.seed, index);
+        loads.push(Load { arrivals, held: VecDeque::new(), choice, variants });
     }
     loads
+}
+
+/// What it counts against a replica that it has to load an adapter, as a share of its seats.
+fn detour(replica: &Replica, adapter: Option<AdapterId>) -> f64 {
+    match adapter.and_then(|adapter| replica.holds(adapter)) {
+        Some(Holds::Loaded) | None => 0.0,
+        Some(Holds::Free) => 0.1,
+        Some(Holds::Others) => 0.5,
+    }
 }
 
 fn model_of(id: u64) -> usize {

@@ -1,4 +1,6 @@
-//! What the demo plays: two models in three variants, and a wave of load for each model.
+//! What the demo plays: two models in three variants, and a wave of load for each model; or one
+//! model whose replicas are a pool for six adapters, three of which are asked for only in a part of
+//! the wave.
 //!
 //! Engines are described by their step times (fitted to kernel measurements of vLLM on each GPU, with
 //! a millisecond of host time for each step) and by the size of their caches; prices are what an hour
@@ -9,6 +11,7 @@
 
 use crate::fleet::{Accelerator, Bounds, ModelName, Namespace, VariantKey, VariantName};
 use crate::simulate::Micros;
+use crate::simulate::replica::adapters::AdapterSettings;
 use crate::simulate::replica::settings::{Admission, Settings, StepTime};
 use crate::simulate::workload::{Arrivals, Burst, Lengths, Shape};
 use crate::units::{CostPerHour, Replicas, RequestRate, Tokens};
@@ -44,6 +47,30 @@ pub struct Model {
     pub prompts: Lengths,
     /// How long their answers are.
     pub outputs: Lengths,
+    /// The adapters that requests ask for; `None` where they ask for the model itself.
+    pub adapters: Option<Adapters>,
+}
+
+/// The adapters of a model.
+#[derive(Clone, Debug)]
+pub struct Adapters {
+    /// How each of its replicas serves them.
+    pub engine: AdapterSettings,
+    /// Each of them, at most as many as an engine can be asked for.
+    pub all: Vec<Adapter>,
+}
+
+/// One adapter.
+#[derive(Clone, Copy, Debug)]
+pub struct Adapter {
+    /// Its name.
+    pub name: &'static str,
+    /// Its part of the requests, beside the parts of the others.
+    pub weight: f64,
+    /// The part of the wave in which it is asked for, in turns from the trough.
+    pub from: f64,
+    /// The end of that part.
+    pub until: f64,
 }
 
 /// A variant and what its replicas are like.
@@ -114,6 +141,18 @@ const QWEN: [Row; 1] = [Row {
     kv_tokens: 90_000,
 }];
 
+const LORA: [Row; 1] = [Row { name: "qwen-lora-a100", max: 6, ..QWEN[0] }];
+
+/// A few are asked for by everyone, and others by one department in its hours.
+const ADAPTERS: [Adapter; 6] = [
+    Adapter { name: "support", weight: 40.0, from: 0.0, until: 1.0 },
+    Adapter { name: "sql", weight: 25.0, from: 0.0, until: 1.0 },
+    Adapter { name: "mail", weight: 12.0, from: 0.0, until: 1.0 },
+    Adapter { name: "legal", weight: 9.0, from: 0.25, until: 0.75 },
+    Adapter { name: "claims", weight: 8.0, from: 0.30, until: 0.60 },
+    Adapter { name: "reports", weight: 6.0, from: 0.40, until: 0.70 },
+];
+
 // === impl Scenario ===
 
 impl Scenario {
@@ -128,6 +167,7 @@ impl Scenario {
                     shape: shape([12.0, 54.0, 12.0], wave)?,
                     prompts: lengths(700.0, 0.7, 6_000)?,
                     outputs: lengths(220.0, 0.5, 1_000)?,
+                    adapters: None,
                 },
                 Model {
                     name: ModelName::new("Qwen/Qwen2.5-7B-Instruct")?,
@@ -135,8 +175,32 @@ impl Scenario {
                     shape: shape([2.0, 9.0, 3.0], wave)?,
                     prompts: lengths(900.0, 0.7, 6_000)?,
                     outputs: lengths(260.0, 0.5, 1_000)?,
+                    adapters: None,
                 },
             ],
+            startup: Micros::from_secs(5),
+            wave,
+            slo: Slo { ttft: Micros::from_secs(2), itl: Micros::new(60_000) },
+            seed,
+        })
+    }
+
+    /// The scenario of `plimsoll demo --scenario lora`, with a wave of this length.
+    #[must_use]
+    pub fn lora(wave: Micros, seed: u64) -> Option<Self> {
+        Some(Self {
+            models: vec![Model {
+                name: ModelName::new("Qwen/Qwen2.5-7B-Instruct")?,
+                variants: LORA.iter().map(Row::variant).collect::<Option<_>>()?,
+                shape: shape([2.0, 9.0, 3.0], wave)?,
+                prompts: lengths(900.0, 0.7, 6_000)?,
+                outputs: lengths(260.0, 0.5, 1_000)?,
+                adapters: Some(Adapters {
+                    // Half a second is what reading a hundred megabytes and copying them takes.
+                    engine: AdapterSettings { slots: 2, load: Micros::new(500_000) },
+                    all: ADAPTERS.to_vec(),
+                }),
+            }],
             startup: Micros::from_secs(5),
             wave,
             slo: Slo { ttft: Micros::from_secs(2), itl: Micros::new(60_000) },

@@ -10,7 +10,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line as TextLine, Span, Text};
 use serde_json::json;
 
-use crate::demo::view::{Change, Line, ModelView, Phase, View};
+use crate::demo::view::{Change, Line, ModelView, Phase, PoolView, View};
 use crate::simulate::Micros;
 
 /// The eighths of a character cell, from below.
@@ -345,6 +345,11 @@ fn text_line(view: &View) -> String {
             fleet.waiting,
             fleet.kv * 100.0
         );
+        if let Some(PoolView { adapters, copies, plan_loads }) = line.pool {
+            let loads = fleet.loads;
+            let _ = write!(text, " adapters {adapters} copies {copies} to load {plan_loads}");
+            let _ = write!(text, " loaded {loads}");
+        }
         if let Some(trouble) = &line.trouble {
             let _ = write!(text, " ({trouble})");
         }
@@ -368,6 +373,12 @@ fn json_line(view: &View) -> serde_json::Value {
                 "running": line.fleet.running,
                 "waiting": line.fleet.waiting,
                 "kv_usage": line.fleet.kv,
+                "pool": line.pool.map(|PoolView { adapters, copies, plan_loads }| json!({
+                    "adapters": adapters,
+                    "copies": copies,
+                    "plan_loads": plan_loads,
+                    "loaded": line.fleet.loads,
+                })),
             })
         });
         json!({
@@ -409,11 +420,13 @@ mod tests {
                 waiting: 2,
                 kv: 0.64,
                 routed: 100,
+                loads: 0,
             },
             rate: 10.8,
             desired: Some(3),
             held: false,
             why: "analyze: 2 -> 3, KV spare low (0.050 < 0.100)".to_owned(),
+            pool: None,
             trouble: None,
             desired_past: vec![0.0, 1.0, 2.0, 3.0],
             ready_past: vec![1.0, 1.0, 1.0, 2.0],

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::decide::Basis;
+use crate::decide::pools::pooled::PoolReport;
 use crate::demo::actuator::{Answer, Followed};
 use crate::demo::fleet::{Fleet, VariantView};
 use crate::demo::scenario::{Model, Scenario, Variant};
@@ -15,6 +16,7 @@ use crate::demo::score::Score;
 use crate::publish::Published;
 use crate::simulate::Micros;
 use crate::simulate::workload::Shape;
+use crate::units::Replicas;
 
 /// How often the charts take a sample.
 const SAMPLE: Micros = Micros::from_secs(1);
@@ -120,12 +122,25 @@ pub struct Line {
     pub held: bool,
     /// Why.
     pub why: String,
+    /// What its adapters need; `None` unless it is a pool.
+    pub pool: Option<PoolView>,
     /// What the HPA read last, if it was not a value.
     pub trouble: Option<String>,
     /// What the daemon wanted over time; zero while it had decided nothing.
     pub desired_past: Vec<f64>,
     /// How many were ready over time.
     pub ready_past: Vec<f64>,
+}
+
+/// What is shown of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolView {
+    /// Adapters that want a copy.
+    pub adapters: u32,
+    /// Copies that they want together.
+    pub copies: u32,
+    /// Copies that have to be loaded to carry out the suggested placement.
+    pub plan_loads: u32,
 }
 
 /// Remembers what the charts need.
@@ -311,9 +326,22 @@ impl Observer {
             desired: decision.map(|decision| decision.desired().count()),
             held: decision.is_some_and(|decision| decision.basis == Basis::Held),
             why,
+            pool: published.pools.get(&variant.key).map(PoolView::of),
             trouble: followed.and_then(|followed| trouble(&followed.answer)),
             desired_past: past.desired.clone(),
             ready_past: past.ready.clone(),
+        }
+    }
+}
+
+impl PoolView {
+    fn of(report: &PoolReport) -> Self {
+        let wanted = || report.adapters.iter().map(|it| it.copies.wanted);
+        let wanting = wanted().filter(|wanted| *wanted > Replicas::ZERO).count();
+        Self {
+            adapters: u32::try_from(wanting).unwrap_or(u32::MAX),
+            copies: wanted().sum::<Replicas>().count(),
+            plan_loads: report.plan.loads().count(),
         }
     }
 }
@@ -352,7 +380,7 @@ mod tests {
     use crate::fleet::VariantSpec;
     use crate::observe::Observation;
     use crate::publish::{Decided, PublishedVariant};
-    use crate::units::{Replicas, Seconds};
+    use crate::units::Seconds;
     use jiff::Timestamp;
 
     fn scenario() -> Arc<Scenario> {

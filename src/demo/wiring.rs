@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cli::{DemoArgs, DemoOutput, DemoPolicy};
+use crate::cli::{DemoArgs, DemoOutput, DemoPolicy, DemoScenario};
 use crate::clock::Clock;
 use crate::config::{self, Config, Files};
 use crate::daemon::{self, Daemon};
@@ -42,7 +42,12 @@ const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
 ///
 /// Ports, files or the terminal cannot be had.
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
-    let DemoArgs { duration, output, seed, policy, listen } = args;
+    let DemoArgs { duration, output, seed, scenario, policy, listen } = args;
+    let scenario = match scenario {
+        DemoScenario::Standard => Scenario::standard(WAVE, seed),
+        DemoScenario::Lora => Scenario::lora(WAVE, seed),
+    };
+    let scenario = scenario.context("the demo's scenario is not valid")?;
     // Warnings would tear the table; what matters of them is on it.
     let _log = telemetry::init_logs("error", LogFormat::Text)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -57,7 +62,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
         DemoOutput::Json => Output::Json,
     };
     let options = Options { length, sync_period: SYNC_PERIOD, output };
-    let summary = runtime.block_on(perform(options, seed, policy, listen))?;
+    let summary = runtime.block_on(perform(options, scenario, policy, listen))?;
     let mut out = std::io::stdout().lock();
     if json {
         writeln!(out, "{}", summary.json())?;
@@ -69,13 +74,12 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
 
 async fn perform(
     options: Options,
-    seed: u64,
+    scenario: Scenario,
     policy: DemoPolicy,
     listen: Option<SocketAddr>,
 ) -> anyhow::Result<crate::demo::summary::Summary> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
-    let scenario = Scenario::standard(WAVE, seed).context("the demo's scenario is not valid")?;
     let pki = Pki::generate().context("cannot make certificates")?;
     let listen_at = listen.unwrap_or(ANY_PORT);
     let config = configuration(folder.path(), &scenario, &pki, (listen_at, policy))?;
@@ -139,8 +143,9 @@ fn configuration(
          shutdown: {{delay: 0s, drain: 1s}}\n\
          observe: {{window: 10s, stale_after: 5s}}\n\
          enforce:\n  scale_down: {{stabilization_window: 20s}}\n\
-         {analysis}variants:\n",
+         {analysis}{pools}variants:\n",
         analysis = analysis(policy, scenario),
+        pools = pools(scenario),
         cert = quoted(&cert),
         key = quoted(&key),
     );
@@ -190,6 +195,16 @@ fn analysis(policy: DemoPolicy, scenario: &Scenario) -> String {
         DemoPolicy::Saturation | DemoPolicy::Tokens | DemoPolicy::Throughput => String::new(),
     };
     format!("analysis: capacity\ncapacity: {{analyzers: [{analyzers}]{slo}}}\n")
+}
+
+/// The section of pools. Its times are short as the others are.
+fn pools(scenario: &Scenario) -> String {
+    let mut text = String::new();
+    for (_, variant) in scenario.variants().filter(|(model, _)| model.adapters.is_some()) {
+        let keys = "{idle_after: 15s, packing: {window: 15s, interval: 30s}}";
+        let _infallible = writeln!(text, "  {}: {keys}", variant.key);
+    }
+    if text.is_empty() { text } else { format!("pools:\n{text}") }
 }
 
 /// A path as a YAML string.

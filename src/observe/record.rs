@@ -18,8 +18,7 @@ use jiff::Timestamp;
 use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::record::replica::{Record, View};
 use crate::observe::{
-    Freshness, Inputs, Listing, Observation, ReplicaObservation, Scale, ScaleState, Scrape,
-    Startup,
+    Freshness, Inputs, Listing, Observation, ReplicaObservation, Scale, ScaleState, Scrape, Startup,
 };
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 

@@ -16,6 +16,8 @@
 //!
 //! The doc comments of the fields are their documentation in `docs/api.md`, word for word.
 
+mod pool;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -28,6 +30,7 @@ use crate::observe::{Freshness, ReplicaObservation, ScrapeFailure};
 use crate::publish::PublishedVariant;
 use crate::publish::api::Asked;
 use crate::publish::api::query::Filter;
+use crate::publish::explain::pool::Pool;
 use crate::publish::history::Verdict;
 use crate::publish::load::Load;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds};
@@ -151,13 +154,16 @@ struct Variant<'a> {
     scale_problem: Option<String>,
     /// Every listed replica, in the order of their names.
     replicas: Vec<Replica<'a>>,
+    /// What its adapters need, and where they should be; null for a variant that is no pool, and
+    /// without fresh data.
+    pool: Option<Pool<'a>>,
 }
 
 /// One link of the chain that made a number.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Step")]
 struct StepLine {
-    /// The stage: `analyze`, `hold`, `guard`, `stabilize`, `dwell`, `flap_budget`, `panic`,
+    /// The stage: `analyze`, `pool`, `hold`, `guard`, `stabilize`, `dwell`, `flap_budget`, `panic`,
     /// `step_limit`, `zero`, `bounds` or `check`.
     stage: &'static str,
     /// The number before it, in replicas.
@@ -200,7 +206,11 @@ impl<'a> Decisions<'a> {
     pub(crate) fn new(asked: &'a Asked<'_>, filter: &Filter, details: &'a Details) -> Self {
         let variants = asked.published.variants.values();
         let variants = variants.filter(|it| filter.wants(&it.spec.key, &it.spec.model));
-        let variants: Vec<_> = variants.map(|it| variant(it, details, asked.elapsed)).collect();
+        let variants = variants.map(|it| {
+            let pool = asked.published.pools.get(&it.spec.key).map(Pool::new);
+            Variant { pool, ..variant(it, details, asked.elapsed) }
+        });
+        let variants: Vec<_> = variants.collect();
         // A filter by a variant's name leaves the model that the variant belongs to.
         let shown = |key: &ModelKey| {
             let (namespace, name) = (key.namespace.as_str(), key.model.as_str());
@@ -278,6 +288,7 @@ fn variant<'a>(
         data_age_seconds: observation.oldest_measured().map(Seconds::seconds),
         scale_problem: observation.scale_unknown.as_ref().map(ToString::to_string),
         replicas: observation.replicas.iter().map(|it| replica(it, details)).collect(),
+        pool: None,
     }
 }
 

@@ -12,6 +12,7 @@ use prometheus::{GaugeVec, Opts};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
+use crate::decide::pools::pooled::{PoolAdapter, PoolReport};
 use crate::decide::{Basis, Decision, Stage};
 use crate::observe::{Freshness, Observation, Quantiles, ReplicaObservation, Startup};
 use crate::publish::load::{Load, sum};
@@ -106,6 +107,22 @@ families! {
         "1 while the number is not lowered because it has turned too often within an hour, else 0.";
     PANICKING = "plimsoll_panicking", VARIANT,
         "1 while nothing is lowered because demand has jumped, else 0.";
+    POOL_COPIES = "plimsoll_pool_copies", VARIANT,
+        "Copies that all adapters of a pool want together.";
+    POOL_ADAPTERS = "plimsoll_pool_adapters", VARIANT,
+        "Adapters of a pool that want a copy.";
+    POOL_WAITING = "plimsoll_pool_adapters_waiting", VARIANT,
+        "Adapters of a pool that have waited for a slot on a replica for a whole window.";
+    POOL_PER_REPLICA = "plimsoll_pool_adapters_per_replica", VARIANT,
+        "Adapters with a running request on a replica, a mean over those that say.";
+    POOL_SLOTS_USED = "plimsoll_pool_slots_used", VARIANT,
+        "Slots with a running adapter, on all replicas of a pool that say.";
+    POOL_SLOTS_FREE = "plimsoll_pool_slots_free", VARIANT,
+        "Slots without a running adapter, on all replicas of a pool that say.";
+    POOL_UNMET = "plimsoll_pool_unmet_replicas", VARIANT,
+        "Replicas that a pool needs beyond its maximum.";
+    POOL_LOADS = "plimsoll_pool_plan_loads", VARIANT,
+        "Copies that have to be loaded to carry out the suggested placement.";
     INFO = "plimsoll_variant_info", &["namespace", "model", "variant", "accelerator", "role"],
         "Always 1; carries what is known of the variant as labels.";
 }
@@ -195,6 +212,9 @@ impl Collector for Gauges {
         let mut sheet = Sheet::default();
         for variant in published.variants.values() {
             sheet.variant(variant, now);
+            if let Some(report) = published.pools.get(&variant.spec.key) {
+                sheet.pool(report, labels(variant));
+            }
             if self.wva == Wva::Published {
                 sheet.wva(variant);
             }
@@ -240,7 +260,7 @@ impl Sheet {
 
     fn variant(&mut self, published: &PublishedVariant, now: std::time::Duration) {
         let PublishedVariant { spec, observation, report, decided, undecided: _ } = published;
-        let labels = [spec.key.namespace.as_str(), spec.model.as_str(), spec.key.variant.as_str()];
+        let labels = labels(published);
         let [namespace, model, variant] = labels;
         let accelerator = spec.accelerator.as_ref().map_or("", |name| name.as_str());
         self.set(&INFO, &[namespace, model, variant, accelerator, spec.role.label()], Some(1.0));
@@ -304,6 +324,31 @@ impl Sheet {
         self.set(&ITL, &labels, weighted(|replica| replica.itl_mean));
     }
 
+    fn pool(&mut self, report: &PoolReport, labels: [&str; 3]) {
+        let PoolReport { adapters, replicas, unmet, plan, slots, .. } = report;
+        let copies: Replicas = adapters.iter().map(|it| it.copies.wanted).sum();
+        self.set(&POOL_COPIES, &labels, Some(count(copies)));
+        let of = |which: fn(&PoolAdapter) -> bool| {
+            Some(adapters.iter().filter(|it| which(it)).count() as f64)
+        };
+        self.set(&POOL_ADAPTERS, &labels, of(|it| it.copies.wanted > Replicas::ZERO));
+        self.set(&POOL_WAITING, &labels, of(|it| it.starved > Replicas::ZERO));
+        let (mut said, mut used, mut free) = (0.0, 0.0, 0.0);
+        for replica in replicas.iter().filter(|replica| replica.known) {
+            let running = replica.running.len() as f64;
+            let slots = replica.slots.or(*slots).map_or(running, |it| f64::from(it.number()));
+            (said, used, free) =
+                (said + 1.0, used + running.min(slots), free + (slots - running).max(0.0));
+        }
+        let running: usize = replicas.iter().map(|it| it.running.len()).sum();
+        let mean = (said > 0.0).then(|| running as f64 / said);
+        self.set(&POOL_PER_REPLICA, &labels, mean);
+        self.set(&POOL_SLOTS_USED, &labels, Some(used).filter(|_| said > 0.0));
+        self.set(&POOL_SLOTS_FREE, &labels, Some(free).filter(|_| said > 0.0 && slots.is_some()));
+        self.set(&POOL_UNMET, &labels, Some(count(*unmet)));
+        self.set(&POOL_LOADS, &labels, slots.map(|_| count(plan.loads())));
+    }
+
     fn wva(&mut self, published: &PublishedVariant) {
         let PublishedVariant { spec, observation, decided, .. } = published;
         let accelerator = spec.accelerator.as_ref().map_or("unresolved", |name| name.as_str());
@@ -320,6 +365,11 @@ impl Sheet {
 }
 
 // === helpers ===
+
+fn labels(published: &PublishedVariant) -> [&str; 3] {
+    let spec = &published.spec;
+    [spec.key.namespace.as_str(), spec.model.as_str(), spec.key.variant.as_str()]
+}
 
 fn count(replicas: Replicas) -> f64 {
     f64::from(replicas.count())

@@ -332,7 +332,8 @@ mod tests {
         let unseen = load(&path).unwrap();
         for later in [1, 2] {
             let now = unseen[0].written + jiff::SignedDuration::from_mins(later);
-            save(&path, now, &Published::default(), &Memories::new(), &load(&path).unwrap()).unwrap();
+            save(&path, now, &Published::default(), &Memories::new(), &load(&path).unwrap())
+                .unwrap();
             assert_eq!(load(&path).unwrap(), unseen);
         }
     }

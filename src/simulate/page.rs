@@ -130,7 +130,10 @@ impl Page {
         self.gauge(
             "vllm:num_requests_waiting_by_reason",
             "Requests in the queue, by what they wait for.",
-            &[("reason=\"capacity\"", waiting), ("reason=\"deferred\"", 0.0)],
+            &[
+                ("reason=\"capacity\"", waiting - f64::from(stats.deferred)),
+                ("reason=\"deferred\"", f64::from(stats.deferred)),
+            ],
         );
         self.gauge(
             "vllm:engine_sleep_state",

@@ -31,6 +31,7 @@
 //! of the prompt. What the prefix cache finds is a given share of each prompt
 //! ([`Replica::with_prefix_hits`]); the blocks that are found are still held by each request alone.
 
+pub mod adapters;
 mod coast;
 mod decodes;
 mod leave;
@@ -40,6 +41,7 @@ pub mod stats;
 use std::collections::VecDeque;
 
 use crate::simulate::Micros;
+use crate::simulate::replica::adapters::Adapters;
 use crate::simulate::replica::decodes::{Decodes, Phase};
 use crate::simulate::replica::settings::{Admission, Settings, SettingsError};
 use crate::simulate::replica::stats::{Counters, Gauges, Stats};
@@ -137,6 +139,8 @@ pub struct Replica {
     kv_blocks_used: u32,
     step: Option<Step>,
     counters: Counters,
+    /// Boxed, because few engines have any.
+    adapters: Option<Box<Adapters>>,
 }
 
 /// A request between its arrival and its end.
@@ -190,6 +194,7 @@ impl Replica {
             kv_blocks_used: 0,
             step: None,
             counters: Counters::default(),
+            adapters: None,
         })
     }
 
@@ -258,6 +263,7 @@ impl Replica {
         Stats {
             running: count(self.running.len()),
             waiting: count(self.waiting.len()),
+            deferred: self.deferred(),
             kv_blocks_used: self.kv_blocks_used,
             kv_blocks: self.settings.kv_blocks,
             block_size: self.settings.block_size,
@@ -344,7 +350,9 @@ impl Replica {
 
         let prefill_tokens = self.settings.max_num_batched_tokens - decodes - budget;
         let kv_tokens = self.decodes.stored + u64::from(decodes);
+        let loading = self.adapters.as_mut().map(|adapters| adapters.take_loading());
         let end = start + self.settings.step.of(prefill_tokens, decodes, kv_tokens);
+        let end = end + loading.unwrap_or_default();
         self.step = Some(Step { start, end, prefill_tokens, decodes, prefilled });
     }
 
@@ -398,7 +406,8 @@ impl Replica {
 
     fn admit(&mut self, budget: &mut u32, prefilled: &mut Vec<usize>, now: Micros) {
         while *budget > 0 && count(self.running.len()) < self.settings.max_num_seqs {
-            let Some(&index) = self.waiting.front() else { return };
+            let Some(place) = self.next_to_admit() else { return };
+            let index = self.waiting[place];
             let target = self.lives[index].prefill_target();
             let prompt = self.lives[index].request.prompt;
             let cached = self.cached(prompt);
@@ -410,8 +419,11 @@ impl Replica {
             if room > self.free() {
                 return;
             }
-            self.waiting.pop_front();
+            self.waiting.remove(place);
             self.running.push(index);
+            if let Some(adapters) = &mut self.adapters {
+                adapters.enter(self.lives[index].request.id);
+            }
             self.kv_blocks_used += self.settings.blocks(computed);
             *budget -= computed - cached;
             if self.prefix_hits > 0.0 {
@@ -450,6 +462,9 @@ impl Replica {
         life.phase = Phase::Prefill { computed: 0 };
         life.preemptions += 1;
         self.counters.preemptions += 1;
+        if let Some(adapters) = &mut self.adapters {
+            adapters.leave(life.request.id);
+        }
         events.push(Event::Preempted { id: life.request.id, at: now });
         self.waiting.push_front(index);
         Some(index)
@@ -478,6 +493,9 @@ impl Replica {
         }
         for index in prefilled {
             self.end_prefill(index, end, events);
+        }
+        if let Some(adapters) = &mut self.adapters {
+            adapters.record(end);
         }
     }
 
@@ -512,6 +530,10 @@ impl Replica {
         self.holes.push(index);
         let Life { request, arrived, scheduled, first_ever, first_token, preemptions, .. } =
             self.lives[index];
+        if let Some(adapters) = &mut self.adapters {
+            adapters.leave(request.id);
+            adapters.forget(request.id);
+        }
         let since = |instant: Option<Micros>| instant.unwrap_or(now).since(arrived);
         let finished = Finished {
             request,

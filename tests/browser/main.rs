@@ -4,6 +4,8 @@
 mod webdriver;
 mod world;
 
+use plimsoll::demo::scenario::Scenario;
+use plimsoll::simulate::Micros;
 use serde_json::{Value, json};
 
 use crate::webdriver::{Browser, key};
@@ -74,6 +76,32 @@ async fn every_variant_is_shown_with_the_number_of_the_api_and_nothing_else_is_l
         }
     }
     assert!(asked >= 4, "the page and its questions are in the log");
+    world.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_shows_its_adapters_and_where_they_should_be() {
+    let scenario = Scenario::lora(Micros::from_secs(60), 2).unwrap();
+    let world = World::play(scenario, 0).await;
+    world.until_decided().await;
+    let browser = Browser::open().await;
+    browser.go(&format!("{}#demo/qwen-lora-a100", world.url())).await;
+    let pool = "document.querySelector('.details .pool')";
+    let cells = |table: usize, column: usize| {
+        format!(
+            "[...{pool}.querySelectorAll('table')[{table}].querySelectorAll('tbody tr')].map(
+                row => row.children[{column}].textContent)"
+        )
+    };
+    browser
+        .until(&format!("{pool} && !{pool}.hidden && {}.includes('support')", cells(0, 0)))
+        .await;
+    browser.until(&format!("{}.some(keep => keep.includes('support'))", cells(1, 2))).await;
+    let need = browser.js(&format!("return {pool}.querySelector('.answer').textContent;")).await;
+    assert!(need.as_str().unwrap().contains("at 2 slots a replica"), "{need}");
+    browser.screenshot("pool").await;
+    let problems = browser.log("browser").await;
+    assert!(problems.is_empty(), "{problems:?}");
     world.daemon.shutdown().await;
 }
 

@@ -34,9 +34,13 @@ impl World {
     /// The demo's fleet, a variant of a model with a hostile name, and `idle` variants of as many
     /// models as fit ten to one. Nobody answers for the latter.
     pub(crate) async fn start(idle: usize) -> Self {
+        Self::play(Scenario::standard(Micros::from_secs(60), 2).unwrap(), idle).await
+    }
+
+    /// The fleet of this scenario, beside the same.
+    pub(crate) async fn play(scenario: Scenario, idle: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
-        let scenario = Scenario::standard(Micros::from_secs(60), 2).unwrap();
         let text = configuration(&scenario, folder.path(), idle);
         let clock = Clock::start();
         let stage = Stage::open(scenario, folder.path(), clock, &tracker, &cancel).unwrap();
@@ -96,8 +100,12 @@ async fn follow(mut stage: Stage, published: watch::Receiver<Arc<Published>>) {
 fn configuration(scenario: &Scenario, folder: &Path, idle: usize) -> String {
     let mut text = "server: {listen: '127.0.0.1:0'}\nobserve: {window: 10s, stale_after: 5s}\n\
                     shutdown: {delay: 0s, drain: 1s}\n\
-                    enforce:\n  scale_down: {stabilization_window: 20s}\nvariants:\n"
+                    enforce:\n  scale_down: {stabilization_window: 20s}\n"
         .to_owned();
+    for (_, variant) in scenario.variants().filter(|(model, _)| model.adapters.is_some()) {
+        writeln!(text, "pools: {{{}: {{idle_after: 15s}}}}", variant.key).unwrap();
+    }
+    text += "variants:\n";
     for (model, variant) in scenario.variants() {
         let name = variant.key.variant.as_str();
         writeln!(

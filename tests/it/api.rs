@@ -10,11 +10,14 @@ use serde_json::{Map, Value, json};
 
 use crate::daemon::{Engine, Running, stats, text};
 
+/// A pool whose engine does not say which adapters it serves.
+const POOL: &str = "pools: {default/a: {max_loras: 2, adapters: {x: {copies: 1}}}}\n";
+
 /// A daemon with a variant that has grown to two, and one whose replica never answers.
 async fn running() -> (Engine, Running) {
     let engine = Engine::start().await;
     let nobody = "127.0.0.1:1".parse().unwrap();
-    let daemon = Running::start(&text(&[("a", engine.address), ("b", nobody)], "")).await;
+    let daemon = Running::start(&text(&[("a", engine.address), ("b", nobody)], POOL)).await;
     daemon.until_desired("a", Some(1.0)).await;
     engine.show(Stats { waiting: 20, ..stats(950) });
     daemon.until_desired("a", Some(2.0)).await;

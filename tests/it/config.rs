@@ -929,6 +929,10 @@ saturation:
   transition: model_wide
   kv_cache_threshold: 0.7
   overrides: {\"m#n\": {queue_length_threshold: 7}}
+pools:
+  n/a: {max_loras: 4, copies: {max: 3}, adapters: {x: {copies: 2}, \"1\": {min: 1, max: 9}, z: }}
+  n/b: {idle_after: 20m, packing: {enabled: false, window: 90s}}
+  default/c: {packing: {interval: 1h, max_moved: 3}}
 enforce:
   scale_up: {select_policy: disabled, policies: []}
   scale_down: {select_policy: min}
@@ -1144,5 +1148,32 @@ proptest! {
         if let Ok(loaded) = read(&changed) {
             prop_assert_eq!(valid(&loaded.config.print()).config, loaded.config);
         }
+    }
+}
+
+#[test]
+fn a_pool_says_what_is_wrong_with_it() {
+    for (pools, message) in [
+        ("{a: {}}", "pools.a must be NAMESPACE/VARIANT, such as default/llama-lora"),
+        ("{default/other: {}}", "is no variant of this configuration"),
+        ("{default/a: {max_loras: 0}}", "max_loras must be from 1 to 4096"),
+        ("{default/a: {copies: {min: 3, max: 2}}}", ".min, which is 3"),
+        ("{default/a: {adapters: {x: {max: 0}}}}", "adapters.x.max must be from 1"),
+        (
+            "{default/a: {idle_after: 30s}}",
+            "must not be shorter than observe.window, which is 60 s",
+        ),
+        ("{default/a: {packing: {max_moved: 0}}}", "packing.max_moved must be from 1 to 10000"),
+        ("{default/a: {slots: 2}}", "slots"),
+    ] {
+        let said = refused(&format!("pools: {pools}\n{VARIANT}"));
+        assert!(said.contains(message), "{pools}: {said}");
+    }
+    for (pool, message) in [
+        ("packing: {enabled: false, interval: 1h}", "interval has no effect, because"),
+        ("adapters: {x: {copies: 2, min: 1}}", "x.min has no effect, because copies says"),
+    ] {
+        let warnings = valid(&format!("pools: {{default/a: {{{pool}}}}}\n{VARIANT}")).warnings;
+        assert!(warnings.iter().any(|it| it.to_string().contains(message)), "{warnings:?}");
     }
 }

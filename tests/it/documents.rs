@@ -18,6 +18,7 @@ use plimsoll::publish::gauges::{FAMILIES, Family, WVA_FAMILIES};
 use plimsoll::server::auth::TrustAnchor;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::page::{CONTENT_TYPE, Identity, render};
+use plimsoll::simulate::replica::adapters::{AdapterId, AdapterSettings};
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::{Replica, Request};
 use plimsoll::telemetry::Telemetry;
@@ -226,8 +227,13 @@ fn every_configuration_in_a_document_is_valid() {
             found.insert(file.clone());
         }
     }
-    let known =
-        ["README.md", "docs/capacity.md", "docs/configuration.md", "docs/high-availability.md"];
+    let known = [
+        "README.md",
+        "docs/capacity.md",
+        "docs/configuration.md",
+        "docs/high-availability.md",
+        "docs/pools.md",
+    ];
     assert_eq!(found, labels(&known));
 }
 
@@ -333,6 +339,7 @@ impl Stage {
              tick_interval: 100ms\nscrape: {{interval: 100ms, timeout: 100ms}}\n\
              prometheus: {{url: 'http://127.0.0.1:1'}}\n\
              scale_to_zero: {{wake: [{{name: w, url: 'http://127.0.0.1:1/metrics'}}]}}\n\
+             pools: {{default/a: {{}}}}\n\
              variants:\n- name: a\n  model: {MODEL}\n  accelerator: L4\n  source: scrape\n  \
              replicas: {{min: 1, max: 3}}\n  targets: {{static: ['{address}']}}\n"
         );
@@ -384,12 +391,15 @@ async fn engine() -> (SocketAddr, DropGuard) {
         kv_blocks: 2_000,
         admission: Admission::WholePrompt,
     };
-    let replica = Arc::new(Mutex::new((0, Replica::new(settings).unwrap())));
+    let adapters = AdapterSettings { slots: 2, load: Micros::ZERO };
+    let replica = Replica::new(settings).unwrap().with_adapters(adapters);
+    let replica = Arc::new(Mutex::new((0, replica)));
     let page = move || {
         let mut engine = replica.lock().unwrap();
         let (second, replica) = &mut *engine;
         let request = Request { id: *second, prompt: 200, output: 20 };
-        replica.submit(Micros::from_secs(*second), request).unwrap();
+        let adapter = AdapterId::new(0).unwrap();
+        replica.submit_for(Micros::from_secs(*second), request, adapter).unwrap();
         *second += 1;
         replica.advance_to(Micros::from_secs(*second), &mut Vec::new());
         let identity = Identity {
@@ -397,7 +407,8 @@ async fn engine() -> (SocketAddr, DropGuard) {
             started: "2026-11-21T08:00:00Z".parse().unwrap(),
             ready: "2026-11-21T08:01:00Z".parse().unwrap(),
         };
-        render(&identity, &replica.snapshot())
+        let adapters = replica.adapters().unwrap().page(identity.ready, &["sql".to_owned()]);
+        render(&identity, &replica.snapshot()) + &adapters
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

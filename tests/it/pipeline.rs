@@ -70,6 +70,7 @@ pub(crate) fn policy() -> Policy {
             queue_spare: Requests::new(3.0).unwrap(),
         },
         overrides: BTreeMap::new(),
+        pools: BTreeMap::new(),
         transition: TransitionRule::PendingOnly,
         transition_patience: Seconds::new(300.0).unwrap(),
         behavior: Behavior {

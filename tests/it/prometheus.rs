@@ -304,7 +304,8 @@ pub(crate) fn engine(kv_blocks_used: u32, waiting: u32) -> String {
     let started = Timestamp::from_second(1_700_000_000).unwrap();
     let identity = Identity { model: "m".into(), started, ready: started };
     let (kv_blocks, block_size, counters) = (1000, 16, Counters::default());
-    let stats = Stats { running: 3, waiting, kv_blocks_used, kv_blocks, block_size, counters };
+    let stats =
+        Stats { running: 3, waiting, deferred: 0, kv_blocks_used, kv_blocks, block_size, counters };
     // Without most of its histograms, which say nothing here and keep a slow machine busy.
     let kept = |line: &&str| !line.contains("_bucket") || line.contains("time_to_first_token");
     page::render(&identity, &stats)

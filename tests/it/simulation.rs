@@ -53,6 +53,7 @@ fn policy() -> Policy {
         behavior: Behavior::default(),
         sizing: None,
         zero: Zero::default(),
+        pools: BTreeMap::new(),
     }
 }
 

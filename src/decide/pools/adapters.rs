@@ -111,7 +111,8 @@ pub enum Source {
 impl fmt::Display for Copies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { adapter, wanted, source } = self;
-        write!(f, "{adapter} wants {wanted} copies: ")?;
+        let noun = if *wanted == Replicas::ONE { "copy" } else { "copies" };
+        write!(f, "{adapter} wants {wanted} {noun}: ")?;
         match source {
             Source::Declared(declared) => write!(f, "{declared} are declared"),
             Source::Traffic(Traffic { arriving, per_replica, target }) => write!(

@@ -198,7 +198,8 @@ impl fmt::Display for Unpacked {
     }
 }
 
-/// What a pool may ask for, given what is needed at this tick.
+/// What a pool may ask for, given what is needed at this tick. A packing that is asked for counts as
+/// one only when it is [`Packed::carried_out`].
 pub fn lower(
     now: Timestamp,
     memory: &mut Packed,
@@ -219,7 +220,6 @@ pub fn lower(
     }
     match memory.may_pack(now, present, policy) {
         Ok(()) if asked.beyond(empty) > largest => {
-            memory.packed = Some(now);
             Lowering::Packed { asked, left: largest, moved: present.moved }
         }
         Ok(()) => Lowering::Emptied { left: largest, needed: largest, empty, unpacked: None },
@@ -236,6 +236,11 @@ pub fn lower(
 }
 
 impl Packed {
+    /// Notes that what was asked for is in force, so that the next packing takes its interval.
+    pub fn carried_out(&mut self, now: Timestamp) {
+        self.packed = Some(now);
+    }
+
     /// Adds what is needed at this tick. A clock that goes back makes the window begin anew, and so
     /// does a gap of a quarter of it: what was needed in between is not known.
     fn remember(&mut self, now: Timestamp, needed: Replicas, window: Seconds) {
@@ -276,10 +281,14 @@ impl Packed {
         present: Present,
         policy: &PackingPolicy,
     ) -> Result<(), Unpacked> {
-        let interval = policy.interval.ok_or(Unpacked::Off)?;
         if present.moving > Replicas::ZERO {
             return Err(Unpacked::Moving(present.moving));
         }
+        // What is to be spread over fewer replicas is load alone, as anywhere else.
+        if present.moved == Replicas::ZERO {
+            return Ok(());
+        }
+        let interval = policy.interval.ok_or(Unpacked::Off)?;
         if let Some(packed) = self.packed {
             let left = Seconds::new(interval.seconds() - span(packed, now).seconds());
             if let Some(remaining) = left.filter(|left| *left > Seconds::ZERO) {

@@ -55,7 +55,7 @@ pub struct ReplicaPlan {
     pub keep: BTreeSet<ModelName>,
     /// Adapters that it should load.
     pub load: BTreeSet<ModelName>,
-    /// Adapters that it has and need not keep.
+    /// Adapters that it has and should not keep.
     pub unload: BTreeSet<ModelName>,
 }
 
@@ -77,6 +77,33 @@ impl Plan {
     pub fn loads(&self) -> Replicas {
         let loads = self.replicas.values().map(|replica| replica.load.len()).sum();
         count(loads)
+    }
+
+    /// The same plan, in which replicas keep what they have as long as there are slots for it and
+    /// no adapter gets more copies than `most` of it: nothing is gained by unloading them, and load
+    /// is spread over more replicas.
+    pub fn keeping_spare(
+        mut self,
+        slots: Slots,
+        most: impl Fn(&ModelName) -> Option<Replicas>,
+    ) -> Self {
+        let mut copies: BTreeMap<ModelName, usize> = BTreeMap::new();
+        for adapter in self.replicas.values().flat_map(|it| it.keep.union(&it.load)) {
+            *copies.entry(adapter.clone()).or_default() += 1;
+        }
+        let slots = usize::try_from(slots.number()).unwrap_or(usize::MAX);
+        for ReplicaPlan { keep, load, unload } in self.replicas.values_mut() {
+            for adapter in unload.clone() {
+                let known = copies.entry(adapter.clone()).or_default();
+                let allowed = most(&adapter).is_none_or(|most| count(*known) < most);
+                if keep.len() + load.len() < slots && allowed {
+                    *known += 1;
+                    unload.remove(&adapter);
+                    keep.insert(adapter);
+                }
+            }
+        }
+        self
     }
 
     /// What is on each replica when the plan has been carried out.

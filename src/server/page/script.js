@@ -652,10 +652,11 @@ function makeDetails(row) {
   const scroller = el('div', 'scroller', table);
   const noReplicas = el('p', 'quiet', 'No replica is listed.');
   data.append(scroller, noReplicas);
+  const pool = makePool();
   const shut = el('button', 'shut', 'Close');
   shut.type = 'button';
   shut.addEventListener('click', () => { close(row.key); row.button.focus(); });
-  const panel = el('div', 'panel', charts, el('div', 'side', why, changes), data, shut);
+  const panel = el('div', 'panel', charts, el('div', 'side', why, changes), data, pool.root, shut);
   const cell = el('td', '', panel);
   cell.colSpan = COLUMNS.length;
   cell.setAttribute('role', 'cell');
@@ -667,11 +668,11 @@ function makeDetails(row) {
   });
   row.button.setAttribute('aria-expanded', 'true');
   row.button.setAttribute('aria-controls', root.id);
-  row.details = { root, replicas, load, queue, since, why, answer, steps, facts, changes, list, noChanges, tbody, table, noReplicas, drawn: false };
+  row.details = { root, replicas, load, queue, since, why, answer, steps, facts, changes, list, noChanges, tbody, table, noReplicas, pool, drawn: false };
 }
 
 const STAGES = {
-  analyze: 'The load asks for', hold: 'Kept from before', guard: 'Guard against incomplete data',
+  analyze: 'The load asks for', pool: 'The adapters ask for', hold: 'Kept from before', guard: 'Guard against incomplete data',
   stabilize: 'Stabilisation window', dwell: 'Minimum dwell', flap_budget: 'Flap budget', panic: 'Panic window',
   step_limit: 'Step limit', zero: 'To zero and back', bounds: 'Bounds', check: 'Final check',
 };
@@ -714,6 +715,7 @@ function updateDetails(row) {
     details.facts.replaceChildren(...facts.map(([name, value]) => el('div', '', el('dt', '', name), el('dd', '', value))));
   }
   updateReplicas(details, variant.replicas);
+  updatePool(details.pool, variant.pool);
 }
 
 function updateReplicas(details, replicas) {

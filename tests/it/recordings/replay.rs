@@ -178,6 +178,7 @@ fn policy(window: f64) -> Policy {
             queue_spare: Requests::new(3.0).unwrap(),
         },
         overrides: BTreeMap::new(),
+        pools: BTreeMap::new(),
         transition: TransitionRule::PendingOnly,
         transition_patience: Seconds::new(300.0).unwrap(),
         behavior: Behavior {

@@ -86,6 +86,7 @@ fn packing_again_takes_its_interval() {
                 assert_eq!((tick - before) * 30, 1800);
                 return;
             }
+            memory.carried_out(now);
             last = Some(tick);
         }
     }

@@ -20,6 +20,25 @@ fn wish(copies: &[(&str, u32)], replicas: u32, slots: u32) -> Wish {
     }
 }
 
+#[test]
+fn what_is_spare_stays_where_there_are_slots_up_to_the_most_that_are_allowed() {
+    let current = layout(&["a b", "a b", "b c"]);
+    let wish = wish(&[("a", 1), ("b", 1), ("d", 1)], 3, 2);
+    let spare = |most: Option<u32>| {
+        let plan = plan(&current, &wish);
+        plan.keeping_spare(wish.slots, |_| most.map(|most| Replicas::new(most).unwrap()))
+    };
+    let kept = spare(None);
+    assert_eq!(kept.loads(), Replicas::ONE);
+    assert!(kept.replicas.values().all(|it| it.keep.len() + it.load.len() == 2), "{kept:?}");
+    let on = |plan: &Plan, adapter: &str| {
+        plan.layout().values().filter(|on| on.contains(&name(adapter))).count()
+    };
+    assert_eq!(on(&spare(Some(1)), "a"), 1);
+    let again = plan(&kept.layout(), &wish).keeping_spare(wish.slots, |_| None);
+    assert_eq!(again.layout(), kept.layout(), "it is content with itself");
+}
+
 /// The table in docs/models.md.
 #[test]
 fn copies_stay_where_they_are_and_few_are_loaded() {

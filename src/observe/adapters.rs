@@ -1,0 +1,478 @@
+//! Adapters over time: which of them each replica of a pool has served, and where they waited.
+//!
+//! A page lists the adapters that have requests at one instant. An adapter with a request a minute is
+//! on few pages, so what counts is when it was last on one. An engine keeps the adapters in its slots
+//! that were used last, so these are taken for the ones that it has loaded.
+//!
+//! An engine without requests does not write its list anew, and one that has never had a request has
+//! none. So a replica that says that nothing runs and nothing waits serves no adapter, whatever its
+//! list says. A replica with requests whose list is missing, old or means nothing is *unknown*.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use jiff::Timestamp;
+
+use crate::fleet::{ModelName, ReplicaKey};
+use crate::observe::engine::lora::{Lora, Slots, WhyUnusable, lora};
+use crate::observe::{RankReading, Reading, ReplicaObservation, Scrape};
+use crate::units::{Replicas, Requests, Seconds};
+
+/// How old the list of an engine with requests may be. It writes it at every step, which takes
+/// seconds at most; the rest is for clocks that differ.
+const LIST_FRESH: Seconds = Seconds::literal(60);
+
+/// Adapters that are remembered of one pool, and of one replica. Nobody names more on purpose.
+const ADAPTERS_MAX: usize = 4096;
+
+/// The record of the adapters of one pool.
+#[derive(Clone, Debug, Default)]
+pub struct AdapterRecorder {
+    replicas: BTreeMap<ReplicaKey, Served>,
+    /// When each adapter was last seen on any replica, also on those that are gone.
+    seen: BTreeMap<ModelName, Timestamp>,
+    /// Since when every replica that was ever known has been.
+    since: Option<Timestamp>,
+}
+
+/// What one replica has served.
+#[derive(Clone, Debug, Default)]
+struct Served {
+    /// What its last page says; `None` before the first.
+    last: Option<Result<Listed, Unlisted>>,
+    /// When it last had requests, or nobody could tell; at first, when it was first read.
+    worked: Option<Timestamp>,
+    /// Since when requests have waited for something else than room, on every page.
+    deferred_since: Option<Timestamp>,
+    slots: Option<Slots>,
+    adapters: BTreeMap<ModelName, Sighting>,
+}
+
+/// When an adapter was last on a replica's page.
+#[derive(Clone, Copy, Debug)]
+struct Sighting {
+    /// With any request.
+    seen: Timestamp,
+    /// With a request that ran; until there is one, when it was first seen.
+    ran: Timestamp,
+}
+
+/// The adapters on one page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Listed {
+    running: BTreeSet<ModelName>,
+    waiting: BTreeSet<ModelName>,
+}
+
+/// Why nobody knows which adapters a replica with requests serves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unlisted {
+    /// Its page does not say.
+    Absent,
+    /// What it says is old.
+    Stale(Seconds),
+    /// What it says means nothing.
+    Unusable(WhyUnusable),
+}
+
+/// The adapters of a pool at one instant.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AdapterObservation {
+    /// Each listed replica, in the order of their keys.
+    pub replicas: Vec<ReplicaAdapters>,
+    /// Each adapter that has had a request lately.
+    pub adapters: BTreeMap<ModelName, AdapterSeen>,
+    /// For how long every replica that was ever known has been.
+    pub watched: Seconds,
+}
+
+/// The adapters of one replica.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaAdapters {
+    /// Which replica.
+    pub replica: ReplicaKey,
+    /// Whether its adapters are known, or why not; `Ok` says nothing of one that is not ready.
+    pub known: Result<(), Option<Unlisted>>,
+    /// How many it can serve in one step.
+    pub slots: Option<Slots>,
+    /// Those with a request that runs.
+    pub running: BTreeSet<ModelName>,
+    /// Those with a request that waits.
+    pub waiting: BTreeSet<ModelName>,
+    /// Those that it used last, as many as it has slots.
+    pub loaded: BTreeSet<ModelName>,
+    /// For how long it has had no request at all.
+    pub idle: Seconds,
+}
+
+/// Where an adapter has been seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AdapterSeen {
+    /// Replicas on which it has had a request in the window.
+    pub hosts: Replicas,
+    /// Those of them on which it has had no slot for all of the window.
+    pub starved: Replicas,
+}
+
+/// Lengths of time by which adapters are judged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdapterHorizon {
+    /// How long ago an adapter may have had a request to be seen.
+    pub idle_after: Seconds,
+    /// How long it must have had no slot to be starved.
+    pub window: Seconds,
+}
+
+// === impl AdapterRecorder ===
+
+impl AdapterRecorder {
+    /// Takes in one scrape of one of the pool's replicas.
+    pub fn take(&mut self, scrape: &Scrape) {
+        let Scrape { replica, at, outcome } = scrape;
+        let Ok(reading) = outcome else { return };
+        let served = self.replicas.entry(replica.clone()).or_default();
+        served.take(*at, reading);
+        if let Some(Ok(listed)) = &served.last {
+            for adapter in listed.running.union(&listed.waiting) {
+                if self.seen.len() < ADAPTERS_MAX || self.seen.contains_key(adapter) {
+                    let seen = self.seen.entry(adapter.clone()).or_insert(*at);
+                    *seen = *at.max(seen);
+                }
+            }
+        }
+    }
+
+    /// Forgets for how long adapters have been watched: there has been a gap.
+    pub fn unsettle(&mut self) {
+        self.since = None;
+    }
+
+    /// What is known at `now` of the adapters on these replicas.
+    pub fn observe(
+        &mut self,
+        now: Timestamp,
+        listed: &[ReplicaObservation],
+        horizon: AdapterHorizon,
+    ) -> AdapterObservation {
+        self.replicas.retain(|key, _| listed.iter().any(|replica| replica.replica == *key));
+        self.seen.retain(|_, seen| span(*seen, now) <= horizon.idle_after);
+        let replicas: Vec<ReplicaAdapters> =
+            listed.iter().map(|replica| self.replica(now, replica, horizon)).collect();
+        let lost = replicas
+            .iter()
+            .any(|replica| replica.known.is_err() && self.replicas.contains_key(&replica.replica));
+        if lost || self.since.is_some_and(|since| since > now) {
+            self.since = None;
+        }
+        let since = *self.since.get_or_insert(now);
+        let adapters = self.seen.keys().map(|adapter| {
+            let hosts = self.replicas.values().filter_map(|served| {
+                let sighting = served.adapters.get(adapter)?;
+                let starved = served.starves(now, adapter, *sighting, horizon.window);
+                (starved || span(sighting.seen, now) <= horizon.window).then_some(starved)
+            });
+            let hosts: Vec<bool> = hosts.collect();
+            let starved = count(hosts.iter().filter(|starved| **starved).count());
+            (adapter.clone(), AdapterSeen { hosts: count(hosts.len()), starved })
+        });
+        AdapterObservation {
+            adapters: adapters.collect(),
+            watched: if lost { Seconds::ZERO } else { span(since, now) },
+            replicas,
+        }
+    }
+
+    fn replica(
+        &mut self,
+        now: Timestamp,
+        replica: &ReplicaObservation,
+        horizon: AdapterHorizon,
+    ) -> ReplicaAdapters {
+        let key = replica.replica.clone();
+        let counts = !replica.unready && !replica.stopped;
+        let Some(served) = self.replicas.get_mut(&key) else {
+            let (known, idle) = (if counts { Err(None) } else { Ok(()) }, Seconds::ZERO);
+            let none = BTreeSet::new;
+            let (running, waiting, loaded) = (none(), none(), none());
+            return ReplicaAdapters {
+                replica: key,
+                known,
+                slots: None,
+                running,
+                waiting,
+                loaded,
+                idle,
+            };
+        };
+        served.adapters.retain(|_, sighting| span(sighting.seen, now) <= horizon.idle_after);
+        let Listed { running, waiting } = match &served.last {
+            Some(Ok(listed)) if replica.freshness.is_fresh() => listed.clone(),
+            Some(_) | None => Listed::default(),
+        };
+        let known = match &served.last {
+            _ if !counts => Ok(()),
+            Some(Ok(_)) if replica.freshness.is_fresh() => Ok(()),
+            Some(Err(why)) if replica.freshness.is_fresh() => Err(Some(*why)),
+            Some(_) | None => Err(None),
+        };
+        ReplicaAdapters {
+            replica: key,
+            known,
+            slots: served.slots,
+            running,
+            waiting,
+            loaded: served.loaded(),
+            idle: served.worked.map(|worked| span(worked, now)).unwrap_or_default(),
+        }
+    }
+}
+
+// === impl Served ===
+
+impl Served {
+    fn take(&mut self, at: Timestamp, reading: &Reading) {
+        let in_flight = requests(&reading.ranks, |rank| {
+            Some(rank.running?.requests() + rank.waiting?.requests())
+        });
+        let listed = listed(at, reading, in_flight);
+        let worked = listed.is_err() || in_flight.is_none_or(|requests| requests > Requests::ZERO);
+        if worked || self.worked.is_none_or(|worked| worked > at) {
+            self.worked = Some(at);
+        }
+        let deferred =
+            requests(&reading.ranks, |rank| rank.waiting_deferred.map(Requests::requests));
+        self.deferred_since = match deferred.filter(|deferred| *deferred > Requests::ZERO) {
+            Some(_) => self.deferred_since.filter(|since| *since <= at).or(Some(at)),
+            None => None,
+        };
+        self.slots = reading.lora.as_ref().and_then(|page| page.slots).or(self.slots);
+        if let Ok(Listed { running, waiting }) = &listed {
+            for adapter in running.union(waiting) {
+                let known = self.adapters.get(adapter).copied();
+                if known.is_none() && self.adapters.len() >= ADAPTERS_MAX {
+                    continue;
+                }
+                let ran = match known {
+                    Some(known) if !running.contains(adapter) => known.ran.min(at),
+                    Some(_) | None => at,
+                };
+                self.adapters.insert(adapter.clone(), Sighting { seen: at, ran });
+            }
+        }
+        self.last = Some(listed);
+    }
+
+    /// Whether an adapter has waited for a slot for all of the window: its requests are listed as
+    /// waiting and others fill the slots, or it has been on no list since requests began to wait
+    /// for something else than room.
+    fn starves(
+        &self,
+        now: Timestamp,
+        adapter: &ModelName,
+        sighting: Sighting,
+        window: Seconds,
+    ) -> bool {
+        let Some(Ok(Listed { running, waiting })) = &self.last else { return false };
+        let slots = self.slots.map_or(0, |slots| usize::try_from(slots.number()).unwrap_or(0));
+        if waiting.contains(adapter) {
+            let full = slots > 0 && running.len() >= slots;
+            return full && !running.contains(adapter) && span(sighting.ran, now) >= window;
+        }
+        let absent = !running.contains(adapter) && span(sighting.seen, now) >= window;
+        absent && self.deferred_since.is_some_and(|since| since <= sighting.seen)
+    }
+
+    /// The adapters that were used last, as many as there are slots: an engine evicts the one that
+    /// was used least recently.
+    fn loaded(&self) -> BTreeSet<ModelName> {
+        let slots = self
+            .slots
+            .map_or(usize::MAX, |slots| usize::try_from(slots.number()).unwrap_or(usize::MAX));
+        let mut latest: Vec<(&ModelName, &Sighting)> = self.adapters.iter().collect();
+        latest.sort_by_key(|(name, it)| (std::cmp::Reverse((it.ran, it.seen)), *name));
+        latest.into_iter().take(slots).map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// The adapters with requests on a page, if it says.
+fn listed(
+    at: Timestamp,
+    reading: &Reading,
+    in_flight: Option<Requests>,
+) -> Result<Listed, Unlisted> {
+    if in_flight == Some(Requests::ZERO) {
+        return Ok(Listed::default());
+    }
+    match lora(at, reading.lora.as_deref(), LIST_FRESH) {
+        Lora::Read(read) => Ok(Listed { running: read.running, waiting: read.waiting }),
+        Lora::Absent => Err(Unlisted::Absent),
+        Lora::Stale { age, .. } => Err(Unlisted::Stale(age)),
+        Lora::Unusable(why) => Err(Unlisted::Unusable(why)),
+    }
+}
+
+impl fmt::Display for Unlisted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("its page lists no adapters; is --enable-lora on?"),
+            Self::Stale(age) => write!(f, "its list of adapters is {:.0} s old", age.seconds()),
+            Self::Unusable(why) => write!(f, "its list of adapters means nothing: {why}"),
+        }
+    }
+}
+
+/// The sum over all ranks; `None` when one does not say, or there are none.
+fn requests(ranks: &[RankReading], of: impl Fn(&RankReading) -> Option<f64>) -> Option<Requests> {
+    let all: Option<Vec<f64>> = ranks.iter().map(of).collect();
+    all.filter(|all| !all.is_empty()).and_then(|all| Requests::new(all.iter().sum()))
+}
+
+fn span(from: Timestamp, to: Timestamp) -> Seconds {
+    Seconds::from_span(to.duration_since(from)).unwrap_or_default()
+}
+
+fn count(number: usize) -> Replicas {
+    Replicas::saturating(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::{ReplicaName, VariantSpec};
+    use crate::observe::engine::Engine;
+    use crate::observe::engine::lora::LoraPage;
+    use crate::observe::record::{Detail, Horizon, Recorder};
+    use crate::observe::{HttpReading, Inputs, Listing, Observation, Scale, Way};
+
+    /// What a page of two slots says: requests that run and that wait for something else than
+    /// room, adapters that run and that wait, and how old the list is.
+    type Page<'a> = (f64, f64, &'a [&'a str], &'a [&'a str], i64);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + second).unwrap()
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<ModelName> {
+        names.iter().map(|name| ModelName::new(name).unwrap()).collect()
+    }
+
+    fn key() -> ReplicaKey {
+        let replica = ReplicaName::new("p-0").unwrap();
+        ReplicaKey { variant: VariantSpec::example("pool").key, replica, incarnation: None }
+    }
+
+    fn scrape(second: i64, page: Option<Page<'_>>) -> Scrape {
+        let (running, deferred, lora) = match page {
+            None => (1.0, 0.0, None),
+            Some((running, deferred, runs, waits, age)) => {
+                let value = at(second - age).as_second() as f64;
+                let (runs, waits) = (names(runs), names(waits));
+                let slots = Slots::new(2);
+                let page = LoraPage { value, slots, running: runs, waiting: waits };
+                (running, deferred, Some(Box::new(page)))
+            }
+        };
+        let rank = RankReading {
+            running: Requests::new(running),
+            waiting: Requests::new(deferred),
+            waiting_deferred: Requests::new(deferred),
+            kv_usage: crate::units::Fraction::new(0.1),
+            ..RankReading::default()
+        };
+        let reading = Reading {
+            engine: Engine::Vllm,
+            samples: 1,
+            started: None,
+            models: Vec::new(),
+            http: HttpReading::default(),
+            rejected: None,
+            lora,
+            ranks: vec![rank],
+        };
+        Scrape { replica: key(), at: at(second), outcome: Ok(reading) }
+    }
+
+    /// What is known after these pages, one every five seconds.
+    fn after(pages: &[Option<Page<'_>>]) -> AdapterObservation {
+        let (mut adapters, mut recorder) = (AdapterRecorder::default(), Recorder::new());
+        let spec = VariantSpec::example("pool");
+        let horizon =
+            AdapterHorizon { idle_after: Seconds::literal(600), window: Seconds::literal(20) };
+        let mut found = AdapterObservation::default();
+        for (second, page) in (0..).step_by(5).zip(pages) {
+            let scrape = scrape(second, *page);
+            let listing = Listing {
+                replicas: vec![key()],
+                unready: Vec::new(),
+                scale: Scale::Targets,
+                way: Way::Scraped,
+                as_of: at(second),
+            };
+            let inputs = Inputs {
+                listings: [(spec.key.clone(), listing.clone())].into(),
+                scrapes: vec![scrape.clone()],
+                ..Inputs::default()
+            };
+            let length = Seconds::literal(60);
+            let of_load = Horizon { window: length, stale_after: length, detail: Detail::Load };
+            recorder.take(&inputs, of_load);
+            let Observation { replicas, .. } =
+                recorder.observe(at(second), &spec, Some(&listing), of_load);
+            adapters.take(&scrape);
+            found = adapters.observe(at(second), &replicas, horizon);
+        }
+        found
+    }
+
+    #[test]
+    fn a_replica_without_requests_serves_nothing_whatever_its_list_says() {
+        let found = after(&[Some((0.0, 0.0, &["a"], &[], 3_600))]);
+        assert_eq!(found.replicas[0].known, Ok(()));
+        assert_eq!(found.adapters, BTreeMap::new());
+        assert_eq!(found.replicas[0].slots, Slots::new(2), "this does not change");
+    }
+
+    #[test]
+    fn a_replica_with_requests_and_no_list_or_an_old_one_is_unknown() {
+        assert_eq!(after(&[None]).replicas[0].known, Err(Some(Unlisted::Absent)));
+        let old = after(&[Some((1.0, 0.0, &["a"], &[], 90))]);
+        assert!(matches!(old.replicas[0].known, Err(Some(Unlisted::Stale(_)))));
+        // Two processes have added their times up.
+        let sum = after(&[Some((1.0, 0.0, &["a"], &[], -1_000_000))]);
+        assert!(matches!(sum.replicas[0].known, Err(Some(Unlisted::Unusable(_)))));
+    }
+
+    #[test]
+    fn those_that_were_used_last_are_loaded() {
+        fn page<'a>(names: &'a [&'a str]) -> Option<Page<'a>> {
+            Some((1.0, 0.0, names, &[], 0))
+        }
+        let found = after(&[page(&["a", "b"]), page(&["c"]), page(&["b"])]);
+        assert_eq!(found.replicas[0].loaded, names(&["b", "c"]));
+        assert_eq!(found.replicas[0].running, names(&["b"]));
+        assert_eq!(found.adapters.len(), 3, "a has had a request lately");
+    }
+
+    #[test]
+    fn an_adapter_starves_when_it_waits_for_a_slot_for_a_whole_window() {
+        let page: Option<Page<'_>> = Some((2.0, 1.0, &["a", "b"], &["c"], 0));
+        let starved = |found: &AdapterObservation| {
+            let of = |name| found.adapters.get(&ModelName::new(name).unwrap()).map(|it| it.starved);
+            ["a", "c"].map(|name| of(name).unwrap().count())
+        };
+        assert_eq!(starved(&after(&[page; 4])), [0, 0]);
+        assert_eq!(starved(&after(&[page; 5])), [0, 1]);
+    }
+
+    #[test]
+    fn one_that_is_on_no_list_while_requests_wait_for_slots_starves() {
+        let first: Option<Page<'_>> = Some((2.0, 1.0, &["a", "c"], &[], 0));
+        let then: Option<Page<'_>> = Some((2.0, 1.0, &["a", "b"], &[], 0));
+        let found = after(&[first, then, then, then, then]);
+        let c = found.adapters[&ModelName::new("c").unwrap()];
+        assert_eq!((c.hosts.count(), c.starved.count()), (1, 1));
+        let calm: Option<Page<'_>> = Some((2.0, 0.0, &["a", "b"], &[], 0));
+        let found = after(&[first, calm, calm, calm, calm]);
+        assert_eq!(found.adapters[&ModelName::new("c").unwrap()].starved.count(), 0);
+    }
+}

@@ -1,0 +1,284 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::analyze::saturation::{Thresholds, TransitionRule};
+use crate::decide::enforce::{Behavior, Rules, Select};
+use crate::fleet::{Fleet, ReplicaKey, VariantSpec};
+use crate::observe::engine::Engine;
+use crate::observe::engine::lora::LoraPage;
+use crate::observe::{HttpReading, Listing, RankReading, Reading, Scale, ScaleState, Scrape, Way};
+use crate::pipeline::Policy;
+use crate::pipeline::zero::Zero;
+use crate::units::{Fraction, Requests};
+
+/// A pool of replicas that each say which adapters run.
+struct World {
+    pipeline: Pipeline,
+    second: i64,
+    names: Vec<String>,
+    /// What each replica says, in the order of names; `None` is a page without a list.
+    pages: Vec<Option<(&'static [&'static str], &'static [&'static str])>>,
+    wanted: u32,
+}
+
+fn n(count: u32) -> Replicas {
+    Replicas::saturating(count)
+}
+
+fn seconds(number: u32) -> Seconds {
+    Seconds::literal(number)
+}
+
+fn model(name: &str) -> ModelName {
+    ModelName::new(name).unwrap()
+}
+
+fn policy() -> Pool {
+    Pool {
+        slots: None,
+        copies: Bounds::new(Replicas::ZERO, None).unwrap(),
+        adapters: BTreeMap::new(),
+        idle_after: seconds(60),
+        packing: PackingPolicy { window: seconds(60), ..PackingPolicy::default() },
+    }
+}
+
+fn spec() -> VariantSpec {
+    let bounds = Bounds::new(n(1), Some(n(8))).unwrap();
+    VariantSpec { bounds, ..VariantSpec::example("pool") }
+}
+
+impl World {
+    fn new(pool: Pool, names: &[&str]) -> Self {
+        let still = |window| Rules {
+            stabilization_window: window,
+            select: Select::Max,
+            policies: Vec::new(),
+        };
+        let policy = Policy {
+            window: seconds(20),
+            stale_after: seconds(10),
+            stale_after_relayed: seconds(10),
+            thresholds: Thresholds {
+                kv_cache: Fraction::new(0.8).unwrap(),
+                queue_length: Requests::new(5.0).unwrap(),
+                kv_spare: Fraction::new(0.1).unwrap(),
+                queue_spare: Requests::new(3.0).unwrap(),
+            },
+            overrides: BTreeMap::new(),
+            transition: TransitionRule::PendingOnly,
+            transition_patience: seconds(300),
+            behavior: Behavior {
+                scale_up: still(Seconds::ZERO),
+                scale_down: still(Seconds::ZERO),
+                ..Behavior::default()
+            },
+            sizing: None,
+            zero: Zero::default(),
+            pools: [(spec().key, pool)].into(),
+        };
+        Self {
+            pipeline: Pipeline::new(policy),
+            second: 1_000_000,
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            pages: vec![Some((&[], &[])); names.len()],
+            wanted: u32::try_from(names.len()).unwrap(),
+        }
+    }
+
+    fn key(name: &str) -> ReplicaKey {
+        ReplicaKey {
+            variant: spec().key,
+            replica: ReplicaName::new(name).unwrap(),
+            incarnation: None,
+        }
+    }
+
+    fn tick(&mut self) -> Decisions {
+        self.second += 5;
+        let now = Timestamp::from_second(self.second).unwrap();
+        let names = |list: &[&str]| list.iter().map(|name| model(name)).collect();
+        let scrapes = self.names.iter().zip(&self.pages).map(|(name, page)| {
+            let lora = page.map(|(running, waiting)| {
+                let (running, waiting) = (names(running), names(waiting));
+                let value = f64::from(u32::try_from(self.second).unwrap());
+                Box::new(LoraPage { value, slots: Slots::new(2), running, waiting })
+            });
+            let some = page.is_none_or(|(running, waiting)| running.len() + waiting.len() > 0);
+            let rank = RankReading {
+                running: Requests::new(if some { 2.0 } else { 0.0 }),
+                waiting: Requests::new(0.0),
+                // So empty that the load would always let a replica go.
+                kv_usage: Fraction::new(0.1),
+                ..RankReading::default()
+            };
+            let reading = Reading {
+                engine: Engine::Vllm,
+                samples: 1,
+                started: None,
+                models: vec![model("m")],
+                http: HttpReading::default(),
+                rejected: None,
+                lora,
+                ranks: vec![rank],
+            };
+            Scrape { replica: Self::key(name), at: now, outcome: Ok(reading) }
+        });
+        let count = n(u32::try_from(self.names.len()).unwrap());
+        let scale = ScaleState {
+            wanted: n(self.wanted),
+            current: count,
+            ready: count,
+            pending: n(self.wanted).beyond(count),
+            bounds: None,
+        };
+        let listing = Listing {
+            replicas: self.names.iter().map(|name| Self::key(name)).collect(),
+            unready: Vec::new(),
+            scale: Scale::Known(scale),
+            way: Way::Scraped,
+            as_of: now,
+        };
+        let inputs = Inputs {
+            fleet: Fleet::new([spec()]).into(),
+            listings: [(spec().key, listing)].into(),
+            scrapes: scrapes.collect(),
+            ..Inputs::default()
+        };
+        self.pipeline.tick(now, &inputs)
+    }
+
+    fn after(&mut self, ticks: usize) -> (u32, String, PoolReport) {
+        let mut found = self.tick();
+        for _ in 1..ticks {
+            found = self.tick();
+        }
+        let decision = found.decisions.pop().unwrap();
+        let step = decision.steps.iter().find(|step| step.stage == Stage::Pool).unwrap();
+        let (desired, text) = (decision.desired().count(), step.to_string());
+        (desired, text, found.pools.remove(&spec().key).unwrap())
+    }
+}
+
+#[test]
+fn a_pool_grows_at_once_to_what_its_slots_need() {
+    let mut world = World::new(policy(), &["p-0"]);
+    world.pages[0] = Some((&["a", "b"], &["c"]));
+    let (desired, text, report) = world.after(1);
+    assert_eq!(desired, 2, "{text}");
+    assert_eq!(report.slots, Slots::new(2));
+    assert_eq!(report.plan.loads(), n(1), "the third adapter goes to the replica to come");
+    assert!(text.contains("2 for 3 copies at 2 slots a replica"), "{text}");
+}
+
+#[test]
+fn copies_that_are_declared_need_a_replica_each() {
+    let wish = AdapterWish { bounds: policy().copies, declared: Some(n(3)) };
+    let pool = Pool { adapters: [(model("a"), wish)].into(), ..policy() };
+    let mut world = World::new(pool, &["p-0", "p-1"]);
+    let (desired, text, report) = world.after(1);
+    assert_eq!(desired, 3, "{text}");
+    assert_eq!(report.plan.loads(), n(3));
+}
+
+#[test]
+fn an_adapter_without_requests_keeps_its_copies_for_a_while_and_then_frees_its_replica() {
+    let mut world = World::new(policy(), &["p-0", "p-1"]);
+    world.pages = vec![Some((&["a", "b"], &[])), Some((&["c"], &[]))];
+    assert_eq!(world.after(20).0, 2);
+    world.pages[1] = Some((&[], &[]));
+    let (desired, text, _) = world.after(11);
+    assert_eq!(desired, 2, "c had a request less than a minute ago: {text}");
+    let (desired, text, _) = world.after(5);
+    assert_eq!(desired, 2, "less must be needed for a minute: {text}");
+    let (desired, text, report) = world.after(12);
+    assert_eq!(desired, 1, "{text}");
+    assert_eq!(report.plan.loads(), Replicas::ZERO, "an empty replica goes");
+}
+
+#[test]
+fn packing_moves_copies_only_at_its_interval_and_holds_until_it_is_carried_out() {
+    let mut world = World::new(policy(), &["p-0", "p-1", "p-2"]);
+    world.pages = vec![Some((&["a"], &[])), Some((&["b"], &[])), Some((&["c"], &[]))];
+    let (desired, text, _) = world.after(40);
+    assert_eq!(desired, 2, "three copies fit into four slots: {text}");
+    let (desired, text, report) = world.after(3);
+    assert_eq!(desired, 2, "nobody has carried it out yet: {text}");
+    assert_eq!(report.plan.leaving.len(), 1);
+}
+
+#[test]
+fn a_replica_that_does_not_say_what_it_serves_keeps_the_number() {
+    let mut world = World::new(policy(), &["p-0", "p-1"]);
+    world.pages = vec![Some((&["a"], &[])), None];
+    let (desired, text, report) = world.after(60);
+    assert_eq!(desired, 2, "{text}");
+    assert!(text.contains("of p-1, because its page lists no adapters"), "{text}");
+    assert!(!report.replicas[1].known);
+}
+
+#[test]
+fn adapters_must_be_watched_before_one_is_missed() {
+    let mut world = World::new(policy(), &["p-0", "p-1"]);
+    let (desired, text, _) = world.after(6);
+    assert_eq!(desired, 2);
+    assert!(text.contains("must be watched for another"), "{text}");
+}
+
+#[test]
+fn an_adapter_that_waits_where_slots_are_enough_gets_one_more_copy_and_no_third() {
+    let mut world = World::new(policy(), &["p-0", "p-1"]);
+    world.pages = vec![Some((&["a", "b"], &["c"])), Some((&[], &[]))];
+    let (_, _, report) = world.after(20);
+    let wanted = |report: &PoolReport| {
+        let wanted = report.adapters.iter().map(|it| it.copies.wanted.count());
+        wanted.collect::<Vec<_>>()
+    };
+    assert_eq!(wanted(&report), [1, 1, 2]);
+    assert_eq!(wanted(&world.after(40).2), [1, 1, 2], "it is not repeated");
+}
+
+#[test]
+fn pods_of_a_deployment_are_told_which_should_go_and_those_with_ordinals_are_not() {
+    let mut world = World::new(policy(), &["p-7d9f-x2x4k", "p-7d9f-b8m2q"]);
+    world.pages = vec![Some((&["a"], &[])), Some((&["a", "b"], &[]))];
+    let (_, _, report) = world.after(2);
+    let order: Vec<_> =
+        report.departures.iter().map(|it| (it.replica.as_str(), it.displaced.count())).collect();
+    assert_eq!(order, [("p-7d9f-x2x4k", 0), ("p-7d9f-b8m2q", 2)]);
+    let mut world = World::new(policy(), &["p-0", "p-1"]);
+    assert_eq!(world.after(2).2.departures, []);
+}
+
+proptest! {
+    // Each case is a pipeline of many ticks.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn less_is_asked_for_only_after_every_replica_has_said_for_a_while_what_it_serves(
+        ticks in prop::collection::vec(prop::collection::vec(0_usize..12, 3), 20..80),
+    ) {
+        let says: [Option<(&'static [&'static str], &'static [&'static str])>; 5] = [
+            None,
+            Some((&["a", "b"], &["c"])),
+            Some((&["c"], &[])),
+            Some((&["a"], &[])),
+            Some((&[], &[])),
+        ];
+        let mut world = World::new(policy(), &["p-0", "p-1", "p-2"]);
+        let (mut before, mut silent) = (None, 0);
+        for (tick, pages) in ticks.iter().enumerate() {
+            world.pages = pages.iter().map(|page| says[(*page).min(4)]).collect();
+            if world.pages.contains(&None) {
+                silent = tick;
+            }
+            let (desired, text, report) = world.after(1);
+            prop_assert!((1..=8).contains(&desired));
+            prop_assert!(report.need.replicas().count() <= desired, "{text}");
+            if before.is_some_and(|before| desired < before) {
+                // A minute of ticks every five seconds.
+                prop_assert!(tick - silent >= 12, "tick {tick} after {silent}: {text}");
+            }
+            before = Some(desired);
+        }
+    }
+}
