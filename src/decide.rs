@@ -8,6 +8,7 @@
 pub mod check;
 pub mod enforce;
 pub mod limit;
+pub mod limited;
 pub mod optimize;
 pub mod pools;
 pub mod rank;
@@ -19,6 +20,7 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
+use crate::decide::limited::Limited;
 use crate::decide::sized::{Shortfall, Sized};
 use crate::fleet::{Bounds, ModelKey, VariantKey, VariantName};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
@@ -167,6 +169,8 @@ pub enum Stage {
     Analyze,
     /// Keeping the last number, because there is nothing to decide on.
     Hold,
+    /// Planning again with what the limits leave for the model.
+    Share,
     /// Refusing to go down on incomplete data.
     Guard,
     /// Stabilisation windows.
@@ -175,19 +179,23 @@ pub enum Stage {
     StepLimit,
     /// Minimum and maximum.
     Bounds,
+    /// What may be used: inventories, quotas and budgets.
+    Limit,
     /// The final check of the invariants.
     Check,
 }
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Analyze,
         Self::Hold,
+        Self::Share,
         Self::Guard,
         Self::Stabilize,
         Self::StepLimit,
         Self::Bounds,
+        Self::Limit,
         Self::Check,
     ];
 
@@ -197,6 +205,8 @@ impl Stage {
         match self {
             Self::Analyze => "analyze",
             Self::Hold => "hold",
+            Self::Share => "share",
+            Self::Limit => "limit",
             Self::Guard => "guard",
             Self::Bounds => "bounds",
             Self::Stabilize => "stabilize",
@@ -250,6 +260,8 @@ pub enum Reason {
         /// Length of the period.
         period: Seconds,
     },
+    /// A limit on what may be used cuts it.
+    Limited(Limited),
     /// The set of decisions broke an invariant, so the last good number stays.
     Refused(check::Violation),
     /// Another replica decided it, and this is what it said.
@@ -316,7 +328,7 @@ impl From<Outcome> for Reason {
 
 impl Reason {
     /// The label values of all reasons.
-    pub const LABELS: [&'static str; 25] = [
+    pub const LABELS: [&'static str; 28] = [
         "spare_low",
         "spare_low_elsewhere",
         "spare_low_no_room",
@@ -340,6 +352,9 @@ impl Reason {
         "above_max",
         "stabilized",
         "step_limited",
+        "limited",
+        "limited_elsewhere",
+        "limit_unread",
         "refused",
         "told",
     ];
@@ -359,6 +374,7 @@ impl Reason {
             Self::AboveMax(_) => "above_max",
             Self::Stabilized { .. } => "stabilized",
             Self::StepLimited { .. } => "step_limited",
+            Self::Limited(limited) => limited.label(),
             Self::Refused(_) => "refused",
             Self::Told(told) => told.label,
         }
@@ -393,6 +409,7 @@ impl fmt::Display for Reason {
             Self::StepLimited { period } => {
                 write!(f, "limited to what may change in {:.0} s", period.seconds())
             }
+            Self::Limited(limited) => write!(f, "{limited}"),
             Self::Refused(violation) => write!(f, "not published: {violation}"),
             Self::Told(told) => f.write_str(&told.text),
         }

@@ -7,6 +7,7 @@
 
 mod follow;
 mod group;
+pub mod limits;
 pub mod sizing;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use crate::analyze::saturation::{
 };
 use crate::decide::check::{self, Violation};
 use crate::decide::enforce::{self, Behavior, History, Published};
+use crate::decide::limit::LimitReport;
 use crate::decide::{
     Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
 };
@@ -27,6 +29,7 @@ use crate::observe::record::{Detail, Horizon, Recorder};
 use crate::observe::{Inputs, Observation, Way};
 pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
+use crate::pipeline::limits::{Limits, Shared};
 use crate::pipeline::sizing::{Learned, Sizing};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -60,6 +63,8 @@ pub struct Policy {
     /// Which analyzers size the models; without them, the saturation of replicas moves numbers by
     /// one.
     pub sizing: Option<Sizing>,
+    /// What all variants together may use.
+    pub limits: Limits,
 }
 
 /// What one tick found and decided.
@@ -77,6 +82,8 @@ pub struct Decisions {
     pub models: BTreeMap<(ModelKey, Role), ModelReport>,
     /// What the analysis found of each variant with fresh data.
     pub variants: BTreeMap<VariantKey, VariantReport>,
+    /// What may be used, and how much of it is; empty where nothing limits.
+    pub limits: Vec<LimitReport>,
     /// The invariant that the set broke, in which case the decisions are those in force before.
     pub violation: Option<Violation>,
 }
@@ -116,6 +123,8 @@ struct Asked {
     before: Replicas,
     after: Replicas,
     reason: Reason,
+    /// What it gets instead, where limits leave less or something else.
+    shared: Option<Shared>,
 }
 
 /// What a stage needs to know of the tick that it belongs to.
@@ -163,7 +172,8 @@ impl Pipeline {
         for group in &groups {
             self.wait_for(now, group);
         }
-        let sized = self.size(now, &groups);
+        let mut room = self.room();
+        let sized = self.size(now, &groups, &mut room, (fleet, &observations));
         for group in &groups {
             let analysis = self.analyze(group, &mut found);
             let targets = self.targets(now, &analysis, group);
@@ -186,6 +196,7 @@ impl Pipeline {
             }
         }
         found.decisions.sort_by(|a, b| a.variant.cmp(&b.variant));
+        self.cap(&room, fleet, &observations, &mut found);
         self.check(fleet, &mut found);
         found.observations = observations;
         found
@@ -399,9 +410,14 @@ impl Pipeline {
             basis,
         };
         match (usable, in_force) {
-            (Ok(Asked { before, after, reason }), in_force) => {
+            (Ok(Asked { before, mut after, reason, shared }), in_force) => {
                 let floor = in_force.map_or(before, |in_force| in_force.desired);
                 let mut steps = vec![Step { stage: Stage::Analyze, before, after, reason }];
+                if let Some(Shared { after: less, why }) = shared {
+                    let (before, reason) = (after, Reason::Limited(why));
+                    steps.push(Step { stage: Stage::Share, before, after: less, reason });
+                    after = less;
+                }
                 if let Some(reason) = moment.guard
                     && after < floor
                 {
@@ -516,14 +532,15 @@ impl Pipeline {
 impl From<&Target> for Asked {
     fn from(target: &Target) -> Self {
         let reason = Reason::from(target.outcome.clone());
-        Self { before: target.before, after: target.asked, reason }
+        Self { before: target.before, after: target.asked, reason, shared: None }
     }
 }
 
 impl From<&sizing::Asked> for Asked {
     fn from(asked: &sizing::Asked) -> Self {
         let reason = Reason::Sized(asked.why.clone());
-        Self { before: asked.before, after: asked.after, reason }
+        let (before, after, shared) = (asked.before, asked.after, asked.shared.clone());
+        Self { before, after, reason, shared }
     }
 }
 
@@ -583,6 +600,7 @@ mod tests {
             transition_patience: spare,
             behavior: Behavior::default(),
             sizing: None,
+            limits: Limits::default(),
         });
         let (now, fleet) = (
             Timestamp::UNIX_EPOCH,

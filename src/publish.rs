@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::decide::limit::LimitReport;
 use crate::decide::{Decision, ModelReport, Undecided, VariantReport};
 use crate::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::Observation;
@@ -31,6 +32,8 @@ pub struct Published {
     pub models: BTreeMap<(ModelKey, Role), ModelReport>,
     /// Which of several replicas decided; `None` where there is only one.
     pub decided_by: Option<String>,
+    /// What may be used, and how much of it is; empty where nothing limits.
+    pub limits: Vec<LimitReport>,
 }
 
 /// What all surfaces show of one variant.

@@ -5,7 +5,9 @@
 
 mod capacity;
 mod certificate;
+mod discovery;
 mod leader_election;
+mod limits;
 mod prometheus;
 mod scrape;
 mod variants;
@@ -24,7 +26,7 @@ use crate::config::resolve::scrape::Scraped;
 use crate::config::written::WrittenDuration;
 use crate::config::wva::{self, Wva};
 use crate::config::{
-    Authorization, Config, Discovery, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
+    Authorization, Config, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
 };
 use crate::decide::enforce::{Amount, Behavior, Rules, Select, StepPolicy};
 use crate::fleet::{ModelKey, ModelName, Namespace};
@@ -96,6 +98,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         analysis,
         capacity,
         enforce,
+        limits,
         scrape,
         prometheus,
         variants,
@@ -135,7 +138,9 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         resolve_names(compatibility.clone().unwrap_or_default(), checks);
     let relayed = prometheus.as_ref().map(|settings| settings.stale_after);
     let sizing = (*analysis, capacity.as_ref());
-    let policies = Policies { discovery, observe, saturation, sizing, enforce, wva, relayed };
+    let limits = limits.as_ref();
+    let policies =
+        Policies { discovery, observe, saturation, sizing, enforce, limits, wva, relayed };
     let policy = policies.resolve(&global, &variants, checks)?;
     let Scraped { scrape, concurrency } = global;
     Some(Config {
@@ -179,7 +184,7 @@ fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Opt
         let rule = "must be the name of a context";
         let context =
             checks.text("kubernetes.context", context.as_deref(), names::is_label_text, rule);
-        let discovery = resolve_discovery(discovery.unwrap_or_default(), checks);
+        let discovery = discovery::resolve(discovery.unwrap_or_default(), checks);
         let context = context.map(ToOwned::to_owned);
         let (events, leader_election) = (events.unwrap_or(true), election);
         return Some(Kubernetes { kubeconfig, context, events, discovery, leader_election });
@@ -201,34 +206,6 @@ fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Opt
         }
     }
     None
-}
-
-fn resolve_discovery(section: file::Discovery, checks: &mut Checks<'_>) -> Option<Discovery> {
-    let file::Discovery { enabled, namespaces, selector, wva } = section;
-    let path = |key| join("kubernetes.discovery", key);
-    let mut resolved: Vec<Namespace> = Vec::new();
-    for (at, namespace) in namespaces.as_deref().unwrap_or_default().iter().enumerate() {
-        let path = format!("{}[{at}]", path("namespaces"));
-        let text = checks.text(&path, namespace.as_deref(), names::is_dns_label, names::DNS_LABEL);
-        let Some(namespace) = text.and_then(Namespace::new) else { continue };
-        if resolved.contains(&namespace) {
-            checks.problems.warning(path, "is in the list already");
-        } else {
-            resolved.push(namespace);
-        }
-    }
-    let rule = "must be a label selector, such as \"team=chat,tier in (gold, silver)\"";
-    let selector = checks.text(&path("selector"), selector.as_deref(), names::is_selector, rule);
-    let selector = selector.map(ToOwned::to_owned);
-    let enabled = enabled.unwrap_or(false);
-    let wva = wva.unwrap_or(true);
-    let written =
-        [("namespaces", !resolved.is_empty()), ("selector", selector.is_some()), ("wva", !wva)];
-    for (key, _) in written.iter().filter(|(_, written)| *written && !enabled) {
-        let rule = "has no effect, because kubernetes.discovery.enabled is not true";
-        checks.problems.warning(path(key), rule);
-    }
-    enabled.then_some(Discovery { namespaces: resolved, selector, wva })
 }
 
 fn resolve_external_metrics(
@@ -299,6 +276,7 @@ struct Policies<'a> {
     /// Whether models are sized, and by what.
     sizing: (Option<file::Analysis>, Option<&'a file::Capacity>),
     enforce: &'a Option<file::Enforce>,
+    limits: Option<&'a file::Limits>,
     /// What lies under the section of the saturation.
     wva: Wva,
     /// Age from which data from Prometheus is too old, where there is one.
@@ -326,6 +304,7 @@ impl Policies<'_> {
         numbers.check_together("saturation", checks);
         let overrides = saturation.overrides.unwrap_or_default();
         let known = (!self.discovery).then_some(variants);
+        let limits = limits::resolve(self.limits, known, checks);
         let overrides = resolve_overrides(&overrides, &self.wva.overrides, &numbers, known, checks);
         let patience = "saturation.transition_patience";
         let transition_patience = checks
@@ -353,6 +332,7 @@ impl Policies<'_> {
             transition_patience: seconds(transition_patience),
             behavior: Behavior { scale_up, scale_down },
             sizing,
+            limits,
         })
     }
 }

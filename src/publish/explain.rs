@@ -149,7 +149,8 @@ struct Variant<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Step")]
 struct StepLine {
-    /// The stage: `analyze`, `hold`, `guard`, `stabilize`, `step_limit`, `bounds` or `check`.
+    /// The stage: `analyze`, `hold`, `share`, `guard`, `stabilize`, `step_limit`, `bounds`, `limit`
+    /// or `check`.
     stage: &'static str,
     /// The number before it, in replicas.
     before: u32,

@@ -4,6 +4,8 @@
 //! that is gone has no series left to linger and drive an autoscaler, an absent value has no sample
 //! at all, and ages are exact. What each metric means is written down once, in [`FAMILIES`].
 
+mod limits;
+
 use std::sync::Arc;
 
 use prometheus::core::{Collector, Desc};
@@ -98,6 +100,22 @@ families! {
         "Age of the data that the published number rests on.";
     DECISION_HELD = "plimsoll_decision_held", VARIANT,
         "1 while the published number is kept from before for want of data, else 0.";
+    CUT = "plimsoll_limited_replicas", &["namespace", "model", "variant", "limit"],
+        "Replicas that a limit keeps the variant from having; absent where none does.";
+    ALLOWED = "plimsoll_limit_accelerators", &["limit", "accelerator"],
+        "Accelerators that the limit leaves to all variants that it counts.";
+    HELD = "plimsoll_limit_accelerators_held", &["limit", "accelerator"],
+        "Accelerators of the limit that the replicas that are asked for hold.";
+    ALLOWED_COST = "plimsoll_limit_cost_per_hour", &["limit"],
+        "What all replicas that the limit counts may cost in an hour.";
+    HELD_COST = "plimsoll_limit_cost_per_hour_held", &["limit"],
+        "What the replicas that are asked for cost in an hour.";
+    PRICE = "plimsoll_limit_shadow_price", &["limit", "of", "namespace", "variant", "unit"],
+        "What one more of what is short would let the next variant carry; there while it is short.";
+    SOURCE_AGE = "plimsoll_limit_age_seconds", &["limit"],
+        "How long ago the limit was known to be as it is; absent while it has never been read.";
+    UNREAD = "plimsoll_limit_unread", &["limit"],
+        "1 while the limit has never been read, so that nothing that it counts may grow, else 0.";
     INFO = "plimsoll_variant_info", &["namespace", "model", "variant", "accelerator", "role"],
         "Always 1; carries what is known of the variant as labels.";
 }
@@ -199,6 +217,9 @@ impl Collector for Gauges {
             sheet.set(&REQUIRED_QUEUE, &labels, Some(report.required_queue.requests()));
             sheet.set(&TRANSITION, &labels, Some(one_if(report.transition.is_some())));
         }
+        for report in &published.limits {
+            sheet.limit(report);
+        }
         sheet.collect()
     }
 }
@@ -243,6 +264,7 @@ impl Sheet {
             let age = now.saturating_sub(decided.elapsed).as_secs_f64();
             self.set(&DECISION_AGE, &labels, Some(age));
             self.set(&DECISION_HELD, &labels, Some(one_if(held(decision))));
+            self.cuts(published, decision);
         }
         if let Some(report) = report {
             self.set(&SATURATION, &labels, Some(report.saturation.fraction()));

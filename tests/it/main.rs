@@ -26,6 +26,7 @@ mod external_metrics_transport;
 mod failures;
 mod grammars;
 mod leader;
+mod limits;
 mod pages;
 mod pipeline;
 mod prometheus;

@@ -17,6 +17,7 @@ use plimsoll::observe::{
     HttpReading, Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, ScrapeFailure,
     Way, WhyUnknown,
 };
+use plimsoll::pipeline::limits::Limits;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds, Tokens};
 use proptest::prelude::*;
@@ -48,6 +49,7 @@ pub(crate) fn spec(variant: &str, cost: f64, bounds: (u32, u32)) -> VariantSpec 
         key: key(variant),
         model: ModelName::new("m").unwrap(),
         accelerator: None,
+        gpus: None,
         role: Role::Both,
         cost: CostPerHour::new(cost).unwrap(),
         bounds: Bounds::new(n(bounds.0), Some(n(bounds.1))).unwrap(),
@@ -73,6 +75,7 @@ pub(crate) fn policy() -> Policy {
         transition_patience: Seconds::new(300.0).unwrap(),
         behavior: Behavior { scale_up: immediate.clone(), scale_down: immediate },
         sizing: None,
+        limits: Limits::default(),
     }
 }
 

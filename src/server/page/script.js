@@ -671,8 +671,8 @@ function makeDetails(row) {
 }
 
 const STAGES = {
-  analyze: 'The load asks for', hold: 'Kept from before', guard: 'Guard against incomplete data',
-  stabilize: 'Stabilisation window', step_limit: 'Step limit', bounds: 'Bounds', check: 'Final check',
+  analyze: 'The load asks for', hold: 'Kept from before', share: 'Shared with other models', guard: 'Guard against incomplete data',
+  stabilize: 'Stabilisation window', step_limit: 'Step limit', bounds: 'Bounds', limit: 'What may be used', check: 'Final check',
 };
 
 function updateDetails(row) {

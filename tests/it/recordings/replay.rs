@@ -11,6 +11,7 @@ use plimsoll::fleet::{
 };
 use plimsoll::observe::{Inputs, Listing, Observation, ReplicaObservation, Scale, Scrape};
 use plimsoll::observe::{Reading, ScrapeFailure, Way};
+use plimsoll::pipeline::limits::Limits;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
 
@@ -112,6 +113,7 @@ impl Replay<'_> {
             key: variant(),
             model: self.recording.model(),
             accelerator: None,
+            gpus: None,
             role: Role::Both,
             cost: CostPerHour::new(1.0).unwrap(),
             bounds: Bounds::new(Replicas::ONE, Replicas::new(9)).unwrap(),
@@ -180,6 +182,7 @@ fn policy(window: f64) -> Policy {
         transition_patience: Seconds::new(300.0).unwrap(),
         behavior: Behavior { scale_up: at_once.clone(), scale_down: at_once },
         sizing: None,
+        limits: Limits::default(),
     }
 }
 
