@@ -13,7 +13,7 @@ use plimsoll::decide::limit::{
 };
 use plimsoll::decide::optimize::Headroom;
 use plimsoll::fleet::{Accelerator, Bounds, ModelKey, ModelName, Namespace};
-use plimsoll::units::{CostPerHour, Gpus, Replicas, Weight};
+use plimsoll::units::{CostPerHour, Gpus, Replicas};
 use serde_json::Value;
 
 use super::Outcome;
