@@ -7,6 +7,7 @@
 //! A limit cuts growth and nothing else. What a scale target asks for it holds, so where a limit
 //! falls below what runs, nothing grows, and nothing is taken away.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use crate::analyze::capacity::Unit;
@@ -225,28 +226,24 @@ fn planned(together: optimize::FleetPlan, room: &Room) -> Vec<Planned> {
         contended.grants.iter().map(|grant| (&grant.key, grant)).collect();
     let one = |(position, plan): (usize, Plan)| {
         let alone = alone.remove(&position).unwrap_or(plan);
-        let cuts: Vec<(&VariantKey, Limited)> = alone
-            .placements
-            .iter()
-            .filter_map(|it| {
-                let grant = [first.get(&it.key).copied(), granted.get(&it.key)];
-                let cut =
-                    grant.into_iter().flatten().find(|grant| grant.granted < grant.desired)?;
-                Some((&it.key, limited(cut, &room.shadows, room)?))
-            })
-            .collect();
+        // Who was cut first is why the model is planned again.
+        let is_cut = |key: &VariantKey| first.get(key).is_some_and(|it| it.granted < it.desired);
+        let of = alone.placements.iter().map(|it| &it.key).find(|key| is_cut(key));
+        let cut = |key: &VariantKey| {
+            let grants = [first.get(key).copied(), granted.get(key)];
+            let cut = grants.into_iter().flatten().find(|grant| grant.granted < grant.desired)?;
+            limited(cut, &room.shadows, room)
+        };
+        let instead = || {
+            let (of, cut) = (of?, first.get(of?)?.cut.as_ref()?);
+            Some(Limited::Instead { of: of.variant.clone(), limit: cut.limit.clone() })
+        };
         let shared = |placement: &optimize::Placement| {
             let after = granted.get(&placement.key)?.granted;
-            if after == placement.after {
-                return None;
-            }
-            let own = cuts.iter().find(|(key, _)| **key == placement.key);
-            let why = match (own, cuts.first()) {
-                (Some((_, why)), _) => why.clone(),
-                (None, Some((of, Limited::Cut { cut, .. }))) => {
-                    Limited::Instead { of: of.variant.clone(), limit: cut.limit.clone() }
-                }
-                (None, Some((_, Limited::Instead { .. })) | None) => return None,
+            let why = match after.cmp(&placement.after) {
+                Ordering::Equal => return None,
+                Ordering::Less => cut(&placement.key).or_else(instead)?,
+                Ordering::Greater => instead()?,
             };
             Some((placement.key.clone(), Shared { after, why }))
         };
