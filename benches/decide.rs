@@ -28,6 +28,7 @@ use plimsoll::fleet::{
     VariantSpec,
 };
 use plimsoll::observe::{Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, Way};
+use plimsoll::pipeline::limits::Limits;
 use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds, Tokens};
@@ -59,6 +60,7 @@ fn policy() -> Policy {
         behavior: Behavior::default(),
         sizing: None,
         zero: Zero::default(),
+        limits: Limits::default(),
     }
 }
 
@@ -71,6 +73,7 @@ fn spec(index: u32) -> VariantSpec {
         },
         model: ModelName::new(&format!("model-{index}")).expect("a name"),
         accelerator: None,
+        gpus: None,
         role: Role::Both,
         cost: CostPerHour::new(2.5).expect("a cost"),
         bounds: Bounds::new(Replicas::ONE, Some(Replicas::saturating(16))).expect("bounds"),

@@ -8,6 +8,7 @@
 pub mod check;
 pub mod enforce;
 pub mod limit;
+pub mod limited;
 pub mod optimize;
 pub mod pools;
 pub mod rank;
@@ -20,6 +21,7 @@ use jiff::Timestamp;
 
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
 use crate::decide::enforce::Restraint;
+use crate::decide::limited::Limited;
 use crate::decide::pools::pooled::Pooled;
 use crate::decide::sized::{Shortfall, Sized};
 use crate::decide::zero::Move;
@@ -174,6 +176,8 @@ impl fmt::Display for Step {
 pub enum Stage {
     /// The analysis of the model's load.
     Analyze,
+    /// Planning again with what the limits leave for the model.
+    Share,
     /// What the adapters of a pool need beside its load.
     Pool,
     /// Keeping the last number, because there is nothing to decide on.
@@ -194,14 +198,17 @@ pub enum Stage {
     Zero,
     /// Minimum and maximum.
     Bounds,
+    /// What may be used: inventories, quotas and budgets.
+    Limit,
     /// The final check of the invariants.
     Check,
 }
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Analyze,
+        Self::Share,
         Self::Pool,
         Self::Hold,
         Self::Guard,
@@ -212,6 +219,7 @@ impl Stage {
         Self::StepLimit,
         Self::Zero,
         Self::Bounds,
+        Self::Limit,
         Self::Check,
     ];
 
@@ -222,6 +230,8 @@ impl Stage {
             Self::Analyze => "analyze",
             Self::Pool => "pool",
             Self::Hold => "hold",
+            Self::Share => "share",
+            Self::Limit => "limit",
             Self::Guard => "guard",
             Self::Bounds => "bounds",
             Self::Stabilize => "stabilize",
@@ -285,6 +295,8 @@ pub enum Reason {
     },
     /// The model goes to zero, comes back, or stays.
     Zero(Move),
+    /// A limit on what may be used cuts it.
+    Limited(Limited),
     /// The set of decisions broke an invariant, so the last good number stays.
     Refused(check::Violation),
     /// Another replica decided it, and this is what it said.
@@ -351,7 +363,7 @@ impl From<Outcome> for Reason {
 
 impl Reason {
     /// The label values of all reasons.
-    pub const LABELS: [&'static str; 43] = [
+    pub const LABELS: [&'static str; 46] = [
         "spare_low",
         "spare_low_elsewhere",
         "spare_low_no_room",
@@ -393,6 +405,9 @@ impl Reason {
         "paired",
         "woken",
         "kept_awake",
+        "limited",
+        "limited_elsewhere",
+        "limit_unread",
         "refused",
         "told",
     ];
@@ -415,6 +430,7 @@ impl Reason {
             Self::Restrained(restraint) => restraint.label(),
             Self::StepLimited { .. } => "step_limited",
             Self::Zero(moved) => moved.label(),
+            Self::Limited(limited) => limited.label(),
             Self::Refused(_) => "refused",
             Self::Told(told) => told.label,
         }
@@ -452,6 +468,7 @@ impl fmt::Display for Reason {
                 write!(f, "limited to what may change in {:.0} s", period.seconds())
             }
             Self::Zero(moved) => write!(f, "{moved}"),
+            Self::Limited(limited) => write!(f, "{limited}"),
             Self::Refused(violation) => write!(f, "not published: {violation}"),
             Self::Told(told) => f.write_str(&told.text),
         }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::units::{CostPerHour, Replicas};
+use crate::units::{CostPerHour, Gpus, Replicas};
 
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
@@ -213,6 +213,8 @@ pub struct VariantSpec {
     pub model: ModelName,
     /// What it runs on, if that is known.
     pub accelerator: Option<Accelerator>,
+    /// Accelerators that one replica takes, where somebody has said it.
+    pub gpus: Option<Gpus>,
     /// What part of a request it serves.
     pub role: Role,
     /// What one replica costs.
@@ -238,6 +240,7 @@ impl VariantSpec {
             key: VariantKey { namespace, variant: VariantName::new(variant).unwrap() },
             model: ModelName::new("m").unwrap(),
             accelerator: None,
+            gpus: None,
             role: Role::Both,
             cost: CostPerHour::ZERO,
             bounds: Bounds::new(Replicas::ONE, Replicas::new(5)).unwrap(),

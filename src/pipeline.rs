@@ -7,6 +7,7 @@
 
 mod follow;
 mod group;
+pub mod limits;
 pub mod pools;
 mod restrain;
 pub mod saved;
@@ -25,6 +26,7 @@ use crate::analyze::saturation::{
 };
 use crate::decide::check::{self, Violation};
 use crate::decide::enforce::{self, Behavior, History, Published};
+use crate::decide::limit::LimitReport;
 use crate::decide::pools::pooled::PoolReport;
 use crate::decide::{
     Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
@@ -34,6 +36,7 @@ use crate::observe::record::{Detail, Horizon, Recorder};
 use crate::observe::{Inputs, Observation, Way};
 pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
+use crate::pipeline::limits::{Limits, Shared};
 use crate::pipeline::pools::{Pool, Pools};
 use crate::pipeline::saved::Recall;
 use crate::pipeline::sizing::{Learned, Sizing};
@@ -75,6 +78,8 @@ pub struct Policy {
     pub zero: Zero,
     /// The variants whose replicas serve several adapters each.
     pub pools: BTreeMap<VariantKey, Pool>,
+    /// What all variants together may use.
+    pub limits: Limits,
 }
 
 /// What one tick found and decided.
@@ -94,6 +99,8 @@ pub struct Decisions {
     pub variants: BTreeMap<VariantKey, VariantReport>,
     /// What was found of each pool with fresh data.
     pub pools: BTreeMap<VariantKey, PoolReport>,
+    /// What may be used, and how much of it is; empty where nothing limits.
+    pub limits: Vec<LimitReport>,
     /// The invariant that the set broke, in which case the decisions are those in force before.
     pub violation: Option<Violation>,
 }
@@ -138,6 +145,8 @@ struct Asked {
     reason: Reason,
     /// What a pool makes of it.
     pool: Option<Step>,
+    /// What it gets instead, where limits leave less or something else.
+    shared: Option<Shared>,
 }
 
 /// What a stage needs to know of the tick that it belongs to.
@@ -189,7 +198,8 @@ impl Pipeline {
         for group in &groups {
             self.wait_for(now, group);
         }
-        let sized = self.size(now, &groups);
+        let mut room = self.room();
+        let sized = self.size(now, &groups, &mut room, (fleet, &observations));
         for group in &groups {
             let analysis = self.analyze(group, &mut found);
             let targets = self.targets(now, &analysis, group);
@@ -216,10 +226,13 @@ impl Pipeline {
         self.move_to_zero_and_back(now, inputs, &groups, &mut found.decisions);
         let bounded: Vec<Decision> =
             std::mem::take(&mut found.decisions).into_iter().map(enforce::bound).collect();
-        for decision in &bounded {
+        found.decisions = bounded;
+        self.cap(&room, fleet, &observations, &mut found);
+        let capped = std::mem::take(&mut found.decisions);
+        for decision in &capped {
             self.place(decision, &mut found);
         }
-        found.decisions = bounded;
+        found.decisions = capped;
         self.check(fleet, &mut found);
         let startups = self.startups_of(now, &groups);
         found.observations = observations;
@@ -442,11 +455,18 @@ impl Pipeline {
             basis,
         };
         match (usable, in_force) {
-            (Ok(Asked { before, after, reason, pool }), in_force) => {
+            (Ok(Asked { before, mut after, reason, shared, pool }), in_force) => {
                 let floor = in_force.map_or(before, |in_force| in_force.desired);
                 let mut steps = vec![Step { stage: Stage::Analyze, before, after, reason }];
-                steps.extend(pool);
-                let after = steps.last().map_or(after, |step| step.after);
+                if let Some(Shared { after: less, why }) = shared {
+                    let (before, reason) = (after, Reason::Limited(why));
+                    steps.push(Step { stage: Stage::Share, before, after: less, reason });
+                    after = less;
+                }
+                if let Some(pool) = pool {
+                    after = pool.after;
+                    steps.push(pool);
+                }
                 if let Some(reason) = moment.guard
                     && after < floor
                 {
@@ -542,14 +562,15 @@ impl Pipeline {
 impl From<&Target> for Asked {
     fn from(target: &Target) -> Self {
         let reason = Reason::from(target.outcome.clone());
-        Self { before: target.before, after: target.asked, reason, pool: None }
+        Self { before: target.before, after: target.asked, reason, shared: None, pool: None }
     }
 }
 
 impl From<&sizing::Asked> for Asked {
     fn from(asked: &sizing::Asked) -> Self {
         let reason = Reason::Sized(asked.why.clone());
-        Self { before: asked.before, after: asked.after, reason, pool: None }
+        let (before, after, shared) = (asked.before, asked.after, asked.shared.clone());
+        Self { before, after, reason, shared, pool: None }
     }
 }
 
@@ -611,6 +632,7 @@ mod tests {
             sizing: None,
             zero: Zero::default(),
             pools: BTreeMap::new(),
+            limits: Limits::default(),
         });
         let (now, fleet) = (
             Timestamp::UNIX_EPOCH,

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::decide::limit::LimitReport;
 use crate::decide::pools::pooled::PoolReport;
 use crate::decide::{Decision, ModelReport, Undecided, VariantReport};
 use crate::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
@@ -34,6 +35,8 @@ pub struct Published {
     pub pools: BTreeMap<VariantKey, PoolReport>,
     /// Which of several replicas decided; `None` where there is only one.
     pub decided_by: Option<String>,
+    /// What may be used, and how much of it is; empty where nothing limits.
+    pub limits: Vec<LimitReport>,
 }
 
 /// What all surfaces show of one variant.

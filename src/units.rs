@@ -122,6 +122,12 @@ impl CostPerHour {
     pub fn times(self, replicas: Replicas) -> Self {
         Self((self.0 * f64::from(replicas.count())).min(f64::MAX))
     }
+
+    /// How much more there is here than in `other`; zero when there is less.
+    #[must_use]
+    pub fn beyond(self, other: Self) -> Self {
+        Self((self.0 - other.0).max(0.0))
+    }
 }
 
 impl Amount {

@@ -217,7 +217,7 @@ impl World {
                         })
                         .collect(),
                 },
-                priority: Priority { class: 0, weight: Weight::ONE },
+                priority: Priority::default(),
             })
             .collect();
         least_cost_of_all(&contenders, &self.limits, &Policy::default(), &|_, _| Consent::Given)
@@ -316,6 +316,7 @@ fn served(index: u32, variants: usize) -> Served {
                 },
                 model: model.clone(),
                 accelerator: Accelerator::new(kind),
+                gpus: None,
                 role: Role::Both,
                 // A few prices, so that not every model has the same answer.
                 cost: CostPerHour::new(cost * (1.0 + f64::from(index % 7) / 50.0)).expect("a cost"),

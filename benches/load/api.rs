@@ -144,6 +144,7 @@ fn variant(index: usize, clock: Clock) -> Option<(VariantKey, PublishedVariant)>
         key: key.clone(),
         model: ModelName::new("meta-llama/Llama-3.1-8B-Instruct")?,
         accelerator: None,
+        gpus: None,
         role: Role::Both,
         cost: CostPerHour::ZERO,
         bounds: Bounds::default(),

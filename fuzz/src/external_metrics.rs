@@ -192,6 +192,7 @@ fn variant(namespace: &str, name: &str, decided: Option<(u32, Duration)>) -> Pub
             key: key.clone(),
             model: model.clone(),
             accelerator: None,
+            gpus: None,
             role: Role::Both,
             cost: CostPerHour::ZERO,
             bounds: Bounds::default(),

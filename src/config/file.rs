@@ -23,9 +23,13 @@ macro_rules! sections {
     )*};
 }
 
+mod leader_election;
+mod limits;
 mod pools;
 mod zero;
 
+pub(crate) use crate::config::file::leader_election::LeaderElection;
+pub(crate) use crate::config::file::limits::{Limits, NamespaceLimits, Standing};
 pub(crate) use crate::config::file::pools::{Adapter, Copies, Packing, Pool};
 pub(crate) use crate::config::file::zero::{ScaleToZero, WakeSignal, ZeroRule};
 
@@ -64,6 +68,8 @@ sections! {
         scale_to_zero: ScaleToZero,
         /// Variants whose replicas each serve several adapters, by `NAMESPACE/VARIANT`.
         pools: BTreeMap<String, Option<Pool>>,
+        /// What all variants together may use.
+        limits: Limits,
         /// How replicas are scraped.
         scrape: Scrape,
         /// A Prometheus, or what speaks its API, that has scraped the replicas already.
@@ -161,24 +167,6 @@ sections! {
         selector: String,
         /// Whether annotations for the workload variant autoscaler count too.
         wva: bool,
-    }
-
-    /// Several replicas, of which one decides; see docs/high-availability.md.
-    LeaderElection {
-        /// Whether there may be several replicas.
-        enabled: bool,
-        /// Where the Lease and the shared decisions are; without it, the pod's own namespace.
-        namespace: String,
-        /// Name of the Lease; that of the shared decisions is NAME-decisions.
-        name: String,
-        /// Who this replica is; without it, the name of its pod or machine. A random part is added.
-        identity: String,
-        /// How long the others wait for a leader that says nothing.
-        lease_duration: WrittenDuration,
-        /// How long a leader that cannot renew the Lease goes on.
-        renew_deadline: WrittenDuration,
-        /// How often the Lease is looked at and renewed.
-        retry_period: WrittenDuration,
     }
 
     /// Names that other programs know.
@@ -434,6 +422,8 @@ sections! {
         model_aliases: Items<String>,
         /// The kind of accelerator that it runs on.
         accelerator: String,
+        /// Accelerators that one replica takes, all of its pods together.
+        gpus: u32,
         /// What part of a request it serves.
         role: Role,
         /// What one replica costs for an hour, in any currency that all variants share.

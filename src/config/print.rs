@@ -3,6 +3,7 @@
 //! What is printed is what is used, not what was written: it is made of the resolved values alone,
 //! so a default that is printed here is the default that holds.
 
+mod limits;
 mod pools;
 
 use std::collections::BTreeMap;
@@ -35,7 +36,7 @@ use crate::fleet::{ModelKey, Role, VariantSpec};
 use crate::pipeline::Policy;
 use crate::pipeline::sizing::Sizing;
 use crate::pipeline::zero::{Rule, Zero};
-use crate::units::{Replicas, Seconds};
+use crate::units::{Gpus, Replicas, Seconds};
 
 /// The smallest configuration, whose effective form shows the defaults of everything global.
 const SMALLEST: &str = "\
@@ -143,6 +144,7 @@ fn file(config: &Config) -> File {
         enforce: Some(enforce_section(&policy.behavior)),
         scale_to_zero: Some(zero_section(&policy.zero, wake)),
         pools: (!policy.pools.is_empty()).then(|| pools::section(&policy.pools)),
+        limits: Some(limits::section(&policy.limits)),
         scrape: Some(scrape_section(scrape, *scrape_concurrency)),
         prometheus: prometheus.as_ref().map(prometheus_section),
         variants: Some(variants.iter().map(|variant| Some(variant_section(variant))).collect()),
@@ -496,13 +498,14 @@ fn client_sections(client: Client) -> (file::ClientTls, Option<PathBuf>) {
 
 fn variant_section(variant: &Variant) -> file::Variant {
     let Variant { spec, aliases, targets, endpoint, scrape, read_by } = variant;
-    let VariantSpec { key, model, accelerator, role, cost, bounds } = spec;
+    let VariantSpec { key, model, accelerator, gpus, role, cost, bounds } = spec;
     file::Variant {
         name: Some(key.variant.to_string()),
         namespace: Some(key.namespace.to_string()),
         model: Some(model.to_string()),
         model_aliases: Some(aliases.iter().map(|alias| Some(alias.to_string())).collect()),
         accelerator: accelerator.as_ref().map(ToString::to_string),
+        gpus: gpus.map(Gpus::count),
         role: Some(match role {
             Role::Both => file::Role::Both,
             Role::Prefill => file::Role::Prefill,

@@ -8,6 +8,7 @@ mod certificate;
 mod discovery;
 mod enforce;
 mod leader_election;
+mod limits;
 mod pools;
 mod prometheus;
 mod saturation;
@@ -89,6 +90,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         enforce,
         scale_to_zero,
         pools,
+        limits,
         scrape,
         prometheus,
         variants,
@@ -127,7 +129,9 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let signals = scale_to_zero.as_ref().and_then(|section| section.wake.as_deref());
     let wake =
         wake::resolve(signals, &wake::Around { prometheus: prometheus.is_some(), known }, checks);
-    let policies = Policies { discovery, observe, saturation, sizing, enforce, zero, wva, relayed };
+    let limits = limits.as_ref();
+    let policies =
+        Policies { discovery, observe, saturation, sizing, enforce, zero, limits, wva, relayed };
     let policy = policies.resolve(&global, &variants, checks)?;
     let known = (!discovery).then_some(variants.as_slice());
     let pools = pools::resolve(pools.as_ref(), known, policy.window, checks);
@@ -284,6 +288,7 @@ struct Policies<'a> {
     enforce: &'a Option<file::Enforce>,
     /// Which models may have no replicas.
     zero: Zero,
+    limits: Option<&'a file::Limits>,
     /// What lies under the section of the saturation.
     wva: Wva,
     /// Age from which data from Prometheus is too old, where there is one.
@@ -311,6 +316,7 @@ impl Policies<'_> {
         numbers.check_together("saturation", checks);
         let overrides = saturation.overrides.unwrap_or_default();
         let known = (!self.discovery).then_some(variants);
+        let limits = limits::resolve(self.limits, known, checks);
         let overrides = resolve_overrides(&overrides, &self.wva.overrides, &numbers, known, checks);
         let patience = "saturation.transition_patience";
         let transition_patience = checks
@@ -337,6 +343,7 @@ impl Policies<'_> {
             sizing,
             zero: self.zero,
             pools: BTreeMap::new(),
+            limits,
         })
     }
 }

@@ -228,7 +228,7 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         WantedTarget::Selector(selector) => Targets::Selector(selector),
         WantedTarget::Elsewhere => Targets::Selector(String::new()),
     };
-    let spec = VariantSpec { key, model, accelerator, role, cost, bounds };
+    let spec = VariantSpec { key, model, accelerator, gpus: None, role, cost, bounds };
     Variant { spec, aliases, targets, read_by, endpoint, scrape: Arc::clone(settings) }
 }
 

@@ -303,29 +303,30 @@ impl Ticks {
         now: Timestamp,
         before: &Published,
         inputs: &Inputs,
-        found: Decisions,
+        mut found: Decisions,
     ) -> Published {
-        let Decisions { decisions, mut undecided, mut observations, mut variants, .. } = found;
-        let (models, pools) = (found.models, found.pools);
+        let decisions = found.decisions.into_iter();
         let mut decisions: BTreeMap<VariantKey, Decision> =
-            decisions.into_iter().map(|decision| (decision.variant.clone(), decision)).collect();
+            decisions.map(|decision| (decision.variant.clone(), decision)).collect();
         let published = inputs.fleet.variants().map(|spec| {
             let key = &spec.key;
             let known = before.variants.get(key).and_then(|variant| variant.decided.as_ref());
             let decided = decisions.remove(key).map(|decision| self.age(now, known, decision));
-            let observation =
-                observations.remove(key).unwrap_or_else(|| Observation::of_nothing(spec.bounds));
+            let observation = found.observations.remove(key);
+            let observation = observation.unwrap_or_else(|| Observation::of_nothing(spec.bounds));
             let variant = PublishedVariant {
                 spec: spec.clone(),
                 observation,
-                report: variants.remove(key),
+                report: found.variants.remove(key),
                 decided,
-                undecided: undecided.remove(key),
+                undecided: found.undecided.remove(key),
             };
             (key.clone(), variant)
         });
         let variants = published.collect();
-        Published { generation: before.generation + 1, variants, models, pools, decided_by: None }
+        let generation = before.generation + 1;
+        let (models, pools, limits) = (found.models, found.pools, found.limits);
+        Published { generation, variants, models, pools, limits, decided_by: None }
     }
 
     /// Gives a decision its age on the monotonic clock. A decision that is kept ages with it,

@@ -7,9 +7,9 @@
 //! # Model
 //!
 //! What runs keeps what it holds: a replica that is going still has its accelerators, so nothing
-//! becomes free before it is gone. Minima are raised first, as guaranteed floors. The rest is given
-//! out one replica at a time: of the highest priority class that still lacks something, to the
-//! model with the smallest
+//! becomes free before it is gone. Minima are raised first. Then models come that have less than
+//! what is guaranteed to them, whatever their class. The rest is given out one replica at a time: of
+//! the highest priority class that still lacks something, to the model with the smallest
 //!
 //! ```text
 //! level = accelerators that it has / (weight * accelerators that it wants)
@@ -28,6 +28,7 @@
 mod explain;
 mod inventory;
 mod ledger;
+mod report;
 mod turns;
 
 #[cfg(test)]
@@ -43,7 +44,8 @@ use crate::fleet::{Accelerator, Bounds, ModelKey, Namespace, VariantKey};
 use crate::units::{Amount, CostPerHour, Gpus, Replicas, Seconds, Weight};
 
 pub use crate::decide::limit::inventory::{NodeStock, inventory, normalised};
-pub use crate::decide::limit::ledger::{Ledger, room};
+pub use crate::decide::limit::ledger::{Ledger, room, without};
+pub use crate::decide::limit::report::{LimitReport, Reading, Row, Spending, report};
 
 /// The name of a limit, as an explanation shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,6 +130,8 @@ pub struct Priority {
     pub class: u32,
     /// Inside a class, how much of what it wants a model gets beside others.
     pub weight: Weight,
+    /// Accelerators up to which it comes before all others, as far as it wants them.
+    pub guaranteed: Gpus,
 }
 
 /// In which order replicas are given out.
@@ -263,8 +267,8 @@ impl<'a> State<'a> {
         let keys: Vec<&ModelKey> = keys.into_iter().collect();
         let model_of: Vec<usize> =
             wants.iter().map(|want| keys.binary_search(&&want.model).unwrap_or_default()).collect();
-        let nothing =
-            Share { priority: Priority { class: 0, weight: Weight::ZERO }, has: 0.0, wants: 0.0 };
+        let last = Priority { weight: Weight::ZERO, ..Priority::default() };
+        let nothing = Share { priority: last, has: 0.0, wants: 0.0 };
         let mut models = vec![nothing; keys.len()];
         let granted: Vec<Replicas> =
             wants.iter().map(|want| want.current.min(want.wanted())).collect();
@@ -385,12 +389,26 @@ impl Share {
         let wants = self.wants * self.priority.weight.weight();
         if wants > 0.0 { self.has / wants } else { f64::INFINITY }
     }
+
+    /// Whether it has less than what is guaranteed to it.
+    fn is_below_guarantee(&self) -> bool {
+        self.has < f64::from(self.priority.guaranteed.count())
+    }
+}
+
+impl Default for Priority {
+    /// The lowest class, the weight of one, and nothing guaranteed.
+    fn default() -> Self {
+        Self { class: 0, weight: Weight::ONE, guaranteed: Gpus::ZERO }
+    }
 }
 
 impl Priority {
     /// The higher of two.
     fn above(self, other: Self) -> Self {
-        let order = self.class.cmp(&other.class).then(self.weight.compare(other.weight));
+        let Self { class, weight, guaranteed } = self;
+        let order = class.cmp(&other.class).then(weight.compare(other.weight));
+        let order = order.then(guaranteed.cmp(&other.guaranteed));
         if order.is_lt() { other } else { self }
     }
 }
@@ -465,12 +483,15 @@ impl Limit {
             Headroom::Limited(_) | Headroom::Unlimited => None,
         };
         match self.source.allowance() {
-            None => Some(Refusal::Unread),
             Some(Allowance::Budget(budget)) => {
-                let left = (budget.per_hour() - used.cost.per_hour()).max(0.0);
-                let left = CostPerHour::new(left).unwrap_or_default();
+                let left = budget.beyond(used.cost);
                 (left < want.cost).then_some(Refusal::Budget { needed: want.cost, left })
             }
+            // What takes no accelerators is limited by money alone.
+            None | Some(Allowance::Total(_) | Allowance::Kinds(_)) if want.gpus == Gpus::ZERO => {
+                None
+            }
+            None => Some(Refusal::Unread),
             Some(Allowance::Total(total)) => {
                 short(None, Headroom::Limited(*total).without(used.total))
             }

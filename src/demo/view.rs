@@ -395,6 +395,7 @@ mod tests {
             key: key.clone(),
             model: model.name.clone(),
             accelerator: None,
+            gpus: None,
             role: crate::fleet::Role::Both,
             cost: variant.cost,
             bounds: variant.bounds(),

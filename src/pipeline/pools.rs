@@ -109,10 +109,11 @@ impl Pipeline {
         let horizon = AdapterHorizon { idle_after: policy.idle_after, window: self.policy.window };
         let memory = self.pools.pools.entry(spec.key.clone()).or_default();
         let seen = memory.adapters.observe(now, &observation.replicas, horizon);
-        let load = Load { in_force, asked: asked.after };
+        let before = asked.shared.as_ref().map_or(asked.after, |shared| shared.after);
+        let load = Load { in_force, asked: before };
         let (why, report) = memory.count(now, policy, observation, &seen, load);
         found.pools.insert(spec.key.clone(), report);
-        let (before, after) = (asked.after, why.lowering.replicas());
+        let after = why.lowering.replicas();
         let step = Step { stage: Stage::Pool, before, after, reason: Reason::Pool(Box::new(why)) };
         Asked { pool: Some(step), ..asked }
     }

@@ -13,20 +13,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
-use crate::analyze::capacity::CapacityReport;
+use crate::analyze::capacity::{CapacityReport, Unit, VariantCapacity};
 use crate::analyze::queueing::{self, Lengths, Shape};
 use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::analyze::tokens::knowledge::Knowledge;
 use crate::analyze::tokens::{self, ReplicaLoad, VariantLoad};
 use crate::analyze::tuner::{Latencies, OperatingPoint, Tuner};
-use crate::decide::optimize::{self, Candidate, Consent, Model, Plan, Standing, Voice, least_cost};
+use crate::decide::optimize::{self, Candidate, Consent, Model, Standing, Voice};
 use crate::decide::sized::{Shortfall, Sized};
-use crate::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
+use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::{Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
-use crate::units::{Gpus, Replicas, Seconds, Weight};
+use crate::pipeline::limits::{Planned, Room, Shared, gpus};
+use crate::units::{Amount, Replicas, Seconds, Weight};
 
 /// Which analyzers vote, and by what they judge.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,6 +67,18 @@ pub(crate) struct Asked {
     pub(crate) before: Replicas,
     pub(crate) after: Replicas,
     pub(crate) why: Sized,
+    /// What it gets instead, where limits leave less or something else.
+    pub(crate) shared: Option<Shared>,
+}
+
+/// What the analyzers say of one model.
+#[derive(Debug)]
+pub(crate) struct Judged<'a> {
+    model: ModelKey,
+    members: Vec<Sizable<'a>>,
+    reports: Vec<(Analyzer, CapacityReport)>,
+    ballot: Ballot,
+    shrinking: Shrinking,
 }
 
 /// What was learned of models and variants.
@@ -107,9 +120,11 @@ impl Pipeline {
         &mut self,
         now: Timestamp,
         groups: &[Group<'_>],
+        room: &mut Room,
+        seen: (&Fleet, &BTreeMap<VariantKey, Observation>),
     ) -> BTreeMap<VariantKey, Asked> {
         let Some(policy) = self.policy.sizing.clone() else { return BTreeMap::new() };
-        let mut asked = BTreeMap::new();
+        let mut judged = Vec::new();
         let mut learned = std::mem::take(&mut self.learned);
         learned.forget(now, groups);
         let moment = Moment { now, window: self.policy.window };
@@ -123,10 +138,22 @@ impl Pipeline {
             } else {
                 Shrinking::Forbidden
             };
-            asked.extend(learned.size(moment, &policy, &first.model, &sizable, shrinking));
+            judged.extend(learned.judge(moment, &policy, &first.model, sizable, shrinking));
         }
         self.learned = learned;
-        asked
+        let (judged, models): (Vec<&Judged<'_>>, Vec<Model<'_>>) =
+            judged.iter().filter_map(|judged| Some((judged, judged.model()?))).unzip();
+        room.sizes = models.iter().flat_map(sizes).collect();
+        let consents: BTreeMap<&VariantKey, Consent> = judged
+            .iter()
+            .flat_map(|judged| judged.members.iter().map(|it| (&it.spec.key, judged.consent())))
+            .collect();
+        let consent = |key: &VariantKey, _| consents.get(key).copied().unwrap_or(Consent::Refused);
+        let plans = self.share(models, room, seen, &policy.optimizer, &consent);
+        let asked = judged.iter().zip(&plans).flat_map(|(judged, planned)| {
+            judged.members.iter().filter_map(|it| asked(it, planned, &judged.ballot))
+        });
+        asked.collect()
     }
 
     /// A variant as the analyzers see it; `None` when its replicas cannot be counted.
@@ -153,19 +180,19 @@ impl Learned {
         self.tuners.retain(|variant, _| variants.contains(variant));
     }
 
-    /// What is asked for each variant of one model; nothing while no analyzer has anything to say.
-    pub(crate) fn size(
+    /// What the analyzers say of one model; `None` while none has anything to say.
+    pub(crate) fn judge<'a>(
         &mut self,
         moment: Moment,
         policy: &Sizing,
         model: &ModelKey,
-        members: &[Sizable<'_>],
+        members: Vec<Sizable<'a>>,
         shrinking: Shrinking,
-    ) -> BTreeMap<VariantKey, Asked> {
+    ) -> Option<Judged<'a>> {
         let reports: Vec<(Analyzer, CapacityReport)> = policy
             .analyzers
             .iter()
-            .map(|&analyzer| (analyzer, self.analyze(analyzer, moment, policy, model, members)))
+            .map(|&analyzer| (analyzer, self.analyze(analyzer, moment, policy, model, &members)))
             .collect();
         // What is remembered of a variant is no data: somebody must be heard.
         let heard = members.iter().any(|member| member.measured().next().is_some());
@@ -184,14 +211,9 @@ impl Learned {
             })
             .collect();
         let ballot = ballot::cast(moment.now, policy.patience, &votes);
-        if ballot.model == Verdict::Held {
-            return BTreeMap::new();
-        }
-        let judged = (reports.as_slice(), &ballot);
-        let Some(plan) = Self::plan(policy, model, members, judged, shrinking) else {
-            return BTreeMap::new();
-        };
-        members.iter().filter_map(|member| asked(member, &plan, &ballot)).collect()
+        let model = model.clone();
+        let judged = Judged { model, members, reports, ballot, shrinking };
+        (judged.ballot.model != Verdict::Held).then_some(judged)
     }
 
     fn analyze(
@@ -280,35 +302,39 @@ impl Learned {
             .collect();
         queueing::analyze(&variants, &policy.queueing).report
     }
+}
 
-    fn plan(
-        policy: &Sizing,
-        model: &ModelKey,
-        members: &[Sizable<'_>],
-        (reports, ballot): (&[(Analyzer, CapacityReport)], &Ballot),
-        shrinking: Shrinking,
-    ) -> Option<Plan> {
-        let voices: Vec<Voice<'_>> = reports
+// === impl Judged ===
+
+impl Judged<'_> {
+    /// The model as the optimizer sees it; `None` while nobody knows what a replica carries.
+    fn model(&self) -> Option<Model<'_>> {
+        let voices: Vec<Voice<'_>> = self
+            .reports
             .iter()
             .map(|(_, report)| Voice { report, score: Weight::ONE, standing: Standing::Live })
             .collect();
-        let (_, sizing) = reports
+        let (_, sizing) = self
+            .reports
             .iter()
             .find(|(_, report)| report.variants.iter().any(|it| it.per_replica.is_some()))?;
-        let candidates = members.iter().map(Sizable::candidate).collect();
-        let priority = Weight::ONE;
-        let model = Model { key: model.clone(), priority, candidates, sizing, voices };
-        let agreed = match ballot.model {
+        let candidates = self.members.iter().map(Sizable::candidate).collect();
+        let (key, priority) = (self.model.clone(), Weight::ONE);
+        Some(Model { key, priority, candidates, sizing, voices })
+    }
+
+    /// Whether replicas that the plan does without may go.
+    fn consent(&self) -> Consent {
+        let agreed = match self.ballot.model {
             Verdict::Grow(_)
             | Verdict::Shrink(_)
             | Verdict::Stay(ballot::Stay::NothingSpare(_)) => Consent::Given,
             Verdict::Stay(ballot::Stay::NotHeard(_)) | Verdict::Held => Consent::Refused,
         };
-        let consent = match shrinking {
+        match self.shrinking {
             Shrinking::Allowed => agreed,
             Shrinking::Forbidden => Consent::Refused,
-        };
-        Some(least_cost(&model, None, &policy.optimizer, &|_, _| consent))
+        }
     }
 }
 
@@ -362,7 +388,7 @@ impl<'a> Sizable<'a> {
             key: self.spec.key.clone(),
             role: self.spec.role,
             accelerator: self.spec.accelerator.clone(),
-            gpus: Gpus::ONE,
+            gpus: gpus(self.spec),
             cost: self.spec.cost,
             bounds: Bounds::new(min, max).unwrap_or(self.bounds),
             current: self.counted(),
@@ -431,7 +457,15 @@ fn operating_point(replica: &ReplicaObservation) -> Option<OperatingPoint> {
 
 // === what is asked ===
 
-fn asked(member: &Sizable<'_>, plan: &Plan, ballot: &Ballot) -> Option<(VariantKey, Asked)> {
+/// What a replica of each variant carries.
+fn sizes(model: &Model<'_>) -> Vec<(VariantKey, (Amount, Unit))> {
+    let unit = model.sizing.unit;
+    let known = |it: &VariantCapacity| Some((it.key.clone(), (it.per_replica?, unit)));
+    model.sizing.variants.iter().filter_map(known).collect()
+}
+
+fn asked(member: &Sizable<'_>, planned: &Planned, ballot: &Ballot) -> Option<(VariantKey, Asked)> {
+    let Planned { alone: plan, shared } = planned;
     let key = &member.spec.key;
     let placement = plan.placements.iter().find(|placement| placement.key == *key)?;
     let verdict = match member.spec.role {
@@ -446,5 +480,7 @@ fn asked(member: &Sizable<'_>, plan: &Plan, ballot: &Ballot) -> Option<(VariantK
         short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
     };
     let after = placement.after + member.stuck;
-    Some((key.clone(), Asked { before: member.wanted, after, why }))
+    let shared = shared.get(key).cloned();
+    let shared = shared.map(|it| Shared { after: it.after + member.stuck, ..it });
+    Some((key.clone(), Asked { before: member.wanted, after, why, shared }))
 }

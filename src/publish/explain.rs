@@ -163,8 +163,8 @@ struct Variant<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Step")]
 struct StepLine {
-    /// The stage: `analyze`, `pool`, `hold`, `guard`, `stabilize`, `dwell`, `flap_budget`, `panic`,
-    /// `step_limit`, `zero`, `bounds` or `check`.
+    /// The stage: `analyze`, `share`, `pool`, `hold`, `guard`, `stabilize`, `dwell`, `flap_budget`,
+    /// `panic`, `step_limit`, `zero`, `bounds`, `limit` or `check`.
     stage: &'static str,
     /// The number before it, in replicas.
     before: u32,

@@ -4,6 +4,8 @@
 //! that is gone has no series left to linger and drive an autoscaler, an absent value has no sample
 //! at all, and ages are exact. What each metric means is written down once, in [`FAMILIES`].
 
+mod limits;
+
 use std::sync::Arc;
 
 use prometheus::core::{Collector, Desc};
@@ -123,6 +125,22 @@ families! {
         "Replicas that a pool needs beyond its maximum.";
     POOL_LOADS = "plimsoll_pool_plan_loads", VARIANT,
         "Copies that have to be loaded to carry out the suggested placement.";
+    CUT = "plimsoll_limited_replicas", &["namespace", "model", "variant", "limit"],
+        "Replicas that a limit keeps the variant from having; absent where none does.";
+    ALLOWED = "plimsoll_limit_accelerators", &["limit", "accelerator"],
+        "Accelerators that the limit leaves to all variants that it counts.";
+    HELD = "plimsoll_limit_accelerators_held", &["limit", "accelerator"],
+        "Accelerators of the limit that the replicas that are asked for hold.";
+    ALLOWED_COST = "plimsoll_limit_cost_per_hour", &["limit"],
+        "What all replicas that the limit counts may cost in an hour.";
+    HELD_COST = "plimsoll_limit_cost_per_hour_held", &["limit"],
+        "What the replicas that are asked for cost in an hour.";
+    PRICE = "plimsoll_limit_shadow_price", &["limit", "of", "namespace", "variant", "unit"],
+        "What one more of what is short would let the next variant carry; there while it is short.";
+    SOURCE_AGE = "plimsoll_limit_age_seconds", &["limit"],
+        "How long ago the limit was known to be as it is; absent while it has never been read.";
+    UNREAD = "plimsoll_limit_unread", &["limit"],
+        "1 while the limit has never been read, so that nothing that it counts may grow, else 0.";
     INFO = "plimsoll_variant_info", &["namespace", "model", "variant", "accelerator", "role"],
         "Always 1; carries what is known of the variant as labels.";
 }
@@ -227,6 +245,9 @@ impl Collector for Gauges {
             sheet.set(&REQUIRED_QUEUE, &labels, Some(report.required_queue.requests()));
             sheet.set(&TRANSITION, &labels, Some(one_if(report.transition.is_some())));
         }
+        for report in &published.limits {
+            sheet.limit(report);
+        }
         sheet.collect()
     }
 }
@@ -274,6 +295,7 @@ impl Sheet {
             let has = |stage| Some(one_if(decision.steps.iter().any(|step| step.stage == stage)));
             self.set(&FLAP_BUDGET_SPENT, &labels, has(Stage::FlapBudget));
             self.set(&PANICKING, &labels, has(Stage::Panic));
+            self.cuts(published, decision);
         }
         if let Some(report) = report {
             self.set(&SATURATION, &labels, Some(report.saturation.fraction()));

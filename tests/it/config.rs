@@ -250,6 +250,35 @@ fn an_override_is_for_a_model_that_is_served() {
 }
 
 #[test]
+fn limits_are_possible_and_of_what_is_there() {
+    let limits = |keys: &str| format!("{}limits: {{{keys}}}\n", variant("gpus: 4"));
+    check_errors(&variant("gpus: 5000"), &[("variants[0].gpus", "must be from 0 to 4096")]);
+    check_errors(
+        &limits(
+            "accelerators: {H100: 1, NVIDIA-H100-PCIE: 2, L4: null}, budget_per_hour: -1, \
+             models: {m: {weight: 0}}",
+        ),
+        &[
+            ("limits.accelerators.NVIDIA-H100-PCIE", "is H100, which is in the list already"),
+            ("limits.accelerators.L4", "must be a number of accelerators"),
+            ("limits.budget_per_hour", "must be from 0 to"),
+            ("limits.models.m", "must be named MODEL#NAMESPACE"),
+            ("limits.models.m.weight", "must be from 0.001 to 1000"),
+        ],
+    );
+    for (keys, path, said) in [
+        ("namespaces: {other: {}}", "limits.namespaces.other", "no variant is there"),
+        (
+            "models: {\"x#default\": {}}",
+            "limits.models[\"x#default\"]",
+            "no variant serves this model",
+        ),
+    ] {
+        check_warning(&limits(keys), path, said);
+    }
+}
+
+#[test]
 fn times_must_fit_together() {
     for (text, path, said) in [
         ("scrape: {timeout: 2s}\n", "scrape.timeout", "scrape.interval, which is 1s"),
@@ -948,6 +977,11 @@ scale_to_zero:
   - {name: e, url: \"https://epp:9090/metrics\", tls: {ca_file: c}, bearer_token_file: t}
   - {name: g, url: \"http://h/m\", metric: q, labels: {a: \"1\"}, models: [\"m#n\"], interval: 2s}
   - {name: p, query: \"sum(x)\", models: [\"m#n\"]}
+limits:
+  budget_per_hour: 12.5
+  accelerators: {H100: 8, A100-MIG-1g.10gb: 0}
+  namespaces: {n: {accelerators: {}}, default: {budget_per_hour: 0}}
+  models: {\"m#n\": {priority: 3, weight: 0.5, guaranteed: 2}}
 scrape: {body_limit: 1500kB, tls: {cert_file: a, key_file: b}, scheme: https}
 prometheus:
   url: https://thanos.example:9091/prefix/
@@ -959,7 +993,7 @@ prometheus:
   parameters: {dedup: \"true\"}
   labels: {pod: kubernetes_pod_name}
 variants:
-- {name: a, namespace: n, model: m, targets: {static: [h, \"[::1]\"]}, role: decode}
+- {name: a, namespace: n, model: m, targets: {static: [h, \"[::1]\"]}, role: decode, gpus: 8}
 - {name: b, namespace: n, model: m, targets: {file: {paths: [f], refresh: 90s}}, replicas: {min: 0}}
 - {name: c, model: \"no\", targets: {dns: {names: [n], type: AAAA}}, model_aliases: [\"1\", \"~\"]}
 - {name: d, model: \"1e3\", targets: {dns: {names: [_x._tcp.n], type: SRV}}, accelerator: \"0x1\"}

@@ -208,6 +208,7 @@ pub(crate) fn variant(namespace: &str, name: &str) -> Variant {
             key: key(namespace, name),
             model: ModelName::new("meta-llama/Llama-3.1-8B").unwrap(),
             accelerator: Accelerator::new("H100"),
+            gpus: None,
             role: Role::Both,
             cost: CostPerHour::ZERO,
             bounds: Bounds::default(),

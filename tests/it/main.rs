@@ -27,6 +27,7 @@ mod failures;
 mod grammars;
 mod layout;
 mod leader;
+mod limits;
 mod pages;
 mod pipeline;
 mod pools;

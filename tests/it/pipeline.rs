@@ -17,6 +17,7 @@ use plimsoll::observe::{
     HttpReading, Inputs, Listing, RankReading, Reading, Scale, ScaleState, Scrape, ScrapeFailure,
     Way, WhyUnknown,
 };
+use plimsoll::pipeline::limits::Limits;
 use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds, Tokens};
@@ -49,6 +50,7 @@ pub(crate) fn spec(variant: &str, cost: f64, bounds: (u32, u32)) -> VariantSpec 
         key: key(variant),
         model: ModelName::new("m").unwrap(),
         accelerator: None,
+        gpus: None,
         role: Role::Both,
         cost: CostPerHour::new(cost).unwrap(),
         bounds: Bounds::new(n(bounds.0), Some(n(bounds.1))).unwrap(),
@@ -80,6 +82,7 @@ pub(crate) fn policy() -> Policy {
         },
         sizing: None,
         zero: Zero::default(),
+        limits: Limits::default(),
     }
 }
 

@@ -11,6 +11,7 @@ use plimsoll::fleet::{
     Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
 };
 use plimsoll::pipeline::Policy;
+use plimsoll::pipeline::limits::Limits;
 use plimsoll::pipeline::zero::Zero;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
@@ -53,6 +54,7 @@ fn policy() -> Policy {
         behavior: Behavior::default(),
         sizing: None,
         zero: Zero::default(),
+        limits: Limits::default(),
         pools: BTreeMap::new(),
     }
 }
@@ -91,7 +93,8 @@ fn scenario(load: Load) -> Scenario {
                 key,
                 model,
                 accelerator: None,
-                role: Role::Both,
+                gpus: None,
+            role: Role::Both,
                 cost: CostPerHour::new(2.0).unwrap(),
                 bounds: Bounds::new(n(1), Some(n(8))).unwrap(),
             },

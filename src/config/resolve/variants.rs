@@ -15,12 +15,14 @@ use crate::config::{ReadBy, ScaleTarget, Targets, Variant};
 use crate::fleet::{
     Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
 };
-use crate::units::{CostPerHour, Replicas};
+use crate::units::{CostPerHour, Gpus, Replicas};
 
 const NAMESPACE: &str = "default";
 /// Where no variant has a price, all cost the same.
 const COST: f64 = 1.0;
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
+/// More than any group of nodes that serves one replica.
+const GPUS: RangeInclusive<u32> = 0..=4096;
 const REPLICAS_MIN: u32 = 1;
 const FILE_REFRESH: Duration = Duration::from_secs(5);
 const DNS_REFRESH: Duration = Duration::from_secs(15);
@@ -81,6 +83,7 @@ impl One<'_> {
             model,
             model_aliases,
             accelerator,
+            gpus,
             role,
             cost,
             replicas,
@@ -111,6 +114,7 @@ impl One<'_> {
             names::is_label_text,
             rule,
         );
+        let gpus = checks.number(&self.at("gpus"), *gpus, &GPUS).map(Gpus::new);
         let cost = checks.number(&self.at("cost"), *cost, &COSTS).unwrap_or(COST);
         let bounds = self.bounds(&replicas.clone().unwrap_or_default(), checks);
         let overlaid = scrape.clone().unwrap_or_default();
@@ -129,6 +133,7 @@ impl One<'_> {
                 key,
                 model: ModelName::new(model?)?,
                 accelerator: accelerator.and_then(Accelerator::new),
+                gpus,
                 role: match role {
                     Some(file::Role::Both) | None => Role::Both,
                     Some(file::Role::Prefill) => Role::Prefill,

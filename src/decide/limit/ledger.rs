@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::decide::limit::{Allowance, Limit, Scope, Want};
+use crate::decide::limit::{Allowance, Limit, Scope, Source, Want};
 use crate::decide::optimize::{Headroom, Room};
 use crate::fleet::{Accelerator, Namespace};
 use crate::units::{CostPerHour, Gpus, Replicas};
@@ -34,6 +34,24 @@ pub fn room(wants: &[Want], limits: &[Limit]) -> Option<Room> {
         ledger.hold(want, want.current);
     }
     ledger.room(wants)
+}
+
+/// The limits that are left for others while these variants keep what they hold.
+#[must_use]
+pub fn without(limits: &[Limit], held: &[Want]) -> Vec<Limit> {
+    let mut ledger = Ledger::new(limits);
+    for want in held {
+        ledger.hold(want, want.current);
+    }
+    let left = |(limit, used): (&Limit, &Used)| {
+        let source = match &limit.source {
+            Source::Read(allowance) => Source::Read(used.left_of(allowance)),
+            Source::Held { last, age } => Source::Held { last: used.left_of(last), age: *age },
+            Source::Unread => Source::Unread,
+        };
+        Limit { source, ..limit.clone() }
+    };
+    limits.iter().zip(&ledger.used).map(left).collect()
 }
 
 // === impl Ledger ===
@@ -102,6 +120,21 @@ impl<'a> Ledger<'a> {
 // === impl Used ===
 
 impl Used {
+    /// What is left of an allowance.
+    fn left_of(&self, allowance: &Allowance) -> Allowance {
+        match allowance {
+            Allowance::Kinds(kinds) => {
+                let left = |(kind, headroom): (&Accelerator, &Headroom)| {
+                    let used = self.kinds.get(kind).copied().unwrap_or_default();
+                    (kind.clone(), headroom.without(used))
+                };
+                Allowance::Kinds(kinds.iter().map(left).collect())
+            }
+            Allowance::Total(total) => Allowance::Total(total.beyond(self.total)),
+            Allowance::Budget(budget) => Allowance::Budget(budget.beyond(self.cost)),
+        }
+    }
+
     pub(super) fn add(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
         let gpus = want.gpus.times(replicas);
         if let Some(kind) = limit.kind(want) {

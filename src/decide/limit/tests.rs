@@ -19,7 +19,7 @@ fn want(name: &str, gpus: u32, current: u32, desired: u32) -> Want {
     Want {
         key: VariantKey { namespace: namespace.clone(), variant: VariantName::new(name).unwrap() },
         model: ModelKey { namespace, model: ModelName::new(name).unwrap() },
-        priority: Priority { class: 0, weight: Weight::ONE },
+        priority: Priority::default(),
         accelerator: Some(kind("H100")),
         gpus: Gpus::new(gpus),
         cost: CostPerHour::new(4.0 * f64::from(gpus)).unwrap(),
@@ -178,7 +178,7 @@ proptest! {
             .zip(names)
             .map(|(&(gpus, current, desired, class, weight), name)| {
                 let priority =
-                    Priority { class, weight: Weight::new(f64::from(weight)).unwrap() };
+                    Priority { class, weight: Weight::new(f64::from(weight)).unwrap(), ..Priority::default() };
                 Want { priority, ..want(name, gpus, current, desired) }
             })
             .collect();

@@ -17,9 +17,11 @@ pub(super) struct Turns {
     lines: Vec<VecDeque<usize>>,
 }
 
-/// The place of a line: by class, then by level, then by the order of the models.
+/// The place of a line: those below their guarantee first, then by class, then by level, then by the
+/// order of the models.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
+    below_guarantee: Reverse<bool>,
     class: Reverse<u32>,
     /// The bits of a level, which is not negative, so that they are in its order.
     level: u64,
@@ -60,13 +62,18 @@ impl Turns {
 
     /// Puts a line where it belongs by what it has.
     pub(super) fn stand(&mut self, state: &State<'_>, line: usize) {
-        let (class, level) = match self.sharing {
-            Sharing::InOrder => (0, 0.0),
+        let (below_guarantee, class, level) = match self.sharing {
+            Sharing::InOrder => (false, 0, 0.0),
             Sharing::MaxMin => {
                 let model = &state.models[line];
-                (model.priority.class, model.level())
+                (model.is_below_guarantee(), model.priority.class, model.level())
             }
         };
-        self.order.insert(Turn { class: Reverse(class), level: level.to_bits(), line });
+        self.order.insert(Turn {
+            below_guarantee: Reverse(below_guarantee),
+            class: Reverse(class),
+            level: level.to_bits(),
+            line,
+        });
     }
 }

@@ -23,6 +23,8 @@ pub struct FleetPlan {
     pub grants: Grants,
     /// What the limits said of the first plans: who was cut, by what, and what one more would buy.
     pub contended: Grants,
+    /// The first plans of those that were planned again, by their position.
+    pub alone: BTreeMap<usize, Plan>,
 }
 
 /// One model with its place beside others.
@@ -54,7 +56,8 @@ pub fn least_cost_of_all(
     };
     let mut again: Vec<usize> = (0..plans.len()).filter(|&position| is_cut(position)).collect();
     if again.is_empty() {
-        return FleetPlan { plans, grants: contended.clone(), contended };
+        let (grants, alone) = (contended.clone(), BTreeMap::new());
+        return FleetPlan { plans, grants, contended, alone };
     }
     again.sort_by(|&a, &b| {
         let (one, other) = (&contenders[a], &contenders[b]);
@@ -69,6 +72,7 @@ pub fn least_cost_of_all(
     for row in rows(&plans) {
         ledger.hold(&row, granted(&row));
     }
+    let mut alone = BTreeMap::new();
     for position in again {
         let turn = &contenders[position];
         let own = wants(turn, &plans[position]);
@@ -76,14 +80,15 @@ pub fn least_cost_of_all(
             ledger.release(row, granted(row));
             ledger.hold(row, row.current);
         }
-        plans[position] = least_cost(&turn.model, ledger.room(&own).as_ref(), policy, check);
+        let inside = least_cost(&turn.model, ledger.room(&own).as_ref(), policy, check);
+        alone.insert(position, std::mem::replace(&mut plans[position], inside));
         for row in wants(turn, &plans[position]) {
             ledger.release(&row, row.current);
             ledger.hold(&row, row.current.max(row.desired));
         }
     }
     let grants = limit(&rows(&plans), limits, Sharing::MaxMin);
-    FleetPlan { plans, grants, contended }
+    FleetPlan { plans, grants, contended, alone }
 }
 
 /// What a plan wants.

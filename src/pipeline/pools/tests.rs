@@ -8,6 +8,7 @@ use crate::observe::engine::Engine;
 use crate::observe::engine::lora::LoraPage;
 use crate::observe::{HttpReading, Listing, RankReading, Reading, Scale, ScaleState, Scrape, Way};
 use crate::pipeline::Policy;
+use crate::pipeline::limits::Limits;
 use crate::pipeline::zero::Zero;
 use crate::units::{Fraction, Requests};
 
@@ -75,6 +76,7 @@ impl World {
             },
             sizing: None,
             zero: Zero::default(),
+            limits: Limits::default(),
             pools: [(spec().key, pool)].into(),
         };
         Self {

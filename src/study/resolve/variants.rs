@@ -71,6 +71,7 @@ pub(crate) fn resolve(
             key,
             model: models[model].key.model.clone(),
             accelerator: written.accelerator.as_deref().and_then(Accelerator::new),
+            gpus: None,
             role: Role::Both,
             cost: CostPerHour::new(cost)?,
             bounds,

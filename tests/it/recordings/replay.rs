@@ -11,6 +11,7 @@ use plimsoll::fleet::{
 };
 use plimsoll::observe::{Inputs, Listing, Observation, ReplicaObservation, Scale, Scrape};
 use plimsoll::observe::{Reading, ScrapeFailure, Way};
+use plimsoll::pipeline::limits::Limits;
 use plimsoll::pipeline::zero::Zero;
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
@@ -113,6 +114,7 @@ impl Replay<'_> {
             key: variant(),
             model: self.recording.model(),
             accelerator: None,
+            gpus: None,
             role: Role::Both,
             cost: CostPerHour::new(1.0).unwrap(),
             bounds: Bounds::new(Replicas::ONE, Replicas::new(9)).unwrap(),
@@ -188,6 +190,7 @@ fn policy(window: f64) -> Policy {
         },
         sizing: None,
         zero: Zero::default(),
+        limits: Limits::default(),
     }
 }
 

@@ -13,7 +13,7 @@ use plimsoll::decide::limit::{
 };
 use plimsoll::decide::optimize::Headroom;
 use plimsoll::fleet::{Accelerator, Bounds, ModelKey, ModelName, Namespace};
-use plimsoll::units::{CostPerHour, Gpus, Replicas, Weight};
+use plimsoll::units::{CostPerHour, Gpus, Replicas};
 use serde_json::Value;
 
 use super::Outcome;
@@ -102,7 +102,7 @@ fn want(row: &Value) -> Want {
             namespace: Namespace::new(&namespace).unwrap(),
             model: ModelName::new(&name).unwrap(),
         },
-        priority: Priority { class: 0, weight: Weight::ONE },
+        priority: Priority::default(),
         accelerator,
         gpus: Gpus::new(whole(&row["gpus"]).max(1)),
         cost: CostPerHour::new(number(row, "cost")).unwrap(),

@@ -242,6 +242,7 @@ pub(super) fn spec(input: &Value, variant: &str, row: &Value) -> VariantSpec {
         key: key(&text(input, "namespace"), variant),
         model: model(input).model,
         accelerator: Accelerator::new(&text(row, "accelerator")),
+        gpus: None,
         role: role(row),
         cost: CostPerHour::new(number(row, "cost")).unwrap(),
         bounds: Bounds::default(),

@@ -33,7 +33,7 @@ fn part(name: &'static str, offers: &[Offer<'_>], kinds: &[&str], required: f64)
 fn contender(part: &Part, class: u32) -> Contender<'_> {
     let mut model = model(part.candidates.clone(), &part.report);
     model.key.model = ModelName::new(part.name).unwrap();
-    Contender { model, priority: Priority { class, weight: Weight::ONE } }
+    Contender { model, priority: Priority { class, ..Priority::default() } }
 }
 
 fn numbers(plan: &FleetPlan) -> Vec<u32> {

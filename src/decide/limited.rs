@@ -1,0 +1,99 @@
+//! Why a number is cut to what may be used, in numbers that make a sentence.
+
+use std::fmt;
+
+use crate::analyze::capacity::Unit;
+use crate::decide::limit::{Cut, LimitName, Refusal};
+use crate::fleet::{Accelerator, VariantKey, VariantName};
+use crate::units::{Amount, Seconds};
+
+/// Why a variant does not get what is asked for it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Limited {
+    /// A limit keeps it from having more.
+    Cut {
+        /// The limit and what is short.
+        cut: Cut,
+        /// How long ago the limit was read, when it cannot be read any more.
+        age: Option<Seconds>,
+        /// What one more would buy, where that is known.
+        price: Option<Price>,
+    },
+    /// A limit keeps another variant of its model from having more, so the model is planned with
+    /// what it can have.
+    Instead {
+        /// The other variant.
+        of: VariantName,
+        /// The limit.
+        limit: LimitName,
+    },
+}
+
+/// What one more of what is short would buy: the limit's shadow price.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Price {
+    /// Of what one more.
+    pub of: Short,
+    /// The variant that would get it.
+    pub next: VariantKey,
+    /// How much more that variant would carry.
+    pub carries: Amount,
+    /// In which unit.
+    pub unit: Unit,
+}
+
+/// What is short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Short {
+    /// Accelerators of a kind; `None` where all kinds count together.
+    Accelerator(Option<Accelerator>),
+    /// Money for an hour.
+    CostPerHour,
+}
+
+impl Limited {
+    /// The reason as a label value.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Cut { cut: Cut { why: Refusal::Unread, .. }, .. } => "limit_unread",
+            Self::Cut { .. } => "limited",
+            Self::Instead { .. } => "limited_elsewhere",
+        }
+    }
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut { cut, age, price } => {
+                write!(f, "{cut}")?;
+                if let Some(age) = age {
+                    write!(f, ", as it was read {:.0} s ago", age.seconds())?;
+                }
+                price.as_ref().map_or(Ok(()), |price| write!(f, "; {price}"))
+            }
+            Self::Instead { of, limit } => {
+                write!(f, "planned with what is left, because {limit} keeps {of} from having more")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Price {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { of, next, carries, unit } = self;
+        let (carries, unit) = (carries.amount(), unit.label());
+        write!(f, "{of} would carry {carries:.1} {unit} more, on {next}")
+    }
+}
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accelerator(Some(kind)) => write!(f, "one {kind} more"),
+            Self::Accelerator(None) => f.write_str("one accelerator more"),
+            Self::CostPerHour => f.write_str("1.00 more an hour"),
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! What may be used, through the pipeline: nothing grows beyond it, nothing that runs is taken away
+//! for it, and every cut says which limit made it.
+
+use std::collections::BTreeMap;
+
+use plimsoll::analyze::ballot::Analyzer;
+use plimsoll::config::{Files, Surroundings, parse};
+use plimsoll::decide::limit::{Allowance, Limit, LimitName, Priority, Scope, Source};
+use plimsoll::decide::limited::Limited;
+use plimsoll::decide::optimize::Headroom;
+use plimsoll::decide::{Reason, Stage};
+use plimsoll::fleet::{Accelerator, ModelKey, ModelName, Namespace, VariantSpec};
+use plimsoll::observe::ScrapeFailure;
+use plimsoll::pipeline::limits::Limits;
+use plimsoll::pipeline::{Decisions, Policy};
+use plimsoll::units::{CostPerHour, Gpus, Seconds, Weight};
+use proptest::prelude::*;
+
+use crate::pipeline::{BUSY, IDLE, World, desired, of, policy, spec};
+use crate::sizing::sized;
+
+/// A variant of a model on H100s or what else.
+fn on(variant: &str, model: &str, kind: &str, cost: f64) -> VariantSpec {
+    VariantSpec {
+        model: ModelName::new(model).unwrap(),
+        accelerator: Accelerator::new(kind),
+        ..spec(variant, cost, (0, 40))
+    }
+}
+
+fn model(name: &str) -> ModelKey {
+    let namespace = Namespace::new("shop").unwrap();
+    ModelKey { namespace, model: ModelName::new(name).unwrap() }
+}
+
+fn limit(name: &str, source: Source) -> Limit {
+    Limit { name: LimitName::new(name).unwrap(), scope: Scope::Cluster, source }
+}
+
+fn quota(kinds: &[(&str, u32)]) -> Limit {
+    let kind = |&(kind, gpus): &(&str, u32)| (kind_of(kind), Headroom::Limited(Gpus::new(gpus)));
+    limit("quota", Source::Read(Allowance::Kinds(kinds.iter().map(kind).collect())))
+}
+
+fn kind_of(name: &str) -> Accelerator {
+    Accelerator::new(name).unwrap()
+}
+
+fn budget(per_hour: f64) -> Limit {
+    limit("budget", Source::Read(Allowance::Budget(CostPerHour::new(per_hour).unwrap())))
+}
+
+fn limited(policy: Policy, configured: Vec<Limit>) -> Policy {
+    Policy { limits: Limits { configured, ..Limits::default() }, ..policy }
+}
+
+fn last(decisions: &Decisions, variant: &str) -> String {
+    of(decisions, variant).steps.last().unwrap().to_string()
+}
+
+#[test]
+fn a_saturated_model_does_not_grow_out_of_its_budget() {
+    let specs = vec![on("a", "a", "H100", 4.0)];
+    let mut world = World::with(limited(policy(), vec![budget(11.0)]), specs);
+    world.set("a", 2, BUSY);
+    let decisions = world.run(3);
+    assert_eq!(desired(&decisions, "a"), 2);
+    assert_eq!(
+        last(&decisions, "a"),
+        "limit: 3 -> 2, limited by budget: a replica costs 4.00 an hour and 3.00 are left"
+    );
+    assert_eq!(of(&decisions, "a").unconstrained().count(), 3);
+}
+
+#[test]
+fn a_limit_below_what_runs_takes_nothing_away_and_lets_nothing_grow() {
+    let specs = vec![on("a", "a", "H100", 4.0), on("b", "b", "H100", 4.0)];
+    let mut world = World::with(limited(policy(), vec![quota(&[("H100", 3)])]), specs);
+    world.set("a", 4, BUSY);
+    world.set("b", 4, IDLE);
+    let decisions = world.run(60);
+    assert_eq!((desired(&decisions, "a"), desired(&decisions, "b")), (4, 3), "b needs less itself");
+}
+
+#[test]
+fn a_number_that_is_kept_for_want_of_data_is_not_cut_and_counts_as_in_use() {
+    let specs = vec![on("a", "a", "H100", 4.0), on("b", "b", "H100", 4.0)];
+    let mut world = World::with(limited(policy(), vec![quota(&[("H100", 9)])]), specs);
+    world.set("a", 4, BUSY);
+    world.set("b", 4, BUSY);
+    let decisions = world.run(3);
+    assert_eq!((desired(&decisions, "a"), desired(&decisions, "b")), (5, 4));
+    for index in 0..4 {
+        world.variants.get_mut("a").unwrap().failing.insert(index, ScrapeFailure::Timeout);
+    }
+    let decisions = world.run(30);
+    assert_eq!((desired(&decisions, "a"), desired(&decisions, "b")), (5, 4));
+    assert_eq!(of(&decisions, "a").steps[0].stage, Stage::Hold);
+    assert!(last(&decisions, "b").contains("limited by quota"), "{}", last(&decisions, "b"));
+}
+
+#[test]
+fn what_was_never_read_lets_nothing_grow_and_what_was_read_once_holds() {
+    let Limit { source: Source::Read(read), .. } = quota(&[("H100", 3)]) else { unreachable!() };
+    let held = Source::Held { last: read, age: Seconds::new(600.0).unwrap() };
+    for (source, want, label, said) in [
+        (Source::Unread, 2, "limit_unread", "limited by nodes: it has not been read yet"),
+        (
+            held,
+            3,
+            "limited",
+            "limited by nodes: a replica takes 1 H100 and 0 are free, as it was read 600 s ago",
+        ),
+    ] {
+        let specs = vec![on("a", "a", "NVIDIA-H100-80GB-HBM3", 4.0)];
+        let mut world = World::with(limited(policy(), vec![limit("nodes", source)]), specs);
+        world.set("a", 2, BUSY);
+        let decisions = world.run(3);
+        assert_eq!(desired(&decisions, "a"), want);
+        world.set("a", 3, BUSY);
+        let decisions = world.run(3);
+        let step = of(&decisions, "a").steps.last().unwrap();
+        assert_eq!((step.reason.label(), step.reason.to_string()), (label, said.to_owned()));
+    }
+}
+
+#[test]
+fn a_replica_of_several_accelerators_takes_them_all() {
+    let specs = vec![VariantSpec { gpus: Some(Gpus::new(8)), ..on("a", "a", "H100", 4.0) }];
+    let mut world = World::with(limited(policy(), vec![quota(&[("H100", 23)])]), specs);
+    world.set("a", 2, BUSY);
+    let decisions = world.run(3);
+    assert_eq!(
+        last(&decisions, "a"),
+        "limit: 3 -> 2, limited by quota: a replica takes 8 H100 and 7 are free"
+    );
+}
+
+/// The worked example of docs/limits.md.
+#[test]
+fn the_worked_example_of_the_document_is_what_comes_out() {
+    let document = std::fs::read_to_string(
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/limits.md"),
+    )
+    .unwrap();
+    let configuration =
+        document.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let surroundings = Surroundings {
+        origin: "docs/limits.md".to_owned(),
+        base: "/".into(),
+        environment: BTreeMap::new(),
+        files: Files::NotChecked,
+    };
+    let config = parse(configuration, &surroundings).unwrap().config;
+    let policy = Policy { limits: config.policy.limits, ..sized(&[Analyzer::Tokens]) };
+    let specs = config.variants.into_iter().map(|variant| variant.spec).collect();
+    let mut world = World::with(policy, specs);
+    let full = (0.98, 0.0);
+    world.set("chat-h100", 4, full);
+    world.set("chat-l4", 1, full);
+    world.set("code-h100", 2, full);
+    let decisions = world.run(3);
+    let said: Vec<String> = ["chat-h100", "chat-l4", "code-h100"]
+        .into_iter()
+        .flat_map(|variant| {
+            let steps = &of(&decisions, variant).steps;
+            steps.iter().map(move |step| format!("{variant}: {step}"))
+        })
+        .collect();
+    let shown = document.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
+    // A line that begins with spaces goes on with the one before it.
+    let shown = shown.unwrap().replace("\n  ", " ");
+    assert_eq!(said, shown.lines().collect::<Vec<_>>());
+}
+
+#[test]
+fn who_is_guaranteed_some_comes_first_up_to_that_whatever_the_class() {
+    let specs = || vec![on("a", "a", "H100", 4.0), on("b", "b", "H100", 4.0)];
+    let run = |guaranteed: u32| {
+        let first = Priority { class: 9, ..Priority::default() };
+        let floor = Priority { guaranteed: Gpus::new(guaranteed), ..Priority::default() };
+        let priorities = BTreeMap::from([(model("a"), first), (model("b"), floor)]);
+        let limits = Limits { configured: vec![quota(&[("H100", 10)])], priorities };
+        let mut world = World::with(Policy { limits, ..sized(&[Analyzer::Tokens]) }, specs());
+        world.set("a", 4, (0.98, 0.0));
+        world.set("b", 4, (0.98, 0.0));
+        let decisions = world.run(3);
+        (desired(&decisions, "a"), desired(&decisions, "b"))
+    };
+    assert_eq!(run(0), (6, 4));
+    assert_eq!(run(5), (5, 5));
+    assert_eq!(run(4), (6, 4), "no more than what is guaranteed");
+}
+
+/// One variant of a random fleet: its model, kind, accelerators a replica, cost, replicas and load.
+type Row = (usize, usize, u32, u32, u32, bool);
+
+const NAMES: [&str; 5] = ["v0", "v1", "v2", "v3", "v4"];
+const MODELS: [&str; 3] = ["m0", "m1", "m2"];
+const KINDS: [&str; 2] = ["H100", "L4"];
+
+fn fleet(rows: &[Row]) -> Vec<VariantSpec> {
+    let spec = |(name, &(model, kind, gpus, cost, _, _)): (&&str, &Row)| VariantSpec {
+        gpus: Some(Gpus::new(gpus)),
+        ..on(name, MODELS[model], KINDS[kind], f64::from(cost))
+    };
+    NAMES.iter().zip(rows).map(spec).collect()
+}
+
+fn decided(policy: Policy, rows: &[Row]) -> Decisions {
+    let mut world = World::with(policy, fleet(rows));
+    for (name, &(.., current, busy)) in NAMES.iter().zip(rows) {
+        world.set(name, current, if busy { (0.95, 4.0) } else { (0.5, 0.0) });
+    }
+    world.run(3)
+}
+
+fn numbers(decisions: &Decisions, rows: &[Row]) -> Vec<u32> {
+    NAMES[..rows.len()].iter().map(|name| desired(decisions, name)).collect()
+}
+
+/// What these numbers take beside what runs, of a kind and of money.
+fn taken(rows: &[Row], numbers: &[u32], kind: usize) -> (u32, u32) {
+    let rows = || rows.iter().zip(numbers).map(|(row, number)| (row, row.4.max(*number)));
+    let of_kind = rows().filter(|(row, _)| row.1 == kind);
+    (of_kind.map(|(row, most)| row.2 * most).sum(), rows().map(|(row, most)| row.3 * most).sum())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn nothing_grows_out_of_a_limit_and_a_cut_leaves_nothing_that_fits(
+        rows in proptest::collection::vec(
+            (0_usize..3, 0_usize..2, 1_u32..4, 1_u32..6, 1_u32..6, proptest::bool::ANY), 1..6),
+        (h100, l4, money) in (0_u32..30, 0_u32..30, 0_u32..90),
+        (by_capacity, weight) in (proptest::bool::ANY, 1_u32..5),
+    ) {
+        let base = || if by_capacity { sized(&[Analyzer::Tokens]) } else { policy() };
+        let weighted =
+            Priority { weight: Weight::new(f64::from(weight)).unwrap(), ..Priority::default() };
+        let with = |configured: Vec<Limit>| {
+            let priorities = BTreeMap::from([(model("m1"), weighted)]);
+            let limits = Limits { configured, priorities };
+            decided(Policy { limits, ..base() }, &rows)
+        };
+        let quota = || quota(&[("H100", h100), ("L4", l4)]);
+        let found = with(vec![quota(), budget(f64::from(money))]);
+        let got = numbers(&found, &rows);
+        let held: Vec<u32> = rows.iter().map(|row| row.4).collect();
+        for (kind, most) in [(0, h100), (1, l4)] {
+            let ((gpus, cost), (before, spent)) =
+                (taken(&rows, &got, kind), taken(&rows, &held, kind));
+            prop_assert!(gpus <= most.max(before), "{gpus} {} of {most}: {got:?}", KINDS[kind]);
+            prop_assert!(cost <= money.max(spent), "{cost} of {money}: {got:?}");
+        }
+        for (name, row) in NAMES.iter().zip(&rows) {
+            let decision = of(&found, name);
+            for step in &decision.steps {
+                let Reason::Limited(Limited::Cut { .. }) = step.reason else { continue };
+                prop_assert!(step.after < step.before, "{step}");
+                prop_assert!(step.after.count() >= row.4.min(step.before.count()), "{step}");
+            }
+            let is_cut = decision.steps.last().is_some_and(|step| step.stage == Stage::Limit);
+            let (gpus, cost) = taken(&rows, &got, row.1);
+            let most = [h100, l4][row.1];
+            prop_assert!(
+                !is_cut || gpus + row.2 > most || cost + row.3 > money,
+                "{name} is cut and one more fits: {got:?}"
+            );
+        }
+        // The order of the limits changes no number, and without any nobody has less.
+        let turned = with(vec![budget(f64::from(money)), quota()]);
+        prop_assert_eq!(&got, &numbers(&turned, &rows));
+        let free = numbers(&with(Vec::new()), &rows);
+        for (at, model) in MODELS.iter().enumerate() {
+            let all = |numbers: &[u32]| -> u32 {
+                rows.iter().zip(numbers).filter(|(row, _)| row.0 == at).map(|(_, it)| it).sum()
+            };
+            prop_assert!(all(&got) <= all(&free), "{model}: {got:?} of {free:?}");
+        }
+    }
+}
