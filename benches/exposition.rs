@@ -1,4 +1,5 @@
-//! How long a page takes to read: the 66 KB of one engine, and the 336 KB of eight ranks.
+//! How long a page takes to read: the 66 KB of one engine, and the 336 KB of eight ranks; each as
+//! the first page of a server, and as one that comes after another.
 //!
 //! Wanted: at most 20 and 100 microseconds, so that a thousand replicas scraped every five seconds
 //! cost less than half a per cent of a core.
@@ -9,7 +10,7 @@ use std::io::Read;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use flate2::read::GzDecoder;
-use plimsoll::collect::exposition::read;
+use plimsoll::collect::exposition::{Memory, read};
 
 fn page(name: &str) -> Vec<u8> {
     let path = format!("{}/tests/data/pages/{name}.txt.gz", env!("CARGO_MANIFEST_DIR"));
@@ -28,6 +29,10 @@ fn pages(criterion: &mut Criterion) {
         group.throughput(Throughput::Bytes(body.len() as u64));
         group.bench_function(label, |bencher| {
             bencher.iter(|| read(black_box(&body), None).expect("the page can be read"));
+        });
+        group.bench_function(format!("{label}, later pages"), |bencher| {
+            let mut memory = Memory::default();
+            bencher.iter(|| memory.read(black_box(&body), None).expect("the page can be read"));
         });
     }
     group.finish();

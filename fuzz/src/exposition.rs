@@ -3,7 +3,7 @@
 //! The reader has shortcuts for lines that are like the one before, and does not look between the
 //! braces of lines that nobody wants. None of that may show in what is read.
 
-use plimsoll::collect::exposition::read;
+use plimsoll::collect::exposition::{Memory, read};
 use plimsoll::observe::Reading;
 
 /// What an input starts with when it is an `OpenMetrics` page.
@@ -26,8 +26,24 @@ pub fn check(input: &[u8]) {
         without_counts(apart) == without_counts(whole.clone()),
         "shortcuts show in the reading"
     );
+    after_another(body, content_type, whole.as_ref());
     if whole.is_some() && content_type.is_none() {
         cut(body, reading);
+    }
+}
+
+/// Reads the page after itself, after the half of it, and after itself with other lines.
+fn after_another(body: &[u8], content_type: Option<&str>, whole: Option<&Reading>) {
+    let mut lines: Vec<&[u8]> = body.split_inclusive(|byte| *byte == b'\n').collect();
+    let half = lines[..lines.len() / 2].concat();
+    if let [_, _, ..] = lines[..] {
+        lines.rotate_left(1);
+    }
+    for before in [body, &half, &lines.concat(), &with_lines_between(body)] {
+        let mut memory = Memory::default();
+        let _ = memory.read(before, content_type);
+        let after = memory.read(body, content_type).ok();
+        assert!(after.as_ref() == whole, "the page before shows in the reading");
     }
 }
 

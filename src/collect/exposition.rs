@@ -26,18 +26,23 @@
 //! can be too small. HTTP does notice, by `Content-Length` or the last chunk, so whoever fetches a
 //! page must treat a body that ends early as a failure and not pass it on.
 
+mod labels;
+mod layout;
 mod line;
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use memchr::memchr;
 
+use crate::collect::exposition::labels::LabelSets;
+use crate::collect::exposition::layout::{Learned, Learning};
 use crate::collect::exposition::line::{Bucket, Fault, NextBucket};
 use crate::observe::engine::{
-    Engine, Label, Reader, SampleError, Series, Unreadable, unwanted_sibling,
+    Engine, Reader, SampleError, Series, Slot, Unreadable, unwanted_sibling,
 };
 use crate::observe::{Reading, ScrapeFailure};
+
+pub use crate::collect::exposition::layout::{Layout, Layouts, Memory};
 
 /// The longest line that is read. The longest on a vLLM page is 1.1 KB (`cache_config_info`), but
 /// a build has put 7 MB of configuration into one label.
@@ -205,18 +210,29 @@ impl From<Unreadable> for PageError {
 /// The page is truncated, not metrics, has a broken line, or is no known engine's. No partial
 /// reading is ever returned.
 pub fn read(body: &[u8], content_type: Option<&str>) -> Result<Reading, PageError> {
+    let format = checked(body, content_type)?;
+    walk(body, Page::new(format, None)).map(|(reading, _)| reading)
+}
+
+/// The format of a body that may be a page.
+fn checked(body: &[u8], content_type: Option<&str>) -> Result<Format, PageError> {
     let format = format(content_type)?;
     if body.trim_ascii().is_empty() {
         return Err(PageError::Empty);
     }
     check_utf8(body)?;
-    let mut page = Page::new(format);
+    Ok(format)
+}
+
+/// Reads a page line by line.
+fn walk<'p>(body: &'p [u8], mut page: Page<'p>) -> Result<(Reading, Option<Layout>), PageError> {
     let mut rest = body;
     let mut number = 0;
     while !rest.is_empty() {
         number += 1;
         if let Some(next) = page.bucket.and_then(|bucket| bucket.next(rest)) {
             page.next_bucket(number, &next)?;
+            page.learn(next.line, Learned::Known);
             rest = &rest[next.line.len() + 1..];
             continue;
         }
@@ -226,12 +242,15 @@ pub fn read(body: &[u8], content_type: Option<&str>) -> Result<Reading, PageErro
             let column = column(line, LINE_MAX);
             return Err(PageError::LineTooLong { line: number, column, limit: LINE_MAX });
         }
+        let whole = line;
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let Some(end) = end else {
             page.unfinished(number, line)?;
             break;
         };
+        let is_known = page.reader.engine().is_some();
         page.line(number, line)?;
+        page.learn(whole, if is_known { Learned::Known } else { Learned::Unknown });
         rest = &rest[end + 1..];
     }
     page.finish(number)
@@ -281,10 +300,14 @@ struct Page<'p> {
     noted: &'p [u8],
     samples: usize,
     is_ended: bool,
+    /// What is learned of the page's layout, if that is wanted.
+    learning: Option<Learning>,
+    /// Where the value of the line went, and where it stands, if the line was wanted.
+    placed: Option<(Slot, usize)>,
 }
 
 impl<'p> Page<'p> {
-    fn new(format: Format) -> Self {
+    fn new(format: Format, learning: Option<Learning>) -> Self {
         Self {
             format,
             reader: Reader::new(),
@@ -295,6 +318,8 @@ impl<'p> Page<'p> {
             noted: b"",
             samples: 0,
             is_ended: false,
+            learning,
+            placed: None,
         }
     }
 
@@ -362,12 +387,13 @@ impl<'p> Page<'p> {
         Err(PageError::truncated(number, line, "the end of the line"))
     }
 
-    fn finish(self, lines: usize) -> Result<Reading, PageError> {
+    fn finish(self, lines: usize) -> Result<(Reading, Option<Layout>), PageError> {
         if self.format == Format::OpenMetrics && !self.is_ended {
             return Err(PageError::truncated(lines + 1, b"", "`# EOF`"));
         }
-        let samples = self.samples;
-        Ok(Reading { samples, ..self.reader.finish()? })
+        let Self { reader, samples, learning, .. } = self;
+        let layout = learning.and_then(|learning| learning.finish(reader.template()));
+        Ok((Reading { samples, ..reader.finish()? }, layout))
     }
 
     /// Looks at a comment. Only the end mark matters, and the names in `HELP` and `TYPE` as long
@@ -441,10 +467,11 @@ impl<'p> Page<'p> {
         let Some(series) = series else { return Ok(()) };
         self.samples += 1;
         let taken = self.reader.take(series, labels, value);
-        taken.map_err(|source| {
+        let slot = taken.map_err(|source| {
             let name = &line[line::skip_blanks(line, 0)..end];
             At { number, line, name, value: at }.unusable(source)
         })?;
+        self.placed = Some((slot, at));
         self.bucket = if is_bucket { Bucket::of(line, after, labels) } else { None };
         self.check_samples(number)
     }
@@ -454,11 +481,12 @@ impl<'p> Page<'p> {
     fn next_bucket(&mut self, number: usize, next: &NextBucket<'p>) -> Result<(), PageError> {
         let &NextBucket { line, le, value, at } = next;
         self.samples += 1;
-        self.reader.take_next_bucket(le, value).map_err(|source| {
+        let slot = self.reader.take_next_bucket(le, value).map_err(|source| {
             let start = line::skip_blanks(line, 0);
             let name = &line[start..line::name_end(line, start)];
             At { number, line, name, value: at }.unusable(source)
         })?;
+        self.placed = Some((slot, at));
         self.check_samples(number)
     }
 
@@ -476,6 +504,14 @@ impl<'p> Page<'p> {
         self.check_samples(number)
     }
 
+    /// Adds the line that was taken to the layout, if one is learned.
+    #[inline]
+    fn learn(&mut self, line: &[u8], engine: Learned) {
+        if let Some(learning) = &mut self.learning {
+            learning.line(line, self.placed.take(), engine);
+        }
+    }
+
     fn check_samples(&self, line: usize) -> Result<(), PageError> {
         if self.samples > SAMPLES_MAX {
             return Err(PageError::TooManySamples { line, limit: SAMPLES_MAX });
@@ -491,63 +527,6 @@ fn described(comment: &[u8]) -> Option<&[u8]> {
     let words = words.strip_prefix(b"HELP").or_else(|| words.strip_prefix(b"TYPE"))?;
     let (blank, words) = words.split_first()?;
     is_blank(blank).then(|| &words[..words.iter().position(is_blank).unwrap_or(words.len())])
-}
-
-/// Sets of labels that have been read, kept because they come again: the next sample has the same
-/// ones, or, where a page has several ranks, the samples of each family go through the ranks in the
-/// same order.
-#[derive(Default)]
-struct LabelSets<'p> {
-    /// The labels of all sets, one set after the other.
-    labels: Vec<Label<'p>>,
-    sets: Vec<LabelSet<'p>>,
-    /// The set that was last asked for.
-    last: usize,
-}
-
-/// Labels, and the bytes that they were read from, braces included.
-struct LabelSet<'p> {
-    text: &'p [u8],
-    labels: Range<usize>,
-}
-
-/// Sets that are kept; ranks beyond have their labels read again for each sample.
-const SETS_MAX: usize = 64;
-
-/// Room for the labels of one engine, its configuration's included.
-const LABELS_USUAL: usize = 96;
-
-impl<'p> LabelSets<'p> {
-    /// Reads the labels after a name, if there are any, and returns them with the offset after.
-    fn read(&mut self, line: &'p [u8], name_end: usize) -> Result<(&[Label<'p>], usize), Fault> {
-        let start = line::skip_blanks(line, name_end);
-        let text = line.get(start..).unwrap_or_default();
-        if !text.starts_with(b"{") {
-            return Ok((&[], name_end));
-        }
-        // The same again, the next one in turn, or the first of a new turn.
-        let is_same = |at: &usize| {
-            self.sets.get(*at).is_some_and(|known: &LabelSet<'p>| text.starts_with(known.text))
-        };
-        if let Some(at) = [self.last, self.last + 1, 0].into_iter().find(is_same) {
-            self.last = at;
-            let LabelSet { text, labels } = &self.sets[at];
-            return Ok((&self.labels[labels.clone()], start + text.len()));
-        }
-        if self.sets.len() >= SETS_MAX
-            && let Some(LabelSet { labels, .. }) = self.sets.pop()
-        {
-            self.labels.truncate(labels.start);
-        }
-        let first = self.labels.len();
-        if first == 0 {
-            self.labels.reserve(LABELS_USUAL);
-        }
-        let end = line::labels(line, start + 1, &mut self.labels)?;
-        self.last = self.sets.len();
-        self.sets.push(LabelSet { text: &line[start..end], labels: first..self.labels.len() });
-        Ok((&self.labels[first..], end))
-    }
 }
 
 /// Where a sample is, for an error about it.

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::clock::Clock;
-use crate::collect::exposition;
+use crate::collect::exposition::{Layouts, Memory};
 use crate::collect::scrape::clients::{Clients, Session};
 use crate::collect::scrape::health::{Change, Entry};
 use crate::collect::scrape::page::Page;
@@ -102,13 +102,18 @@ impl Default for Limits {
     }
 }
 
-/// Reads the page of an engine: its body, and the value of its `Content-Type`.
-pub type Reader = fn(&[u8], Option<&str>) -> Result<Reading, Failure>;
+/// Reads the page of an engine: its body, and the value of its `Content-Type`, with what is
+/// remembered of the target's pages.
+pub type Reader = fn(&mut Memory, &[u8], Option<&str>) -> Result<Reading, Failure>;
 
 /// The reader of all engines that are known.
-fn read_exposition(body: &[u8], content_type: Option<&str>) -> Result<Reading, Failure> {
-    exposition::read(body, content_type)
-        .map_err(|error| Failure::from_error(error.failure(), &error))
+fn read_exposition(
+    memory: &mut Memory,
+    body: &[u8],
+    content_type: Option<&str>,
+) -> Result<Reading, Failure> {
+    let reading = memory.read(body, content_type);
+    reading.map_err(|error| Failure::from_error(error.failure(), &error))
 }
 
 /// Scrapes targets and sends what comes of it.
@@ -122,6 +127,7 @@ pub struct Scraper {
 struct Shared {
     clock: Clock,
     reader: Reader,
+    layouts: Arc<Layouts>,
     clients: Clients,
     permits: Semaphore,
     metrics: Metrics,
@@ -164,6 +170,7 @@ impl Scraper {
         let shared = Shared {
             clock,
             reader,
+            layouts: Arc::default(),
             clients: Clients::new(credentials_refresh),
             permits: Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS)),
             metrics,
@@ -266,9 +273,10 @@ impl Shared {
     /// Scrapes one target on its schedule, until nobody listens.
     async fn scrape_at_intervals(self: Arc<Self>, target: Target, entry: Entry) {
         let session = self.clients.session(&target.settings.client, &target.url);
+        let mut memory = Memory::new(Arc::clone(&self.layouts));
         let mut schedule = Schedule::start(&target.replica, target.settings.interval).await;
         while let Ok(permit) = schedule.turn(&self.permits, &self.metrics.missed).await {
-            let (at, outcome) = self.scrape(&target, &session).await;
+            let (at, outcome) = self.scrape(&target, &session, &mut memory).await;
             drop(permit);
             self.tell(&target, &entry, at, outcome.as_ref().map(|_| ()));
             let outcome = outcome.map_err(|failure| failure.class);
@@ -284,6 +292,7 @@ impl Shared {
         &self,
         target: &Target,
         session: &Session,
+        memory: &mut Memory,
     ) -> (Timestamp, Result<Reading, Failure>) {
         let Settings { interval, timeout, body_limit, client: _ } = &*target.settings;
         let timeout = *timeout.min(interval);
@@ -301,12 +310,12 @@ impl Shared {
             let detail = format!("there was no whole page within {timeout:?}");
             Err(Failure::new(ScrapeFailure::Timeout, &detail))
         });
-        (at, page.and_then(|page| self.read(target, &page)))
+        (at, page.and_then(|page| self.read(target, memory, &page)))
     }
 
-    fn read(&self, target: &Target, page: &Page) -> Result<Reading, Failure> {
+    fn read(&self, target: &Target, memory: &mut Memory, page: &Page) -> Result<Reading, Failure> {
         self.metrics.received(page.body.len());
-        let reading = (self.reader)(&page.body, page.content_type.as_deref())?;
+        let reading = (self.reader)(memory, &page.body, page.content_type.as_deref())?;
         self.metrics.read(reading.samples);
         match wrong_model(&reading.models, &target.models) {
             Some(failure) => Err(failure),

@@ -24,6 +24,7 @@ mod family;
 pub mod lora;
 mod names;
 mod number;
+mod page;
 mod sglang;
 mod vllm;
 
@@ -31,19 +32,16 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use jiff::Timestamp;
-
-use crate::fleet::ModelName;
-use crate::observe::engine::draft::RankDraft;
+use crate::observe::Reading;
 use crate::observe::engine::family::{COMMON, Family, Part, Place, Signal, bare, prefix, series};
 use crate::observe::engine::lora::LoraSample;
-use crate::observe::engine::number::{cumulative, timestamp};
-use crate::observe::{HttpReading, Reading};
-use crate::units::Requests;
+use crate::observe::engine::number::cumulative;
+use crate::observe::engine::page::{PageDraft, Spot};
 
 pub use crate::observe::engine::family::{Series, unwanted_sibling};
 pub use crate::observe::engine::names::{PAGE_LABELS, Samples, common};
 pub use crate::observe::engine::number::{decimal, leading_decimal, number};
+pub use crate::observe::engine::page::{Filling, Slot, Template};
 
 /// Ranks that a page may have. The largest data-parallel deployments have a few hundred, spread
 /// over many pods; each rank costs a few kilobytes.
@@ -195,15 +193,6 @@ pub enum Unreadable {
     },
 }
 
-/// What a page says of its process' start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Started {
-    #[default]
-    Missing,
-    Unusable,
-    At(Timestamp),
-}
-
 /// Puts a page's samples together to a [`Reading`].
 ///
 /// It keeps no text but what ends up in the reading, and borrows the labels of those few families
@@ -211,18 +200,12 @@ enum Started {
 /// the collections that hold the reading itself.
 #[derive(Debug, Default)]
 pub struct Reader<'p> {
-    engine: Option<Engine>,
+    page: PageDraft,
     prefixes: Vec<String>,
-    models: Vec<ModelName>,
-    started: Started,
-    http: [Option<f64>; 3],
-    rejected: Option<f64>,
     /// The newest series about adapters.
     lora: Vec<LoraSample<'p>>,
     /// Series that were added to a sum, since adding one twice would count it twice.
     added: BTreeSet<(&'static str, Vec<Label<'p>>)>,
-    /// In order of rank.
-    ranks: Vec<RankDraft>,
     /// Where the last sample went, if it was a bucket that was used: the place in `ranks`, and in
     /// that the histogram.
     bucket: Option<(usize, usize)>,
@@ -238,13 +221,13 @@ impl<'p> Reader<'p> {
     /// The engine that wrote the page, once a metric of one has been seen.
     #[must_use]
     pub const fn engine(&self) -> Option<Engine> {
-        self.engine
+        self.page.engine
     }
 
     /// Looks at the name of a family in a `HELP` or `TYPE` line. Engines that have not served a
     /// request may print nothing else, and such a page is still known to be theirs.
     pub fn note(&mut self, family: &[u8]) {
-        if self.engine.is_none() {
+        if self.page.engine.is_none() {
             self.identify(family, |known| {
                 // OpenMetrics names a counter's family without the `_total` of its samples.
                 known.strip_suffix("_total").or_else(|| known.strip_suffix("_info"))
@@ -257,14 +240,14 @@ impl<'p> Reader<'p> {
         if let Some(family) = COMMON.iter().find(|family| family.name.as_bytes() == name) {
             return Some(Series { family, part: Part::Whole });
         }
-        let engine = match self.engine {
+        let engine = match self.page.engine {
             Some(engine) => engine,
             None => self.identify(name, |_| None)?,
         };
         series(engine, name)
     }
 
-    /// Takes one sample of a wanted series.
+    /// Takes one sample of a wanted series, and says where its value went.
     ///
     /// # Errors
     ///
@@ -274,15 +257,15 @@ impl<'p> Reader<'p> {
         series: Series,
         labels: &[Label<'p>],
         value: f64,
-    ) -> Result<(), SampleError> {
+    ) -> Result<Slot, SampleError> {
         self.bucket = None;
         match series.family.signal {
-            Signal::Started => self.take_started(value),
+            Signal::Started => self.page.take_started(value),
             Signal::Http => self.take_http(series.family, labels, value),
             Signal::Rejected => self.take_rejected(series.family, labels, value),
             Signal::Lora => {
                 LoraSample::add_to(&mut self.lora, labels, value);
-                Ok(())
+                Ok(Slot::of_page(Spot::Lora))
             }
             Signal::CacheConfig
             | Signal::SleepState
@@ -293,14 +276,25 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// Takes a sample that differs from the last one, a bucket, only in its `le` and its value.
+    /// Takes a sample that differs from the last one, a bucket, only in its `le` and its value, and
+    /// says where its value went.
     ///
     /// # Errors
     ///
     /// As for [`Reader::take`].
-    pub fn take_next_bucket(&mut self, le: &[u8], value: f64) -> Result<(), SampleError> {
-        let Some((rank, distribution)) = self.bucket else { return Ok(()) };
-        self.ranks[rank].observe_next(distribution, le, value)
+    #[inline]
+    pub fn take_next_bucket(&mut self, le: &[u8], value: f64) -> Result<Slot, SampleError> {
+        // The samples of a series that is a part of another are passed over.
+        let Some((rank, distribution)) = self.bucket else { return Ok(Slot::PASSED_OVER) };
+        let draft = &mut self.page.ranks[rank];
+        let spot = draft.observe_next(distribution, le, value)?;
+        Ok(Slot::of(draft, spot))
+    }
+
+    /// What a page with the same series as those that were taken is made of.
+    #[must_use]
+    pub fn template(&self) -> Template {
+        Template::new(&self.page)
     }
 
     /// The reading of all samples that were taken.
@@ -309,36 +303,8 @@ impl<'p> Reader<'p> {
     ///
     /// No known engine wrote the page, or a histogram on it is incomplete.
     pub fn finish(self) -> Result<Reading, Unreadable> {
-        let Self { engine, prefixes, models, started, http, rejected, lora, ranks, .. } = self;
-        let Some(engine) = engine else {
-            return Err(Unreadable::UnknownEngine { prefixes: telling(prefixes) });
-        };
-        let engines = ranks.len();
-        let ranks = ranks
-            .into_iter()
-            .map(|mut draft| {
-                let mut reading = draft.reading(engines)?;
-                if engine == Engine::Sglang {
-                    sglang::add_queues(&draft, &mut reading);
-                }
-                Ok(reading)
-            })
-            .collect::<Result<Vec<_>, Unreadable>>()?;
-        let [success, client_error, server_error] = http.map(|n| n.and_then(Requests::new));
-        Ok(Reading {
-            engine,
-            // Whoever reads the page counts them.
-            samples: 0,
-            started: match started {
-                Started::At(timestamp) => Some(timestamp),
-                Started::Missing | Started::Unusable => None,
-            },
-            models,
-            http: HttpReading { success, client_error, server_error },
-            rejected: rejected.and_then(Requests::new),
-            lora: LoraSample::together(&lora).map(Box::new),
-            ranks,
-        })
+        let Self { page, prefixes, lora, .. } = self;
+        page.finish(prefixes, &lora)
     }
 
     /// Recognises an engine by the name of one of its families; other names leave their prefix.
@@ -355,8 +321,8 @@ impl<'p> Reader<'p> {
                 })
             });
             if known || series(engine, name).is_some() {
-                self.engine = Some(engine);
-                return self.engine;
+                self.page.engine = Some(engine);
+                return self.page.engine;
             }
         }
         self.remember_prefix(name);
@@ -371,22 +337,14 @@ impl<'p> Reader<'p> {
         }
     }
 
-    fn take_started(&mut self, value: f64) -> Result<(), SampleError> {
-        if self.started != Started::Missing {
-            return Err(SampleError::Duplicate);
-        }
-        self.started = timestamp(value).map_or(Started::Unusable, Started::At);
-        Ok(())
-    }
-
     /// Adds an HTTP answer count to its class of status. Status is `2xx` or `200` alike.
     fn take_http(
         &mut self,
         family: &'static Family,
         labels: &[Label<'p>],
         value: f64,
-    ) -> Result<(), SampleError> {
-        let value = cumulative(value)?;
+    ) -> Result<Slot, SampleError> {
+        cumulative(value)?;
         let status = labels.iter().find(|label| *label.name == *b"status");
         let status = status.ok_or(SampleError::MissingLabel { label: "status" })?;
         let class = match status.value.first() {
@@ -399,11 +357,8 @@ impl<'p> Reader<'p> {
         // Generation is asked for by POST; what polls a list of models is no demand.
         let method = labels.iter().find(|label| *label.name == *b"method");
         let asks = method.is_none_or(|method| *method.value == *b"POST");
-        let class = class.filter(|_| asks);
-        if let Some(total) = class.and_then(|class: usize| self.http.get_mut(class)) {
-            *total = Some(total.unwrap_or(0.0) + value);
-        }
-        Ok(())
+        let spot = class.filter(|_| asks).map_or(Spot::Checked, Spot::Http);
+        self.page.put(Slot::of_page(spot), value)
     }
 
     fn take_rejected(
@@ -411,14 +366,13 @@ impl<'p> Reader<'p> {
         family: &'static Family,
         labels: &[Label<'p>],
         value: f64,
-    ) -> Result<(), SampleError> {
-        let value = cumulative(value)?;
+    ) -> Result<Slot, SampleError> {
+        cumulative(value)?;
         self.add_once(family, labels)?;
         if let Some(model) = labels.iter().find(|label| *label.name == *b"model_name") {
-            self.note_model(&model.value);
+            self.page.note_model(&model.value);
         }
-        self.rejected = Some(self.rejected.unwrap_or(0.0) + value);
-        Ok(())
+        self.page.put(Slot::of_page(Spot::Rejected), value)
     }
 
     /// Takes a sample that belongs to one rank.
@@ -427,7 +381,7 @@ impl<'p> Reader<'p> {
         Series { family, part }: Series,
         labels: &[Label<'p>],
         value: f64,
-    ) -> Result<(), SampleError> {
+    ) -> Result<Slot, SampleError> {
         let detail = match family.signal {
             Signal::SleepState => Some("sleep_state"),
             Signal::WaitingByReason => Some("reason"),
@@ -435,29 +389,31 @@ impl<'p> Reader<'p> {
             Signal::Distribution(_) if part == Part::Bucket => Some("le"),
             _ => None,
         };
-        let place = match self.engine {
+        let place = match self.page.engine {
             Some(Engine::Sglang) => sglang::place(labels, detail)?,
             Some(Engine::Vllm) | None => Some(vllm::place(labels, detail)?),
         };
-        let Some(place) = place else { return Ok(()) };
+        let Some(place) = place else { return Ok(Slot::PASSED_OVER) };
         if let Some(label) = detail
             && place.detail.is_none()
         {
             return Err(SampleError::MissingLabel { label });
         }
         if let Some(model) = place.model {
-            self.note_model(model);
+            self.page.note_model(model);
         }
         let value_of = match (family.signal, place.detail) {
             (Signal::Distribution(of), _) => {
-                let rank = self.rank(place.rank)?;
-                let at = self.ranks[rank].observe(of, family, part, &place, value)?;
+                let rank = self.page.rank(place.rank)?;
+                let draft = &mut self.page.ranks[rank];
+                let (at, spot) = draft.observe(of, family, part, &place, value)?;
                 self.bucket = (part == Part::Bucket).then_some((rank, at));
-                return Ok(());
+                return Ok(Slot::of(draft, spot));
             }
             (Signal::CacheConfig, _) => {
-                let rank = self.rank(place.rank)?;
-                return vllm::take_cache_config(&mut self.ranks[rank], labels);
+                let rank = self.page.rank(place.rank)?;
+                vllm::take_cache_config(&mut self.page.ranks[rank], labels)?;
+                return Ok(Slot::PASSED_OVER);
             }
             (Signal::Value(value), _) => Some(value),
             (Signal::WaitingByReason, Some(reason)) => vllm::waiting(reason),
@@ -468,8 +424,11 @@ impl<'p> Reader<'p> {
             },
             _ => None,
         };
-        let rank = self.rank(place.rank)?;
-        value_of.map_or(Ok(()), |of| self.ranks[rank].set(of, family.spelling, &place, value))
+        let rank = self.page.rank(place.rank)?;
+        let Some(of) = value_of else { return Ok(Slot::PASSED_OVER) };
+        let draft = &mut self.page.ranks[rank];
+        let spot = draft.set(of, family.spelling, &place, value)?;
+        Ok(Slot::of(draft, spot))
     }
 
     fn take_finished_other(
@@ -478,12 +437,12 @@ impl<'p> Reader<'p> {
         labels: &[Label<'p>],
         place: &Place<'_>,
         value: f64,
-    ) -> Result<(), SampleError> {
-        let value = cumulative(value)?;
+    ) -> Result<Slot, SampleError> {
+        cumulative(value)?;
         self.add_once(family, labels)?;
-        let rank = self.rank(place.rank)?;
-        self.ranks[rank].add_finished_other(value);
-        Ok(())
+        let rank = self.page.rank(place.rank)?;
+        let slot = Slot::of(&self.page.ranks[rank], Spot::FinishedOther);
+        self.page.put(slot, value)
     }
 
     /// Refuses a series of a summed family that has been added before, labels in any order.
@@ -496,34 +455,4 @@ impl<'p> Reader<'p> {
         labels.sort_unstable();
         if self.added.insert((family.name, labels)) { Ok(()) } else { Err(SampleError::Duplicate) }
     }
-
-    fn note_model(&mut self, name: &[u8]) {
-        let known = self.models.binary_search_by(|model| model.as_str().as_bytes().cmp(name));
-        if let Err(at) = known
-            && let Some(model) = ModelName::new(&String::from_utf8_lossy(name))
-        {
-            self.models.insert(at, model);
-        }
-    }
-
-    /// The place of a rank in `ranks`, made if need be.
-    fn rank(&mut self, rank: u32) -> Result<usize, SampleError> {
-        match self.ranks.binary_search_by_key(&rank, RankDraft::rank) {
-            Ok(at) => Ok(at),
-            Err(_) if self.ranks.len() >= RANKS_MAX => Err(SampleError::TooManyRanks),
-            Err(at) => {
-                self.ranks.insert(at, RankDraft::new(rank));
-                Ok(at)
-            }
-        }
-    }
-}
-
-/// The prefixes without those of language runtimes, unless there is nothing else.
-fn telling(prefixes: Vec<String>) -> Vec<String> {
-    let is_runtime = |prefix: &String| RUNTIME_PREFIXES.contains(&prefix.as_str());
-    if prefixes.iter().all(is_runtime) {
-        return prefixes;
-    }
-    prefixes.into_iter().filter(|prefix| !is_runtime(prefix)).collect()
 }

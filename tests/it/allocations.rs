@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use plimsoll::collect::exposition::read;
+use plimsoll::collect::exposition::{Memory, read};
 
 use crate::pages::page;
 use crate::pipeline::{World, at, spec};
@@ -55,6 +55,18 @@ fn a_real_page_of_666_lines_takes_few_allocations() {
     let page = String::from_utf8(page("vllm-0.33.0-dp1-single.txt.gz")).unwrap();
     let count = reading(&page);
     assert!(count <= 60, "{count} allocations");
+}
+
+#[test]
+fn a_page_after_another_allocates_nothing_but_the_reading_that_it_gives() {
+    for (name, ranks) in [("vllm-0.33.0-dp1-single", 1), ("vllm-0.33.0-dp8-multi", 8)] {
+        let body = page(&format!("{name}.txt.gz"));
+        let mut memory = Memory::default();
+        memory.read(&body, None).expect("the page can be read");
+        let count = allocation_counter::measure(|| drop(memory.read(&body, None))).count_total;
+        // Eight histograms, two lists of what becomes of each rank, and the models' names.
+        assert!(count <= 4 + 10 * ranks, "{count} allocations for {ranks} ranks");
+    }
 }
 
 #[test]

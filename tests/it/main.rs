@@ -25,6 +25,7 @@ mod external_metrics_harness;
 mod external_metrics_transport;
 mod failures;
 mod grammars;
+mod layout;
 mod leader;
 mod pages;
 mod pipeline;

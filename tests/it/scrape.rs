@@ -17,6 +17,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use hyper::{HeaderMap, Response, StatusCode, header};
 use plimsoll::clock::Clock;
+use plimsoll::collect::exposition::Memory;
 use plimsoll::collect::scrape::{
     Board, Client, Failure, Limits, Metrics, Scraper, Settings, Target, phase,
 };
@@ -36,7 +37,11 @@ use crate::scrape::server::{Body, Server, full, page, read_request};
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A reader for tests: the first line of a page is `model NAME`.
-fn read_model(body: &[u8], _content_type: Option<&str>) -> Result<Reading, Failure> {
+fn read_model(
+    _memory: &mut Memory,
+    body: &[u8],
+    _content_type: Option<&str>,
+) -> Result<Reading, Failure> {
     let name = str::from_utf8(body).ok().and_then(|text| text.strip_prefix("model "));
     let name = name.and_then(|rest| rest.split('\n').next()).and_then(ModelName::new);
     let name = name.ok_or_else(|| Failure::new(ScrapeFailure::Malformed, "no model"))?;

@@ -97,9 +97,7 @@ pub(super) fn is_plain(line: &[u8], name_end: usize) -> bool {
     let blank = rest[near..].iter().rposition(|&byte| byte == b' ').map(|at| near + at);
     let Some(blank) = blank.or_else(|| memrchr(b' ', rest)) else { return false };
     let (labels, number) = (&rest[..blank], &rest[blank + 1..]);
-    let is_number = matches!(number.first(), Some(b'0'..=b'9' | b'+' | b'-' | b'.'))
-        && number.last().is_some_and(u8::is_ascii_digit);
-    is_number && (labels.is_empty() || matches!(labels, [b'{', .., b'}']))
+    is_number_shaped(number) && (labels.is_empty() || matches!(labels, [b'{', .., b'}']))
 }
 
 /// Reads a sample whose name is quoted and stands between the braces. `at` is after the brace.
@@ -316,6 +314,93 @@ fn time(line: &[u8], at: usize, format: Format) -> Result<usize, Fault> {
     if is_time { Ok(skip_blanks(line, end)) } else { fault(at, expected) }
 }
 
+/// Longer than any edge or value that a program writes; what is longer is read in full.
+const WORD_MAX: usize = 32;
+
+/// The number that `page` starts with, if its line ends there, and its length.
+#[inline]
+pub(super) fn last_value(page: &[u8]) -> Option<(f64, usize)> {
+    // Half of all buckets are empty.
+    if page.starts_with(b"0.0\n") {
+        return Some((0.0, 3));
+    }
+    match leading_decimal(page) {
+        Some((value, length)) if page.get(length) == Some(&b'\n') => Some((value, length)),
+        Some(_) | None => {
+            let near = page.get(..WORD_MAX).unwrap_or(page);
+            let length = near.iter().position(|&byte| byte == b'\n')?;
+            Some((number(&near[..length])?, length))
+        }
+    }
+}
+
+/// The length of the word that `page` starts with, if its line ends there and it is shaped like the
+/// number of a line that [`is_plain`].
+#[inline]
+pub(super) fn last_word(page: &[u8]) -> Option<usize> {
+    if page.starts_with(b"0.0\n") {
+        return Some(3);
+    }
+    let mut length = 0;
+    for &word in page.as_chunks::<8>().0.iter().take(WORD_MAX / 8) {
+        let word = u64::from_le_bytes(word);
+        let newlines = zeros(word ^ (LOW * 0x0a));
+        // Up to the first end of a line, or all eight.
+        let before = newlines.wrapping_sub(1) & !newlines;
+        if before & (zeros(word ^ (LOW * 0x20)) | word & HIGH) != 0 {
+            return None;
+        }
+        if newlines != 0 {
+            length += newlines.trailing_zeros() as usize / 8;
+            return is_number_shaped(&page[..length]).then_some(length);
+        }
+        length += 8;
+    }
+    // So short a rest is only at the end of a page.
+    let near = &page[..page.len().min(WORD_MAX)];
+    let length = near.iter().position(|&byte| byte == b'\n')?;
+    let word = &near[..length];
+    (word.is_ascii() && !word.contains(&b' ') && is_number_shaped(word)).then_some(length)
+}
+
+const LOW: u64 = 0x0101_0101_0101_0101;
+const HIGH: u64 = LOW * 0x80;
+
+/// The high bit of each byte that is zero. Bytes above the lowest of these may have theirs set as
+/// well.
+#[inline]
+const fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(LOW) & !word & HIGH
+}
+
+/// Whether a word starts like a number and ends with a digit.
+#[inline]
+fn is_number_shaped(word: &[u8]) -> bool {
+    matches!(word.first(), Some(b'0'..=b'9' | b'+' | b'-' | b'.'))
+        && word.last().is_some_and(u8::is_ascii_digit)
+}
+
+/// Whether what stands before a number has the shape that [`is_plain`] asks for: the name and a
+/// blank, or the name, braces and a blank.
+pub(super) fn is_plain_head(head: &[u8], name_end: usize) -> bool {
+    matches!(head.get(name_end..), Some([b' '] | [b'{', .., b'}', b' ']))
+}
+
+/// Reads what follows the name of a sample, which ends at `name_end`; returns the value.
+pub(super) fn sample<'p>(
+    line: &'p [u8],
+    name_end: usize,
+    format: Format,
+    into: &mut Vec<Label<'p>>,
+) -> Result<f64, Fault> {
+    let start = skip_blanks(line, name_end);
+    let after = match line.get(start) {
+        Some(b'{') => labels(line, start + 1, into)?,
+        Some(_) | None => name_end,
+    };
+    value(line, after, format).map(|(value, _)| value)
+}
+
 /// A bucket's line without its `le` and its number. The lines of one histogram differ in nothing
 /// else, and they are most of what is read, so the labels are taken apart only once for all.
 #[derive(Clone, Copy, Debug)]
@@ -355,21 +440,12 @@ impl<'p> Bucket<'p> {
     /// they close, so equal bytes are equal labels. The end of such a line need not be searched.
     #[inline]
     pub(super) fn next(self, page: &'p [u8]) -> Option<NextBucket<'p>> {
-        /// Longer than any edge or value that a program writes; what is longer is read in full.
-        const WORD_MAX: usize = 32;
         let le_on = page.strip_prefix(self.head)?;
         let near = le_on.get(..WORD_MAX).unwrap_or(le_on);
         let le = &near[..near.iter().position(|byte| matches!(byte, b'"' | b'\\' | b'\n'))?];
         let value_on = le_on[le.len()..].strip_prefix(self.tail)?.strip_prefix(b" ")?;
         let at = page.len() - value_on.len();
-        let (value, length) = match leading_decimal(value_on) {
-            Some((value, length)) if value_on.get(length) == Some(&b'\n') => (value, length),
-            Some(_) | None => {
-                let near = value_on.get(..WORD_MAX).unwrap_or(value_on);
-                let length = near.iter().position(|&byte| byte == b'\n')?;
-                (number(&near[..length])?, length)
-            }
-        };
+        let (value, length) = last_value(value_on)?;
         let line = &page[..at + length];
         (line.len() <= LINE_MAX).then_some(NextBucket { line, le, value, at })
     }

@@ -2,6 +2,7 @@
 
 use crate::observe::engine::family::{Family, Part, Place};
 use crate::observe::engine::number::{cumulative, gauge, number};
+use crate::observe::engine::page::Spot;
 use crate::observe::engine::{BUCKETS_MAX, SampleError, Unreadable};
 use crate::observe::histogram::Histogram;
 use crate::observe::{FinishedReading, RankReading};
@@ -47,6 +48,11 @@ pub(super) enum Value {
 }
 
 impl Value {
+    /// The value as it is kept; `None` for a gauge that means nothing.
+    fn accept(self, value: f64) -> Result<Option<f64>, SampleError> {
+        if self.is_cumulative() { cumulative(value).map(Some) } else { Ok(gauge(value)) }
+    }
+
     /// Whether the number only ever grows while the process lives.
     const fn is_cumulative(self) -> bool {
         match self {
@@ -94,7 +100,7 @@ pub(super) enum Distribution {
 
 /// What has been read of one rank. A rank has some twenty numbers and seven histograms, so both
 /// are looked up by walking a list.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RankDraft {
     rank: u32,
     numbers: Vec<Number>,
@@ -103,7 +109,7 @@ pub(super) struct RankDraft {
 }
 
 /// One series' number; `None` when the page has it but it means nothing.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Number {
     of: Value,
     spelling: u8,
@@ -113,7 +119,7 @@ struct Number {
 }
 
 /// One series' histogram, as far as it has been read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct DistributionDraft {
     of: Distribution,
     family: &'static Family,
@@ -142,29 +148,74 @@ impl RankDraft {
         self.rank
     }
 
-    /// Sets one number. Of shards that repeat it, the lowest stays.
+    /// Sets one number, and says where that is. Of shards that repeat it, the lowest stays.
     pub(super) fn set(
         &mut self,
         of: Value,
         spelling: u8,
         place: &Place<'_>,
         value: f64,
-    ) -> Result<(), SampleError> {
-        let value = if of.is_cumulative() { Some(cumulative(value)?) } else { gauge(value) };
+    ) -> Result<Spot, SampleError> {
+        let value = of.accept(value)?;
         let &Place { class, shard, .. } = place;
         let known = self
             .numbers
-            .iter_mut()
-            .find(|number| number.of == of && number.spelling == spelling && number.class == class);
-        match known {
-            None => self.numbers.push(Number { of, spelling, class, shard, value }),
-            Some(known) if known.shard == shard => return Err(SampleError::Duplicate),
-            Some(known) if known.shard > shard => {
-                *known = Number { of, spelling, class, shard, value };
+            .iter()
+            .position(|known| known.of == of && known.spelling == spelling && known.class == class);
+        let number = Number { of, spelling, class, shard, value };
+        let Some(at) = known else {
+            self.numbers.push(number);
+            return Ok(Spot::at(Spot::Number, self.numbers.len() - 1));
+        };
+        match &mut self.numbers[at] {
+            known if known.shard == shard => Err(SampleError::Duplicate),
+            known if known.shard > shard => {
+                *known = number;
+                Ok(Spot::at(Spot::Number, at))
             }
-            Some(_) => {}
+            _ if of.is_cumulative() => Ok(Spot::Checked),
+            _ => Ok(Spot::PassedOver),
+        }
+    }
+
+    /// Puts another value where one of the same series went.
+    ///
+    /// # Errors
+    ///
+    /// The value is nothing that the series can mean.
+    #[inline]
+    pub(super) fn put(&mut self, spot: Spot, value: f64) -> Result<(), SampleError> {
+        match spot {
+            Spot::Number(at) => {
+                let number = &mut self.numbers[usize::from(at)];
+                number.value = number.of.accept(value)?;
+            }
+            Spot::Bucket(at, bucket) => {
+                let draft = &mut self.distributions[usize::from(at)];
+                draft.buckets[usize::from(bucket)].1 = cumulative(value)?;
+            }
+            Spot::Count(at) => {
+                self.distributions[usize::from(at)].count = Some(cumulative(value)?);
+            }
+            Spot::Sum(at) => self.distributions[usize::from(at)].sum = Sum::of(value),
+            Spot::FinishedOther => {
+                let sum = self.finished_other.unwrap_or(0.0);
+                self.finished_other = Some(sum + cumulative(value)?);
+            }
+            Spot::PassedOver
+            | Spot::Checked
+            | Spot::Started
+            | Spot::Http(_)
+            | Spot::Rejected
+            | Spot::Lora
+            | Spot::Unsteady => {}
         }
         Ok(())
+    }
+
+    /// Forgets the sums that values are added to, so that they can be added again.
+    pub(super) fn clear_sums(&mut self) {
+        self.finished_other = None;
     }
 
     /// Sets what a label says, where it is a whole number above zero.
@@ -178,11 +229,7 @@ impl RankDraft {
         Ok(())
     }
 
-    pub(super) fn add_finished_other(&mut self, value: f64) {
-        self.finished_other = Some(self.finished_other.unwrap_or(0.0) + value);
-    }
-
-    /// Takes one sample of a histogram, and says where that is.
+    /// Takes one sample of a histogram, and says which histogram that is and where in it.
     pub(super) fn observe(
         &mut self,
         of: Distribution,
@@ -190,7 +237,7 @@ impl RankDraft {
         part: Part,
         place: &Place<'_>,
         value: f64,
-    ) -> Result<usize, SampleError> {
+    ) -> Result<(usize, Spot), SampleError> {
         let known = self.distributions.iter().rposition(|draft| {
             draft.of == of && draft.family.spelling == family.spelling && draft.class == place.class
         });
@@ -199,26 +246,31 @@ impl RankDraft {
             self.distributions.len() - 1
         });
         let draft = &mut self.distributions[at];
-        match (part, place.detail) {
-            (Part::Bucket, Some(le)) => draft.set_bucket(edge(le)?, cumulative(value)?)?,
-            (Part::Count, _) if draft.count.is_none() => draft.count = Some(cumulative(value)?),
+        let spot = match (part, place.detail) {
+            (Part::Bucket, Some(le)) => draft.set_bucket(at, edge(le)?, cumulative(value)?)?,
+            (Part::Count, _) if draft.count.is_none() => {
+                draft.count = Some(cumulative(value)?);
+                Spot::at(Spot::Count, at)
+            }
             (Part::Sum, _) if matches!(draft.sum, Sum::Missing) => {
-                draft.sum = gauge(value).map_or(Sum::Unusable, Sum::Usable);
+                draft.sum = Sum::of(value);
+                Spot::at(Spot::Sum, at)
             }
             (Part::Count | Part::Sum, _) => return Err(SampleError::Duplicate),
-            (Part::Bucket, None) | (Part::Whole, _) => {}
-        }
-        Ok(at)
+            (Part::Bucket, None) | (Part::Whole, _) => Spot::PassedOver,
+        };
+        Ok((at, spot))
     }
 
-    /// Takes another bucket of the histogram that is there.
+    /// Takes another bucket of the histogram that is there, and says where that is.
+    #[inline]
     pub(super) fn observe_next(
         &mut self,
         at: usize,
         le: &[u8],
         value: f64,
-    ) -> Result<(), SampleError> {
-        self.distributions[at].set_bucket(edge(le)?, cumulative(value)?)
+    ) -> Result<Spot, SampleError> {
+        self.distributions[at].set_bucket(at, edge(le)?, cumulative(value)?)
     }
 
     /// Whether the page has the number, usable or not.
@@ -331,6 +383,12 @@ impl RankDraft {
     }
 }
 
+impl Sum {
+    fn of(value: f64) -> Self {
+        gauge(value).map_or(Self::Unusable, Self::Usable)
+    }
+}
+
 impl DistributionDraft {
     fn new(of: Distribution, family: &'static Family, class: u8) -> Self {
         /// Room for the buckets of any of vLLM's histograms.
@@ -340,8 +398,9 @@ impl DistributionDraft {
     }
 
     /// Adds a bucket in order of its edge. Pages list edges ascending, so this is nearly always
-    /// at the end.
-    fn set_bucket(&mut self, edge: f64, count: f64) -> Result<(), SampleError> {
+    /// at the end. `own` is the place of this histogram in its rank.
+    #[inline]
+    fn set_bucket(&mut self, own: usize, edge: f64, count: f64) -> Result<Spot, SampleError> {
         if self.buckets.len() >= BUCKETS_MAX {
             return match self.place_of(edge) {
                 Ok(_) => Err(SampleError::Duplicate),
@@ -350,11 +409,12 @@ impl DistributionDraft {
         }
         if self.buckets.last().is_none_or(|&(last, _)| last < edge) {
             self.buckets.push((edge, count));
-            return Ok(());
+            return Ok(Spot::bucket(own, self.buckets.len() - 1));
         }
         let at = self.place_of(edge).err().ok_or(SampleError::Duplicate)?;
         self.buckets.insert(at, (edge, count));
-        Ok(())
+        // The buckets behind it have moved.
+        Ok(Spot::Unsteady)
     }
 
     /// Where the bucket with this edge is, or else where it belongs.

@@ -37,22 +37,32 @@ pub fn leading_decimal(text: &[u8]) -> Option<(f64, usize)> {
     const DIGITS_MAX: usize = 15;
     const POWERS: [f64; DIGITS_MAX + 1] =
         [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
-    let (mut number, mut length, mut point) = (0_u64, 0, None);
-    for byte in text.get(..=DIGITS_MAX).unwrap_or(text) {
+    let near = text.get(..=DIGITS_MAX).unwrap_or(text);
+    let (number, whole) = digits(0, near);
+    let (number, length, places) = match near.get(whole..) {
+        Some([b'.', rest @ ..]) => {
+            let (number, places) = digits(number, rest);
+            (number, whole + 1 + places, places)
+        }
+        _ => (number, whole, 0),
+    };
+    let is_short = (1..=DIGITS_MAX).contains(&(whole + places)) && length <= DIGITS_MAX;
+    is_short.then(|| (number as f64 / POWERS[places], length))
+}
+
+/// A number with the digits that a text starts with behind it, and how many there are.
+#[inline]
+fn digits(mut number: u64, text: &[u8]) -> (u64, usize) {
+    let mut length = 0;
+    for byte in text {
         let digit = byte.wrapping_sub(b'0');
-        if digit <= 9 {
-            number = number * 10 + u64::from(digit);
-        } else if *byte == b'.' && point.is_none() {
-            point = Some(length);
-        } else {
+        if digit > 9 {
             break;
         }
+        number = number * 10 + u64::from(digit);
         length += 1;
     }
-    let places = point.map_or(0, |point| length - point - 1);
-    let digits = length - usize::from(point.is_some());
-    let is_short = (1..=DIGITS_MAX).contains(&digits) && length <= DIGITS_MAX;
-    is_short.then(|| (number as f64 / POWERS[places], length))
+    (number, length)
 }
 
 /// A number that has only ever been added to.
