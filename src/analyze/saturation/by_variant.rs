@@ -8,8 +8,7 @@ use crate::analyze::saturation::VariantAnalysis;
 use crate::fleet::VariantKey;
 
 /// Walks through findings in the order of their keys.
-type Iter<'a> =
-    Map<slice::Iter<'a, Found>, fn(&'a Found) -> (&'a VariantKey, &'a VariantAnalysis)>;
+type Iter<'a> = Map<slice::Iter<'a, Found>, fn(&'a Found) -> (&'a VariantKey, &'a VariantAnalysis)>;
 
 /// A variant with what was found of it.
 type Found = (VariantKey, VariantAnalysis);

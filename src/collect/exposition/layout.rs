@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use memchr::memchr;
 
 use crate::collect::exposition::{
-    Format, LINE_MAX, Page, PageError, SAMPLES_MAX, checked, line, walk,
+    Format, LINE_MAX, Page, PageError, SAMPLES_MAX, checked, format, line, walk,
 };
 use crate::observe::Reading;
 use crate::observe::engine::{Filling, Label, Slot, Template, number};
@@ -107,14 +107,14 @@ impl Memory {
         self.layout.as_ref()
     }
 
-    /// Reads the server's next page. The answer is that of [`read`](super::read); a page that is
+    /// Reads the server's next page. The answer is that of `exposition::read`; a page that is
     /// laid out like the last one is just sooner read.
     ///
     /// # Errors
     ///
-    /// As for [`read`](super::read). What is remembered then stays.
+    /// As for `exposition::read`. What is remembered then stays.
     pub fn read(&mut self, body: &[u8], content_type: Option<&str>) -> Result<Reading, PageError> {
-        let may_fit = super::format(content_type)? == Format::Text;
+        let may_fit = format(content_type)? == Format::Text;
         if let Some(layout) = self.layout.as_ref().filter(|_| may_fit)
             && let Some(reading) = layout.read(body)
         {
@@ -271,7 +271,7 @@ impl Step {
     }
 }
 
-/// The first line, without its end, and what follows; `None` where [`read`](super::read) may find
+/// The first line, without its end, and what follows; `None` where `exposition::read` may find
 /// fault.
 fn first_line(page: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = memchr(b'\n', page).filter(|&end| end <= LINE_MAX)?;
