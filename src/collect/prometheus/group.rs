@@ -429,7 +429,7 @@ impl<'p> Group<'p> {
         let Some(series) = self.reader.wants(name) else { return };
         self.samples += 1;
         match self.reader.take(series, labels, value) {
-            Ok(()) => {}
+            Ok(_) => {}
             // A database keeps a mark where a series has ended; on a page it would not be there.
             Err(SampleError::NotCumulative { value }) if value.is_nan() => {}
             Err(error) => {
