@@ -38,17 +38,19 @@
 //! The saturation analyzer of llm-d's Workload Variant Autoscaler. Where this module answers
 //! otherwise on purpose, `docs/decisions.md` says why.
 
+mod by_variant;
 mod explain;
 mod targets;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
 
-use crate::fleet::{ReplicaKey, VariantKey};
+use crate::fleet::ReplicaKey;
 use crate::units::{Fraction, Replicas, Requests};
 
+pub use crate::analyze::saturation::by_variant::ByVariant;
 pub use crate::analyze::saturation::explain::{
     Outcome, ScaleDown, SpareEnough, SpareKept, SpareLow, SpareTight, Tight, Transition, Unmeasured,
 };
@@ -135,7 +137,7 @@ pub struct VariantAnalysis {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Analysis {
     /// Each variant of which at least one replica was measured.
-    pub variants: BTreeMap<VariantKey, VariantAnalysis>,
+    pub variants: ByVariant,
     /// Replicas that were measured.
     pub measured: Replicas,
     /// Those of them that are not saturated.
@@ -151,19 +153,18 @@ pub struct Analysis {
 
 /// Analyses the replicas of one model and role.
 pub fn analyze(replicas: &[ReplicaLoad], thresholds: &Thresholds) -> Analysis {
-    let mut sorted: Vec<&ReplicaLoad> = replicas.iter().collect();
     // The last digits of a sum depend on the order of its terms, and a comparison with a trigger
     // may depend on the last digit.
-    sorted.sort_unstable_by(|a, b| {
+    let order = |a: &ReplicaLoad, b: &ReplicaLoad| {
         (a.replica.cmp(&b.replica)).then(a.kv.compare(b.kv)).then(a.queue.compare(b.queue))
-    });
-    let variants: BTreeMap<_, _> = sorted
-        .chunk_by(|a, b| a.replica.variant == b.replica.variant)
-        .filter_map(|loads| {
-            let variant = loads.first()?.replica.variant.clone();
-            Some((variant, analyze_variant(loads, thresholds)))
-        })
-        .collect();
+    };
+    let variants = if replicas.is_sorted_by(|a, b| order(a, b).is_le()) {
+        analyze_variants(replicas, thresholds)
+    } else {
+        let mut sorted: Vec<&ReplicaLoad> = replicas.iter().collect();
+        sorted.sort_unstable_by(|a, b| order(a, b));
+        analyze_variants(&sorted, thresholds)
+    };
 
     let measured = variants.values().map(|variant| variant.measured).sum();
     let non_saturated = variants.values().map(|variant| variant.non_saturated).sum();
@@ -173,29 +174,49 @@ pub fn analyze(replicas: &[ReplicaLoad], thresholds: &Thresholds) -> Analysis {
     Analysis { variants, measured, non_saturated, spare, scale_up, scale_down }
 }
 
-/// Analyses the replicas of one variant, of which there is at least one, in their order.
-fn analyze_variant(loads: &[&ReplicaLoad], thresholds: &Thresholds) -> VariantAnalysis {
-    let rest = || loads.iter().filter(|load| !is_saturated(load, thresholds));
-    let saturated = loads.iter().filter(|load| is_saturated(load, thresholds));
-    let non_saturated = count(rest().count());
-    let spare_kv: Fraction =
-        rest().map(|load| fraction(thresholds.kv_cache.fraction() - load.kv.fraction())).sum();
-    let spare_queue: Requests = rest()
-        .map(|load| requests(thresholds.queue_length.requests() - load.queue.requests()))
-        .sum();
-    let kv_sum: Fraction = loads.iter().map(|load| load.kv).sum();
+/// Analyses the replicas of each variant, in the order of their keys.
+fn analyze_variants<L: Borrow<ReplicaLoad>>(sorted: &[L], thresholds: &Thresholds) -> ByVariant {
+    let is_one = |a: &L, b: &L| a.borrow().replica.variant == b.borrow().replica.variant;
+    ByVariant::from_sorted(sorted.chunk_by(is_one).filter_map(|loads| {
+        let variant = loads.first()?.borrow().replica.variant.clone();
+        Some((variant, analyze_variant(loads, thresholds)))
+    }))
+}
 
+/// Analyses the replicas of one variant, of which there is at least one, in their order.
+fn analyze_variant<L: Borrow<ReplicaLoad>>(
+    loads: &[L],
+    thresholds: &Thresholds,
+) -> VariantAnalysis {
+    let measured = count(loads.len());
+    let (mut saturated, mut rest) = (Vec::new(), 0);
+    let (mut spare_kv, mut spare_queue) = (Fraction::ZERO, Requests::ZERO);
+    let (mut kv_sum, mut kv_max, mut queue_max) = (Fraction::ZERO, Fraction::ZERO, Requests::ZERO);
+    for load in loads {
+        let load: &ReplicaLoad = load.borrow();
+        kv_sum += load.kv;
+        kv_max = kv_max.max(load.kv);
+        queue_max = queue_max.max(load.queue);
+        if is_saturated(load, thresholds) {
+            saturated.push(load.replica.clone());
+        } else {
+            rest += 1;
+            spare_kv += fraction(thresholds.kv_cache.fraction() - load.kv.fraction());
+            spare_queue += requests(thresholds.queue_length.requests() - load.queue.requests());
+        }
+    }
+    let non_saturated = count(rest);
     VariantAnalysis {
-        measured: count(loads.len()),
-        saturated: saturated.map(|load| load.replica.clone()).collect(),
+        measured,
+        saturated,
         non_saturated,
         spare: Spare {
             kv: fraction(mean(spare_kv.fraction(), non_saturated)),
             queue: requests(mean(spare_queue.requests(), non_saturated)),
         },
-        kv_max: loads.iter().map(|load| load.kv).fold(Fraction::ZERO, Fraction::max),
-        kv_mean: fraction(mean(kv_sum.fraction(), count(loads.len()))),
-        queue_max: loads.iter().map(|load| load.queue).fold(Requests::ZERO, Requests::max),
+        kv_max,
+        kv_mean: fraction(mean(kv_sum.fraction(), measured)),
+        queue_max,
     }
 }
 
@@ -205,7 +226,7 @@ fn is_saturated(load: &ReplicaLoad, thresholds: &Thresholds) -> bool {
 }
 
 /// The mean spare over all replicas that are not saturated, each weighing the same.
-fn mean_spare(variants: &BTreeMap<VariantKey, VariantAnalysis>, non_saturated: Replicas) -> Spare {
+fn mean_spare(variants: &ByVariant, non_saturated: Replicas) -> Spare {
     let weight = |variant: &VariantAnalysis| f64::from(variant.non_saturated.count());
     let kv: Fraction = variants
         .values()

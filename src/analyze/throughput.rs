@@ -191,13 +191,13 @@ pub fn analyze(
     let mut withheld = None;
     let mut asked = Asked::default();
     for variant in variants {
+        let curve = curves.get(&variant.spec.key);
         let seen = match rules {
             Rules::Plimsoll if variant.spec.role == Role::Prefill => None,
-            Rules::Plimsoll => Some(throughput_of(variant, curves.get(&variant.spec.key))),
-            Rules::Wva => wva_throughput_of(variant, curves.get(&variant.spec.key)),
+            Rules::Plimsoll => Some(throughput_of(variant, curve)),
+            Rules::Wva => wva_throughput_of(variant, curve),
         };
         let Some(seen) = seen else { continue };
-        let curve = curves.get(&variant.spec.key);
         asked.include(variant, &seen, curve);
         withheld = withheld.or_else(|| withheld_for(variant, curve));
         capacities.push(seen.as_capacity(variant.spec));

@@ -393,7 +393,7 @@ impl<'p> Page<'p> {
             return Err(PageError::truncated(lines + 1, b"", "`# EOF`"));
         }
         let Self { reader, samples, learning, .. } = self;
-        let layout = learning.and_then(|learning| learning.finish(reader.template(), samples));
+        let layout = learning.and_then(|learning| learning.finish(reader.template()));
         Ok((Reading { samples, ..reader.finish()? }, layout))
     }
 

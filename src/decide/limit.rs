@@ -34,7 +34,7 @@ mod turns;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::decide::limit::ledger::Used;
@@ -263,10 +263,21 @@ impl<'a> State<'a> {
             ledger.hold(want, want.current);
         }
         let used = ledger.into_used();
-        let keys: BTreeSet<&ModelKey> = wants.iter().map(|want| &want.model).collect();
-        let keys: Vec<&ModelKey> = keys.into_iter().collect();
-        let model_of: Vec<usize> =
-            wants.iter().map(|want| keys.binary_search(&&want.model).unwrap_or_default()).collect();
+        // The variants of a model come one after the other, so most names are those of the last.
+        let mut keys: Vec<&ModelKey> = wants.iter().map(|want| &want.model).collect();
+        keys.dedup();
+        keys.sort_unstable();
+        keys.dedup();
+        let mut place = 0;
+        let model_of: Vec<usize> = wants
+            .iter()
+            .map(|want| {
+                if keys[place] != &want.model {
+                    place = keys.binary_search(&&want.model).unwrap_or_default();
+                }
+                place
+            })
+            .collect();
         let last = Priority { weight: Weight::ZERO, ..Priority::default() };
         let nothing = Share { priority: last, has: 0.0, wants: 0.0 };
         let mut models = vec![nothing; keys.len()];
@@ -497,10 +508,11 @@ impl Limit {
             }
             Some(Allowance::Kinds(kinds)) => {
                 let Some(kind) = self.kind(want) else { return Some(Refusal::UnknownKind) };
-                if !kinds.contains_key(kind) {
+                let Some(headroom) = kinds.get(kind) else {
                     return Some(Refusal::NotListed(kind.clone()));
-                }
-                short(Some(kind), self.free(kind, used))
+                };
+                let used = used.kinds.get(kind).copied().unwrap_or_default();
+                short(Some(kind), headroom.without(used))
             }
         }
     }

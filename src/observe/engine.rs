@@ -265,8 +265,7 @@ impl<'p> Reader<'p> {
             Signal::Rejected => self.take_rejected(series.family, labels, value),
             Signal::Lora => {
                 LoraSample::add_to(&mut self.lora, labels, value);
-                // What it says is in its labels, so they must be looked at on every page.
-                Ok(Slot::of_page(Spot::Unsteady))
+                Ok(Slot::of_page(Spot::Lora))
             }
             Signal::CacheConfig
             | Signal::SleepState
@@ -305,8 +304,7 @@ impl<'p> Reader<'p> {
     /// No known engine wrote the page, or a histogram on it is incomplete.
     pub fn finish(self) -> Result<Reading, Unreadable> {
         let Self { page, prefixes, lora, .. } = self;
-        let lora = LoraSample::together(&lora).map(Box::new);
-        Ok(Reading { lora, ..page.finish(prefixes)? })
+        page.finish(prefixes, &lora)
     }
 
     /// Recognises an engine by the name of one of its families; other names leave their prefix.

@@ -134,6 +134,23 @@ fn a_value_that_means_nothing_is_as_good_and_as_bad_as_on_a_first_page() {
 }
 
 #[test]
+fn adapters_are_read_anew_from_each_page() {
+    let name = "vllm-0.32.0-lora-deferred.txt.gz";
+    let page = page(name);
+    let text = std::str::from_utf8(&page).unwrap();
+    let line = text.lines().rfind(|line| line.starts_with("vllm:lora_requests_info")).unwrap();
+    let newer = "vllm:lora_requests_info{max_lora=\"2\",running_lora_adapters=\"new\",\
+                 waiting_lora_adapters=\"\"} 1.9e+09";
+    let more = text.replace(line, &format!("{line}\n{newer}")).into_bytes();
+    let none: String = text.split_inclusive('\n').filter(|at| !at.contains("lora_req")).collect();
+    assert!(fits(&page, &page) && fits(&page, &more) && fits(&more, &page));
+    assert!(fits(&page, none.as_bytes()), "there may be none");
+    assert_ne!(read(&page, None).ok(), read(&more, None).ok());
+    let broken = text.replace(line, &line.replace("max_lora=", "max_lora"));
+    assert_eq!(after(&page, broken.as_bytes()), None);
+}
+
+#[test]
 fn a_layout_of_text_is_not_used_for_open_metrics() {
     let (text, open) = (page(PAGES[0]), page("vllm-0.33.0-openmetrics.txt.gz"));
     let mut memory = Memory::default();
@@ -164,7 +181,7 @@ prop_compose! {
             "vllm:num_requests_running", "vllm:request_success_total", "http_requests_total",
             "vllm:e2e_request_latency_seconds_bucket", "vllm:e2e_request_latency_seconds_sum",
             "vllm:e2e_request_latency_seconds_count", "vllm:other_total", "up",
-            "sglang:num_running_reqs", "process_start_time_seconds", "# HELP up", "# HELP sglang:token_usage",
+            "sglang:num_running_reqs", "vllm:lora_requests_info", "process_start_time_seconds", "# HELP up", "# HELP sglang:token_usage",
         ]),
         labels in prop::sample::select(vec![
             "", "{engine=\"0\"}", "{engine=\"1\"}", "{le=\"1\"}", "{le=\"+Inf\"}", "{le=\"0.5\"}",
@@ -191,9 +208,11 @@ proptest! {
         let (first, second) = (page(&first), page(&second));
         let mut memory = Memory::default();
         let _ = memory.read(first.as_bytes(), None);
+        // As text, in which a number that is none is equal to itself.
+        let shown = |reading: Option<Reading>| format!("{reading:?}");
         prop_assert_eq!(
-            memory.read(second.as_bytes(), None).ok(),
-            read(second.as_bytes(), None).ok(),
+            shown(memory.read(second.as_bytes(), None).ok()),
+            shown(read(second.as_bytes(), None).ok()),
             "{}\nafter\n{}", second, first
         );
     }

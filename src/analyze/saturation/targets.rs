@@ -92,9 +92,7 @@ pub fn targets(analysis: &Analysis, states: &[VariantState], rule: TransitionRul
     if let Some(transition) = blocking(&candidates, rule) {
         return candidates.iter().map(|candidate| candidate.waiting(&transition)).collect();
     }
-    let free: Vec<Candidate<'_>> =
-        candidates.iter().copied().filter(|candidate| candidate.may_move(rule)).collect();
-    let step = step(analysis, &free, &candidates, rule);
+    let step = step(analysis, &candidates, rule);
     candidates
         .iter()
         .map(|candidate| {
@@ -127,19 +125,14 @@ enum Step<'a> {
 }
 
 /// Picks the move: up before down, and at most one of them.
-fn step<'a>(
-    analysis: &Analysis,
-    free: &[Candidate<'a>],
-    all: &[Candidate<'a>],
-    rule: TransitionRule,
-) -> Step<'a> {
+fn step<'a>(analysis: &Analysis, all: &[Candidate<'a>], rule: TransitionRule) -> Step<'a> {
     if let Some(low) = analysis.scale_up {
         // A variant that is all new is no reason to keep replicas that are not needed, but it is
         // the answer to the deficit that it was started for.
         if let Some(starting) = all.iter().find(|candidate| candidate.is_starting(rule)) {
             return Step::Wait(Transition::Pending(starting.state.key.clone()));
         }
-        return match cheapest(free, rule) {
+        return match cheapest(all, rule) {
             None => Step::NoRoom(low),
             Some(pick) if pick.has_one_coming(rule) => {
                 Step::Wait(Transition::NotReporting(pick.state.key.clone()))
@@ -148,7 +141,7 @@ fn step<'a>(
         };
     }
     match analysis.scale_down {
-        ScaleDown::Safe(enough) => dearest(free, all)
+        ScaleDown::Safe(enough) => dearest(all, rule)
             .map_or(Step::Keep(SpareKept::NoneToSpare(enough)), |key| Step::Down(key, enough)),
         ScaleDown::Unsafe(tight) => Step::Keep(SpareKept::Tight(tight)),
         ScaleDown::TooFew { non_saturated } => Step::Keep(SpareKept::TooFew { non_saturated }),
@@ -156,21 +149,30 @@ fn step<'a>(
 }
 
 /// The cheapest variant that can grow, the alphabetically first of equals.
-fn cheapest<'a>(free: &[Candidate<'a>], rule: TransitionRule) -> Option<Candidate<'a>> {
-    free.iter().copied().filter(|candidate| candidate.can_grow(rule)).min_by(Candidate::by_cost)
+fn cheapest<'a>(all: &[Candidate<'a>], rule: TransitionRule) -> Option<Candidate<'a>> {
+    let growing = free(all, rule).copied().filter(|candidate| candidate.can_grow(rule));
+    growing.min_by(Candidate::by_cost)
+}
+
+/// Those over which the load decides.
+fn free<'c, 'a>(
+    all: &'c [Candidate<'a>],
+    rule: TransitionRule,
+) -> impl Iterator<Item = &'c Candidate<'a>> {
+    all.iter().filter(move |candidate| candidate.may_move(rule))
 }
 
 /// The dearest variant that can shrink, the alphabetically last of equals.
 ///
 /// A variant above its maximum shrinks whatever the load is. It is then the one that shrinks, lest
 /// the model lose one measured replica to the bounds and another to the load at once.
-fn dearest<'a>(free: &[Candidate<'a>], all: &[Candidate<'a>]) -> Option<&'a VariantKey> {
+fn dearest<'a>(all: &[Candidate<'a>], rule: TransitionRule) -> Option<&'a VariantKey> {
     let above_max =
         |candidate: &&Candidate<'a>| candidate.measured > Replicas::ZERO && !candidate.within_max();
-    let shrinking = free.iter().filter(above_max).max_by(|a, b| a.by_cost(b));
+    let shrinking = free(all, rule).filter(above_max).max_by(|a, b| a.by_cost(b));
     shrinking
         .or_else(|| all.iter().find(above_max))
-        .or_else(|| free.iter().filter(|c| c.can_shrink()).max_by(|a, b| a.by_cost(b)))
+        .or_else(|| free(all, rule).filter(|c| c.can_shrink()).max_by(|a, b| a.by_cost(b)))
         .map(|candidate| &candidate.state.key)
 }
 

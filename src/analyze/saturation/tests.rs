@@ -5,7 +5,7 @@ mod targeting;
 
 use super::TransitionRule::{ModelWide, PendingOnly, PerVariant};
 use super::*;
-use crate::fleet::{Bounds, Namespace, ReplicaName, VariantName};
+use crate::fleet::{Bounds, Namespace, ReplicaName, VariantKey, VariantName};
 use crate::units::CostPerHour;
 
 /// The golden numbers are decimal fractions; 1e-12 is far above their rounding in binary.

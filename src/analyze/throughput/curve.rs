@@ -144,11 +144,8 @@ impl Curves {
 
     /// The curve of a variant, made if there is none.
     pub(super) fn of(&mut self, variant: &VariantKey, now: Timestamp) -> &mut Curve {
-        // Nearly always it is there, and then no name is cloned.
-        if !self.curves.contains_key(variant) {
-            self.curves.insert(variant.clone(), Curve::new(now));
-        }
-        self.curves.get_mut(variant).expect("it is there, or has just been put there")
+        // To share a name costs less than to look it up twice.
+        self.curves.entry(variant.clone()).or_insert_with(|| Curve::new(now))
     }
 
     /// Drops the curves of variants that have not been seen for an hour.

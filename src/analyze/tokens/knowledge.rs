@@ -153,11 +153,8 @@ struct Piece {
 impl Knowledge {
     /// What is known of a model.
     pub(crate) fn of(&mut self, model: &ModelName) -> &mut ModelKnowledge {
-        // Nearly always it is there, and then no name is cloned.
-        if !self.models.contains_key(model) {
-            self.models.insert(model.clone(), ModelKnowledge::default());
-        }
-        self.models.get_mut(model).expect("it is there, or has just been put there")
+        // To share a name costs less than to look it up twice.
+        self.models.entry(model.clone()).or_default()
     }
 
     /// Puts a record in place of the one that there may be, as after a restart.

@@ -6,7 +6,8 @@
 //! Of a page that has the same text, each line takes one comparison and its value.
 //!
 //! Comments may differ, and so may the lines that nobody wants, as long as their names are known to
-//! be unwanted: those are then checked one by one, as [`read`] does. A page that differs in anything
+//! be unwanted: those are then checked one by one, as [`read`] does. Lines whose labels are what they
+//! say, which are those about adapters, are always read one by one. A page that differs in anything
 //! else is read by [`read`] as if there were no layout, and gives the layout of the next. So a
 //! layout can make reading quicker and nothing else: what is read and what is refused is the same.
 //!
@@ -19,9 +20,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use memchr::memchr;
 
-use crate::collect::exposition::{Format, LINE_MAX, Page, PageError, checked, line, walk};
+use crate::collect::exposition::{
+    Format, LINE_MAX, Page, PageError, SAMPLES_MAX, checked, format, line, walk,
+};
 use crate::observe::Reading;
-use crate::observe::engine::{Slot, Template, number};
+use crate::observe::engine::{Filling, Label, Slot, Template, number};
 
 /// Bytes of all layouts together. These are 250 kinds of servers with one rank each, which is far
 /// more than fleets have; pages of further ones are read without a layout.
@@ -40,6 +43,7 @@ pub struct Layout {
     /// included, because any of them can say whose page it is.
     before_engine: usize,
     template: Template,
+    /// Wanted samples, but for those that are in their labels.
     samples: usize,
 }
 
@@ -103,14 +107,14 @@ impl Memory {
         self.layout.as_ref()
     }
 
-    /// Reads the server's next page. The answer is that of [`read`](super::read); a page that is
+    /// Reads the server's next page. The answer is that of `exposition::read`; a page that is
     /// laid out like the last one is just sooner read.
     ///
     /// # Errors
     ///
-    /// As for [`read`](super::read). What is remembered then stays.
+    /// As for `exposition::read`. What is remembered then stays.
     pub fn read(&mut self, body: &[u8], content_type: Option<&str>) -> Result<Reading, PageError> {
-        let may_fit = super::format(content_type)? == Format::Text;
+        let may_fit = format(content_type)? == Format::Text;
         if let Some(layout) = self.layout.as_ref().filter(|_| may_fit)
             && let Some(reading) = layout.read(body)
         {
@@ -163,6 +167,7 @@ impl Layout {
     /// good.
     fn read(&self, body: &[u8]) -> Option<Reading> {
         let mut page = self.template.fill();
+        let mut loose = Loose::default();
         let (mut rest, mut text, mut at) = (body, &*self.text, 0);
         while !rest.is_empty() {
             let Some(step) = self.steps.get(at) else {
@@ -177,6 +182,7 @@ impl Layout {
                 same => same,
             };
             let length = match (value_on, step.slot) {
+                (Some(_), Some(slot)) if slot.is_in_labels() => None,
                 (Some(value_on), Some(slot)) => {
                     let (value, length) = line::last_value(value_on)?;
                     page.put(slot, value).ok()?;
@@ -191,18 +197,19 @@ impl Layout {
                 return None;
             } else if rest.starts_with(b"#") {
                 rest = after_comment(rest)?;
-            } else if step.slot.is_some() {
+            } else if step.is_fixed() {
                 return None;
-            } else if let Some(after) = after_unwanted(rest, head.get(..step.name as usize)?) {
+            } else if let Some(after) = loose.after(rest, step, head, &mut page) {
                 rest = after;
             } else {
                 (text, at) = (later, at + 1);
             }
         }
         let missing = self.steps.get(at.max(self.before_engine)..)?;
-        let is_whole = at >= self.before_engine && missing.iter().all(|step| step.slot.is_none());
-        let reading = is_whole.then(|| page.finish().ok()).flatten()?;
-        Some(Reading { samples: self.samples, ..reading })
+        let is_whole = at >= self.before_engine && !missing.iter().any(Step::is_fixed);
+        let samples = self.samples + loose.taken;
+        let reading = (is_whole && samples <= SAMPLES_MAX).then(|| page.finish().ok()).flatten()?;
+        Some(Reading { samples, ..reading })
     }
 
     fn bytes(&self) -> usize {
@@ -225,18 +232,46 @@ fn after_comment(page: &[u8]) -> Option<&[u8]> {
     line.starts_with(b"#").then_some(after)
 }
 
-/// The page after a line that it starts with, if it has this name, which nobody wants, and is a
-/// sample.
-#[cold]
-fn after_unwanted<'p>(page: &'p [u8], name: &[u8]) -> Option<&'p [u8]> {
-    let (line, after) = first_line(page)?;
-    let end = name.len().checked_sub(1)?;
-    let is_sample = line.starts_with(name)
-        && (line::is_plain(line, end) || line::is_sample(line, end, Format::Text));
-    is_sample.then_some(after)
+/// Lines that are read one by one.
+#[derive(Default)]
+struct Loose<'p> {
+    labels: Vec<Label<'p>>,
+    /// Those that were wanted.
+    taken: usize,
 }
 
-/// The first line, without its end, and what follows; `None` where [`read`](super::read) may find
+impl<'p> Loose<'p> {
+    /// The page after a line that it starts with, if that has the name of the step and is a sample.
+    fn after(
+        &mut self,
+        page: &'p [u8],
+        step: &Step,
+        head: &[u8],
+        filling: &mut Filling<'p>,
+    ) -> Option<&'p [u8]> {
+        let name = head.get(..step.name as usize)?;
+        let end = name.len().checked_sub(1)?;
+        let (line, after) = first_line(page).filter(|(line, _)| line.starts_with(name))?;
+        if step.slot.is_some() {
+            self.labels.clear();
+            let value = line::sample(line, end, Format::Text, &mut self.labels).ok()?;
+            filling.take_labels(&self.labels, value);
+            self.taken += 1;
+        } else if !line::is_plain(line, end) {
+            line::sample(line, end, Format::Text, &mut Vec::new()).ok()?;
+        }
+        Some(after)
+    }
+}
+
+impl Step {
+    /// Whether the line must be there, once and as it was.
+    fn is_fixed(&self) -> bool {
+        self.slot.is_some_and(|slot| !slot.is_in_labels())
+    }
+}
+
+/// The first line, without its end, and what follows; `None` where `exposition::read` may find
 /// fault.
 fn first_line(page: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = memchr(b'\n', page).filter(|&end| end <= LINE_MAX)?;
@@ -256,6 +291,9 @@ impl Learning {
             self.text.extend_from_slice(line);
             self.text.push(b'\n');
         } else if let Some((length, name, slot)) = sample(line, placed) {
+            if self.repeats(&line[..name], slot) {
+                return;
+            }
             let comments = self.text.len() - self.start;
             self.text.extend_from_slice(&line[..length]);
             let step = step(self.text.len() - self.start, comments, name, slot);
@@ -271,8 +309,17 @@ impl Learning {
         }
     }
 
+    /// Whether this is one more of the lines of which there may be any number: a server of many
+    /// adapters has thousands.
+    fn repeats(&self, name: &[u8], slot: Option<Slot>) -> bool {
+        slot.is_some_and(Slot::is_in_labels)
+            && self.start == self.text.len()
+            && self.steps.last().is_some_and(|last| last.slot == slot)
+            && self.text.ends_with(name)
+    }
+
     /// The layout of the page that was read.
-    pub(super) fn finish(self, template: Template, samples: usize) -> Option<Layout> {
+    pub(super) fn finish(self, template: Template) -> Option<Layout> {
         let Self { mut text, mut steps, start, before_engine, is_given_up } = self;
         if is_given_up || before_engine > steps.len() {
             return None;
@@ -281,6 +328,7 @@ impl Learning {
             *slot = template.place(*slot)?;
         }
         text.truncate(start);
+        let samples = steps.iter().filter(|step| step.is_fixed()).count();
         let (text, steps) = (text.into_boxed_slice(), steps.into_boxed_slice());
         Some(Layout { text, steps, before_engine, template, samples })
     }
@@ -291,6 +339,9 @@ impl Learning {
 fn sample(line: &[u8], placed: Option<(Slot, usize)>) -> Option<(usize, usize, Option<Slot>)> {
     let name_end = line::name_end(line, 0);
     let head = match placed {
+        Some((slot, _)) if slot.is_in_labels() => {
+            return (name_end > 0).then(|| (name_end + 1, name_end + 1, Some(slot)));
+        }
         Some((_, value)) => value,
         None => memchr::memrchr(b' ', line)? + 1,
     };

@@ -386,14 +386,19 @@ pub(super) fn is_plain_head(head: &[u8], name_end: usize) -> bool {
     matches!(head.get(name_end..), Some([b' '] | [b'{', .., b'}', b' ']))
 }
 
-/// Whether a line whose name ends at `name_end` is a sample, whatever its shape.
-pub(super) fn is_sample(line: &[u8], name_end: usize, format: Format) -> bool {
+/// Reads what follows the name of a sample, which ends at `name_end`; returns the value.
+pub(super) fn sample<'p>(
+    line: &'p [u8],
+    name_end: usize,
+    format: Format,
+    into: &mut Vec<Label<'p>>,
+) -> Result<f64, Fault> {
     let start = skip_blanks(line, name_end);
     let after = match line.get(start) {
-        Some(b'{') => labels(line, start + 1, &mut Vec::new()),
-        Some(_) | None => Ok(name_end),
+        Some(b'{') => labels(line, start + 1, into)?,
+        Some(_) | None => name_end,
     };
-    after.and_then(|after| value(line, after, format)).is_ok()
+    value(line, after, format).map(|(value, _)| value)
 }
 
 /// A bucket's line without its `le` and its number. The lines of one histogram differ in nothing

@@ -138,7 +138,10 @@ impl Used {
     pub(super) fn add(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
         let gpus = want.gpus.times(replicas);
         if let Some(kind) = limit.kind(want) {
-            *self.kinds.entry(kind.clone()).or_default() += gpus;
+            match self.kinds.get_mut(kind) {
+                Some(used) => *used += gpus,
+                None => drop(self.kinds.insert(kind.clone(), gpus)),
+            }
         }
         self.total += gpus;
         self.cost += want.cost.times(replicas);

@@ -91,7 +91,7 @@ pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &[u32]) -> Chosen {
     let problem = Problem::new(items, wants, stocks);
     let mut run = Run {
         counts: vec![0; problem.items.len()],
-        left: vec![wants.to_vec(); problem.items.len() + 1],
+        left: wants.repeat(problem.items.len() + 1),
         stocks: problem.stocks.clone(),
         best: problem.added(),
         steps: 0,
@@ -127,8 +127,9 @@ struct Problem<'a> {
     segments: Vec<Vec<Segment>>,
     /// For each depth, the price of the minima from there on.
     base: Vec<u64>,
-    /// For each depth and want, what the minima from there on cover.
-    covered: Vec<Vec<f64>>,
+    /// For each depth and want, what the minima from there on cover; the wants of a depth follow
+    /// each other.
+    covered: Vec<f64>,
 }
 
 impl Item {
@@ -190,11 +191,14 @@ impl<'a> Problem<'a> {
         }
         let segments = (0..wants.len()).map(|want| segments(&items, want, &stocks)).collect();
         let mut base = vec![0; items.len() + 1];
-        let mut covered = vec![vec![0.0; wants.len()]; items.len() + 1];
+        let width = wants.len();
+        let mut covered = vec![0.0; width * (items.len() + 1)];
         for (depth, item) in items.iter().enumerate().rev() {
             base[depth] = base[depth + 1] + item.worth(item.min);
-            let rest = covered[depth + 1].iter().zip(&item.sizes);
-            covered[depth] = rest.map(|(rest, size)| rest + f64::from(item.min) * size).collect();
+            for (want, size) in item.sizes.iter().enumerate().take(width) {
+                let rest = covered[(depth + 1) * width + want];
+                covered[depth * width + want] = rest + f64::from(item.min) * size;
+            }
         }
         Self { items, order, wants, stocks, segments, base, covered }
     }
@@ -213,9 +217,10 @@ impl<'a> Problem<'a> {
     /// What no choice from this depth on can be better than.
     fn bound(&self, depth: usize, spent: u64, left: &[f64]) -> Worth {
         let mut bound = Worth { uncovered: 0, price: spent + self.base[depth] };
-        let base = bound.price as f64;
+        let (base, width) = (bound.price as f64, self.wants.len());
         for (want, segments) in self.segments.iter().enumerate() {
-            let mut rest = left[want] - self.covered[depth][want] - SLACK * self.wants[want];
+            let mut rest =
+                left[want] - self.covered[depth * width + want] - SLACK * self.wants[want];
             let mut price = base;
             for segment in segments.iter().filter(|segment| segment.item >= depth) {
                 if rest <= 0.0 {
@@ -248,15 +253,14 @@ impl<'a> Problem<'a> {
         let mut counts: Vec<u32> =
             self.items.iter().map(|item| item.current.clamp(item.min, item.max)).collect();
         let mut stocks = self.stocks.clone();
+        let mut left = vec![0.0; self.wants.len()];
         for depth in 0..self.items.len() {
-            let left: Vec<f64> = (0..self.wants.len())
-                .map(|want| {
-                    let each = self.items.iter().zip(&counts);
-                    let others = each.enumerate().filter(|(other, _)| *other != depth);
-                    let covered = others.map(|(_, (it, count))| it.sizes[want] * f64::from(*count));
-                    self.wants[want] - covered.sum::<f64>()
-                })
-                .collect();
+            for (want, left) in left.iter_mut().enumerate() {
+                let each = self.items.iter().zip(&counts);
+                let others = each.enumerate().filter(|(other, _)| *other != depth);
+                let covered = others.map(|(_, (it, count))| it.sizes[want] * f64::from(*count));
+                *left = self.wants[want] - covered.sum::<f64>();
+            }
             counts[depth] = counts[depth].max(self.most(depth, &left, &stocks));
             if let Some((stock, taken)) = self.items[depth].taken(counts[depth]) {
                 stocks[stock] -= taken;
@@ -291,8 +295,8 @@ fn segments(items: &[&Item], want: usize, stocks: &[u32]) -> Vec<Segment> {
 /// The search under way.
 struct Run {
     counts: Vec<u32>,
-    /// What is left to cover, for each depth.
-    left: Vec<Vec<f64>>,
+    /// What is left to cover, for each depth; the wants of a depth follow each other.
+    left: Vec<f64>,
     stocks: Vec<u32>,
     best: (Worth, Vec<u32>),
     steps: u32,
@@ -343,7 +347,7 @@ impl Run {
     ) {
         let item = problem.items[depth];
         open.clear();
-        let most = problem.most(depth, &self.left[depth], &self.stocks);
+        let most = problem.most(depth, self.left(problem, depth), &self.stocks);
         // Of the last item, fewer than can be of use are never better.
         let least = if depth + 1 == problem.items.len() { most } else { item.min };
         let mut previous = None;
@@ -353,7 +357,8 @@ impl Run {
             }
             self.steps += 1;
             self.choose(problem, depth, count);
-            let bound = problem.bound(depth + 1, spent + item.worth(count), &self.left[depth + 1]);
+            let left = self.left(problem, depth + 1);
+            let bound = problem.bound(depth + 1, spent + item.worth(count), left);
             if !self.is_no_better(bound) {
                 open.push((bound, count));
             } else if previous.is_some_and(|previous| bound > previous) {
@@ -368,10 +373,17 @@ impl Run {
     fn choose(&mut self, problem: &Problem<'_>, depth: usize, count: u32) {
         self.counts[depth] = count;
         let sizes = &problem.items[depth].sizes;
-        let (before, after) = self.left.split_at_mut(depth + 1);
-        for ((left, after), size) in before[depth].iter().zip(&mut after[0]).zip(sizes) {
+        let width = problem.wants.len();
+        let (before, after) = self.left.split_at_mut((depth + 1) * width);
+        let before = &before[depth * width..];
+        for ((left, after), size) in before.iter().zip(after).zip(sizes) {
             *after = left - f64::from(count) * size;
         }
+    }
+
+    fn left(&self, problem: &Problem<'_>, depth: usize) -> &[f64] {
+        let width = problem.wants.len();
+        &self.left[depth * width..(depth + 1) * width]
     }
 }
 

@@ -6,12 +6,11 @@
 //! each takes what it uses before the next is planned, so nothing is given twice. What comes out
 //! goes through the limits once more, so that no mistake here can exceed them.
 
-use std::collections::BTreeMap;
-
-use crate::decide::limit::{Grants, Ledger, Limit, Priority, Sharing, Want, limit};
-use crate::decide::optimize::{Consent, Model, Plan, Policy, least_cost};
+use crate::decide::limit::{Grant, Grants, Ledger, Limit, Priority, Sharing, Want, limit};
+use crate::decide::optimize::sheet::row_of;
+use crate::decide::optimize::{Candidate, Consent, Model, Plan, Policy, least_cost};
 use crate::fleet::VariantKey;
-use crate::units::{Amount, Replicas};
+use crate::units::Replicas;
 
 /// Plans of all models, and what the limits say of them.
 #[must_use]
@@ -45,16 +44,20 @@ pub fn least_cost_of_all(
 ) -> FleetPlan {
     let mut plans: Vec<Plan> =
         contenders.iter().map(|it| least_cost(&it.model, None, policy, check)).collect();
-    let rows = |plans: &[Plan]| -> Vec<Want> {
-        contenders.iter().zip(plans).flat_map(|(contender, plan)| wants(contender, plan)).collect()
+    let mut rows: Vec<Want> = Vec::with_capacity(plans.iter().map(|it| it.placements.len()).sum());
+    let mut spans = Vec::with_capacity(plans.len());
+    for (contender, plan) in contenders.iter().zip(&plans) {
+        let start = rows.len();
+        add_wants(&mut rows, contender, plan);
+        spans.push(start..rows.len());
+    }
+    let contended = limit(&rows, limits, Sharing::MaxMin);
+    let is_cut = |position: &usize| {
+        let span = spans[*position].clone();
+        let mut own = rows[span.clone()].iter().zip(&contended.grants[span]);
+        own.any(|(row, grant)| grant.granted < row.desired)
     };
-    let contended = limit(&rows(&plans), limits, Sharing::MaxMin);
-    let given: BTreeMap<&VariantKey, Replicas> =
-        contended.grants.iter().map(|grant| (&grant.key, grant.granted)).collect();
-    let is_cut = |position: usize| {
-        plans[position].placements.iter().any(|it| given.get(&it.key) < Some(&it.after))
-    };
-    let mut again: Vec<usize> = (0..plans.len()).filter(|&position| is_cut(position)).collect();
+    let mut again: Vec<usize> = (0..plans.len()).filter(is_cut).collect();
     if again.is_empty() {
         let (grants, alone) = (contended.clone(), BTreeMap::new());
         return FleetPlan { plans, grants, contended, alone };
@@ -67,52 +70,48 @@ pub fn least_cost_of_all(
     });
     // What is held so far: of everybody what was granted, so that what a model does not use in the
     // end is there for the next.
-    let granted = |row: &Want| row.current.max(given.get(&row.key).copied().unwrap_or_default());
+    let granted = |(row, grant): (&Want, &Grant)| row.current.max(grant.granted);
     let mut ledger = Ledger::new(limits);
-    for row in rows(&plans) {
-        ledger.hold(&row, granted(&row));
+    for held in rows.iter().zip(&contended.grants) {
+        ledger.hold(held.0, granted(held));
     }
     let mut alone = BTreeMap::new();
     for position in again {
-        let turn = &contenders[position];
-        let own = wants(turn, &plans[position]);
-        for row in &own {
-            ledger.release(row, granted(row));
-            ledger.hold(row, row.current);
+        let (turn, span) = (&contenders[position], spans[position].clone());
+        let own = &mut rows[span.clone()];
+        for held in own.iter().zip(&contended.grants[span]) {
+            ledger.release(held.0, granted(held));
+            ledger.hold(held.0, held.0.current);
         }
-        let inside = least_cost(&turn.model, ledger.room(&own).as_ref(), policy, check);
+        let inside = least_cost(&turn.model, ledger.room(own).as_ref(), policy, check);
         alone.insert(position, std::mem::replace(&mut plans[position], inside));
-        for row in wants(turn, &plans[position]) {
-            ledger.release(&row, row.current);
-            ledger.hold(&row, row.current.max(row.desired));
+        for (row, placement) in own.iter_mut().zip(&plans[position].placements) {
+            row.desired = placement.after;
+            ledger.release(row, row.current);
+            ledger.hold(row, row.current.max(row.desired));
         }
     }
-    let grants = limit(&rows(&plans), limits, Sharing::MaxMin);
+    let grants = limit(&rows, limits, Sharing::MaxMin);
     FleetPlan { plans, grants, contended, alone }
 }
 
-/// What a plan wants.
-fn wants(contender: &Contender<'_>, plan: &Plan) -> Vec<Want> {
-    let sizes = |key: &VariantKey| -> Option<Amount> {
-        let rows = &contender.model.sizing.variants;
-        rows.iter().find(|row| row.key == *key).and_then(|row| row.per_replica)
-    };
-    let mut candidates: Vec<_> = contender.model.candidates.iter().collect();
-    candidates.sort_by(|a, b| a.key.cmp(&b.key));
-    candidates
-        .into_iter()
-        .zip(&plan.placements)
-        .map(|(candidate, placement)| Want {
+/// Adds what a plan wants, in the order of its placements.
+fn add_wants(rows: &mut Vec<Want>, contender: &Contender<'_>, plan: &Plan) {
+    let Model { key, candidates, sizing, .. } = &contender.model;
+    let mut sorted: Vec<&Candidate> = candidates.iter().collect();
+    sorted.sort_by(|a, b| a.key.cmp(&b.key));
+    rows.extend(sorted.into_iter().zip(&plan.placements).enumerate().map(
+        |(position, (candidate, placement))| Want {
             key: candidate.key.clone(),
-            model: contender.model.key.clone(),
+            model: key.clone(),
             priority: contender.priority,
             accelerator: candidate.accelerator.clone(),
             gpus: candidate.gpus,
             cost: candidate.cost,
-            size: sizes(&candidate.key),
+            size: row_of(sizing, position, &candidate.key).and_then(|row| row.per_replica),
             bounds: candidate.bounds,
             current: candidate.current,
             desired: placement.after,
-        })
-        .collect()
+        },
+    ));
 }

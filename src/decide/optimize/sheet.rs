@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::analyze::capacity::{CapacityReport, Totals, Unit};
+use crate::analyze::capacity::{CapacityReport, Totals, Unit, VariantCapacity};
 use crate::decide::optimize::{
     Because, Candidate, Cover, Method, Model, Placement, Plan, Standing,
 };
-use crate::fleet::{ModelKey, Role};
+use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Replicas, Weight};
 
 /// Sums of capacities differ in their last digits. Less than this share of what is asked is no
@@ -159,11 +159,22 @@ fn groups(model: &Model<'_>, variants: &[&Candidate]) -> Vec<Group> {
 
 /// What one replica of each variant carries; a capacity of zero is none.
 fn sizes(report: &CapacityReport, variants: &[&Candidate]) -> Vec<Option<f64>> {
-    let size = |variant: &&Candidate| {
-        let row = report.variants.iter().find(|row| row.key == variant.key)?;
+    let size = |(position, variant): (usize, &&Candidate)| {
+        let row = row_of(report, position, &variant.key)?;
         row.per_replica.map(Amount::amount).filter(|size| *size > 0.0)
     };
-    variants.iter().map(size).collect()
+    variants.iter().enumerate().map(size).collect()
+}
+
+/// What a report says of a variant. Reports are nearly always in the order of the keys, so that the
+/// place among the variants is the place in the report.
+pub(crate) fn row_of<'r>(
+    report: &'r CapacityReport,
+    position: usize,
+    key: &VariantKey,
+) -> Option<&'r VariantCapacity> {
+    let there = report.variants.get(position).filter(|row| row.key == *key);
+    there.or_else(|| report.variants.iter().find(|row| row.key == *key))
 }
 
 fn totals(report: &CapacityReport, groups: &[Group]) -> Vec<Totals> {

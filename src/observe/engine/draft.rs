@@ -207,6 +207,7 @@ impl RankDraft {
             | Spot::Started
             | Spot::Http(_)
             | Spot::Rejected
+            | Spot::Lora
             | Spot::Unsteady => {}
         }
         Ok(())

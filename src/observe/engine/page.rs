@@ -8,9 +8,10 @@ use jiff::Timestamp;
 
 use crate::fleet::ModelName;
 use crate::observe::engine::draft::RankDraft;
+use crate::observe::engine::lora::LoraSample;
 use crate::observe::engine::number::{cumulative, timestamp};
 use crate::observe::engine::{
-    Engine, RANKS_MAX, RUNTIME_PREFIXES, SampleError, Unreadable, sglang,
+    Engine, Label, RANKS_MAX, RUNTIME_PREFIXES, SampleError, Unreadable, sglang,
 };
 use crate::observe::{HttpReading, Reading};
 use crate::units::Requests;
@@ -67,8 +68,10 @@ pub(super) enum Spot {
     Count(u16),
     /// The sum of a histogram.
     Sum(u16),
-    /// Somewhere that does not stay: its labels are what it says, or a bucket came before those of
-    /// smaller edges, which no engine writes.
+    /// Among the adapters, which are in the labels.
+    Lora,
+    /// Somewhere that does not stay, because a bucket came before those of smaller edges. No engine
+    /// writes them so.
     Unsteady,
 }
 
@@ -80,8 +83,9 @@ pub struct Template {
 
 /// A page that is made of a [`Template`] and values.
 #[derive(Debug)]
-pub struct Filling {
+pub struct Filling<'p> {
     page: PageDraft,
+    lora: Vec<LoraSample<'p>>,
 }
 
 // === impl Spot ===
@@ -106,6 +110,12 @@ impl Spot {
 impl Slot {
     /// The slot of what does not count.
     pub(super) const PASSED_OVER: Self = Self::of_page(Spot::PassedOver);
+
+    /// Whether what a sample says is in its labels, so that these are never twice the same.
+    #[must_use]
+    pub fn is_in_labels(self) -> bool {
+        self.spot == Spot::Lora
+    }
 
     /// A spot that is no rank's.
     pub(super) const fn of_page(spot: Spot) -> Self {
@@ -137,9 +147,12 @@ impl Template {
         let Slot { rank, spot } = slot;
         match spot {
             Spot::Unsteady => None,
-            Spot::PassedOver | Spot::Checked | Spot::Started | Spot::Http(_) | Spot::Rejected => {
-                Some(slot)
-            }
+            Spot::PassedOver
+            | Spot::Checked
+            | Spot::Started
+            | Spot::Http(_)
+            | Spot::Rejected
+            | Spot::Lora => Some(slot),
             Spot::FinishedOther
             | Spot::Number(_)
             | Spot::Bucket(..)
@@ -154,14 +167,14 @@ impl Template {
     /// A page to fill. Every slot must be given a value exactly once, in the order of the page that
     /// the template was made from.
     #[must_use]
-    pub fn fill(&self) -> Filling {
-        Filling { page: self.page.clone() }
+    pub fn fill<'p>(&self) -> Filling<'p> {
+        Filling { page: self.page.clone(), lora: Vec::new() }
     }
 }
 
 // === impl Filling ===
 
-impl Filling {
+impl<'p> Filling<'p> {
     /// Puts a value where [`Template::place`] says that it goes.
     ///
     /// # Errors
@@ -180,8 +193,14 @@ impl Filling {
             | Spot::Started
             | Spot::Http(_)
             | Spot::Rejected
+            | Spot::Lora
             | Spot::Unsteady => self.page.put(slot, value).map(|_| ()),
         }
+    }
+
+    /// Takes a sample whose slot [`Slot::is_in_labels`].
+    pub fn take_labels(&mut self, labels: &[Label<'p>], value: f64) {
+        LoraSample::add_to(&mut self.lora, labels, value);
     }
 
     /// The reading of the page.
@@ -190,7 +209,7 @@ impl Filling {
     ///
     /// As for [`Reader::finish`](crate::observe::engine::Reader::finish).
     pub fn finish(self) -> Result<Reading, Unreadable> {
-        self.page.finish(Vec::new())
+        self.page.finish(Vec::new(), &self.lora)
     }
 }
 
@@ -219,7 +238,7 @@ impl PageDraft {
                 let rank = self.rank(slot.rank)?;
                 self.ranks[rank].put(slot.spot, value)?;
             }
-            Spot::PassedOver | Spot::Unsteady => {}
+            Spot::PassedOver | Spot::Lora | Spot::Unsteady => {}
         }
         Ok(slot)
     }
@@ -253,7 +272,11 @@ impl PageDraft {
     }
 
     /// The reading. `prefixes` are those of the page's metrics, for when it is no known engine's.
-    pub(super) fn finish(self, prefixes: Vec<String>) -> Result<Reading, Unreadable> {
+    pub(super) fn finish(
+        self,
+        prefixes: Vec<String>,
+        lora: &[LoraSample<'_>],
+    ) -> Result<Reading, Unreadable> {
         let Self { engine, models, started, http, rejected, ranks } = self;
         let Some(engine) = engine else {
             return Err(Unreadable::UnknownEngine { prefixes: telling(prefixes) });
@@ -281,7 +304,7 @@ impl PageDraft {
             models,
             http: HttpReading { success, client_error, server_error },
             rejected: rejected.and_then(Requests::new),
-            lora: None,
+            lora: LoraSample::together(lora).map(Box::new),
             ranks,
         })
     }
