@@ -449,9 +449,8 @@ impl Pipeline {
 
     /// Replaces a set that breaks an invariant by the numbers in force.
     fn check(&self, fleet: &Fleet, found: &mut Decisions) {
-        let in_force =
-            self.in_force.iter().map(|(key, in_force)| (key.clone(), in_force.desired)).collect();
-        let Err(violation) = check::check(&found.decisions, fleet, &in_force) else { return };
+        let in_force = |key: &VariantKey| self.in_force.get(key).map(|in_force| in_force.desired);
+        let Err(violation) = check::check(&found.decisions, fleet, in_force) else { return };
         let undecided = &mut found.undecided;
         found.decisions.retain_mut(|decision| {
             let Some(in_force) = self.in_force.get(&decision.variant) else {

@@ -6,28 +6,21 @@
 //! is no longer listed, so a pod that is replaced takes its windows with it.
 
 mod ranks;
+mod replica;
+mod snapshots;
 mod work;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
-use crate::observe::histogram::{Histogram, Life};
-use crate::observe::record::ranks::{RankGauges, RankRecord, push, summary};
-use crate::observe::record::work::WorkRecord;
-use crate::observe::window::{Counter, Gauge, Increase};
+use crate::observe::record::replica::{Record, View};
 use crate::observe::{
-    Freshness, Inputs, Listing, Observation, RankReading, Reading, ReplicaObservation, Scale,
-    ScaleState, Scrape, ScrapeFailure, Work,
+    Freshness, Inputs, Listing, Observation, ReplicaObservation, Scale, ScaleState, Scrape,
 };
-use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
-
-/// How long a listed target must refuse connections until it counts as stopped rather than lost.
-/// Only where no orchestrator tells the two apart. An engine that starts again refuses connections
-/// for one to four minutes, so five minutes of refusal are no restart.
-const STOPPED_AFTER: SignedDuration = SignedDuration::from_mins(5);
+use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 /// Lengths of time that the record depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,32 +62,6 @@ struct Settled {
 /// replicas this takes a few comparisons each, where a search takes a dozen.
 struct Merge<'a> {
     sorted: &'a [&'a ReplicaKey],
-}
-
-/// The moment and the lengths of time with which records are looked at.
-struct View {
-    now: Timestamp,
-    window: SignedDuration,
-    /// The part of the window over which gauges are taken.
-    gauges: SignedDuration,
-    stale_after: Seconds,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Record {
-    last_page: Option<Timestamp>,
-    last_failure: Option<ScrapeFailure>,
-    refused_since: Option<Timestamp>,
-    started: Option<Timestamp>,
-    asleep: bool,
-    kv: RankGauges,
-    waiting: RankGauges,
-    running: Gauge,
-    in_flight: Gauge,
-    http_success: Counter,
-    rejected: Counter,
-    ranks: BTreeMap<u32, RankRecord>,
-    work: Option<Box<WorkRecord>>,
 }
 
 // === impl Recorder ===
@@ -284,219 +251,6 @@ impl<'a> Merge<'a> {
     }
 }
 
-// === impl View ===
-
-impl View {
-    fn new(now: Timestamp, horizon: Horizon, gauges: Seconds) -> Self {
-        let Horizon { window, stale_after, detail: _ } = horizon;
-        Self { now, window: span(window), gauges: span(gauges), stale_after }
-    }
-}
-
-// === impl Record ===
-
-impl Record {
-    fn take_all(&mut self, scrapes: &[&Scrape], horizon: Horizon) {
-        for Scrape { replica: _, at, outcome } in scrapes {
-            match outcome {
-                Ok(reading) => self.take(*at, reading, horizon),
-                Err(failure) => self.fail(*at, *failure),
-            }
-        }
-    }
-
-    fn take(&mut self, at: Timestamp, reading: &Reading, horizon: Horizon) {
-        let window = span(horizon.window);
-        let life = Life::between(self.started, reading.started);
-        self.last_page = Some(at);
-        self.last_failure = None;
-        self.refused_since = None;
-        self.started = reading.started.or(self.started);
-        self.asleep = reading.ranks.iter().any(|rank| rank.asleep == Some(true));
-        self.take_gauges(at, &reading.ranks, window);
-        push(&mut self.http_success, at, reading.http.success, life, window);
-        push(&mut self.rejected, at, reading.rejected, life, window);
-        // A rank that is gone takes its windows with it, as a replica does.
-        self.ranks.retain(|known, _| reading.ranks.iter().any(|rank| rank.rank == *known));
-        for rank in &reading.ranks {
-            self.ranks.entry(rank.rank).or_default().take(at, rank, life, window);
-        }
-        match horizon.detail {
-            Detail::Load => self.work = None,
-            Detail::Work => {
-                let work = self.work.get_or_insert_default();
-                work.take(at, &reading.ranks, life, window);
-            }
-        }
-    }
-
-    /// Puts the ranks' gauges together at this instant. Where one rank does not report a gauge,
-    /// the replica does not: a sum with a part missing would look like less load.
-    fn take_gauges(&mut self, at: Timestamp, ranks: &[RankReading], window: SignedDuration) {
-        let kv = all(ranks, |rank| rank.kv_usage.map(Fraction::fraction));
-        let waiting = all(ranks, |rank| rank.waiting.map(Requests::requests));
-        let running = all(ranks, |rank| rank.running.map(Requests::requests));
-        if let Some(kv) = &kv {
-            let mean = kv.iter().sum::<f64>() / kv.len() as f64;
-            self.kv.push(at, mean, kv, window);
-        }
-        if let Some(waiting) = &waiting {
-            self.waiting.push(at, waiting.iter().sum(), waiting, window);
-        }
-        if let Some(running) = &running {
-            self.running.push(at, running.iter().sum(), window);
-        }
-        if let (Some(waiting), Some(running)) = (&waiting, &running) {
-            let in_flight = waiting.iter().sum::<f64>() + running.iter().sum::<f64>();
-            self.in_flight.push(at, in_flight, window);
-        }
-    }
-
-    fn fail(&mut self, at: Timestamp, failure: ScrapeFailure) {
-        self.last_failure = Some(failure);
-        self.refused_since = match failure {
-            ScrapeFailure::Refused => self.refused_since.or(Some(at)),
-            ScrapeFailure::Timeout
-            | ScrapeFailure::Connection
-            | ScrapeFailure::Status
-            | ScrapeFailure::TooLarge
-            | ScrapeFailure::Truncated
-            | ScrapeFailure::Malformed
-            | ScrapeFailure::UnknownEngine
-            | ScrapeFailure::WrongModel
-            | ScrapeFailure::Down => None,
-        };
-    }
-
-    /// Whether a target counts as a replica where nothing but its answers tells: something is
-    /// there unless the connection is refused, and what has answered is only gone once it has
-    /// refused for long.
-    fn exists(&self, now: Timestamp) -> bool {
-        match (self.refused_since, self.last_page) {
-            (None, None) => self.last_failure.is_some(),
-            (None, Some(_)) => true,
-            (Some(_), None) => false,
-            (Some(since), Some(_)) => now.duration_since(since) < STOPPED_AFTER,
-        }
-    }
-
-    fn freshness(&self, view: &View) -> Freshness {
-        let Some(last) = self.last_page else {
-            return Freshness::Never { why: self.last_failure };
-        };
-        // A page from the future means that the clock went back; nothing says how old it is, but
-        // it is not old.
-        let age = Seconds::from_span(view.now.duration_since(last)).unwrap_or(Seconds::ZERO);
-        if age <= view.stale_after {
-            Freshness::Fresh { age }
-        } else {
-            Freshness::Stale { age, why: self.last_failure }
-        }
-    }
-
-    fn observe(&self, view: &View, key: &ReplicaKey) -> ReplicaObservation {
-        let View { now, window, .. } = *view;
-        let completions = self.finished(now, window);
-        let (kv_usage, kv_hottest) = self.kv.summaries(view, Fraction::new);
-        let (waiting, waiting_hottest) = self.waiting.summaries(view, Requests::new);
-        ReplicaObservation {
-            replica: key.clone(),
-            freshness: self.freshness(view),
-            kv_usage,
-            kv_hottest,
-            waiting,
-            waiting_hottest,
-            running: summary(&self.running, view, Requests::new),
-            arrivals: self.arrivals(now, window, completions),
-            completions: completions.and_then(request_rate),
-            prompt_rate: self.token_rate(now, window, |rank| &rank.prompt_tokens),
-            generation_rate: self.token_rate(now, window, |rank| &rank.generation_tokens),
-            ttft_mean: self.mean(|rank| rank.ttft.increase(now, window)),
-            ttft: self.ttft(),
-            itl_mean: self.mean(|rank| rank.itl.increase(now, window)),
-            work: self.work.as_ref().map(|work| {
-                let seen = work.look(now, window);
-                Work { started: self.started, ..seen }
-            }),
-            asleep: self.asleep,
-            unready: false,
-            stopped: self
-                .refused_since
-                .is_some_and(|since| now.duration_since(since) >= STOPPED_AFTER),
-        }
-    }
-
-    /// Requests finished, over all ranks and reasons.
-    fn finished(&self, now: Timestamp, window: SignedDuration) -> Option<Increase> {
-        added(
-            self.ranks
-                .values()
-                .flat_map(|rank| &rank.finished)
-                .filter_map(|counter| counter.increase(now, window)),
-        )
-    }
-
-    /// Requests that arrived: those that left, and the growth of those in flight.
-    ///
-    /// `arrivals = (left + in flight at the end - in flight at the start) / elapsed`
-    ///
-    /// A client that hangs up is not among the finished requests of any vLLM up to 0.33, but the
-    /// HTTP server counts its answer. So `left` is what finished, and in addition what was answered
-    /// without finishing: the answers beyond the finished requests, which the histogram of `n`
-    /// counts once where a request for two completions finishes twice. Requests that admission
-    /// control turns away have arrived as well.
-    ///
-    /// # Source
-    ///
-    /// Conservation of requests over the window; what each counter counts was found in recordings
-    /// of vLLM 0.11 and 0.32.
-    fn arrivals(
-        &self,
-        now: Timestamp,
-        window: SignedDuration,
-        finished: Option<Increase>,
-    ) -> Option<RequestRate> {
-        let finished = finished?;
-        let (first, last) = self.in_flight.ends(now, window)?;
-        let answered = self.http_success.increase(now, window).map_or(0.0, |grown| grown.amount);
-        let rejected = self.rejected.increase(now, window).map_or(0.0, |grown| grown.amount);
-        let asked = self.ranks.values().filter_map(|rank| rank.asked.increase(now, window));
-        let left = match added(asked) {
-            Some(asked) => finished.amount + (answered - asked.amount).max(0.0),
-            None => finished.amount.max(answered),
-        };
-        let amount = (left + last - first).max(0.0) + rejected;
-        request_rate(Increase { amount, ..finished })
-    }
-
-    fn token_rate(
-        &self,
-        now: Timestamp,
-        window: SignedDuration,
-        counter: impl Fn(&RankRecord) -> &Counter,
-    ) -> Option<TokenRate> {
-        let grown =
-            added(self.ranks.values().filter_map(|rank| counter(rank).increase(now, window)))?;
-        Tokens::new(grown.amount)?.per(grown.elapsed)
-    }
-
-    /// The times to first token of all ranks in the window.
-    fn ttft(&self) -> Option<Histogram> {
-        let ranks = self.ranks.values().filter_map(|rank| rank.ttft.difference());
-        ranks.reduce(|a, b| a.plus(&b))
-    }
-
-    /// The mean over all ranks: sums over counts, so that an idle rank does not weigh.
-    fn mean(&self, increase: impl Fn(&RankRecord) -> Option<(f64, f64)>) -> Option<Seconds> {
-        let (mut sum, mut count) = (0.0, 0.0);
-        for (rank_sum, rank_count) in self.ranks.values().filter_map(increase) {
-            sum += rank_sum;
-            count += rank_count;
-        }
-        if count > 0.0 { Seconds::new(sum / count) } else { None }
-    }
-}
-
 // === impl ReplicaObservation ===
 
 impl ReplicaObservation {
@@ -572,25 +326,4 @@ impl Observation {
 
 fn count(items: impl Iterator) -> Replicas {
     Replicas::saturating(u32::try_from(items.count()).unwrap_or(u32::MAX))
-}
-
-/// The length of time as a span; lengths that a span cannot hold are longer than any window.
-fn span(time: Seconds) -> SignedDuration {
-    SignedDuration::try_from_secs_f64(time.seconds()).unwrap_or(SignedDuration::MAX)
-}
-
-/// The values of all ranks, or `None` when there are no ranks or one does not report.
-fn all(ranks: &[RankReading], value: impl Fn(&RankReading) -> Option<f64>) -> Option<Vec<f64>> {
-    let values: Vec<f64> = ranks.iter().map(value).collect::<Option<_>>()?;
-    (!values.is_empty()).then_some(values)
-}
-
-/// The sum of increases, over the longest of their times.
-fn added(increases: impl Iterator<Item = Increase>) -> Option<Increase> {
-    increases
-        .reduce(|a, b| Increase { amount: a.amount + b.amount, elapsed: a.elapsed.max(b.elapsed) })
-}
-
-fn request_rate(grown: Increase) -> Option<RequestRate> {
-    Requests::new(grown.amount)?.per(grown.elapsed)
 }

@@ -1,14 +1,19 @@
-//! Values over time: what a gauge, a counter and a histogram did during the last minute.
+//! Values over time: what the series of one page did during the last minute.
 //!
-//! Each series has a window of its own, and is put together with others only afterwards: a sum of
-//! counters that restart one by one has no meaningful increase, a sum of increases has. Rates
-//! divide by the time that really passed between the first and the last sample, without the
-//! extrapolation to the window's edges that `rate` of `PromQL` does: it turns whole requests into
-//! fractions, and a series that has just appeared into a trend.
+//! A [`Window`] has a row for each page and a column for each series, because what is on one page
+//! has one instant and is looked at together: a tick touches the beginning and the end of a few
+//! rows, where a window for each series would have it wait for memory as many times as there are
+//! series. A page that lacks a series leaves its cell empty.
 //!
-//! Time is wall-clock time and may jump. A sample that is not newer than the last one, or that
-//! comes after a gap longer than the window, starts the window anew, because the time between the
-//! two is not known.
+//! A column holds a gauge's values, or by how much a counter has grown. Counters are put together
+//! with others only afterwards: a sum of counters that restart one by one has no meaningful
+//! increase, a sum of increases has. Rates divide by the time that really passed between the first
+//! and the last sample, without the extrapolation to the window's edges that `rate` of `PromQL`
+//! does: it turns whole requests into fractions, and a series that has just appeared into a trend.
+//!
+//! Time is wall-clock time and may jump. A page that is not newer than the last one, or that comes
+//! after a gap longer than the window, starts the window anew, because the time between the two is
+//! not known. So does a gap of one column for that column.
 
 use std::collections::VecDeque;
 
@@ -17,44 +22,81 @@ use jiff::{SignedDuration, Timestamp};
 use crate::observe::histogram::{Histogram, Life};
 use crate::units::Seconds;
 
-/// Samples that one window keeps at most. At one scrape a second it is eight minutes; a source that
-/// delivers faster loses its oldest samples first.
-const SAMPLES_MAX: usize = 512;
+/// Rows that one window keeps at most. At one scrape a second it is eight minutes; a source that
+/// delivers faster loses its oldest rows first.
+const ROWS_MAX: usize = 512;
 
-/// How many snapshots of a histogram's buckets a window keeps. Quantiles then span between
-/// 15/16 of the window and all of it, at a sixteenth of the memory of one snapshot a scrape.
-const SNAPSHOTS: i64 = 16;
-
-/// Samples in order of time, which is in nanoseconds since the epoch: a window is full of them, and
-/// a thousand replicas have twenty thousand windows.
-type Samples = VecDeque<(i64, f64)>;
-
-/// The samples of one gauge.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Gauge {
-    samples: Samples,
+/// The pages of the last minute, each with what it says of the same `N` series.
+#[derive(Clone, Debug)]
+pub(crate) struct Window<const N: usize> {
+    rows: VecDeque<Row<N>>,
 }
 
-/// The increases of one counter.
-#[derive(Clone, Debug, Default)]
+/// What one page says.
+#[derive(Clone, Copy, Debug)]
+struct Row<const N: usize> {
+    /// Nanoseconds since the epoch.
+    at: i64,
+    /// One bit for each cell that is not empty.
+    filled: u32,
+    cells: [f64; N],
+}
+
+/// What a page says of one series.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Cell {
+    /// Nothing.
+    Empty,
+    /// A gauge's value.
+    Value(f64),
+    /// By how much a counter has grown since the page before.
+    Growth(f64),
+}
+
+/// A window as it is seen at one instant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pane<'a, const N: usize> {
+    rows: &'a VecDeque<Row<N>>,
+    /// How many of the rows lie before the window.
+    outside: usize,
+}
+
+/// The columns of one histogram's sum and count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Columns {
+    pub(crate) sum: usize,
+    pub(crate) count: usize,
+}
+
+/// When a page is from, and what tells whether it goes on from the ones before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    pub(crate) at: Timestamp,
+    pub(crate) life: Life,
+    /// Length of the window.
+    pub(crate) window: SignedDuration,
+}
+
+/// The last value of a counter.
+///
+/// A page may lack a counter: engines make one for each label value when they first use it, and
+/// rules drop series. What its next value is compared with depends on how long it was away.
+///
+/// - Less than a window, in one life: it goes on, and what it has grown meanwhile counts.
+/// - A window or more: it begins anew, because nobody saw when it has grown.
+/// - A new life began meanwhile: it has counted from zero, and all of it is growth, even where it
+///   has passed its old value.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counter {
-    /// When, and how much the counter had increased since the window's first sample ever.
-    samples: Samples,
-    raw: f64,
+    /// When, in nanoseconds since the epoch, and what it was.
+    last: Option<(i64, f64)>,
 }
 
-/// The increases of one histogram's sum and count.
-#[derive(Clone, Debug, Default)]
+/// The last sum and count of a histogram.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
-    sum: Counter,
+    sum: f64,
     count: Counter,
-}
-
-/// The increases of one histogram.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Distribution {
-    totals: Totals,
-    snapshots: VecDeque<(i64, Histogram)>,
 }
 
 /// What a counter did during a window.
@@ -66,171 +108,293 @@ pub(crate) struct Increase {
     pub(crate) elapsed: Seconds,
 }
 
-// === impl Gauge ===
+// === impl Window ===
 
-impl Gauge {
-    /// Adds a sample and forgets those that `window` no longer reaches, but for the one that it
-    /// starts from.
-    pub(crate) fn push(&mut self, at: Timestamp, value: f64, window: SignedDuration) {
-        let (at, window) = (nanoseconds(at), length(window));
-        if starts_anew(self.samples.back().map(|(last, _)| *last), at, window) {
-            self.samples.clear();
+impl<const N: usize> Window<N> {
+    /// Adds what a page says and forgets the rows that the window no longer reaches, but for the one
+    /// that it starts from.
+    pub(crate) fn push(&mut self, page: &Page, cells: [Cell; N]) {
+        let (at, window) = (nanoseconds(page.at), length(page.window));
+        if self.rows.back().is_some_and(|last| starts_anew(last.at, at, window)) {
+            self.rows.clear();
         }
-        self.samples.push_back((at, value));
-        forget_but_one(&mut self.samples, at, window);
+        while self.rows.len() >= ROWS_MAX
+            || self.rows.get(1).is_some_and(|second| !within(at, second.at, window))
+        {
+            self.rows.pop_front();
+        }
+        let last = self.rows.back().copied();
+        let mut row = Row { at, filled: 0, cells: [0.0; N] };
+        for (column, cell) in cells.into_iter().enumerate() {
+            if cell == Cell::Empty {
+                continue;
+            }
+            let before = last.and_then(|last| last.get(column));
+            let before = before.or_else(|| self.before_a_gap(column, at, window));
+            match cell {
+                Cell::Empty => {}
+                Cell::Value(value) => row.fill(column, value),
+                Cell::Growth(growth) => {
+                    row.fill(column, before.map_or(0.0, |total| total + growth));
+                }
+            }
+        }
+        self.rows.push_back(row);
     }
 
-    /// The latest value and its age at `now`.
-    pub(crate) fn last(&self, now: Timestamp) -> Option<(f64, Seconds)> {
-        let (at, value) = self.samples.back()?;
-        Some((*value, passed(nanoseconds(now), *at).unwrap_or(Seconds::ZERO)))
+    /// What a column that the last page lacks goes on from; after a long gap it begins anew.
+    fn before_a_gap(&mut self, column: usize, at: i64, window: i64) -> Option<f64> {
+        let last = self.rows.iter().rev().find(|row| row.get(column).is_some())?;
+        if within(at, last.at, window) {
+            return last.get(column);
+        }
+        self.rows.iter_mut().for_each(|row| row.empty(column));
+        None
     }
 
-    /// The mean and the largest of the samples of the last `window`, or of the latest sample where
-    /// the window holds none.
-    pub(crate) fn mean_and_peak(
-        &self,
-        now: Timestamp,
-        window: SignedDuration,
-    ) -> Option<(f64, f64)> {
-        let last = self.samples.back()?.1;
-        let start = outside(&self.samples, nanoseconds(now), length(window));
-        let count = self.samples.len() - start;
-        // From the latest to the oldest: the order of a sum decides its last digits.
-        let add = |(sum, peak): (f64, f64), (_, value): &(i64, f64)| {
-            (sum + value, if *value > peak { *value } else { peak })
+    /// A window of some of the columns.
+    pub(crate) fn of_columns<const M: usize>(&self, columns: [usize; M]) -> Window<M> {
+        let narrow = |row: &Row<N>| {
+            let mut narrow = Row { at: row.at, filled: 0, cells: [0.0; M] };
+            for (to, from) in columns.into_iter().enumerate() {
+                row.get(from).into_iter().for_each(|value| narrow.fill(to, value));
+            }
+            narrow
         };
-        let latest_first = self.samples.range(start..).rev();
-        let (sum, peak) = latest_first.fold((0.0, f64::NEG_INFINITY), add);
-        if count == 0 { Some((last, last)) } else { Some((sum / count as f64, peak)) }
+        Window { rows: self.rows.iter().map(narrow).collect() }
     }
 
-    /// The values at both ends of the window, between the same samples as [`Counter::increase`].
-    pub(crate) fn ends(&self, now: Timestamp, window: SignedDuration) -> Option<(f64, f64)> {
-        let (_, first) = first_of(&self.samples, nanoseconds(now), length(window))?;
-        Some((first, self.samples.back()?.1))
+    /// The last `window` before `now`.
+    pub(crate) fn pane(&self, now: Timestamp, window: SignedDuration) -> Pane<'_, N> {
+        let outside = outside(&self.rows, nanoseconds(now), length(window));
+        Pane { rows: &self.rows, outside }
+    }
+}
+
+impl<const N: usize> Default for Window<N> {
+    fn default() -> Self {
+        Self { rows: VecDeque::new() }
+    }
+}
+
+// === impl Row ===
+
+impl<const N: usize> Row<N> {
+    fn get(&self, column: usize) -> Option<f64> {
+        (self.filled & 1 << column != 0).then(|| self.cells[column])
+    }
+
+    fn fill(&mut self, column: usize, value: f64) {
+        self.filled |= 1 << column;
+        self.cells[column] = value;
+    }
+
+    fn empty(&mut self, column: usize) {
+        self.filled &= !(1 << column);
+    }
+}
+
+// === impl Cell ===
+
+impl Cell {
+    /// A gauge's value, if the page has one.
+    pub(crate) fn value(value: Option<f64>) -> Self {
+        value.map_or(Self::Empty, Self::Value)
+    }
+
+    /// A counter's growth, if the page has the counter.
+    pub(crate) fn growth(growth: Option<f64>) -> Self {
+        growth.map_or(Self::Empty, Self::Growth)
+    }
+}
+
+// === impl Pane ===
+
+impl<const N: usize> Pane<'_, N> {
+    /// The latest value of a column and its age at `now`.
+    pub(crate) fn last(&self, now: Timestamp, column: usize) -> Option<(f64, Seconds)> {
+        let (at, value) = self.last_of(&|row| row.get(column))?;
+        Some((value, passed(nanoseconds(now), at).unwrap_or(Seconds::ZERO)))
+    }
+
+    /// The mean and the largest of the samples of some columns in the window, or of the latest
+    /// sample where the window holds none.
+    pub(crate) fn means_and_peaks<const M: usize>(
+        &self,
+        columns: [usize; M],
+    ) -> [Option<(f64, f64)>; M] {
+        // From the latest to the oldest: the order of a sum decides its last digits.
+        let rows = self.rows.range(self.outside..);
+        let seen = rows.rfold([(0_u32, 0.0, f64::NEG_INFINITY); M], |mut seen, row| {
+            for ((count, sum, peak), column) in seen.iter_mut().zip(columns) {
+                if let Some(value) = row.get(column) {
+                    *count += 1;
+                    *sum += value;
+                    *peak = if value > *peak { value } else { *peak };
+                }
+            }
+            seen
+        });
+        let latest = |column| self.last_of(&|row| row.get(column)).map(|(_, last)| (last, last));
+        std::array::from_fn(|index| match seen[index] {
+            (0, ..) => latest(columns[index]),
+            (count, sum, peak) => Some((sum / f64::from(count), peak)),
+        })
+    }
+
+    /// The sums of two columns at both ends of the window, between the same samples as
+    /// [`Pane::increases`].
+    pub(crate) fn ends(&self, [one, other]: [usize; 2]) -> Option<(f64, f64)> {
+        let sum = |row: &Row<N>| Some(row.get(one)? + row.get(other)?);
+        let ((_, first), (_, last)) = (self.first_of(&sum)?, self.last_of(&sum)?);
+        Some((first, last))
+    }
+
+    /// By how much each counter grew during the window; `None` before there are two samples.
+    pub(crate) fn increases(&self) -> [Option<Increase>; N] {
+        let (Some(first), Some(last)) = (self.start(), self.rows.back()) else { return [None; N] };
+        let elapsed = passed(last.at, first.at);
+        std::array::from_fn(|column| match (first.get(column), last.get(column)) {
+            (Some(first), Some(last)) => Increase::over(elapsed, last - first),
+            _ => self.increase_with_gaps(column),
+        })
+    }
+
+    /// The increase of a counter that the page at one of the window's ends lacks.
+    fn increase_with_gaps(&self, column: usize) -> Option<Increase> {
+        let (last_at, last) = self.last_of(&|row| row.get(column))?;
+        let (first_at, first) = self.first_of(&|row| row.get(column))?;
+        Increase::over(passed(last_at, first_at), last - first)
+    }
+
+    /// The page that a change over the window is measured from: the one at or before the window's
+    /// start, because the change since then is what the window saw; else the oldest.
+    fn start(&self) -> Option<&Row<N>> {
+        self.rows.get(self.outside.saturating_sub(1))
+    }
+
+    /// The latest sample up to that page; else the oldest.
+    fn first_of(&self, value: &impl Fn(&Row<N>) -> Option<f64>) -> Option<(i64, f64)> {
+        let sample = |row: &Row<N>| Some((row.at, value(row)?));
+        let start = self.outside.saturating_sub(1);
+        let before = || self.rows.iter().take(start).rev().find_map(sample);
+        sample(self.start()?)
+            .or_else(before)
+            .or_else(|| self.rows.iter().skip(start).find_map(sample))
+    }
+
+    fn last_of(&self, value: &impl Fn(&Row<N>) -> Option<f64>) -> Option<(i64, f64)> {
+        self.rows.iter().rev().find_map(|row| Some((row.at, value(row)?)))
+    }
+}
+
+// === impl Increase ===
+
+impl Increase {
+    fn over(elapsed: Option<Seconds>, amount: f64) -> Option<Self> {
+        let elapsed = elapsed.filter(|elapsed| *elapsed > Seconds::ZERO)?;
+        Some(Self { amount, elapsed })
+    }
+
+    /// Adds up the increases of each column over several windows, over the longest of their times.
+    pub(crate) fn added<const N: usize>(
+        windows: impl Iterator<Item = [Option<Self>; N]>,
+    ) -> [Option<Self>; N] {
+        let plus = |a: Self, b: Self| Self {
+            amount: a.amount + b.amount,
+            elapsed: a.elapsed.max(b.elapsed),
+        };
+        let both = |a: Option<Self>, b| a.zip(b).map_or(a.or(b), |(a, b)| Some(plus(a, b)));
+        windows.fold([None; N], |all, more| std::array::from_fn(|at| both(all[at], more[at])))
+    }
+}
+
+// === impl Columns ===
+
+impl Columns {
+    /// The mean of what was observed, from the increases of all columns: the sum over the count.
+    pub(crate) fn mean<const N: usize>(self, increases: &[Option<Increase>; N]) -> Option<f64> {
+        let (sum, count) = increases[self.sum].zip(increases[self.count])?;
+        (count.amount > 0.0).then(|| sum.amount / count.amount)
     }
 }
 
 // === impl Counter ===
 
 impl Counter {
-    /// Adds a sample. A value below the last one means that the counter has started from zero, as
-    /// does `life`: after a restart a counter may have passed its old value unseen.
-    pub(crate) fn push(&mut self, at: Timestamp, value: f64, life: Life, window: SignedDuration) {
-        let (at, window) = (nanoseconds(at), length(window));
-        if starts_anew(self.samples.back().map(|(last, _)| *last), at, window) {
-            self.samples.clear();
-        }
-        let total = match (self.samples.back(), life) {
-            (None, _) => 0.0,
-            (Some((_, total)), Life::Same) if value >= self.raw => total + (value - self.raw),
-            (Some((_, total)), Life::Same | Life::New) => total + value,
+    /// By how much the counter has grown since it was last seen; `None` if the page lacks it. A
+    /// value below the last one means that the counter has started from zero, as does a new life:
+    /// after a restart a counter may have passed its old value unseen. One that is seen for the
+    /// first time has not grown.
+    pub(crate) fn grow(&mut self, page: &Page, value: Option<f64>) -> Option<f64> {
+        let (at, last) = (nanoseconds(page.at), self.before(page));
+        let Some(value) = value else {
+            if page.life == Life::New {
+                self.last = last.map(|_| (at, 0.0));
+            }
+            return None;
         };
-        self.raw = value;
-        self.samples.push_back((at, total));
-        forget_but_one(&mut self.samples, at, window);
+        self.last = Some((at, value));
+        Some(match (last, page.life) {
+            (None, _) => 0.0,
+            (Some(last), Life::Same) if value >= last => value - last,
+            (Some(_), Life::Same | Life::New) => value,
+        })
     }
 
-    /// By how much the counter grew during the last `window`; `None` before there are two samples.
-    pub(crate) fn increase(&self, now: Timestamp, window: SignedDuration) -> Option<Increase> {
-        let (last_at, last) = *self.samples.back()?;
-        let (first_at, first) = first_of(&self.samples, nanoseconds(now), length(window))?;
-        let elapsed = passed(last_at, first_at)?;
-        (elapsed > Seconds::ZERO).then_some(Increase { amount: last - first, elapsed })
+    /// What it goes on from, if it does.
+    fn before(&self, page: &Page) -> Option<f64> {
+        let (last, value) = self.last?;
+        (!starts_anew(last, nanoseconds(page.at), length(page.window))).then_some(value)
+    }
+
+    /// Whether this value shows a restart by itself.
+    fn fell(&self, value: f64) -> bool {
+        self.last.is_some_and(|(_, last)| value < last)
     }
 }
 
 // === impl Totals ===
 
 impl Totals {
-    /// Adds what a page says.
-    pub(crate) fn push(
-        &mut self,
-        at: Timestamp,
-        value: &Histogram,
-        life: Life,
-        window: SignedDuration,
-    ) {
-        let life = self.life(value, life);
-        self.sum.push(at, value.sum, life, window);
-        self.count.push(at, value.count, life, window);
+    /// By how much sum and count have grown. A sum that falls in its last digits while the count
+    /// does not is no restart: processes that share a page are added up in no fixed order.
+    pub(crate) fn grow(&mut self, page: &Page, value: Option<&Histogram>) -> Option<(f64, f64)> {
+        let Some(value) = value else {
+            self.count.grow(page, None);
+            if page.life == Life::New {
+                self.sum = 0.0;
+            }
+            return None;
+        };
+        let page = Page { life: self.life(value, page.life), ..*page };
+        let goes_on = self.count.before(&page).is_some();
+        let count = self.count.grow(&page, Some(value.count))?;
+        let last = std::mem::replace(&mut self.sum, value.sum);
+        let sum = match page.life {
+            Life::Same if goes_on => (value.sum - last).max(0.0),
+            Life::New if goes_on => value.sum,
+            Life::Same | Life::New => 0.0,
+        };
+        Some((sum, count))
     }
 
     /// The life that the page is of. Sum and count start anew together, and only the count shows it.
-    fn life(&self, value: &Histogram, life: Life) -> Life {
-        if value.count < self.count.raw { Life::New } else { life }
-    }
-
-    /// The sum and the number of what was observed during the last `window`.
-    pub(crate) fn increase(&self, now: Timestamp, window: SignedDuration) -> Option<(f64, f64)> {
-        let sum = self.sum.increase(now, window)?.amount;
-        let count = self.count.increase(now, window)?.amount;
-        Some((sum, count))
-    }
-}
-
-// === impl Distribution ===
-
-impl Distribution {
-    /// Adds what a page says.
-    pub(crate) fn push(
-        &mut self,
-        at: Timestamp,
-        value: &Histogram,
-        life: Life,
-        window: SignedDuration,
-    ) {
-        let life = self.totals.life(value, life);
-        self.totals.push(at, value, life, window);
-        self.snap(nanoseconds(at), value, life, length(window));
-    }
-
-    /// Keeps the buckets, instead of the latest ones where those are near the ones before.
-    fn snap(&mut self, at: i64, value: &Histogram, life: Life, window: i64) {
-        let last = self.snapshots.back().map(|(at, _)| *at);
-        if life == Life::New || starts_anew(last, at, window) {
-            self.snapshots.clear();
-        }
-        let mut latest = self.snapshots.iter().rev().map(|(at, _)| *at);
-        let is_near = latest
-            .next()
-            .zip(latest.next())
-            .is_some_and(|(last, before)| last.saturating_sub(before) < window / SNAPSHOTS);
-        let replaced = if is_near { self.snapshots.pop_back() } else { None };
-        let (_, mut snapshot) = replaced.unwrap_or_default();
-        let Histogram { sum, count, buckets } = value;
-        (snapshot.sum, snapshot.count) = (*sum, *count);
-        snapshot.buckets.clone_from(buckets);
-        self.snapshots.push_back((at, snapshot));
-        while self.snapshots.get(1).is_some_and(|(second, _)| !within(at, *second, window)) {
-            self.snapshots.pop_front();
-        }
-    }
-
-    /// The sum and the number of what was observed during the last `window`.
-    pub(crate) fn increase(&self, now: Timestamp, window: SignedDuration) -> Option<(f64, f64)> {
-        self.totals.increase(now, window)
-    }
-
-    /// The observations between the oldest and the latest snapshot of one life of the process.
-    pub(crate) fn difference(&self) -> Option<Histogram> {
-        let (_, first) = self.snapshots.front()?;
-        let (_, last) = self.snapshots.back()?;
-        Some(last.since(first, Life::Same))
+    pub(crate) fn life(&self, value: &Histogram, life: Life) -> Life {
+        if self.count.fell(value.count) { Life::New } else { life }
     }
 }
 
 // === helpers ===
 
 /// Nanoseconds since the epoch. Times beyond the years 1677 to 2262 are those years' ends.
-fn nanoseconds(at: Timestamp) -> i64 {
+pub(crate) fn nanoseconds(at: Timestamp) -> i64 {
     let nanoseconds = i64::from(at.subsec_nanosecond());
     at.as_second().saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
 /// A length of time in nanoseconds. What is longer than 292 years is 292 years.
-fn length(time: SignedDuration) -> i64 {
+pub(crate) fn length(time: SignedDuration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
@@ -240,36 +404,23 @@ fn passed(now: i64, at: i64) -> Option<Seconds> {
 }
 
 /// Whether an instant lies in the window that ends at `now`; the window is open on the left.
-fn within(now: i64, at: i64, window: i64) -> bool {
+pub(crate) fn within(now: i64, at: i64, window: i64) -> bool {
     now.saturating_sub(at) < window
 }
 
-fn starts_anew(last: Option<i64>, at: i64, window: i64) -> bool {
-    last.is_some_and(|last| last >= at || !within(at, last, window))
+/// Whether what comes at `at` does not go on from what was last seen.
+pub(crate) fn starts_anew(last: i64, at: i64, window: i64) -> bool {
+    last >= at || !within(at, last, window)
 }
 
-/// How many of the samples lie before the window that ends at `now`.
-fn outside(samples: &Samples, now: i64, window: i64) -> usize {
-    let is_inside = |index| samples.get(index).is_none_or(|(at, _)| within(now, *at, window));
+/// How many of the rows lie before the window that ends at `now`.
+fn outside<const N: usize>(rows: &VecDeque<Row<N>>, now: i64, window: i64) -> usize {
+    let is_inside = |index| rows.get(index).is_none_or(|row| within(now, row.at, window));
     // Only one is kept that the window does not reach, so this is nearly always the answer.
     if is_inside(1) {
         return usize::from(!is_inside(0));
     }
-    samples.partition_point(|(at, _)| !within(now, *at, window))
-}
-
-/// The sample that a change over the window is measured from: the one at or before the window's
-/// start, because the change since then is what the window saw; else the oldest.
-fn first_of(samples: &Samples, now: i64, window: i64) -> Option<(i64, f64)> {
-    samples.get(outside(samples, now, window).saturating_sub(1)).copied()
-}
-
-fn forget_but_one(samples: &mut Samples, now: i64, window: i64) {
-    while samples.len() > SAMPLES_MAX
-        || samples.get(1).is_some_and(|(second, _)| !within(now, *second, window))
-    {
-        samples.pop_front();
-    }
+    rows.partition_point(|row| !within(now, row.at, window))
 }
 
 #[cfg(test)]
@@ -283,111 +434,206 @@ mod tests {
         Timestamp::from_second(1_795_000_000 + second).unwrap()
     }
 
-    fn counter(samples: &[(i64, f64)]) -> Counter {
-        let mut counter = Counter::default();
+    fn page(at: Timestamp) -> Page {
+        Page { at, life: Life::Same, window: WINDOW }
+    }
+
+    fn gauge(samples: impl IntoIterator<Item = (i64, f64)>) -> Window<1> {
+        let mut window = Window::default();
         for (second, value) in samples {
-            counter.push(at(*second), *value, Life::Same, WINDOW);
+            window.push(&page(at(second)), [Cell::Value(value)]);
         }
-        counter
+        window
+    }
+
+    /// A counter and its window.
+    #[derive(Default)]
+    struct Counted {
+        counter: Counter,
+        window: Window<1>,
+    }
+
+    impl Counted {
+        fn of(samples: &[(i64, f64)]) -> Self {
+            let mut counted = Self::default();
+            for (second, value) in samples {
+                counted.push(*second, *value, Life::Same);
+            }
+            counted
+        }
+
+        fn push(&mut self, second: i64, value: f64, life: Life) {
+            let page = Page { life, ..page(at(second)) };
+            let growth = self.counter.grow(&page, Some(value));
+            self.window.push(&page, [Cell::growth(growth)]);
+        }
+
+        fn increase(&self, second: i64) -> Option<Increase> {
+            self.window.pane(at(second), WINDOW).increases()[0]
+        }
     }
 
     #[test]
     fn a_gauge_keeps_its_peak_for_the_window_and_no_longer() {
-        let mut gauge = Gauge::default();
+        let mut window = Window::default();
         for second in 0..=100 {
-            gauge.push(at(second), if second == 10 { 9.0 } else { 1.0 }, WINDOW);
+            let value = if second == 10 { 9.0 } else { 1.0 };
+            window.push(&page(at(second)), [Cell::Value(value)]);
             if second == 69 {
-                assert_eq!(gauge.mean_and_peak(at(second), WINDOW).unwrap().1, 9.0);
+                let [seen] = window.pane(at(second), WINDOW).means_and_peaks([0]);
+                assert_eq!(seen.unwrap().1, 9.0);
             }
         }
-        assert_eq!(gauge.mean_and_peak(at(100), WINDOW), Some((1.0, 1.0)));
-        assert_eq!(gauge.last(at(103)).unwrap(), (1.0, Seconds::new(3.0).unwrap()));
+        let seen = |now| window.pane(at(now), WINDOW).means_and_peaks([0]);
+        assert_eq!((seen(100), seen(200)), ([Some((1.0, 1.0))], [Some((1.0, 1.0))]));
+        let three = Seconds::new(3.0).unwrap();
+        assert_eq!(window.pane(at(103), WINDOW).last(at(103), 0).unwrap(), (1.0, three));
     }
 
     #[test]
     fn a_gauge_and_a_counter_change_between_the_same_samples() {
-        let mut gauge = Gauge::default();
-        let samples: Vec<_> = (0..=100).map(|second| (second, f64::from(2 * second))).collect();
-        for (second, value) in &samples {
-            gauge.push(at((*second).into()), *value, WINDOW);
-        }
-        let samples: Vec<_> = samples.iter().map(|(at, value)| ((*at).into(), *value)).collect();
-        let counter = counter(&samples);
+        let samples: Vec<_> = (0..=100_i32).map(|it| (it.into(), f64::from(2 * it))).collect();
+        let gauge = gauge(samples.iter().copied());
+        let counted = Counted::of(&samples);
         for late in 0..3 {
-            let (first, last) = gauge.ends(at(100 + late), WINDOW).unwrap();
-            let increase = counter.increase(at(100 + late), WINDOW).unwrap();
-            assert_eq!(last - first, increase.amount, "{late} s after the last sample");
+            // The sum of the column with itself is twice the column.
+            let (first, last) = gauge.pane(at(100 + late), WINDOW).ends([0, 0]).unwrap();
+            let increase = counted.increase(100 + late).unwrap();
+            assert_eq!(last - first, 2.0 * increase.amount, "{late} s after the last sample");
         }
     }
 
     #[test]
     fn a_rate_divides_by_the_time_that_passed() {
-        let increase = counter(&[(0, 100.0), (7, 107.0), (20, 140.0)]).increase(at(20), WINDOW);
+        let increase = Counted::of(&[(0, 100.0), (7, 107.0), (20, 140.0)]).increase(20);
         assert_eq!(increase, Some(Increase { amount: 40.0, elapsed: Seconds::new(20.0).unwrap() }));
     }
 
     #[test]
     fn one_sample_has_no_increase() {
-        assert_eq!(counter(&[(0, 100.0)]).increase(at(1), WINDOW), None);
+        assert_eq!(Counted::of(&[(0, 100.0)]).increase(1), None);
     }
 
     #[test]
     fn a_counter_that_goes_back_has_started_from_zero() {
-        let counter = counter(&[(0, 100.0), (10, 110.0), (20, 5.0), (30, 9.0)]);
-        assert_eq!(counter.increase(at(30), WINDOW).unwrap().amount, 19.0);
+        let counted = Counted::of(&[(0, 100.0), (10, 110.0), (20, 5.0), (30, 9.0)]);
+        assert_eq!(counted.increase(30).unwrap().amount, 19.0);
     }
 
     #[test]
     fn a_restart_counts_even_when_the_counter_has_passed_its_old_value() {
-        let mut counter = counter(&[(0, 100.0), (10, 110.0)]);
-        counter.push(at(20), 150.0, Life::New, WINDOW);
-        assert_eq!(counter.increase(at(20), WINDOW).unwrap().amount, 160.0);
+        let mut counted = Counted::of(&[(0, 100.0), (10, 110.0)]);
+        counted.push(20, 150.0, Life::New);
+        assert_eq!(counted.increase(20).unwrap().amount, 160.0);
     }
 
     #[test]
     fn a_clock_that_jumps_starts_the_window_anew() {
-        let mut counter = counter(&[(0, 100.0), (10, 110.0)]);
-        counter.push(at(-3600), 111.0, Life::Same, WINDOW);
-        assert_eq!(counter.increase(at(-3600), WINDOW), None, "back");
-        counter.push(at(7200), 112.0, Life::Same, WINDOW);
-        assert_eq!(counter.increase(at(7200), WINDOW), None, "forward");
-        counter.push(at(7201), 113.0, Life::Same, WINDOW);
-        assert_eq!(counter.increase(at(7201), WINDOW).unwrap().amount, 1.0);
+        let mut counted = Counted::of(&[(0, 100.0), (10, 110.0)]);
+        counted.push(-3600, 111.0, Life::Same);
+        assert_eq!(counted.increase(-3600), None, "back");
+        counted.push(7200, 112.0, Life::Same);
+        assert_eq!(counted.increase(7200), None, "forward");
+        counted.push(7201, 113.0, Life::Same);
+        assert_eq!(counted.increase(7201).unwrap().amount, 1.0);
     }
 
     #[test]
     fn a_window_is_bounded_however_fast_samples_come() {
-        let (mut gauge, mut counter) = (Gauge::default(), Counter::default());
+        let mut window = Window::default();
         for millisecond in 0..5_000 {
             let now = at(0).saturating_add(SignedDuration::from_millis(millisecond)).unwrap();
-            gauge.push(now, 1.0, WINDOW);
-            counter.push(now, 1.0, Life::Same, WINDOW);
+            window.push(&page(now), [Cell::Value(1.0)]);
         }
-        assert_eq!((gauge.samples.len(), counter.samples.len()), (SAMPLES_MAX, SAMPLES_MAX));
+        assert_eq!(window.rows.len(), ROWS_MAX);
+    }
+
+    /// Two counters that grow by one a second, of which some pages have only the first.
+    fn with_gaps(lacking: impl Fn(i64) -> bool) -> Window<2> {
+        let mut window = Window::default();
+        for second in 0..=100 {
+            let other = if lacking(second) { Cell::Empty } else { Cell::Growth(1.0) };
+            window.push(&page(at(second)), [Cell::Growth(1.0), other]);
+        }
+        window
+    }
+
+    #[test]
+    fn a_series_that_a_page_lacks_is_measured_between_the_pages_that_have_it() {
+        let seconds = |seconds| Seconds::new(seconds).unwrap();
+        for (lacking, elapsed) in [(40..=45, 54.0), (98..=100, 57.0), (60..=70, 60.0)] {
+            let window = with_gaps(|second| lacking.contains(&second));
+            let [whole, other] = window.pane(at(100), WINDOW).increases();
+            assert_eq!(whole.unwrap().elapsed, seconds(60.0));
+            assert_eq!(other.unwrap().elapsed, seconds(elapsed), "{lacking:?}");
+        }
+    }
+
+    #[test]
+    fn a_series_that_was_gone_for_a_window_begins_anew() {
+        let window = with_gaps(|second| (10..=80).contains(&second));
+        let elapsed = window.pane(at(100), WINDOW).increases()[1].unwrap().elapsed;
+        assert_eq!(elapsed, Seconds::new(19.0).unwrap());
+        assert_eq!(with_gaps(|second| second > 10).pane(at(100), WINDOW).last(at(100), 1), None);
     }
 
     #[test]
     fn a_histogram_that_stands_still_has_observed_nothing() {
-        let mut distribution = Distribution::default();
-        let still = Histogram { sum: 4.0, count: 2.0, buckets: Vec::new() };
-        distribution.push(at(0), &still, Life::Same, WINDOW);
-        distribution.push(at(5), &still, Life::Same, WINDOW);
-        assert_eq!(distribution.increase(at(5), WINDOW), Some((0.0, 0.0)));
-        let more = Histogram { sum: 7.0, count: 3.0, buckets: Vec::new() };
-        distribution.push(at(6), &more, Life::Same, WINDOW);
-        assert_eq!(distribution.increase(at(6), WINDOW), Some((3.0, 1.0)));
+        let (mut totals, mut window) = (Totals::default(), Window::default());
+        let columns = Columns { sum: 0, count: 1 };
+        let mut observed = |second, sum, count| {
+            let value = Histogram { sum, count, buckets: Vec::new() };
+            let page = page(at(second));
+            let (sum, count) = totals.grow(&page, Some(&value)).unwrap();
+            window.push(&page, [Cell::Growth(sum), Cell::Growth(count)]);
+            columns.mean(&window.pane(at(second), WINDOW).increases())
+        };
+        assert_eq!(observed(0, 4.0, 2.0), None);
+        assert_eq!(observed(5, 4.0, 2.0), None);
+        assert_eq!(observed(6, 7.0, 3.0), Some(3.0));
     }
 
     #[test]
-    fn snapshots_of_buckets_stay_few() {
-        let mut distribution = Distribution::default();
-        for second in 0..600 {
-            let count = f64::from(i32::try_from(second).unwrap());
-            let value = Histogram { sum: count, count, buckets: vec![(f64::INFINITY, count)] };
-            distribution.push(at(second), &value, Life::Same, WINDOW);
+    fn a_counter_that_was_away_for_less_than_a_window_goes_on() {
+        let mut counter = Counter::default();
+        let mut grown = |second, value| counter.grow(&page(at(second)), value);
+        assert_eq!([grown(0, Some(5.0)), grown(1, None)], [Some(0.0), None]);
+        assert_eq!(grown(59, Some(9.0)), Some(4.0));
+    }
+
+    #[test]
+    fn a_counter_that_was_away_for_a_window_begins_anew() {
+        let mut counter = Counter::default();
+        let mut grown = |second, value| counter.grow(&page(at(second)), value);
+        assert_eq!([grown(0, Some(5.0)), grown(30, None)], [Some(0.0), None]);
+        assert_eq!([grown(60, Some(9.0)), grown(61, Some(10.0))], [Some(0.0), Some(1.0)]);
+    }
+
+    #[test]
+    fn a_counter_that_a_new_life_first_lacks_has_counted_from_zero() {
+        let (mut counter, mut totals) = (Counter::default(), Totals::default());
+        let histogram = |sum, count| Histogram { sum, count, buckets: Vec::new() };
+        for (second, value) in [(0, 100.0), (1, 110.0)] {
+            counter.grow(&page(at(second)), Some(value));
+            totals.grow(&page(at(second)), Some(&histogram(value, value)));
         }
-        assert!(distribution.snapshots.len() <= 18, "{}", distribution.snapshots.len());
-        let seen = distribution.difference().unwrap().count;
-        assert!((56.0..=64.0).contains(&seen), "{seen}");
+        let restarted = Page { life: Life::New, ..page(at(2)) };
+        assert_eq!(counter.grow(&restarted, None), None);
+        assert_eq!(totals.grow(&restarted, None), None);
+        assert_eq!(counter.grow(&page(at(3)), Some(150.0)), Some(150.0));
+        let grown = totals.grow(&page(at(3)), Some(&histogram(300.0, 150.0)));
+        assert_eq!(grown, Some((300.0, 150.0)));
+    }
+
+    #[test]
+    fn a_sum_that_falls_in_its_last_digit_has_not_grown() {
+        let mut totals = Totals::default();
+        let mut grown = |second, sum, count| {
+            let value = Histogram { sum, count, buckets: Vec::new() };
+            totals.grow(&page(at(second)), Some(&value))
+        };
+        assert_eq!(grown(0, 0.1 + 0.2, 3.0), Some((0.0, 0.0)));
+        assert_eq!(grown(1, 0.3, 3.0), Some((0.0, 0.0)));
+        assert_eq!(grown(2, 0.25, 1.0), Some((0.25, 1.0)), "the count fell");
     }
 }

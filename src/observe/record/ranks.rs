@@ -1,131 +1,137 @@
-//! The record of the ranks of one replica: what each counts, and what they show together.
+//! The record of one rank of a replica: by how much what it counts has grown.
 
-use jiff::{SignedDuration, Timestamp};
-
-use crate::observe::histogram::Life;
-use crate::observe::record::View;
-use crate::observe::window::{Counter, Distribution, Gauge, Totals};
-use crate::observe::{FinishedReading, GaugeSummary, RankReading};
+use crate::observe::histogram::Histogram;
+use crate::observe::record::snapshots::Snapshots;
+use crate::observe::window::{Cell, Columns, Counter, Increase, Page, Totals, Window};
+use crate::observe::{FinishedReading, RankReading};
 use crate::units::{Requests, Tokens};
 
-/// A gauge of all ranks together and of the one with the most. With one rank, as nearly all
-/// replicas have, they are the same and only one is kept.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RankGauges {
-    pub(crate) together: Gauge,
-    pub(crate) hottest: Option<Gauge>,
+/// Columns of a rank's window. Requests finished are one column for all reasons, because nobody
+/// asks for one of them.
+pub(crate) mod column {
+    use crate::observe::window::Columns;
+
+    pub(crate) const PROMPT_TOKENS: usize = 0;
+    pub(crate) const GENERATION_TOKENS: usize = 1;
+    pub(crate) const FINISHED: usize = 2;
+    pub(crate) const ASKED: usize = 3;
+    pub(crate) const TTFT: Columns = Columns { sum: 4, count: 5 };
+    pub(crate) const ITL: Columns = Columns { sum: 6, count: 7 };
+    pub(crate) const ALL: usize = 8;
 }
+
+/// By how much what ranks count has grown, in the order of the columns.
+pub(crate) type Grown = [Option<Increase>; column::ALL];
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RankRecord {
-    pub(crate) prompt_tokens: Counter,
-    pub(crate) generation_tokens: Counter,
-    pub(crate) finished: [Counter; 5],
-    pub(crate) asked: Counter,
-    pub(crate) ttft: Distribution,
-    pub(crate) itl: Totals,
+    pub(crate) rank: u32,
+    pub(crate) window: Window<{ column::ALL }>,
+    prompt_tokens: Counter,
+    generation_tokens: Counter,
+    finished: [Counter; 5],
+    asked: Counter,
+    ttft: Totals,
+    itl: Totals,
+    pub(crate) ttft_buckets: Snapshots,
 }
-
-// === impl RankGauges ===
-
-impl RankGauges {
-    /// Adds what all ranks make together, and what each of them says.
-    pub(crate) fn push(
-        &mut self,
-        at: Timestamp,
-        together: f64,
-        ranks: &[f64],
-        window: SignedDuration,
-    ) {
-        if ranks.len() > 1 {
-            // Up to now there was one rank, or none.
-            self.hottest.get_or_insert_with(|| self.together.clone());
-        }
-        if let Some(hottest) = &mut self.hottest {
-            hottest.push(at, largest(ranks), window);
-        }
-        self.together.push(at, together, window);
-    }
-
-    /// The gauge of all ranks and that of the hottest.
-    pub(crate) fn summaries<Q: Copy>(
-        &self,
-        view: &View,
-        quantity: impl Fn(f64) -> Option<Q>,
-    ) -> (Option<GaugeSummary<Q>>, Option<GaugeSummary<Q>>) {
-        let together = summary(&self.together, view, &quantity);
-        let hottest = self.hottest.as_ref();
-        (together, hottest.map_or(together, |hottest| summary(hottest, view, &quantity)))
-    }
-}
-
-// === impl RankRecord ===
 
 impl RankRecord {
-    pub(crate) fn take(
-        &mut self,
-        at: Timestamp,
-        rank: &RankReading,
-        life: Life,
-        window: SignedDuration,
-    ) {
-        push_tokens(&mut self.prompt_tokens, at, rank.prompt_tokens, life, window);
-        push_tokens(&mut self.generation_tokens, at, rank.generation_tokens, life, window);
-        let FinishedReading { stop, length, abort, error, other } = rank.finished;
-        for (counter, value) in self.finished.iter_mut().zip([stop, length, abort, error, other]) {
-            push(counter, at, value, life, window);
-        }
-        if let Some(asked) = &rank.completions_asked {
-            self.asked.push(at, asked.count, life, window);
-        }
-        if let Some(ttft) = &rank.ttft {
-            self.ttft.push(at, ttft, life, window);
-        }
-        if let Some(itl) = &rank.itl {
-            self.itl.push(at, itl, life, window);
-        }
+    pub(crate) fn new(rank: u32) -> Self {
+        Self { rank, ..Self::default() }
+    }
+
+    pub(crate) fn take(&mut self, page: &Page, rank: &RankReading) {
+        self.ttft_buckets.push(page, rank.ttft.as_ref(), &self.ttft);
+        let asked = rank.completions_asked.as_ref().map(|asked| asked.count);
+        let mut cells = [Cell::Empty; column::ALL];
+        cells[column::PROMPT_TOKENS] =
+            grow_tokens(&mut self.prompt_tokens, page, rank.prompt_tokens);
+        cells[column::GENERATION_TOKENS] =
+            grow_tokens(&mut self.generation_tokens, page, rank.generation_tokens);
+        cells[column::FINISHED] = self.finish(page, rank.finished);
+        cells[column::ASKED] = Cell::growth(self.asked.grow(page, asked));
+        grow_totals(&mut self.ttft, page, rank.ttft.as_ref(), &mut cells, column::TTFT);
+        grow_totals(&mut self.itl, page, rank.itl.as_ref(), &mut cells, column::ITL);
+        self.window.push(page, cells);
+    }
+
+    /// Requests finished, for whatever reason. A reason that a page lacks is made up for by the
+    /// page that has it again.
+    fn finish(&mut self, page: &Page, finished: FinishedReading) -> Cell {
+        let FinishedReading { stop, length, abort, error, other } = finished;
+        let values = [stop, length, abort, error, other];
+        let counters = self.finished.iter_mut().zip(values);
+        let grown = counters
+            .filter_map(|(counter, value)| counter.grow(page, value.map(Requests::requests)));
+        Cell::growth(grown.reduce(|all, more| all + more))
     }
 }
 
 // === helpers ===
 
-fn largest(values: &[f64]) -> f64 {
-    values.iter().copied().fold(0.0, f64::max)
+pub(crate) fn grow(counter: &mut Counter, page: &Page, value: Option<Requests>) -> Cell {
+    Cell::growth(counter.grow(page, value.map(Requests::requests)))
 }
 
-pub(crate) fn push(
-    counter: &mut Counter,
-    at: Timestamp,
-    value: Option<Requests>,
-    life: Life,
-    window: SignedDuration,
+pub(crate) fn grow_tokens(counter: &mut Counter, page: &Page, value: Option<Tokens>) -> Cell {
+    Cell::growth(counter.grow(page, value.map(Tokens::tokens)))
+}
+
+/// The growth of a histogram's sum and count.
+pub(crate) fn grow_totals<const N: usize>(
+    totals: &mut Totals,
+    page: &Page,
+    value: Option<&Histogram>,
+    cells: &mut [Cell; N],
+    columns: Columns,
 ) {
-    if let Some(value) = value {
-        counter.push(at, value.requests(), life, window);
+    if let Some((sum, count)) = totals.grow(page, value) {
+        cells[columns.sum] = Cell::Growth(sum);
+        cells[columns.count] = Cell::Growth(count);
     }
 }
 
-pub(crate) fn push_tokens(
-    counter: &mut Counter,
-    at: Timestamp,
-    value: Option<Tokens>,
-    life: Life,
-    window: SignedDuration,
-) {
-    if let Some(value) = value {
-        counter.push(at, value.tokens(), life, window);
-    }
-}
+#[cfg(test)]
+mod tests {
+    use jiff::{SignedDuration, Timestamp};
 
-pub(crate) fn summary<Q>(
-    gauge: &Gauge,
-    view: &View,
-    quantity: impl Fn(f64) -> Option<Q>,
-) -> Option<GaugeSummary<Q>> {
-    let (last, age) = gauge.last(view.now)?;
-    if age > view.stale_after {
-        return None;
+    use super::*;
+    use crate::observe::histogram::Life;
+
+    const WINDOW: SignedDuration = SignedDuration::from_secs(60);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_795_000_000 + second).unwrap()
     }
-    let (mean, peak) = gauge.mean_and_peak(view.now, view.gauges)?;
-    Some(GaugeSummary { last: quantity(last)?, mean: quantity(mean)?, peak: quantity(peak)?, age })
+
+    /// What has finished in the last minute of these pages: `stop` by one a second, and `abort`.
+    fn finished(seconds: i64, abort: impl Fn(i64) -> Option<f64>) -> f64 {
+        let mut record = RankRecord::new(0);
+        for second in 0..=seconds {
+            let stop = Requests::new(f64::from(i32::try_from(second).unwrap()));
+            let abort = abort(second).and_then(Requests::new);
+            let finished = FinishedReading { stop, abort, ..FinishedReading::default() };
+            let page = Page { at: at(second), life: Life::Same, window: WINDOW };
+            record.take(&page, &RankReading { finished, ..RankReading::default() });
+        }
+        let [_, _, finished, ..] = record.window.pane(at(seconds), WINDOW).increases();
+        finished.unwrap().amount
+    }
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "sums of small whole numbers are exact")]
+    fn a_reason_that_pages_lack_is_made_up_for_unless_it_was_away_for_a_window() {
+        let grown = |second: i64| (second >= 100).then_some(7.0);
+        assert_eq!(finished(100, |_| Some(2.0)), 60.0);
+        assert_eq!(
+            finished(100, |second| if second < 90 { Some(2.0) } else { grown(second) }),
+            65.0
+        );
+        assert_eq!(
+            finished(100, |second| if second < 30 { Some(2.0) } else { grown(second) }),
+            60.0
+        );
+        assert_eq!(finished(100, grown), 60.0, "nobody has seen when it grew");
+    }
 }

@@ -2,11 +2,21 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::observe::histogram::{Histogram, Life};
-use crate::observe::record::ranks::push_tokens;
-use crate::observe::window::{Counter, Totals};
+use crate::observe::record::ranks::{grow_tokens, grow_totals};
+use crate::observe::window::{Cell, Columns, Counter, Increase, Page, Totals, Window};
 use crate::observe::{RankReading, Work};
 use crate::units::{Fraction, Tokens};
+
+/// Columns of a rank's window.
+mod column {
+    use crate::observe::window::Columns;
+
+    pub(super) const PROMPT: Columns = Columns { sum: 0, count: 1 };
+    pub(super) const GENERATION: Columns = Columns { sum: 2, count: 3 };
+    pub(super) const PREFIX_QUERIES: usize = 4;
+    pub(super) const PREFIX_HITS: usize = 5;
+    pub(super) const ALL: usize = 6;
+}
 
 /// What its ranks count of lengths and of the prefix cache.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +29,7 @@ pub(crate) struct WorkRecord {
 #[derive(Clone, Debug, Default)]
 struct RankWork {
     rank: u32,
+    window: Window<{ column::ALL }>,
     prompt_length: Totals,
     generation_length: Totals,
     prefix_queries: Counter,
@@ -26,13 +37,7 @@ struct RankWork {
 }
 
 impl WorkRecord {
-    pub(crate) fn take(
-        &mut self,
-        at: Timestamp,
-        ranks: &[RankReading],
-        life: Life,
-        window: SignedDuration,
-    ) {
+    pub(crate) fn take(&mut self, page: &Page, ranks: &[RankReading]) {
         // One rank that does not say it leaves the size of the whole unknown.
         self.kv_capacity = ranks.iter().map(|rank| rank.kv_capacity).sum();
         self.ranks.retain(|known| ranks.iter().any(|rank| rank.rank == known.rank));
@@ -42,61 +47,37 @@ impl WorkRecord {
                 self.ranks.push(RankWork { rank: rank.rank, ..RankWork::default() });
                 self.ranks.len() - 1
             });
-            self.ranks[index].take(at, rank, life, window);
+            self.ranks[index].take(page, rank);
         }
     }
 
     /// What the requests of the window look like.
     pub(crate) fn look(&self, now: Timestamp, window: SignedDuration) -> Work {
-        let queries = self.increase(now, window, |rank| &rank.prefix_queries);
-        let hits = self.increase(now, window, |rank| &rank.prefix_hits);
-        let share = queries.filter(|queries| *queries > 0.0).zip(hits);
+        let ranks = self.ranks.iter().map(|rank| rank.window.pane(now, window).increases());
+        let grown = Increase::added(ranks);
+        let amount = |column: usize| grown[column].map(|grown| grown.amount);
+        let queries = amount(column::PREFIX_QUERIES).filter(|queries| *queries > 0.0);
+        let share = queries.zip(amount(column::PREFIX_HITS));
+        let mean = |columns: Columns| Tokens::new(columns.mean(&grown)?);
         Work {
             started: None,
             kv_capacity: self.kv_capacity,
-            prompt_length: self.mean(now, window, |rank| &rank.prompt_length),
-            generation_length: self.mean(now, window, |rank| &rank.generation_length),
+            prompt_length: mean(column::PROMPT),
+            generation_length: mean(column::GENERATION),
             prefix_hits: share.and_then(|(queries, hits)| Fraction::new((hits / queries).min(1.0))),
         }
-    }
-
-    fn increase(
-        &self,
-        now: Timestamp,
-        window: SignedDuration,
-        counter: impl Fn(&RankWork) -> &Counter,
-    ) -> Option<f64> {
-        let grown = self.ranks.iter().filter_map(|rank| counter(rank).increase(now, window));
-        grown.map(|grown| grown.amount).reduce(|a, b| a + b)
-    }
-
-    /// The mean over all ranks: sums over counts, so that an idle rank does not weigh.
-    fn mean(
-        &self,
-        now: Timestamp,
-        window: SignedDuration,
-        totals: impl Fn(&RankWork) -> &Totals,
-    ) -> Option<Tokens> {
-        let (mut sum, mut count) = (0.0, 0.0);
-        for rank in &self.ranks {
-            let Some((grown, more)) = totals(rank).increase(now, window) else { continue };
-            sum += grown;
-            count += more;
-        }
-        if count > 0.0 { Tokens::new(sum / count) } else { None }
     }
 }
 
 impl RankWork {
-    fn take(&mut self, at: Timestamp, rank: &RankReading, life: Life, window: SignedDuration) {
-        let push = |totals: &mut Totals, histogram: &Option<Histogram>| {
-            if let Some(histogram) = histogram {
-                totals.push(at, histogram, life, window);
-            }
-        };
-        push(&mut self.prompt_length, &rank.prompt_length);
-        push(&mut self.generation_length, &rank.generation_length);
-        push_tokens(&mut self.prefix_queries, at, rank.prefix_queries, life, window);
-        push_tokens(&mut self.prefix_hits, at, rank.prefix_hits, life, window);
+    fn take(&mut self, page: &Page, rank: &RankReading) {
+        let mut cells = [Cell::Empty; column::ALL];
+        let (prompt, generation) = (rank.prompt_length.as_ref(), rank.generation_length.as_ref());
+        grow_totals(&mut self.prompt_length, page, prompt, &mut cells, column::PROMPT);
+        grow_totals(&mut self.generation_length, page, generation, &mut cells, column::GENERATION);
+        cells[column::PREFIX_QUERIES] =
+            grow_tokens(&mut self.prefix_queries, page, rank.prefix_queries);
+        cells[column::PREFIX_HITS] = grow_tokens(&mut self.prefix_hits, page, rank.prefix_hits);
+        self.window.push(page, cells);
     }
 }

@@ -1,0 +1,331 @@
+//! The record of one replica: its pages in, what they show together out.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::fleet::ReplicaKey;
+use crate::observe::histogram::{Histogram, Life};
+use crate::observe::record::ranks::{Grown, RankRecord, column as rank_column, grow};
+use crate::observe::record::work::WorkRecord;
+use crate::observe::record::{Detail, Horizon};
+use crate::observe::window::{Cell, Columns, Counter, Increase, Page, Pane, Window};
+use crate::observe::{
+    Freshness, GaugeSummary, RankReading, Reading, ReplicaObservation, Scrape, ScrapeFailure, Work,
+};
+use crate::units::{Fraction, RequestRate, Requests, Seconds, TokenRate, Tokens};
+
+/// How long a listed target must refuse connections until it counts as stopped rather than lost.
+/// Only where no orchestrator tells the two apart. An engine that starts again refuses connections
+/// for one to four minutes, so five minutes of refusal are no restart.
+const STOPPED_AFTER: SignedDuration = SignedDuration::from_mins(5);
+
+/// Columns of a replica's window, its ranks put together.
+mod column {
+    pub(super) const KV: usize = 0;
+    pub(super) const WAITING: usize = 1;
+    pub(super) const RUNNING: usize = 2;
+    pub(super) const ANSWERED: usize = 3;
+    pub(super) const REJECTED: usize = 4;
+    pub(super) const ALL: usize = 5;
+}
+
+/// Columns of the window of the rank that has the most, the first of those above.
+mod hottest {
+    pub(super) const KV: usize = 0;
+    pub(super) const WAITING: usize = 1;
+    pub(super) const ALL: usize = 2;
+}
+
+/// The moment and the lengths of time with which records are looked at.
+pub(crate) struct View {
+    now: Timestamp,
+    window: SignedDuration,
+    /// The part of the window over which gauges are taken.
+    gauges: SignedDuration,
+    stale_after: Seconds,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Record {
+    last_page: Option<Timestamp>,
+    last_failure: Option<ScrapeFailure>,
+    refused_since: Option<Timestamp>,
+    started: Option<Timestamp>,
+    asleep: bool,
+    window: Window<{ column::ALL }>,
+    /// What the rank with the most says. With one rank, as nearly all replicas have, that is what
+    /// all of them say, and only one is kept.
+    hottest: Option<Box<Window<{ hottest::ALL }>>>,
+    answered: Counter,
+    rejected: Counter,
+    /// In order of rank.
+    ranks: Vec<RankRecord>,
+    work: Option<Box<WorkRecord>>,
+}
+
+/// What the ranks say of one gauge.
+struct Gathered {
+    sum: f64,
+    largest: f64,
+}
+
+/// A gauge over a window, before it has a unit.
+#[derive(Clone, Copy)]
+struct Summary {
+    last: f64,
+    mean: f64,
+    peak: f64,
+    age: Seconds,
+}
+
+// === impl View ===
+
+impl View {
+    pub(crate) fn new(now: Timestamp, horizon: Horizon, gauges: Seconds) -> Self {
+        let Horizon { window, stale_after, detail: _ } = horizon;
+        Self { now, window: span(window), gauges: span(gauges), stale_after }
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    pub(crate) fn take_all(&mut self, scrapes: &[&Scrape], horizon: Horizon) {
+        for Scrape { replica: _, at, outcome } in scrapes {
+            match outcome {
+                Ok(reading) => self.take(*at, reading, horizon),
+                Err(failure) => self.fail(*at, *failure),
+            }
+        }
+    }
+
+    fn take(&mut self, at: Timestamp, reading: &Reading, horizon: Horizon) {
+        let life = Life::between(self.started, reading.started);
+        let page = Page { at, life, window: span(horizon.window) };
+        self.last_page = Some(at);
+        self.last_failure = None;
+        self.refused_since = None;
+        self.started = reading.started.or(self.started);
+        self.asleep = reading.ranks.iter().any(|rank| rank.asleep == Some(true));
+        self.take_together(&page, reading);
+        // A rank that is gone takes its windows with it, as a replica does.
+        self.ranks.retain(|known| reading.ranks.iter().any(|rank| rank.rank == known.rank));
+        for rank in &reading.ranks {
+            let index = self.ranks.partition_point(|known| known.rank < rank.rank);
+            if self.ranks.get(index).is_none_or(|known| known.rank != rank.rank) {
+                self.ranks.insert(index, RankRecord::new(rank.rank));
+            }
+            self.ranks[index].take(&page, rank);
+        }
+        match horizon.detail {
+            Detail::Load => self.work = None,
+            Detail::Work => {
+                let work = self.work.get_or_insert_default();
+                work.take(&page, &reading.ranks);
+            }
+        }
+    }
+
+    /// Puts the ranks' gauges together at this instant. Where one rank does not report a gauge,
+    /// the replica does not: a sum with a part missing would look like less load.
+    fn take_together(&mut self, page: &Page, reading: &Reading) {
+        let ranks = &reading.ranks;
+        let kv = Gathered::of(ranks, |rank| rank.kv_usage.map(Fraction::fraction));
+        let waiting = Gathered::of(ranks, |rank| rank.waiting.map(Requests::requests));
+        let running = Gathered::of(ranks, |rank| rank.running.map(Requests::requests));
+        if ranks.len() > 1 {
+            // Up to this page there was one rank, or none.
+            let together = [column::KV, column::WAITING];
+            self.hottest.get_or_insert_with(|| Box::new(self.window.of_columns(together)));
+        }
+        if let Some(hottest) = &mut self.hottest {
+            let largest = |all: Option<&Gathered>| Cell::value(all.map(|all| all.largest));
+            hottest.push(page, [largest(kv.as_ref()), largest(waiting.as_ref())]);
+        }
+        let mut cells = [Cell::Empty; column::ALL];
+        cells[column::KV] = Cell::value(kv.map(|kv| kv.sum / ranks.len() as f64));
+        cells[column::WAITING] = Cell::value(waiting.map(|waiting| waiting.sum));
+        cells[column::RUNNING] = Cell::value(running.map(|running| running.sum));
+        cells[column::ANSWERED] = grow(&mut self.answered, page, reading.http.success);
+        cells[column::REJECTED] = grow(&mut self.rejected, page, reading.rejected);
+        self.window.push(page, cells);
+    }
+
+    fn fail(&mut self, at: Timestamp, failure: ScrapeFailure) {
+        self.last_failure = Some(failure);
+        self.refused_since = match failure {
+            ScrapeFailure::Refused => self.refused_since.or(Some(at)),
+            ScrapeFailure::Timeout
+            | ScrapeFailure::Connection
+            | ScrapeFailure::Status
+            | ScrapeFailure::TooLarge
+            | ScrapeFailure::Truncated
+            | ScrapeFailure::Malformed
+            | ScrapeFailure::UnknownEngine
+            | ScrapeFailure::WrongModel
+            | ScrapeFailure::Down => None,
+        };
+    }
+
+    /// Whether a target counts as a replica where nothing but its answers tells: something is
+    /// there unless the connection is refused, and what has answered is only gone once it has
+    /// refused for long.
+    pub(crate) fn exists(&self, now: Timestamp) -> bool {
+        match (self.refused_since, self.last_page) {
+            (None, None) => self.last_failure.is_some(),
+            (None, Some(_)) => true,
+            (Some(_), None) => false,
+            (Some(since), Some(_)) => now.duration_since(since) < STOPPED_AFTER,
+        }
+    }
+
+    fn freshness(&self, view: &View) -> Freshness {
+        let Some(last) = self.last_page else {
+            return Freshness::Never { why: self.last_failure };
+        };
+        // A page from the future means that the clock went back; nothing says how old it is, but
+        // it is not old.
+        let age = Seconds::from_span(view.now.duration_since(last)).unwrap_or(Seconds::ZERO);
+        if age <= view.stale_after {
+            Freshness::Fresh { age }
+        } else {
+            Freshness::Stale { age, why: self.last_failure }
+        }
+    }
+
+    pub(crate) fn observe(&self, view: &View, key: &ReplicaKey) -> ReplicaObservation {
+        let View { now, window, gauges, .. } = *view;
+        let pane = self.window.pane(now, window);
+        let recent = if gauges == window { pane } else { self.window.pane(now, gauges) };
+        let [kv, waiting, running] =
+            summaries(&recent, view, [column::KV, column::WAITING, column::RUNNING]);
+        let hottest = self.hottest.as_ref().map(|hottest| hottest.pane(now, gauges));
+        let [kv_hottest, waiting_hottest] = hottest.map_or([kv, waiting], |hottest| {
+            summaries(&hottest, view, [hottest::KV, hottest::WAITING])
+        });
+        let grown = self.grown(view);
+        let mean = |columns: Columns| Seconds::new(columns.mean(&grown)?);
+        ReplicaObservation {
+            replica: key.clone(),
+            freshness: self.freshness(view),
+            kv_usage: kv.and_then(|kv| kv.of(Fraction::new)),
+            kv_hottest: kv_hottest.and_then(|kv| kv.of(Fraction::new)),
+            waiting: waiting.and_then(|waiting| waiting.of(Requests::new)),
+            waiting_hottest: waiting_hottest.and_then(|waiting| waiting.of(Requests::new)),
+            running: running.and_then(|running| running.of(Requests::new)),
+            arrivals: arrivals(&pane, &grown),
+            completions: grown[rank_column::FINISHED].and_then(request_rate),
+            prompt_rate: grown[rank_column::PROMPT_TOKENS].and_then(token_rate),
+            generation_rate: grown[rank_column::GENERATION_TOKENS].and_then(token_rate),
+            ttft_mean: mean(rank_column::TTFT),
+            ttft: self.ttft(),
+            itl_mean: mean(rank_column::ITL),
+            work: self.work.as_ref().map(|work| {
+                let seen = work.look(now, window);
+                Work { started: self.started, ..seen }
+            }),
+            asleep: self.asleep,
+            unready: false,
+            stopped: self
+                .refused_since
+                .is_some_and(|since| now.duration_since(since) >= STOPPED_AFTER),
+        }
+    }
+
+    /// By how much what its ranks count has grown, all of them together.
+    fn grown(&self, view: &View) -> Grown {
+        let View { now, window, .. } = *view;
+        Increase::added(self.ranks.iter().map(|rank| rank.window.pane(now, window).increases()))
+    }
+
+    /// The times to first token of all ranks in the window.
+    fn ttft(&self) -> Option<Histogram> {
+        let ranks = self.ranks.iter().filter_map(|rank| rank.ttft_buckets.difference());
+        ranks.reduce(|a, b| a.plus(&b))
+    }
+}
+
+// === impl Gathered ===
+
+impl Gathered {
+    /// The values of all ranks, or `None` when there are no ranks or one does not report.
+    fn of(ranks: &[RankReading], value: impl Fn(&RankReading) -> Option<f64>) -> Option<Self> {
+        let mut gathered = Self { sum: 0.0, largest: 0.0 };
+        for rank in ranks {
+            let value = value(rank)?;
+            gathered.sum += value;
+            gathered.largest = gathered.largest.max(value);
+        }
+        (!ranks.is_empty()).then_some(gathered)
+    }
+}
+
+// === impl Summary ===
+
+impl Summary {
+    fn of<Q>(self, quantity: impl Fn(f64) -> Option<Q>) -> Option<GaugeSummary<Q>> {
+        let Self { last, mean, peak, age } = self;
+        Some(GaugeSummary {
+            last: quantity(last)?,
+            mean: quantity(mean)?,
+            peak: quantity(peak)?,
+            age,
+        })
+    }
+}
+
+// === helpers ===
+
+/// The length of time as a span; lengths that a span cannot hold are longer than any window.
+fn span(time: Seconds) -> SignedDuration {
+    SignedDuration::try_from_secs_f64(time.seconds()).unwrap_or(SignedDuration::MAX)
+}
+
+/// Requests that arrived: those that left, and the growth of those in flight.
+///
+/// `arrivals = (left + in flight at the end - in flight at the start) / elapsed`
+///
+/// A client that hangs up is not among the finished requests of any vLLM up to 0.33, but the
+/// HTTP server counts its answer. So `left` is what finished, and in addition what was answered
+/// without finishing: the answers beyond the finished requests, which the histogram of `n`
+/// counts once where a request for two completions finishes twice. Requests that admission
+/// control turns away have arrived as well.
+///
+/// # Source
+///
+/// Conservation of requests over the window; what each counter counts was found in recordings
+/// of vLLM 0.11 and 0.32.
+fn arrivals(pane: &Pane<'_, { column::ALL }>, grown: &Grown) -> Option<RequestRate> {
+    let finished = grown[rank_column::FINISHED]?;
+    let (first, last) = pane.ends([column::WAITING, column::RUNNING])?;
+    let increases = pane.increases();
+    let amount = |column: usize| increases[column].map_or(0.0, |grown| grown.amount);
+    let (answered, rejected) = (amount(column::ANSWERED), amount(column::REJECTED));
+    let left = match grown[rank_column::ASKED] {
+        Some(asked) => finished.amount + (answered - asked.amount).max(0.0),
+        None => finished.amount.max(answered),
+    };
+    let amount = (left + last - first).max(0.0) + rejected;
+    request_rate(Increase { amount, ..finished })
+}
+
+fn request_rate(grown: Increase) -> Option<RequestRate> {
+    Requests::new(grown.amount)?.per(grown.elapsed)
+}
+
+fn token_rate(grown: Increase) -> Option<TokenRate> {
+    Tokens::new(grown.amount)?.per(grown.elapsed)
+}
+
+/// Summaries of some gauges; `None` for what is too old to act on.
+fn summaries<const N: usize, const M: usize>(
+    pane: &Pane<'_, N>,
+    view: &View,
+    columns: [usize; M],
+) -> [Option<Summary>; M] {
+    let seen = pane.means_and_peaks(columns);
+    std::array::from_fn(|index| {
+        let (last, age) = pane.last(view.now, columns[index])?;
+        let (mean, peak) = seen[index].filter(|_| age <= view.stale_after)?;
+        Some(Summary { last, mean, peak, age })
+    })
+}

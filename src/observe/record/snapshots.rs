@@ -1,0 +1,186 @@
+//! The buckets of one histogram over a window.
+
+use crate::observe::histogram::{Histogram, Life};
+use crate::observe::window::{Page, Totals, length, nanoseconds, starts_anew, within};
+
+/// How many snapshots a window keeps. Quantiles then span between 15/16 of the window and all of
+/// it, at a sixteenth of the memory of one snapshot a scrape.
+const SNAPSHOTS: i64 = 16;
+
+/// Room for the snapshots, the one that the window starts from and the latest.
+const ROOM: usize = 18;
+
+/// Snapshots of one histogram in one life of its process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshots {
+    /// The upper edges of the buckets, the same in every snapshot.
+    edges: Vec<f64>,
+    taken: Vec<Taken>,
+    /// The numbers of observations up to each edge, one snapshot after the other.
+    counts: Vec<f64>,
+}
+
+/// A snapshot but for its buckets.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// Nanoseconds since the epoch.
+    at: i64,
+    sum: f64,
+    count: f64,
+}
+
+// === impl Snapshots ===
+
+impl Snapshots {
+    /// Keeps what a page says, instead of the latest snapshot where that is near the one before.
+    /// `totals` is what the histogram was on the page before.
+    pub(crate) fn push(&mut self, page: &Page, value: Option<&Histogram>, totals: &Totals) {
+        let (at, window) = (nanoseconds(page.at), length(page.window));
+        let life = value.map_or(page.life, |value| totals.life(value, page.life));
+        let is_gap = self.taken.last().is_some_and(|last| starts_anew(last.at, at, window));
+        if life == Life::New || is_gap {
+            self.taken.clear();
+            self.counts.clear();
+        }
+        let Some(value) = value else { return };
+        self.keep_edges(value);
+        let mut latest = self.taken.iter().rev().map(|taken| taken.at);
+        let is_near = latest
+            .next()
+            .zip(latest.next())
+            .is_some_and(|(last, before)| last.saturating_sub(before) < window / SNAPSHOTS);
+        if is_near {
+            self.taken.pop();
+            self.counts.truncate(self.taken.len() * self.edges.len());
+        }
+        let Histogram { sum, count, buckets } = value;
+        self.taken.push(Taken { at, sum: *sum, count: *count });
+        self.counts.extend(buckets.iter().map(|(_, count)| *count));
+        while self.taken.get(1).is_some_and(|second| !within(at, second.at, window)) {
+            self.taken.remove(0);
+            self.counts.drain(..self.edges.len());
+        }
+    }
+
+    /// Begins anew where the edges are others: there is no difference by bucket then.
+    fn keep_edges(&mut self, value: &Histogram) {
+        // Edges are the same text on both pages, so they are the same bits.
+        let same = |(one, (other, _)): (&f64, &(f64, f64))| one.to_bits() == other.to_bits();
+        if self.edges.len() == value.buckets.len()
+            && self.edges.iter().zip(&value.buckets).all(same)
+        {
+            return;
+        }
+        self.edges = value.buckets.iter().map(|(edge, _)| *edge).collect();
+        self.taken.clear();
+        self.counts = Vec::with_capacity(ROOM * self.edges.len());
+    }
+
+    /// The observations between the oldest and the latest snapshot.
+    pub(crate) fn difference(&self) -> Option<Histogram> {
+        let (first, last) = (self.taken.first()?, self.taken.last()?);
+        let width = self.edges.len();
+        let counts = || self.counts[self.counts.len() - width..].iter().zip(&self.counts);
+        // A bucket that went down shows a restart that nothing else did; see `Histogram::since`.
+        let fell = last.count < first.count || counts().any(|(later, earlier)| later < earlier);
+        let since = |(later, earlier): (&f64, &f64)| if fell { *later } else { later - earlier };
+        let buckets = self.edges.iter().copied().zip(counts().map(since)).collect();
+        let Taken { sum, count, .. } = *last;
+        Some(if fell {
+            Histogram { sum, count, buckets }
+        } else {
+            Histogram { sum: (sum - first.sum).max(0.0), count: count - first.count, buckets }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::{SignedDuration, Timestamp};
+
+    use super::*;
+
+    const WINDOW: SignedDuration = SignedDuration::from_secs(60);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_795_000_000 + second).unwrap()
+    }
+
+    /// A histogram and its snapshots, as a rank has them.
+    #[derive(Default)]
+    struct Kept {
+        totals: Totals,
+        snapshots: Snapshots,
+    }
+
+    impl Kept {
+        fn push(&mut self, second: i64, life: Life, value: Option<&Histogram>) {
+            let page = Page { at: at(second), life, window: WINDOW };
+            self.snapshots.push(&page, value, &self.totals);
+            self.totals.grow(&page, value);
+        }
+
+        fn difference(&self) -> Option<Histogram> {
+            self.snapshots.difference()
+        }
+    }
+
+    fn page(count: f64, edges: [f64; 2]) -> Histogram {
+        let buckets = vec![(edges[0], count / 2.0), (edges[1], count)];
+        Histogram { sum: count, count, buckets }
+    }
+
+    const EDGES: [f64; 2] = [0.5, f64::INFINITY];
+
+    #[test]
+    fn snapshots_stay_few() {
+        let mut kept = Kept::default();
+        for second in 0..600 {
+            let count = f64::from(i32::try_from(second).unwrap());
+            kept.push(second, Life::Same, Some(&page(count, EDGES)));
+            let Snapshots { taken, counts, .. } = &kept.snapshots;
+            assert_eq!(counts.len(), 2 * taken.len());
+        }
+        let taken = kept.snapshots.taken.len();
+        assert!(taken <= ROOM, "{taken}");
+        let seen = kept.difference().unwrap();
+        assert!((56.0..=64.0).contains(&seen.count), "{seen:?}");
+        assert_eq!(seen, page(seen.count, EDGES));
+    }
+
+    #[test]
+    fn a_new_life_and_other_edges_begin_anew() {
+        let mut kept = Kept::default();
+        for second in 0..20 {
+            kept.push(second, Life::Same, Some(&page(100.0, EDGES)));
+        }
+        kept.push(20, Life::New, Some(&page(300.0, EDGES)));
+        assert_eq!(kept.difference(), Some(page(0.0, EDGES)));
+        kept.push(30, Life::Same, Some(&page(304.0, EDGES)));
+        assert_eq!(kept.difference(), Some(page(4.0, EDGES)));
+        let other = [0.7, f64::INFINITY];
+        kept.push(40, Life::Same, Some(&page(308.0, other)));
+        assert_eq!(kept.difference(), Some(page(0.0, other)));
+    }
+
+    #[test]
+    fn a_bucket_that_went_down_means_that_all_of_it_is_new() {
+        let mut kept = Kept::default();
+        kept.push(0, Life::Same, Some(&page(100.0, EDGES)));
+        let mut later = page(200.0, EDGES);
+        later.buckets[0].1 = 10.0;
+        kept.push(10, Life::Same, Some(&later));
+        assert_eq!(kept.difference(), Some(later));
+    }
+
+    #[test]
+    fn a_histogram_that_a_new_life_first_lacks_has_nothing_of_the_old_one() {
+        let mut kept = Kept::default();
+        kept.push(0, Life::Same, Some(&page(100.0, EDGES)));
+        kept.push(10, Life::New, None);
+        kept.push(20, Life::Same, Some(&page(300.0, EDGES)));
+        assert_eq!(kept.difference(), Some(page(0.0, EDGES)));
+        kept.push(30, Life::Same, Some(&page(306.0, EDGES)));
+        assert_eq!(kept.difference(), Some(page(6.0, EDGES)));
+    }
+}
