@@ -9,6 +9,7 @@ pub(crate) mod names;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::units::{CostPerHour, Gpus, Replicas};
@@ -16,8 +17,20 @@ use crate::units::{CostPerHour, Gpus, Replicas};
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Debug, Eq)]
         pub struct $name(Arc<str>);
+
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+            }
+        }
+
+        impl Hash for $name {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
+            }
+        }
 
         impl Ord for $name {
             /// In the order of their texts. A name that is shared, as nearly all are that meet in a

@@ -361,6 +361,8 @@ pub struct Observation {
     pub bounds: Bounds,
     /// Each listed replica, in the order of their keys.
     pub replicas: Vec<ReplicaObservation>,
+    /// Distribution of the time to first token over the window, of all replicas with fresh data.
+    pub ttft: Option<Histogram>,
     /// Why the scale target's state is unknown, if it is.
     pub scale_unknown: Option<WhyUnknown>,
     /// When the listing was last known to be true; `None` when there is no listing.
@@ -420,8 +422,6 @@ pub struct ReplicaObservation {
     pub generation_rate: Option<TokenRate>,
     /// Mean time to first token over the window.
     pub ttft_mean: Option<Seconds>,
-    /// Distribution of the time to first token over the window.
-    pub ttft: Option<Histogram>,
     /// Mean time between tokens over the window.
     pub itl_mean: Option<Seconds>,
     /// What its requests look like; `None` where that is not asked for.

@@ -264,8 +264,12 @@ impl Pipeline {
         self.recorder.take(inputs, self.horizon(Way::Scraped));
         self.startups.take(inputs);
         let fleet = &inputs.fleet;
+        // Both are in the order of their keys, which takes a comparison each instead of a search.
+        let mut listings = inputs.listings.iter().peekable();
         let observe = |spec: &VariantSpec| {
-            let listing = inputs.listings.get(&spec.key);
+            while listings.next_if(|(key, _)| **key < spec.key).is_some() {}
+            let listing = listings.next_if(|(key, _)| **key == spec.key);
+            let listing = listing.map(|(_, listing)| listing);
             let horizon = self.horizon(listing.map(|listing| listing.way).unwrap_or_default());
             (spec.key.clone(), self.recorder.observe(now, spec, listing, horizon))
         };
@@ -287,7 +291,9 @@ impl Pipeline {
     }
 
     fn forget(&mut self, fleet: &Fleet) {
-        self.in_force.retain(|key, _| fleet.get(key).is_some());
+        if !self.in_force.keys().eq(fleet.variants().map(|spec| &spec.key)) {
+            self.in_force.retain(|key, _| fleet.get(key).is_some());
+        }
         self.unsettled.retain(|key, _| fleet.get(key).is_some());
     }
 

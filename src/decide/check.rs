@@ -71,9 +71,12 @@ pub fn check(
     fleet: &Fleet,
     in_force: impl Fn(&VariantKey) -> Option<Replicas>,
 ) -> Result<(), Violation> {
+    let mut variants = fleet.variants().map(|spec| &spec.key);
     for (index, decision) in decisions.iter().enumerate() {
         let variant = &decision.variant;
-        if fleet.get(variant).is_none() {
+        // Both are in the order of their keys, so that there is nearly never a search.
+        let known = variants.find(|known| *known >= variant) == Some(variant);
+        if !known && fleet.get(variant).is_none() {
             return Err(Violation::NotInFleet(variant.clone()));
         }
         if decisions[..index].last().is_some_and(|before| before.variant >= *variant) {
@@ -89,8 +92,8 @@ pub fn check(
         }
         // A maximum that was lowered applies without data, too.
         let capped = decision.bounds.max() == Some(desired);
-        let lowered = in_force(variant).is_some_and(|before| desired < before);
-        if decision.basis == Basis::Held && lowered && !capped {
+        let lowered = || in_force(variant).is_some_and(|before| desired < before);
+        if decision.basis == Basis::Held && !capped && lowered() {
             return Err(Violation::LoweredBlindly(variant.clone()));
         }
     }

@@ -10,15 +10,15 @@ mod replica;
 mod snapshots;
 mod work;
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
 use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
-use crate::observe::record::replica::{Record, View};
+use crate::observe::histogram::Histogram;
+use crate::observe::record::replica::{Record, View, span};
 use crate::observe::{
-    Freshness, Inputs, Listing, Observation, ReplicaObservation, Scale, ScaleState, Scrape, Startup,
+    Freshness, Inputs, Listing, Observation, ReplicaObservation, Scale, ScaleState, Startup,
 };
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -46,8 +46,18 @@ pub enum Detail {
 /// The record of every listed replica.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
-    replicas: BTreeMap<ReplicaKey, Record>,
+    records: Records,
+    /// For each scrape of the last tick, which record it went to: nearly always, the one in the
+    /// same place goes there as well.
+    places: Vec<usize>,
     settled: BTreeMap<VariantKey, Settled>,
+}
+
+/// Records in the order of their keys. What is asked for in this order is found without a search:
+/// a tick asks for every replica, and a search among thousands compares a dozen names.
+#[derive(Clone, Debug, Default)]
+struct Records {
+    sorted: Vec<(ReplicaKey, Record)>,
 }
 
 /// The same replicas, measured without a gap.
@@ -58,54 +68,30 @@ struct Settled {
     since: Timestamp,
 }
 
-/// Keys in ascending order that are walked along with others in the same order. With thousands of
-/// replicas this takes a few comparisons each, where a search takes a dozen.
-struct Merge<'a> {
-    sorted: &'a [&'a ReplicaKey],
-}
-
 // === impl Recorder ===
 
 impl Recorder {
     /// A record of nothing.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { replicas: BTreeMap::new(), settled: BTreeMap::new() }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Takes in what one tick brings: scrapes are recorded, unlisted replicas are forgotten.
     pub fn take(&mut self, inputs: &Inputs, horizon: Horizon) {
-        let mut listed: Vec<&ReplicaKey> =
-            inputs.listings.values().flat_map(|listing| &listing.replicas).collect();
-        listed.sort_unstable();
-        listed.dedup();
-        let mut known = Merge::new(&listed);
-        self.replicas.retain(|key, _| known.find(key));
-        self.settled.retain(|key, _| inputs.fleet.get(key).is_some());
-        let mut scrapes: Vec<&Scrape> = inputs.scrapes.iter().collect();
-        // The sort is stable: each replica's scrapes stay in order of time.
-        scrapes.sort_by(|a, b| a.replica.cmp(&b.replica));
-        let mut known = Merge::new(&listed);
-        scrapes.retain(|scrape| known.find(&scrape.replica));
-        self.record(&scrapes, horizon);
-    }
-
-    /// Records scrapes that are in the order of their replicas.
-    fn record(&mut self, scrapes: &[&Scrape], horizon: Horizon) {
-        let mut new = Vec::new();
-        let mut records = self.replicas.iter_mut().peekable();
-        for scrapes in scrapes.chunk_by(|a, b| a.replica == b.replica) {
-            let Some(Scrape { replica, .. }) = scrapes.first() else { continue };
-            while records.next_if(|(key, _)| *key < replica).is_some() {}
-            if let Some((_, record)) = records.next_if(|(key, _)| *key == replica) {
-                record.take_all(scrapes, horizon);
-            } else {
-                let mut record = Record::default();
-                record.take_all(scrapes, horizon);
-                new.push((replica.clone(), record));
+        self.records.keep(inputs);
+        if !self.settled.keys().eq(inputs.fleet.variants().map(|spec| &spec.key)) {
+            self.settled.retain(|key, _| inputs.fleet.get(key).is_some());
+        }
+        self.places.resize(inputs.scrapes.len(), 0);
+        let (window, detail) = (span(horizon.window), horizon.detail);
+        // Each replica's scrapes come in order of time.
+        for (scrape, place) in inputs.scrapes.iter().zip(&mut self.places) {
+            if let Some(found) = self.records.find(&scrape.replica, *place) {
+                *place = found;
+                self.records.sorted[found].1.take(scrape, window, detail);
             }
         }
-        self.replicas.extend(new);
     }
 
     /// Forgets since when replicas have been measured without a gap: there has been one.
@@ -124,13 +110,13 @@ impl Recorder {
         let mut keys: Vec<&ReplicaKey> =
             listing.map(|listing| listing.replicas.iter().collect()).unwrap_or_default();
         keys.sort();
-        let mut replicas = self.look(now, &keys, listing, horizon, horizon.window);
+        let (mut replicas, mut ttft) = self.look(now, &keys, listing, horizon, horizon.window);
         let settled_since = self.settle(now, &spec.key, &replicas);
         // Peaks of before the replicas were these say what another number of them carried: those
         // that a new replica has relieved would ask for one more.
         let settled = settled_since.and_then(|since| Seconds::from_span(now.duration_since(since)));
         if let Some(settled) = settled.filter(|settled| *settled < horizon.window) {
-            replicas = self.look(now, &keys, listing, horizon, settled);
+            (replicas, ttft) = self.look(now, &keys, listing, horizon, settled);
         }
         let (state, scale_unknown) = match listing.map(|listing| &listing.scale) {
             Some(Scale::Known(state)) => (Some(*state), None),
@@ -153,6 +139,7 @@ impl Recorder {
             unheard,
             bounds: state.and_then(|state| state.bounds).unwrap_or(spec.bounds),
             replicas,
+            ttft,
             scale_unknown,
             listed_at: listing.map(|listing| listing.as_of),
             settled_since,
@@ -160,7 +147,8 @@ impl Recorder {
         }
     }
 
-    /// Each listed replica, with its gauges over the last `gauges` of the window.
+    /// Each listed replica, with its gauges over the last `gauges` of the window, and the times to
+    /// first token of those with fresh data.
     fn look(
         &self,
         now: Timestamp,
@@ -168,20 +156,23 @@ impl Recorder {
         listing: Option<&Listing>,
         horizon: Horizon,
         gauges: Seconds,
-    ) -> Vec<ReplicaObservation> {
+    ) -> (Vec<ReplicaObservation>, Option<Histogram>) {
         let never = Record::default();
-        let first = keys.first().copied();
-        let mut records =
-            first.into_iter().flat_map(|first| self.replicas.range(first..)).peekable();
         let view = View::new(now, horizon, gauges);
-        let look = |key: &&ReplicaKey| {
-            while records.next_if(|(known, _)| *known < *key).is_some() {}
-            let record = records.peek().filter(|(known, _)| *known == *key);
-            let record = record.map_or(&never, |(_, record)| *record);
+        let (mut seen, mut ttft) = (Vec::with_capacity(keys.len()), None);
+        let mut place = keys.first().map_or(0, |first| self.records.place(first));
+        for key in keys {
+            let found = self.records.find(key, place);
+            place = found.map_or(place, |found| found + 1);
+            let record = found.map_or(&never, |found| &self.records.sorted[found].1);
             let unready = listing.is_some_and(|listing| listing.unready.contains(key));
-            ReplicaObservation { unready, ..record.observe(&view, key) }
-        };
-        keys.iter().map(look).collect()
+            let replica = ReplicaObservation { unready, ..record.observe(&view, key) };
+            if replica.freshness.is_fresh() {
+                record.add_ttft(&mut ttft);
+            }
+            seen.push(replica);
+        }
+        (seen, ttft)
     }
 
     /// What the targets themselves say about scale: those that have answered and have not stopped.
@@ -192,7 +183,7 @@ impl Recorder {
         replicas: &[ReplicaObservation],
     ) -> ScaleState {
         let exists =
-            |key: &&&ReplicaKey| self.replicas.get(key).is_some_and(|record| record.exists(now));
+            |key: &&&ReplicaKey| self.records.get(key).is_some_and(|record| record.exists(now));
         let exist = count(keys.iter().filter(exists));
         ScaleState {
             wanted: exist,
@@ -232,23 +223,39 @@ impl Recorder {
     }
 }
 
-// === impl Merge ===
+// === impl Records ===
 
-impl<'a> Merge<'a> {
-    fn new(sorted: &'a [&'a ReplicaKey]) -> Self {
-        Self { sorted }
+impl Records {
+    /// Has a record for each listed replica, and for no other.
+    fn keep(&mut self, inputs: &Inputs) {
+        let listed = || inputs.listings.values().flat_map(|listing| &listing.replicas);
+        if self.sorted.iter().map(|(key, _)| key).eq(listed()) {
+            return;
+        }
+        let mut keys: Vec<&ReplicaKey> = listed().collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let mut known = std::mem::take(&mut self.sorted).into_iter().peekable();
+        let record = |key: &ReplicaKey| {
+            while known.next_if(|(known, _)| known < key).is_some() {}
+            let known = known.next_if(|(known, _)| known == key);
+            known.unwrap_or_else(|| (key.clone(), Record::default()))
+        };
+        self.sorted = keys.into_iter().map(record).collect();
     }
 
-    /// Whether the key is there. Keys are asked for in ascending order.
-    fn find(&mut self, key: &ReplicaKey) -> bool {
-        while let Some((first, rest)) = self.sorted.split_first() {
-            match (*first).cmp(key) {
-                Ordering::Less => self.sorted = rest,
-                Ordering::Equal => return true,
-                Ordering::Greater => return false,
-            }
-        }
-        false
+    fn place(&self, key: &ReplicaKey) -> usize {
+        self.sorted.partition_point(|(known, _)| known < key)
+    }
+
+    /// Where the record of this key is, which may be `place`.
+    fn find(&self, key: &ReplicaKey, place: usize) -> Option<usize> {
+        let is_at = |place: &usize| self.sorted.get(*place).is_some_and(|(known, _)| known == key);
+        Some(place).filter(is_at).or_else(|| Some(self.place(key)).filter(is_at))
+    }
+
+    fn get(&self, key: &ReplicaKey) -> Option<&Record> {
+        self.find(key, 0).map(|place| &self.sorted[place].1)
     }
 }
 
@@ -316,6 +323,7 @@ impl Observation {
             unheard: Replicas::ZERO,
             bounds,
             replicas: Vec::new(),
+            ttft: None,
             scale_unknown: None,
             listed_at: None,
             settled_since: None,

@@ -68,13 +68,15 @@ pub(crate) struct Columns {
     pub(crate) count: usize,
 }
 
-/// When a page is from, and what tells whether it goes on from the ones before.
+/// When a page is from, and what tells whether it goes on from the ones before. Its times are
+/// turned into nanoseconds once, because each of its series needs them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    pub(crate) at: Timestamp,
+    /// Nanoseconds since the epoch.
+    pub(crate) at: i64,
     pub(crate) life: Life,
-    /// Length of the window.
-    pub(crate) window: SignedDuration,
+    /// Length of the window in nanoseconds.
+    pub(crate) window: i64,
 }
 
 /// The last value of a counter.
@@ -114,7 +116,7 @@ impl<const N: usize> Window<N> {
     /// Adds what a page says and forgets the rows that the window no longer reaches, but for the one
     /// that it starts from.
     pub(crate) fn push(&mut self, page: &Page, cells: [Cell; N]) {
-        let (at, window) = (nanoseconds(page.at), length(page.window));
+        let Page { at, window, .. } = *page;
         if self.rows.back().is_some_and(|last| starts_anew(last.at, at, window)) {
             self.rows.clear();
         }
@@ -164,9 +166,9 @@ impl<const N: usize> Window<N> {
         Window { rows: self.rows.iter().map(narrow).collect() }
     }
 
-    /// The last `window` before `now`.
-    pub(crate) fn pane(&self, now: Timestamp, window: SignedDuration) -> Pane<'_, N> {
-        let outside = outside(&self.rows, nanoseconds(now), length(window));
+    /// The last `window` nanoseconds before `now`.
+    pub(crate) fn pane(&self, now: i64, window: i64) -> Pane<'_, N> {
+        let outside = outside(&self.rows, now, window);
         Pane { rows: &self.rows, outside }
     }
 }
@@ -212,34 +214,45 @@ impl Cell {
 
 impl<const N: usize> Pane<'_, N> {
     /// The latest value of a column and its age at `now`.
-    pub(crate) fn last(&self, now: Timestamp, column: usize) -> Option<(f64, Seconds)> {
+    pub(crate) fn last(&self, now: i64, column: usize) -> Option<(f64, Seconds)> {
         let (at, value) = self.last_of(&|row| row.get(column))?;
-        Some((value, passed(nanoseconds(now), at).unwrap_or(Seconds::ZERO)))
+        Some((value, passed(now, at).unwrap_or(Seconds::ZERO)))
     }
 
-    /// The mean and the largest of the samples of some columns in the window, or of the latest
-    /// sample where the window holds none.
-    pub(crate) fn means_and_peaks<const M: usize>(
-        &self,
-        columns: [usize; M],
-    ) -> [Option<(f64, f64)>; M] {
+    /// The mean and the largest of the samples of the first `M` columns in the window, or of the
+    /// latest sample where the window holds none.
+    pub(crate) fn means_and_peaks<const M: usize>(&self) -> [Option<(f64, f64)>; M] {
         // From the latest to the oldest: the order of a sum decides its last digits.
-        let rows = self.rows.range(self.outside..);
-        let seen = rows.rfold([(0_u32, 0.0, f64::NEG_INFINITY); M], |mut seen, row| {
-            for ((count, sum, peak), column) in seen.iter_mut().zip(columns) {
-                if let Some(value) = row.get(column) {
-                    *count += 1;
-                    *sum += value;
-                    *peak = if value > *peak { value } else { *peak };
-                }
+        let rows = || self.rows.range(self.outside..).rev();
+        let (mut filled, mut sums, mut peaks) = (u32::MAX, [0.0; M], [f64::NEG_INFINITY; M]);
+        for row in rows() {
+            filled &= row.filled;
+            for column in 0..M {
+                let value = row.cells[column];
+                sums[column] += value;
+                peaks[column] = if value > peaks[column] { value } else { peaks[column] };
             }
-            seen
-        });
-        let latest = |column| self.last_of(&|row| row.get(column)).map(|(_, last)| (last, last));
-        std::array::from_fn(|index| match seen[index] {
-            (0, ..) => latest(columns[index]),
-            (count, sum, peak) => Some((sum / f64::from(count), peak)),
+        }
+        let count = self.rows.len() - self.outside;
+        std::array::from_fn(|column| {
+            if count > 0 && filled & 1 << column != 0 {
+                return Some((sums[column] / count as f64, peaks[column]));
+            }
+            self.mean_and_peak_with_gaps(column)
         })
+    }
+
+    /// The mean and the largest of a column that some page of the window lacks.
+    fn mean_and_peak_with_gaps(&self, column: usize) -> Option<(f64, f64)> {
+        let rows = self.rows.range(self.outside..).rev();
+        let add = |(count, sum, peak): (u32, f64, f64), value: f64| {
+            (count + 1, sum + value, if value > peak { value } else { peak })
+        };
+        let values = rows.filter_map(|row| row.get(column));
+        match values.fold((0, 0.0, f64::NEG_INFINITY), add) {
+            (0, ..) => self.last_of(&|row| row.get(column)).map(|(_, last)| (last, last)),
+            (count, sum, peak) => Some((sum / f64::from(count), peak)),
+        }
     }
 
     /// The sums of two columns at both ends of the window, between the same samples as
@@ -327,7 +340,7 @@ impl Counter {
     /// after a restart a counter may have passed its old value unseen. One that is seen for the
     /// first time has not grown.
     pub(crate) fn grow(&mut self, page: &Page, value: Option<f64>) -> Option<f64> {
-        let (at, last) = (nanoseconds(page.at), self.before(page));
+        let (at, last) = (page.at, self.before(page));
         let Some(value) = value else {
             if page.life == Life::New {
                 self.last = last.map(|_| (at, 0.0));
@@ -345,7 +358,7 @@ impl Counter {
     /// What it goes on from, if it does.
     fn before(&self, page: &Page) -> Option<f64> {
         let (last, value) = self.last?;
-        (!starts_anew(last, nanoseconds(page.at), length(page.window))).then_some(value)
+        (!starts_anew(last, page.at, page.window)).then_some(value)
     }
 
     /// Whether this value shows a restart by itself.
@@ -428,13 +441,14 @@ fn outside<const N: usize>(rows: &VecDeque<Row<N>>, now: i64, window: i64) -> us
 mod tests {
     use super::*;
 
-    const WINDOW: SignedDuration = SignedDuration::from_secs(60);
+    /// A minute.
+    const WINDOW: i64 = 60_000_000_000;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_795_000_000 + second).unwrap()
+    fn at(second: i64) -> i64 {
+        nanoseconds(Timestamp::from_second(1_795_000_000 + second).unwrap())
     }
 
-    fn page(at: Timestamp) -> Page {
+    fn page(at: i64) -> Page {
         Page { at, life: Life::Same, window: WINDOW }
     }
 
@@ -480,11 +494,11 @@ mod tests {
             let value = if second == 10 { 9.0 } else { 1.0 };
             window.push(&page(at(second)), [Cell::Value(value)]);
             if second == 69 {
-                let [seen] = window.pane(at(second), WINDOW).means_and_peaks([0]);
+                let [seen] = window.pane(at(second), WINDOW).means_and_peaks::<1>();
                 assert_eq!(seen.unwrap().1, 9.0);
             }
         }
-        let seen = |now| window.pane(at(now), WINDOW).means_and_peaks([0]);
+        let seen = |now| window.pane(at(now), WINDOW).means_and_peaks::<1>();
         assert_eq!((seen(100), seen(200)), ([Some((1.0, 1.0))], [Some((1.0, 1.0))]));
         let three = Seconds::new(3.0).unwrap();
         assert_eq!(window.pane(at(103), WINDOW).last(at(103), 0).unwrap(), (1.0, three));
@@ -542,7 +556,7 @@ mod tests {
     fn a_window_is_bounded_however_fast_samples_come() {
         let mut window = Window::default();
         for millisecond in 0..5_000 {
-            let now = at(0).saturating_add(SignedDuration::from_millis(millisecond)).unwrap();
+            let now = at(0) + 1_000_000 * millisecond;
             window.push(&page(now), [Cell::Value(1.0)]);
         }
         assert_eq!(window.rows.len(), ROWS_MAX);

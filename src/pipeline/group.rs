@@ -90,17 +90,16 @@ impl Member<'_> {
     }
 }
 
-/// The groups of a fleet, in the order of their models and roles.
+/// The groups of a fleet, in the order of their models and roles, from one observation for each of
+/// its variants.
 pub(crate) fn groups<'a>(
     fleet: &'a Fleet,
     observations: &'a BTreeMap<VariantKey, Observation>,
 ) -> Vec<Group<'a>> {
     let mut groups: BTreeMap<(ModelKey, Role), Vec<Member<'a>>> = BTreeMap::new();
-    for spec in fleet.variants() {
-        if let Some(observation) = observations.get(&spec.key) {
-            let members = groups.entry((spec.model_key(), spec.role)).or_default();
-            members.push(Member { spec, observation });
-        }
+    for (spec, observation) in fleet.variants().zip(observations.values()) {
+        let members = groups.entry((spec.model_key(), spec.role)).or_default();
+        members.push(Member { spec, observation });
     }
     groups.into_iter().map(|((model, role), members)| Group { model, role, members }).collect()
 }

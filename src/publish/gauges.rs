@@ -342,7 +342,8 @@ impl Sheet {
         let weighted =
             |latency: fn(&ReplicaObservation) -> Option<Seconds>| weighted_mean(replicas, latency);
         self.set(&TTFT, &labels, weighted(|replica| replica.ttft_mean));
-        self.set(&TTFT_P95, &labels, ttft_p95(replicas));
+        let p95 = Fraction::new(0.95).zip(observation.ttft.as_ref());
+        self.set(&TTFT_P95, &labels, p95.and_then(|(p95, ttft)| ttft.quantile(p95)));
         self.set(&ITL, &labels, weighted(|replica| replica.itl_mean));
     }
 
@@ -415,13 +416,6 @@ fn by_freshness(replicas: &[ReplicaObservation]) -> [(&'static str, f64); 3] {
         }
     }
     [("fresh", fresh), ("stale", stale), ("never", never)]
-}
-
-/// The 95th percentile over the requests of all fresh replicas. Buckets add up, percentiles do not.
-fn ttft_p95(replicas: &[ReplicaObservation]) -> Option<f64> {
-    let fresh = replicas.iter().filter(|replica| replica.freshness.is_fresh());
-    let all = fresh.filter_map(|replica| replica.ttft.clone()).reduce(|a, b| a.plus(&b))?;
-    all.quantile(Fraction::new(0.95)?)
 }
 
 /// The mean weighted by completions, so that an idle replica's few requests do not count as much

@@ -94,7 +94,7 @@ fn scenario(load: Load) -> Scenario {
                 model,
                 accelerator: None,
                 gpus: None,
-            role: Role::Both,
+                role: Role::Both,
                 cost: CostPerHour::new(2.0).unwrap(),
                 bounds: Bounds::new(n(1), Some(n(8))).unwrap(),
             },

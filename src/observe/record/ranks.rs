@@ -94,15 +94,14 @@ pub(crate) fn grow_totals<const N: usize>(
 
 #[cfg(test)]
 mod tests {
-    use jiff::{SignedDuration, Timestamp};
-
     use super::*;
     use crate::observe::histogram::Life;
 
-    const WINDOW: SignedDuration = SignedDuration::from_secs(60);
+    /// A minute.
+    const WINDOW: i64 = 60_000_000_000;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_795_000_000 + second).unwrap()
+    fn at(second: i64) -> i64 {
+        (1_795_000_000 + second) * 1_000_000_000
     }
 
     /// What has finished in the last minute of these pages: `stop` by one a second, and `abort`.

@@ -7,7 +7,9 @@ use crate::observe::histogram::{Histogram, Life};
 use crate::observe::record::ranks::{Grown, RankRecord, column as rank_column, grow};
 use crate::observe::record::work::WorkRecord;
 use crate::observe::record::{Detail, Horizon};
-use crate::observe::window::{Cell, Columns, Counter, Increase, Page, Pane, Window};
+use crate::observe::window::{
+    Cell, Columns, Counter, Increase, Page, Pane, Window, length, nanoseconds,
+};
 use crate::observe::{
     Freshness, GaugeSummary, RankReading, Reading, ReplicaObservation, Scrape, ScrapeFailure, Work,
 };
@@ -18,7 +20,7 @@ use crate::units::{Fraction, RequestRate, Requests, Seconds, TokenRate, Tokens};
 /// for one to four minutes, so five minutes of refusal are no restart.
 const STOPPED_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
-/// Columns of a replica's window, its ranks put together.
+/// Columns of a replica's window, its ranks put together: the gauges first.
 mod column {
     pub(super) const KV: usize = 0;
     pub(super) const WAITING: usize = 1;
@@ -28,19 +30,17 @@ mod column {
     pub(super) const ALL: usize = 5;
 }
 
-/// Columns of the window of the rank that has the most, the first of those above.
-mod hottest {
-    pub(super) const KV: usize = 0;
-    pub(super) const WAITING: usize = 1;
-    pub(super) const ALL: usize = 2;
-}
+/// Columns of the window of the rank that has the most: the first two of those above.
+const HOTTEST: usize = 2;
 
 /// The moment and the lengths of time with which records are looked at.
 pub(crate) struct View {
     now: Timestamp,
-    window: SignedDuration,
+    /// The same in nanoseconds since the epoch, as are the lengths of time.
+    at: i64,
+    window: i64,
     /// The part of the window over which gauges are taken.
-    gauges: SignedDuration,
+    gauges: i64,
     stale_after: Seconds,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Record {
     window: Window<{ column::ALL }>,
     /// What the rank with the most says. With one rank, as nearly all replicas have, that is what
     /// all of them say, and only one is kept.
-    hottest: Option<Box<Window<{ hottest::ALL }>>>,
+    hottest: Option<Box<Window<{ HOTTEST }>>>,
     answered: Counter,
     rejected: Counter,
     /// In order of rank.
@@ -82,25 +82,24 @@ struct Summary {
 impl View {
     pub(crate) fn new(now: Timestamp, horizon: Horizon, gauges: Seconds) -> Self {
         let Horizon { window, stale_after, detail: _ } = horizon;
-        Self { now, window: span(window), gauges: span(gauges), stale_after }
+        Self { now, at: nanoseconds(now), window: span(window), gauges: span(gauges), stale_after }
     }
 }
 
 // === impl Record ===
 
 impl Record {
-    pub(crate) fn take_all(&mut self, scrapes: &[&Scrape], horizon: Horizon) {
-        for Scrape { replica: _, at, outcome } in scrapes {
-            match outcome {
-                Ok(reading) => self.take(*at, reading, horizon),
-                Err(failure) => self.fail(*at, *failure),
-            }
+    /// Takes in a page or what came in its place; `window` is in nanoseconds.
+    pub(crate) fn take(&mut self, scrape: &Scrape, window: i64, detail: Detail) {
+        match &scrape.outcome {
+            Ok(reading) => self.read(scrape.at, reading, window, detail),
+            Err(failure) => self.fail(scrape.at, *failure),
         }
     }
 
-    fn take(&mut self, at: Timestamp, reading: &Reading, horizon: Horizon) {
+    fn read(&mut self, at: Timestamp, reading: &Reading, window: i64, detail: Detail) {
         let life = Life::between(self.started, reading.started);
-        let page = Page { at, life, window: span(horizon.window) };
+        let page = Page { at: nanoseconds(at), life, window };
         self.last_page = Some(at);
         self.last_failure = None;
         self.refused_since = None;
@@ -116,7 +115,7 @@ impl Record {
             }
             self.ranks[index].take(&page, rank);
         }
-        match horizon.detail {
+        match detail {
             Detail::Load => self.work = None,
             Detail::Work => {
                 let work = self.work.get_or_insert_default();
@@ -193,15 +192,13 @@ impl Record {
     }
 
     pub(crate) fn observe(&self, view: &View, key: &ReplicaKey) -> ReplicaObservation {
-        let View { now, window, gauges, .. } = *view;
-        let pane = self.window.pane(now, window);
-        let recent = if gauges == window { pane } else { self.window.pane(now, gauges) };
-        let [kv, waiting, running] =
-            summaries(&recent, view, [column::KV, column::WAITING, column::RUNNING]);
-        let hottest = self.hottest.as_ref().map(|hottest| hottest.pane(now, gauges));
-        let [kv_hottest, waiting_hottest] = hottest.map_or([kv, waiting], |hottest| {
-            summaries(&hottest, view, [hottest::KV, hottest::WAITING])
-        });
+        let View { now, at, window, gauges, .. } = *view;
+        let pane = self.window.pane(at, window);
+        let recent = if gauges == window { pane } else { self.window.pane(at, gauges) };
+        let [kv, waiting, running] = summaries(&recent, view);
+        let hottest = self.hottest.as_ref().map(|hottest| hottest.pane(at, gauges));
+        let [kv_hottest, waiting_hottest] =
+            hottest.map_or([kv, waiting], |hottest| summaries(&hottest, view));
         let grown = self.grown(view);
         let mean = |columns: Columns| Seconds::new(columns.mean(&grown)?);
         ReplicaObservation {
@@ -217,10 +214,9 @@ impl Record {
             prompt_rate: grown[rank_column::PROMPT_TOKENS].and_then(token_rate),
             generation_rate: grown[rank_column::GENERATION_TOKENS].and_then(token_rate),
             ttft_mean: mean(rank_column::TTFT),
-            ttft: self.ttft(),
             itl_mean: mean(rank_column::ITL),
             work: self.work.as_ref().map(|work| {
-                let seen = work.look(now, window);
+                let seen = work.look(at, window);
                 Work { started: self.started, ..seen }
             }),
             asleep: self.asleep,
@@ -233,14 +229,13 @@ impl Record {
 
     /// By how much what its ranks count has grown, all of them together.
     fn grown(&self, view: &View) -> Grown {
-        let View { now, window, .. } = *view;
-        Increase::added(self.ranks.iter().map(|rank| rank.window.pane(now, window).increases()))
+        let View { at, window, .. } = *view;
+        Increase::added(self.ranks.iter().map(|rank| rank.window.pane(at, window).increases()))
     }
 
-    /// The times to first token of all ranks in the window.
-    fn ttft(&self) -> Option<Histogram> {
-        let ranks = self.ranks.iter().filter_map(|rank| rank.ttft_buckets.difference());
-        ranks.reduce(|a, b| a.plus(&b))
+    /// Adds the times to first token of all ranks in the window to `all`.
+    pub(crate) fn add_ttft(&self, all: &mut Option<Histogram>) {
+        self.ranks.iter().for_each(|rank| rank.ttft_buckets.add_to(all));
     }
 }
 
@@ -275,9 +270,9 @@ impl Summary {
 
 // === helpers ===
 
-/// The length of time as a span; lengths that a span cannot hold are longer than any window.
-fn span(time: Seconds) -> SignedDuration {
-    SignedDuration::try_from_secs_f64(time.seconds()).unwrap_or(SignedDuration::MAX)
+/// The length of time in nanoseconds; lengths that these cannot hold are longer than any window.
+pub(crate) fn span(time: Seconds) -> i64 {
+    length(SignedDuration::try_from_secs_f64(time.seconds()).unwrap_or(SignedDuration::MAX))
 }
 
 /// Requests that arrived: those that left, and the growth of those in flight.
@@ -316,16 +311,15 @@ fn token_rate(grown: Increase) -> Option<TokenRate> {
     Tokens::new(grown.amount)?.per(grown.elapsed)
 }
 
-/// Summaries of some gauges; `None` for what is too old to act on.
+/// Summaries of the first columns, which are the gauges; `None` for what is too old to act on.
 fn summaries<const N: usize, const M: usize>(
     pane: &Pane<'_, N>,
     view: &View,
-    columns: [usize; M],
 ) -> [Option<Summary>; M] {
-    let seen = pane.means_and_peaks(columns);
-    std::array::from_fn(|index| {
-        let (last, age) = pane.last(view.now, columns[index])?;
-        let (mean, peak) = seen[index].filter(|_| age <= view.stale_after)?;
+    let seen: [_; M] = pane.means_and_peaks();
+    std::array::from_fn(|column| {
+        let (last, age) = pane.last(view.at, column)?;
+        let (mean, peak) = seen[column].filter(|_| age <= view.stale_after)?;
         Some(Summary { last, mean, peak, age })
     })
 }

@@ -1,7 +1,7 @@
 //! The buckets of one histogram over a window.
 
 use crate::observe::histogram::{Histogram, Life};
-use crate::observe::window::{Page, Totals, length, nanoseconds, starts_anew, within};
+use crate::observe::window::{Page, Totals, starts_anew, within};
 
 /// How many snapshots a window keeps. Quantiles then span between 15/16 of the window and all of
 /// it, at a sixteenth of the memory of one snapshot a scrape.
@@ -35,7 +35,7 @@ impl Snapshots {
     /// Keeps what a page says, instead of the latest snapshot where that is near the one before.
     /// `totals` is what the histogram was on the page before.
     pub(crate) fn push(&mut self, page: &Page, value: Option<&Histogram>, totals: &Totals) {
-        let (at, window) = (nanoseconds(page.at), length(page.window));
+        let Page { at, window, .. } = *page;
         let life = value.map_or(page.life, |value| totals.life(value, page.life));
         let is_gap = self.taken.last().is_some_and(|last| starts_anew(last.at, at, window));
         if life == Life::New || is_gap {
@@ -76,34 +76,34 @@ impl Snapshots {
         self.counts = Vec::with_capacity(ROOM * self.edges.len());
     }
 
-    /// The observations between the oldest and the latest snapshot.
-    pub(crate) fn difference(&self) -> Option<Histogram> {
-        let (first, last) = (self.taken.first()?, self.taken.last()?);
+    /// Adds the observations between the oldest and the latest snapshot to `all`.
+    pub(crate) fn add_to(&self, all: &mut Option<Histogram>) {
+        let (Some(first), Some(last)) = (self.taken.first(), self.taken.last()) else { return };
         let width = self.edges.len();
         let counts = || self.counts[self.counts.len() - width..].iter().zip(&self.counts);
         // A bucket that went down shows a restart that nothing else did; see `Histogram::since`.
         let fell = last.count < first.count || counts().any(|(later, earlier)| later < earlier);
         let since = |(later, earlier): (&f64, &f64)| if fell { *later } else { later - earlier };
-        let buckets = self.edges.iter().copied().zip(counts().map(since)).collect();
+        let buckets = self.edges.iter().copied().zip(counts().map(since));
         let Taken { sum, count, .. } = *last;
-        Some(if fell {
-            Histogram { sum, count, buckets }
-        } else {
-            Histogram { sum: (sum - first.sum).max(0.0), count: count - first.count, buckets }
-        })
+        let (sum, count) =
+            if fell { (sum, count) } else { ((sum - first.sum).max(0.0), count - first.count) };
+        match all {
+            Some(all) => all.add(sum, count, buckets),
+            None => *all = Some(Histogram { sum, count, buckets: buckets.collect() }),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use jiff::{SignedDuration, Timestamp};
-
     use super::*;
 
-    const WINDOW: SignedDuration = SignedDuration::from_secs(60);
+    /// A minute.
+    const WINDOW: i64 = 60_000_000_000;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_795_000_000 + second).unwrap()
+    fn at(second: i64) -> i64 {
+        (1_795_000_000 + second) * 1_000_000_000
     }
 
     /// A histogram and its snapshots, as a rank has them.
@@ -121,7 +121,9 @@ mod tests {
         }
 
         fn difference(&self) -> Option<Histogram> {
-            self.snapshots.difference()
+            let mut all = None;
+            self.snapshots.add_to(&mut all);
+            all
         }
     }
 

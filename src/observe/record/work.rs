@@ -1,7 +1,5 @@
 //! The record of what the requests of one replica look like.
 
-use jiff::{SignedDuration, Timestamp};
-
 use crate::observe::record::ranks::{grow_tokens, grow_totals};
 use crate::observe::window::{Cell, Columns, Counter, Increase, Page, Totals, Window};
 use crate::observe::{RankReading, Work};
@@ -51,8 +49,8 @@ impl WorkRecord {
         }
     }
 
-    /// What the requests of the window look like.
-    pub(crate) fn look(&self, now: Timestamp, window: SignedDuration) -> Work {
+    /// What the requests of the window look like; times are in nanoseconds.
+    pub(crate) fn look(&self, now: i64, window: i64) -> Work {
         let ranks = self.ranks.iter().map(|rank| rank.window.pane(now, window).increases());
         let grown = Increase::added(ranks);
         let amount = |column: usize| grown[column].map(|grown| grown.amount);
