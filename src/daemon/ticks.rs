@@ -26,7 +26,7 @@ use crate::daemon::discovery::Said;
 use crate::daemon::sharing::{Sharing, Standing};
 use crate::decide::check::Violation;
 use crate::decide::{Basis, Decision};
-use crate::fleet::{Fleet, VariantKey};
+use crate::fleet::VariantKey;
 use crate::leader::share::Term;
 use crate::observe::{Inputs, Observation, Scrape};
 use crate::pipeline::{Decisions, Pipeline};
@@ -109,6 +109,9 @@ impl Ticks {
         // A rate sees the first increase only of a series that was there before it.
         for label in Violation::LABELS {
             parts.telemetry.violations.with_label_values(&[label]);
+        }
+        for action in ["read", "write"] {
+            parts.telemetry.state_failures.with_label_values(&[action]);
         }
         Self {
             pipeline,

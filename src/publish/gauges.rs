@@ -102,6 +102,8 @@ families! {
         "1 while the number is not lowered because it has turned too often within an hour, else 0.";
     PANICKING = "plimsoll_panicking", VARIANT,
         "1 while nothing is lowered because demand has jumped, else 0.";
+    SLO_UNMEETABLE = "plimsoll_slo_unmeetable", VARIANT,
+        "1 while an idle replica already misses the latency target, so that no number meets it, else 0.";
     INFO = "plimsoll_variant_info", &["namespace", "model", "variant", "accelerator", "role"],
         "Always 1; carries what is known of the variant as labels.";
 }
@@ -249,6 +251,8 @@ impl Sheet {
             self.set(&DECISION_HELD, &labels, Some(one_if(held(decision))));
             let has = |stage| Some(one_if(decision.steps.iter().any(|step| step.stage == stage)));
             self.set(&FLAP_BUDGET_SPENT, &labels, has(Stage::FlapBudget));
+            let unmeetable = decision.steps.iter().any(|it| it.reason.label() == SLO_REASON);
+            self.set(&SLO_UNMEETABLE, &labels, Some(one_if(unmeetable)));
             self.set(&PANICKING, &labels, has(Stage::Panic));
         }
         if let Some(report) = report {
@@ -306,6 +310,10 @@ impl Sheet {
 }
 
 // === helpers ===
+
+/// The label of the reason that a latency target cannot be met. It is compared as a label, because a
+/// replica that shows what another has decided has nothing else.
+const SLO_REASON: &str = "slo_unmeetable";
 
 fn count(replicas: Replicas) -> f64 {
     f64::from(replicas.count())
