@@ -19,6 +19,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 
+use crate::analyze::queueing::Refusal;
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
 use crate::decide::enforce::Restraint;
 use crate::decide::limited::Limited;
@@ -286,6 +287,8 @@ pub enum Reason {
         /// Length of the window.
         window: Seconds,
     },
+    /// No number of replicas meets a latency target, so it asks for none.
+    SloUnmeetable(Refusal),
     /// A rule holds the number back, or lets it go.
     Restrained(Restraint),
     /// The number may not move further in this period.
@@ -363,7 +366,7 @@ impl From<Outcome> for Reason {
 
 impl Reason {
     /// The label values of all reasons.
-    pub const LABELS: [&'static str; 46] = [
+    pub const LABELS: [&'static str; 47] = [
         "spare_low",
         "spare_low_elsewhere",
         "spare_low_no_room",
@@ -394,6 +397,7 @@ impl Reason {
         "settling",
         "below_min",
         "above_max",
+        "slo_unmeetable",
         "stabilized",
         "left_to_hpa",
         "dwelling",
@@ -427,6 +431,7 @@ impl Reason {
             Self::BelowMin(_) => "below_min",
             Self::AboveMax(_) => "above_max",
             Self::Stabilized { .. } => "stabilized",
+            Self::SloUnmeetable(_) => "slo_unmeetable",
             Self::Restrained(restraint) => restraint.label(),
             Self::StepLimited { .. } => "step_limited",
             Self::Zero(moved) => moved.label(),
@@ -445,7 +450,12 @@ impl fmt::Display for Reason {
             Self::Pool(pooled) => write!(f, "{pooled}"),
             Self::NoData(no_data) => write!(f, "holding: {no_data}"),
             Self::Incomplete { missing } => {
-                write!(f, "not lowered: {missing} ready replicas have no fresh data")
+                let (replicas, have) = if *missing == Replicas::ONE {
+                    ("replica", "has")
+                } else {
+                    ("replicas", "have")
+                };
+                write!(f, "not lowered: {missing} ready {replicas} {have} no fresh data")
             }
             Self::Unlisted { variant } => {
                 write!(f, "not lowered: the replicas of {variant} have not been listed yet")
@@ -463,6 +473,7 @@ impl fmt::Display for Reason {
             Self::Stabilized { window } => {
                 write!(f, "held by the stabilisation window of {:.0} s", window.seconds())
             }
+            Self::SloUnmeetable(refusal) => write!(f, "{refusal}, so this target has no say"),
             Self::Restrained(restraint) => write!(f, "{restraint}"),
             Self::StepLimited { period } => {
                 write!(f, "limited to what may change in {:.0} s", period.seconds())

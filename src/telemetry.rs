@@ -168,11 +168,7 @@ impl Telemetry {
                 "Sets of decisions that were not published, by the invariant that they broke.",
                 &["violation"],
             )?,
-            config_info: gauges(
-                "plimsoll_config_info",
-                "Always 1; carries the hash of the effective configuration as a label.",
-                &["hash"],
-            )?,
+            config_info: config_info()?,
             reload_successful: IntGauge::new(
                 "plimsoll_config_last_reload_successful",
                 "1 if the last attempt to load the configuration was accepted, else 0.",
@@ -198,11 +194,7 @@ impl Telemetry {
                 &["reason", "outcome"],
             )?,
             certificates: Certificates::register(registry)?,
-            state_failures: counters(
-                "plimsoll_state_file_failures_total",
-                "Attempts to read or to write the state file that failed, by action.",
-                &["action"],
-            )?,
+            state_failures: state_failures()?,
             discovery_objects: gauges(
                 "plimsoll_discovery_objects",
                 "Objects with annotations by their state: accepted, refused or shadowed by another.",
@@ -253,6 +245,24 @@ impl Telemetry {
 
 fn counters(name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
     IntCounterVec::new(Opts::new(name, help), labels)
+}
+
+/// The configuration that holds.
+fn config_info() -> Result<GaugeVec, prometheus::Error> {
+    gauges(
+        "plimsoll_config_info",
+        "Always 1; carries the hash of the effective configuration as a label.",
+        &["hash"],
+    )
+}
+
+/// Failures to read or to write the state file.
+fn state_failures() -> Result<IntCounterVec, prometheus::Error> {
+    counters(
+        "plimsoll_state_file_failures_total",
+        "Attempts to read or to write the state file that failed, by action.",
+        &["action"],
+    )
 }
 
 /// What is running.

@@ -272,13 +272,27 @@ impl fmt::Display for Verdict {
 impl fmt::Display for Binding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { analyzer, unit, amount, supply } = self;
-        write!(f, "{analyzer}: {:.0} {}", amount.amount(), unit.label())?;
+        write!(f, "{analyzer}: {} {}", Rounded(*amount), unit.label())?;
         match self.fraction() {
             Some(share) => {
                 let percent = share.fraction() * 100.0;
-                write!(f, " ({percent:.0} % of {:.0})", supply.amount())
+                write!(f, " ({percent:.0} % of {})", Rounded(*supply))
             }
             None => f.write_str(" (of none)"),
+        }
+    }
+}
+
+/// An amount with as many digits as say something: tokens come in thousands, requests in tenths.
+struct Rounded(Amount);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let amount = self.0.amount();
+        if amount == 0.0 || amount >= 100.0 {
+            write!(f, "{amount:.0}")
+        } else {
+            write!(f, "{amount:.2}")
         }
     }
 }

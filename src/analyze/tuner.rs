@@ -55,7 +55,6 @@ use std::num::NonZeroU32;
 
 use crate::analyze::capacity::Confidence;
 use crate::analyze::queueing::{Coefficients, Convention, Model, Room, Shape};
-use crate::analyze::tuner::filter::State;
 use crate::analyze::tuner::window::{Fit, Window};
 use crate::units::{RequestRate, Requests, Seconds, TimePerToken};
 
@@ -255,16 +254,6 @@ impl Tuner {
     pub fn new() -> Self {
         let window = Window::default();
         Self { filter: None, window, apart: Apart::Together, accepted: 0, rejected: 0 }
-    }
-
-    /// A tuner that goes on from what another has learned.
-    #[must_use]
-    pub fn resume(estimate: &Estimate) -> Self {
-        let Estimate { coefficients, alpha, beta, gamma, apart, confidence } = *estimate;
-        let deviations = [alpha, beta, gamma].map(|interval| interval.deviation);
-        let filter = Filter::restore(&State::of(coefficients), deviations, apart);
-        let accepted = if confidence == Confidence::Assumed { 1 } else { SETTLED };
-        Self { filter: Some(filter), apart, accepted, ..Self::new() }
     }
 
     /// Learns from what one replica did, which has served for so long. Where nobody knows for how

@@ -112,6 +112,9 @@ impl Ticks {
         for label in Violation::LABELS {
             parts.telemetry.violations.with_label_values(&[label]);
         }
+        for action in ["read", "write"] {
+            parts.telemetry.state_failures.with_label_values(&[action]);
+        }
         Self {
             pipeline,
             directory,

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::analyze::ballot::Verdict;
+use crate::analyze::ballot::{Analyzer, Standing, Verdict};
 use crate::decide::optimize::{Because, Method};
 use crate::units::Replicas;
 
@@ -18,6 +18,8 @@ pub struct Sized {
     pub method: Method,
     /// Replicas that do not start, and are not counted on.
     pub stuck: Replicas,
+    /// The analyzers that vote and do not count, and why.
+    pub absent: Vec<(Analyzer, Standing)>,
     /// Whether the plan leaves a part of what is asked uncarried.
     pub short: Shortfall,
 }
@@ -50,7 +52,7 @@ impl Sized {
 
 impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verdict, because, method, stuck, short } = self;
+        let Self { verdict, because, method, stuck, absent, short } = self;
         write!(f, "{verdict}; {because}")?;
         if matches!(because, Because::Added | Because::Removed) {
             write!(f, ", {method}")?;
@@ -58,9 +60,12 @@ impl fmt::Display for Sized {
         if *stuck > Replicas::ZERO {
             write!(f, "; {stuck} do not start and are not counted on")?;
         }
+        for (analyzer, standing) in absent {
+            write!(f, "; {analyzer} has no say, because {standing}")?;
+        }
         match short {
             Shortfall::None => Ok(()),
-            Shortfall::Some => f.write_str("; the bounds leave a part of it uncarried"),
+            Shortfall::Some => f.write_str("; within the bounds not all of it can be carried"),
         }
     }
 }

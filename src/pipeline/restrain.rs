@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use crate::decide::enforce::{self, History};
-use crate::decide::{Basis, Decision};
+use crate::decide::{Basis, Decision, Reason, Stage, Step};
 use crate::observe::Inputs;
 use crate::pipeline::{InForce, Pipeline};
 use crate::units::Replicas;
@@ -13,6 +13,7 @@ impl Pipeline {
     /// Stabilisation windows, dwell, the flap budget, panic and step limits, in this order: a burst
     /// overrides what waits, and nothing overrides a rate. The bounds hold last, after this.
     pub(crate) fn restrain(&self, now: Timestamp, inputs: &Inputs, decision: Decision) -> Decision {
+        let decision = self.note_floor(decision);
         match (decision.basis, self.in_force.get(&decision.variant)) {
             (Basis::Fresh, Some(InForce { desired, history, .. })) => {
                 self.slow_down(now, inputs, decision, (*desired, history))
@@ -24,6 +25,19 @@ impl Pipeline {
             }
             (Basis::Held, _) => decision,
         }
+    }
+
+    /// Says when the variant's idle replicas already miss the latency target.
+    fn note_floor(&self, mut decision: Decision) -> Decision {
+        let floor = self.learned.floors.get(&decision.variant);
+        if let Some(floor) = floor.filter(|_| decision.basis == Basis::Fresh)
+            && let Some(number) = decision.steps.first().map(|step| step.after)
+        {
+            let reason = Reason::SloUnmeetable(*floor);
+            let (stage, before, after) = (Stage::Analyze, number, number);
+            decision.steps.insert(1, Step { stage, before, after, reason });
+        }
+        decision
     }
 
     fn slow_down(

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 
 use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
 use crate::analyze::capacity::{CapacityReport, Unit, VariantCapacity};
-use crate::analyze::queueing::{self, Lengths, Shape};
+use crate::analyze::queueing::{self, Lengths, Refusal, Shape, Unsized};
 use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::analyze::tokens::knowledge::Knowledge;
@@ -88,6 +88,8 @@ pub(crate) struct Learned {
     pub(crate) curves: Curves,
     pub(crate) tuners: BTreeMap<VariantKey, Taught>,
     pub(crate) informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
+    /// Variants whose idle replicas already miss the latency target.
+    pub(crate) floors: BTreeMap<VariantKey, Refusal>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -178,6 +180,7 @@ impl Learned {
         let members = groups.iter().flat_map(|group| &group.members);
         let variants: BTreeSet<&VariantKey> = members.map(|member| &member.spec.key).collect();
         self.tuners.retain(|variant, _| variants.contains(variant));
+        self.floors.retain(|variant, _| variants.contains(variant));
     }
 
     /// What the analyzers say of one model; `None` while none has anything to say.
@@ -205,7 +208,7 @@ impl Learned {
             .iter()
             .map(|(analyzer, report)| Vote {
                 analyzer: *analyzer,
-                franchise: Franchise::Votes,
+                franchise: self.franchise(*analyzer, report),
                 informed_at: self.informed.get(&(model.clone(), *analyzer)).copied(),
                 report: Some(report),
             })
@@ -300,7 +303,29 @@ impl Learned {
                 }
             })
             .collect();
-        queueing::analyze(&variants, &policy.queueing).report
+        let found = queueing::analyze(&variants, &policy.queueing);
+        for queueing::VariantSizing { key, sizing, .. } in &found.variants {
+            match sizing {
+                queueing::Sizing::Unsized(Unsized::Refused(floor @ Refusal::IdleFloor { .. })) => {
+                    self.floors.insert(key.clone(), *floor);
+                }
+                queueing::Sizing::Sized { .. } | queueing::Sizing::Unsized(_) => {
+                    self.floors.remove(key);
+                }
+            }
+        }
+        found.report
+    }
+
+    /// Whether an analyzer has a say. A latency target that no number of replicas meets asks for
+    /// none, and must not keep the model from shrinking to what the others ask for.
+    fn franchise(&self, analyzer: Analyzer, report: &CapacityReport) -> Franchise {
+        let knows = report.variants.iter().any(|variant| variant.per_replica.is_some());
+        let floor = report.variants.iter().any(|variant| self.floors.contains_key(&variant.key));
+        match analyzer {
+            Analyzer::Queueing if floor && !knows => Franchise::Shown,
+            Analyzer::Tokens | Analyzer::Throughput | Analyzer::Queueing => Franchise::Votes,
+        }
     }
 }
 
@@ -312,7 +337,10 @@ impl Judged<'_> {
         let voices: Vec<Voice<'_>> = self
             .reports
             .iter()
-            .map(|(_, report)| Voice { report, score: Weight::ONE, standing: Standing::Live })
+            .map(|(analyzer, report)| {
+                let standing = standing(&self.ballot, *analyzer);
+                Voice { report, score: Weight::ONE, standing }
+            })
             .collect();
         let (_, sizing) = self
             .reports
@@ -331,10 +359,6 @@ impl Judged<'_> {
             | Verdict::Stay(ballot::Stay::NothingSpare(_)) => Consent::Given,
             Verdict::Stay(ballot::Stay::NotHeard(_)) | Verdict::Held => Consent::Refused,
         };
-        match self.shrinking {
-            Shrinking::Allowed => agreed,
-            Shrinking::Forbidden => Consent::Refused,
-        }
     }
 }
 
@@ -455,6 +479,16 @@ fn operating_point(replica: &ReplicaObservation) -> Option<OperatingPoint> {
     OperatingPoint::new(replica.arrivals?, shape, queueing::BATCH_DEFAULT, latencies)
 }
 
+/// Whether what an analyzer says can be relied on to take replicas away. One that has no vote has
+/// nothing to say, and one whose data is old keeps nothing; neither lets anything go.
+fn standing(ballot: &Ballot, analyzer: Analyzer) -> Standing {
+    let known = ballot.voters.iter().find(|(known, _)| *known == analyzer);
+    match known.map(|(_, standing)| standing) {
+        Some(ballot::Standing::Live) => Standing::Live,
+        Some(ballot::Standing::Stale(_) | ballot::Standing::Uninformed) | None => Standing::Stale,
+    }
+}
+
 // === what is asked ===
 
 /// What a replica of each variant carries.
@@ -477,6 +511,12 @@ fn asked(member: &Sizable<'_>, planned: &Planned, ballot: &Ballot) -> Option<(Va
         because: placement.because,
         method: plan.method,
         stuck: member.stuck,
+        absent: ballot
+            .voters
+            .iter()
+            .filter(|(_, standing)| *standing != ballot::Standing::Live)
+            .copied()
+            .collect(),
         short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
     };
     let after = placement.after + member.stuck;

@@ -141,6 +141,8 @@ families! {
         "How long ago the limit was known to be as it is; absent while it has never been read.";
     UNREAD = "plimsoll_limit_unread", &["limit"],
         "1 while the limit has never been read, so that nothing that it counts may grow, else 0.";
+    SLO_UNMEETABLE = "plimsoll_slo_unmeetable", VARIANT,
+        "1 while an idle replica already misses the latency target, so that no number meets it, else 0.";
     INFO = "plimsoll_variant_info", &["namespace", "model", "variant", "accelerator", "role"],
         "Always 1; carries what is known of the variant as labels.";
 }
@@ -294,6 +296,8 @@ impl Sheet {
             self.set(&DECISION_HELD, &labels, Some(one_if(held(decision))));
             let has = |stage| Some(one_if(decision.steps.iter().any(|step| step.stage == stage)));
             self.set(&FLAP_BUDGET_SPENT, &labels, has(Stage::FlapBudget));
+            let unmeetable = decision.steps.iter().any(|it| it.reason.label() == SLO_REASON);
+            self.set(&SLO_UNMEETABLE, &labels, Some(one_if(unmeetable)));
             self.set(&PANICKING, &labels, has(Stage::Panic));
             self.cuts(published, decision);
         }
@@ -393,6 +397,10 @@ fn labels(published: &PublishedVariant) -> [&str; 3] {
     let spec = &published.spec;
     [spec.key.namespace.as_str(), spec.model.as_str(), spec.key.variant.as_str()]
 }
+
+/// The label of the reason that a latency target cannot be met. It is compared as a label, because a
+/// replica that shows what another has decided has nothing else.
+const SLO_REASON: &str = "slo_unmeetable";
 
 fn count(replicas: Replicas) -> f64 {
     f64::from(replicas.count())

@@ -348,6 +348,24 @@ async fn a_daemon_that_is_ended_before_it_has_decided_leaves_the_state_file_alon
 }
 
 #[tokio::test]
+async fn a_state_file_that_cannot_be_read_is_set_aside_counted_and_no_reason_not_to_start() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("state.json");
+    fs::write(&path, r#"{"version":9,"written":"#).unwrap();
+    let engine = Engine::start().await;
+    let state = format!("state_file: {}\n", path.display());
+    let daemon = Running::start_in(folder, &text(&[("a", engine.address)], &state)).await;
+    daemon.until_desired("a", Some(1.0)).await;
+    let failures = "plimsoll_state_file_failures_total{action=\"read\"}";
+    assert_eq!(daemon.sample(failures).await, Some(1.0));
+    let folder = daemon.end().await;
+    let aside = fs::read_to_string(folder.path().join("state.json.corrupt")).unwrap();
+    assert_eq!(aside, r#"{"version":9,"written":"#);
+    let written = fs::read_to_string(folder.path().join("state.json")).unwrap();
+    assert!(written.starts_with("{\"version\":2,"), "{written}");
+}
+
+#[tokio::test]
 async fn an_ended_daemon_no_longer_listens() {
     let engine = Engine::start().await;
     let daemon = Running::start(&text(&[("a", engine.address)], "")).await;

@@ -114,6 +114,7 @@ pub(crate) fn page(kv: Option<f64>, waiting: Option<f64>) -> Reading {
 }
 
 /// A fleet whose state a test changes as it goes.
+#[derive(Clone)]
 pub(crate) struct World {
     pub(crate) pipeline: Pipeline,
     pub(crate) fleet: Fleet,

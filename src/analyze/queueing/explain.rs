@@ -130,7 +130,7 @@ impl fmt::Display for LatencyTarget {
             Statistic::Mean => write!(f, "a mean of {:.1} ms", milliseconds(*limit)),
             Statistic::Percentile(percentile) => write!(
                 f,
-                "{:.1} ms at percentile {:.0}",
+                "{:.1} ms for {:.0} % of requests",
                 milliseconds(*limit),
                 100.0 * percentile.share().fraction()
             ),
@@ -206,7 +206,7 @@ impl fmt::Display for Refusal {
             ),
             Self::IdleFloor { metric, target, idle } => write!(
                 f,
-                "no number of replicas keeps {} at {target}: an idle replica takes {:.1} ms",
+                "no number of replicas keeps {} at {target}: an idle replica already takes {:.1} ms",
                 metric.label(),
                 milliseconds(*idle)
             ),

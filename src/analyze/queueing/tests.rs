@@ -117,7 +117,7 @@ fn a_target_below_the_idle_latency_is_a_verdict() {
     assert!(matches!(refusal, Refusal::IdleFloor { metric: Metric::Ttft, .. }));
     assert_eq!(
         refusal.to_string(),
-        "no number of replicas keeps TTFT at a mean of 10.0 ms: an idle replica takes 30.6 ms"
+        "no number of replicas keeps TTFT at a mean of 10.0 ms: an idle replica already takes 30.6 ms"
     );
 }
 

@@ -196,8 +196,7 @@ impl Filter {
             Prior::Drift => drift,
             Prior::Covariance(rows) => Matrix3::from_fn(|row, column| rows[row][column]),
         };
-        let asymmetry = (covariance - covariance.transpose()).abs().max();
-        if asymmetry > ASYMMETRY_MAX * covariance.abs().max() {
+        if !is_symmetric(&covariance) {
             return Err(SetupError::Invalid);
         }
         let share = policy.noise.fraction();
@@ -238,11 +237,10 @@ impl Filter {
 
     /// What it says, if it is ours.
     pub(super) fn save(&self, split: Option<f64>) -> SavedFilter {
-        let c = &self.covariance;
         SavedFilter {
             state: self.state.into(),
             began: ((self.min + self.max) / 2.0).into(),
-            covariance: [c[(0, 0)], c[(1, 0)], c[(1, 1)], c[(2, 0)], c[(2, 1)], c[(2, 2)]],
+            covariance: self.covariance(),
             split,
         }
     }
@@ -250,22 +248,16 @@ impl Filter {
     /// Our filter that says this; `None` where it cannot be one.
     pub(super) fn from_saved(saved: &SavedFilter, apart: Apart) -> Option<Self> {
         let SavedFilter { state, began, covariance, split: _ } = saved;
-        let [a, ab, b, ac, bc, c] = *covariance;
-        let matrix = Matrix3::new(a, ab, ac, ab, b, bc, ac, bc, c);
-        let numbers = state.iter().chain(began).chain(covariance);
-        if !numbers.copied().all(f64::is_finite) || matrix.cholesky().is_none() {
+        let matrix = Matrix3::from_fn(|row, column| covariance[row][column]);
+        let numbers = state.iter().chain(began).chain(&matrix);
+        let sound = numbers.copied().all(f64::is_finite) && is_symmetric(&matrix);
+        if !sound || matrix.cholesky().is_none() {
             return None;
         }
         let filter = Self::ours(&State(Vector3::from(*began)), matrix, apart);
         let mut filter = Self { state: Vector3::from(*state), ..filter };
         filter.clamp();
         filter.coefficients().map(|_| filter)
-    }
-
-    /// Our filter, from coefficients and the standard deviations of their logarithms.
-    pub(super) fn restore(state: &State, deviations: [f64; 3], apart: Apart) -> Self {
-        let variances = Vector3::from(deviations).map(|deviation| deviation * deviation);
-        Self::ours(state, Matrix3::from_diagonal(&variances), apart)
     }
 
     /// Learns from one observation, unless it is too far from what is predicted.
@@ -394,6 +386,11 @@ impl Filter {
         let shrink = Matrix3::from_diagonal(&shrink);
         self.covariance = shrink * self.covariance * shrink;
     }
+}
+
+fn is_symmetric(covariance: &Matrix3<f64>) -> bool {
+    let asymmetry = (covariance - covariance.transpose()).abs().max();
+    asymmetry <= ASYMMETRY_MAX * covariance.abs().max()
 }
 
 /// How far a coefficient may move from where a filter starts, as a factor to either side.

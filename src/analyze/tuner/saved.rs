@@ -27,8 +27,8 @@ pub struct SavedFilter {
     pub state: [f64; 3],
     /// Where they were when the filter began, around which they are bounded.
     pub began: [f64; 3],
-    /// The covariance: rows of its lower triangle, one after the other.
-    pub covariance: [f64; 6],
+    /// The covariance, row by row. It is symmetric but for its last digits, and those count, too.
+    pub covariance: [[f64; 3]; 3],
     /// The coefficient of answers as a multiple of that of prompts, where they are apart.
     pub split: Option<f64>,
 }

@@ -263,17 +263,26 @@ fn prompts_and_answers_stay_together_where_shapes_do_not_differ() {
 #[test]
 fn what_was_learned_survives_a_restart() {
     let mut tuner = Tuner::new();
-    let point = seen(truth(), shape(512.0, 128.0), 300.0, [1.0; 2]);
-    for _ in 0..20 {
+    let mut random = Pcg64::seed_from_u64(7);
+    for round in 0..60_usize {
+        let of = [shape(512.0, 128.0), shape(4000.0, 128.0), shape(512.0, 900.0)][round % 3];
+        let point = seen(truth(), of, RATES[round % 5], noise(&mut random));
         let _ = tuner.learn(None, &point);
+        // From any moment on it learns as the one that was never stopped.
+        let mut again = Tuner::restore(&tuner.save()).unwrap();
+        assert_eq!(again.save(), tuner.save());
+        assert_eq!(again.estimate(), tuner.estimate());
+        let mut one = tuner.clone();
+        let next = seen(truth(), of, RATES[(round + 2) % 5], noise(&mut random));
+        assert_eq!(again.learn(None, &next), one.learn(None, &next));
+        assert_eq!(again.save(), one.save());
     }
-    let estimate = tuner.estimate().unwrap();
-    let mut resumed = Tuner::resume(&estimate);
-    let [before, after] =
-        [estimate, resumed.estimate().unwrap()].map(|e| parameters(e.coefficients));
-    assert!(before.iter().zip(after).all(|(a, b)| (a / b - 1.0).abs() < 1e-9));
-    assert_eq!(resumed.estimate().unwrap().confidence, Confidence::Measured);
-    assert!(matches!(resumed.learn(None, &point), Lesson::Accepted { .. }));
+    // Without its observations it still knows what it has concluded.
+    let saved = SavedTuner { points: Vec::new(), ..tuner.save() };
+    assert_eq!(Tuner::restore(&saved).unwrap().estimate(), tuner.estimate());
+    let mut wrong = tuner.save();
+    wrong.filter.as_mut().unwrap().covariance[0][0] = -1.0;
+    assert!(Tuner::restore(&wrong).is_none(), "a variance below zero");
 }
 
 /// The same observations, the same start, WVA's filter: the first is rejected, and so is each after

@@ -115,10 +115,6 @@ pub(super) fn load(
     path: &Path,
     telemetry: &Telemetry,
 ) -> BTreeMap<VariantKey, state::Saved> {
-    // A rate sees the first increase only of a series that was there before it.
-    for action in ["read", "write"] {
-        let _begun = telemetry.state_failures.with_label_values(&[action]);
-    }
     let problem = match state::load(path) {
         Ok(saved) => return in_force(now, saved),
         Err(problem) => problem,
@@ -131,7 +127,8 @@ pub(super) fn load(
     );
     match state::set_aside(path) {
         Ok(aside) => {
-            warn!(path = %aside.display(), "The state file is set aside; delete it when you have looked at it")
+            let path = aside.display();
+            warn!(%path, "The state file is set aside; delete it when you have looked at it");
         }
         Err(problem) => {
             let error = format!("{:#}", anyhow::Error::new(problem));

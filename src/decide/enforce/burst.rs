@@ -11,7 +11,7 @@
 //!
 //! # Source
 //!
-//! Knative Serving 1.17, `pkg/autoscaler/scaling/autoscaler.go`: `Scale` enters panic mode while
+//! Knative Serving, `pkg/autoscaler/scaling/autoscaler.go`: `Scale` enters panic mode while
 //! the panic window asks for at least `panicThreshold` times the ready pods, and leaves it when a
 //! whole stable window has passed without. Its largest rate of growth holds in panic as well, as
 //! step policies do here.

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use crate::decide::optimize::{Because, Cover, Method, Placement, Plan};
-use crate::units::CostPerHour;
+use crate::units::{CostPerHour, Replicas};
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Exact { steps: 1 } => f.write_str("the least cost, exactly (1 step)"),
             Self::Exact { steps } => write!(f, "the least cost, exactly ({steps} steps)"),
             Self::Bounded { steps } => {
                 write!(f, "the best of {steps} steps, perhaps not the least cost")
@@ -67,7 +68,8 @@ impl fmt::Display for Because {
                 write!(f, "{planned} once what replaces the others carries load")
             }
             Self::Refused { planned } => {
-                write!(f, "{planned} are enough, but a check does not let the others go")
+                let are = if *planned == Replicas::ONE { "is" } else { "are" };
+                write!(f, "{planned} {are} enough, but a check does not let the others go")
             }
             Self::Unknown => f.write_str("what one replica carries is unknown"),
         }

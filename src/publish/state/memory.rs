@@ -13,7 +13,7 @@
 //!  "curve":{"shape":[500.0,100.0,null],"readings":[[1795253460000,0.5,0.02]],"intercept":0.006,
 //!    "line":["window",0.03,0.006],"capacity":900.0,"disagreements":0,"seen":1795253460000},
 //!  "tuner":{"filter":{"state":[-5.1,-9.2,-13.8],"began":[-5.0,-9.0,-14.0],
-//!    "covariance":[0.01,0.0,0.02,0.0,0.0,0.5]},"points":[[1.5,500.0,100.0,1.0,0.2,0.02,256,3.0,true]],
+//!    "covariance":[[0.01,0.0,0.0],[0.0,0.02,0.0],[0.0,0.0,0.5]]},"points":[[1.5,500.0,100.0,1.0,0.2,0.02,256,3.0,true]],
 //!    "accepted":12,"rejected":0,"at":1795253460000}}
 //! ```
 //!
@@ -172,7 +172,7 @@ struct TunerLine {
 struct FilterLine {
     state: [f64; 3],
     began: [f64; 3],
-    covariance: [f64; 6],
+    covariance: [[f64; 3]; 3],
     #[serde(default, skip_serializing_if = "Option::is_none")]
     split: Option<f64>,
 }
@@ -340,12 +340,12 @@ impl MemoryLine {
                 .map(|(analyzer, at)| Some((analyzer, instant(at)?)))
                 .collect::<Option<_>>()?,
             knowledge: SavedKnowledge {
-                record: some(record.as_ref(), RecordLine::record)?,
+                record: some(record.as_ref(), RecordLine::record).ok()?,
                 limits: limits.iter().map(LimitLine::limit).collect::<Option<_>>()?,
             },
-            curve: some(curve.as_ref(), CurveLine::curve)?,
-            tuner: some(tuner.as_ref(), TunerLine::tuner)?,
-            taught_at: some(taught_at, instant)?,
+            curve: some(curve.as_ref(), CurveLine::curve).ok()?,
+            tuner: some(tuner.as_ref(), TunerLine::tuner).ok()?,
+            taught_at: some(taught_at, instant).ok()?,
         })
     }
 
@@ -371,10 +371,10 @@ impl MemoryLine {
         Some(SavedHistory {
             recommended: recommended.iter().map(span).collect::<Option<_>>()?,
             changes: changes.iter().map(change).collect::<Option<_>>()?,
-            moved: moved?,
+            moved: moved.ok()?,
             turned: turned.iter().map(|at| instant(*at)).collect::<Option<_>>()?,
-            burst: burst?,
-            latest: some(*latest, instant)?,
+            burst: burst.ok()?,
+            latest: some(*latest, instant).ok()?,
         })
     }
 }
@@ -382,10 +382,10 @@ impl MemoryLine {
 impl RecordLine {
     fn record(&self) -> Option<SavedRecord> {
         Some(SavedRecord {
-            accelerator: some(self.accelerator.as_deref(), Accelerator::new)?,
+            accelerator: some(self.accelerator.as_deref(), Accelerator::new).ok()?,
             gpus: self.gpus,
-            kv_capacity: some(self.kv_capacity, Tokens::new)?,
-            capacity: some(self.capacity, Tokens::new)?,
+            kv_capacity: some(self.kv_capacity, Tokens::new).ok()?,
+            capacity: some(self.capacity, Tokens::new).ok()?,
             source: match self.source {
                 (SourceWord::Measured, at) => Source::Measured(instant(at)?),
                 (SourceWord::Declared, at) => Source::Declared(instant(at)?),
@@ -398,7 +398,7 @@ impl LimitLine {
     fn limit(&self) -> Option<SavedLimit> {
         let piece = |&(at, tokens): &(Millis, f64)| Some((instant(at)?, Tokens::new(tokens)?));
         Some(SavedLimit {
-            accelerator: some(self.accelerator.as_deref(), Accelerator::new)?,
+            accelerator: some(self.accelerator.as_deref(), Accelerator::new).ok()?,
             gpus: self.gpus,
             output: match self.output {
                 OutputWord::Unknown => OutputLength::Unknown,
@@ -413,9 +413,9 @@ impl LimitLine {
 
 fn shape((prompt, output, prefix_hits): ShapeLine) -> Option<RequestShape> {
     Some(RequestShape {
-        prompt: some(prompt, Tokens::new)?,
-        output: some(output, Tokens::new)?,
-        prefix_hits: some(prefix_hits, Fraction::new)?,
+        prompt: some(prompt, Tokens::new).ok()?,
+        output: some(output, Tokens::new).ok()?,
+        prefix_hits: some(prefix_hits, Fraction::new).ok()?,
     })
 }
 
@@ -433,11 +433,11 @@ impl CurveLine {
         };
         Some(SavedCurve {
             shape: shape(self.shape)?,
-            reference: some(self.reference, shape)?,
+            reference: some(self.reference, shape).ok()?,
             readings: self.readings.iter().map(reading).collect::<Option<_>>()?,
             intercept: self.intercept,
             line: self.line.map(line),
-            capacity: some(self.capacity, TokenRate::new)?,
+            capacity: some(self.capacity, TokenRate::new).ok()?,
             disagreements: self.disagreements,
             seen_at: instant(self.seen)?,
         })
@@ -472,10 +472,13 @@ fn instant(millis: Millis) -> Option<Timestamp> {
     Timestamp::from_millisecond(millis).ok()
 }
 
-/// What may be missing: `None` only where it is there and cannot be.
-fn some<T, U>(value: Option<T>, read: impl FnOnce(T) -> Option<U>) -> Option<Option<U>> {
-    match value {
-        Some(value) => read(value).map(Some),
-        None => Some(None),
-    }
+/// What cannot be.
+struct Impossible;
+
+/// What may be missing, and what cannot be where it is there.
+fn some<T, U>(
+    value: Option<T>,
+    read: impl FnOnce(T) -> Option<U>,
+) -> Result<Option<U>, Impossible> {
+    value.map(|value| read(value).ok_or(Impossible)).transpose()
 }

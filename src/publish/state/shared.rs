@@ -313,8 +313,12 @@ mod tests {
     use crate::decide::NoData;
     use crate::fleet::VariantSpec;
     use crate::observe::Observation;
+    use crate::pipeline::saved::{
+        OutputLength, SavedHistory, SavedKnowledge, SavedLimit, SavedSpan,
+    };
     use crate::publish::Published;
     use crate::publish::PublishedVariant;
+    use crate::units::Tokens;
 
     const NOW: Duration = Duration::from_secs(5000);
 
@@ -421,6 +425,52 @@ mod tests {
         // What docs/high-availability.md says of the size.
         let (whole, short) = (whole.len() / 100, short.len() / 100);
         assert!(whole < 400 && short < 300, "{whole}, {short}");
+    }
+
+    fn memory() -> Memory {
+        let mut pieces = Vec::new();
+        for second in 0..10 {
+            pieces.push((at(second), Tokens::new(1000.5).unwrap()));
+        }
+        let (accelerator, gpus, output) = (None, None, OutputLength::Short);
+        let limit = SavedLimit { accelerator, gpus, output, pieces };
+        let span = SavedSpan { first: at(-300), last: at(-7), replicas: n(2) };
+        Memory {
+            history: SavedHistory { recommended: vec![span], ..SavedHistory::default() },
+            knowledge: SavedKnowledge { record: None, limits: vec![limit] },
+            ..Memory::default()
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_shared_and_left_out_before_anything_that_is_shown() {
+        let published = published(20);
+        let memory = memory();
+        let encode = |bytes_max| {
+            let decided = published.variants.values().filter_map(|it| it.decided.as_ref());
+            let decided = decided.map(|decided| (decided, Some(&memory)));
+            super::encode(at(0), NOW, 1, decided, bytes_max).unwrap()
+        };
+        let read = |text: &str| decode(text, receipt(Arrival::Prompt, 0)).unwrap();
+        let whole = encode(usize::MAX);
+        let known = |shared: &Shared| shared.memories.values().next().map(|(_, it)| it.clone());
+        assert_eq!(known(&read(&whole)), Some(memory.clone()));
+        let windows = encode(whole.len() - 1);
+        assert_eq!(known(&read(&windows)), Some(memory.clone().told(Length::Windows)));
+        let none = encode(windows.len() - 1);
+        assert_eq!(known(&read(&none)), None);
+        assert_eq!(
+            none,
+            written(&published, usize::MAX).unwrap().replacen(
+                "\"generation\":12",
+                "\"generation\":1",
+                1
+            )
+        );
+        // Another release may remember something else; the numbers are the same.
+        let foreign = whole.replace("\"recommended\"", "\"foreseen\"");
+        let shared = read(&foreign);
+        assert_eq!((shared.decided.len(), known(&shared)), (20, None));
     }
 
     #[test]

@@ -1,0 +1,215 @@
+//! The explanations that a stranger reads, one for each way to a number, as prose.
+
+use plimsoll::analyze::ballot::Analyzer;
+use plimsoll::analyze::queueing::{LatencyTarget, Percentile, Statistic, Targets};
+use plimsoll::decide::enforce::{Amount, Dwell, Panic, StepPolicy};
+use plimsoll::observe::{Autoscaler, ScrapeFailure};
+use plimsoll::pipeline::sizing::Sizing;
+use plimsoll::pipeline::{Decisions, Policy};
+use plimsoll::units::{Fraction, Seconds};
+
+use crate::pipeline::{BUSY, IDLE, World, at, key, known, n, of, policy, spec};
+use crate::sizing::sized;
+use crate::working::{Engine, Work};
+
+/// The chain of a variant, a line each.
+fn chain(decisions: &Decisions, variant: &str) -> String {
+    let decision = of(decisions, variant);
+    let steps: Vec<String> = decision.steps.iter().map(ToString::to_string).collect();
+    format!("{variant}: {}\n  {}", decision.desired(), steps.join("\n  "))
+}
+
+fn seconds(seconds: f64) -> Seconds {
+    Seconds::new(seconds).unwrap()
+}
+
+fn alone(policy: Policy) -> World {
+    World::with(policy, vec![spec("a", 1.0, (1, 9))])
+}
+
+fn with_window(window: f64) -> Policy {
+    let mut policy = policy();
+    policy.behavior.scale_down.stabilization_window = seconds(window);
+    policy
+}
+
+#[test]
+fn saturation_grows() {
+    let mut world = World::new(vec![spec("dear", 9.0, (1, 9)), spec("cheap", 2.0, (1, 9))]);
+    world.set("dear", 2, BUSY);
+    world.set("cheap", 2, BUSY);
+    let decisions = world.run(3);
+    let both = [chain(&decisions, "cheap"), chain(&decisions, "dear")].join("\n");
+    insta::assert_snapshot!(both);
+}
+
+#[test]
+fn saturation_shrinks() {
+    let mut world = alone(policy());
+    world.set("a", 4, IDLE);
+    insta::assert_snapshot!(chain(&world.run(12), "a"));
+}
+
+#[test]
+fn missing_data_holds() {
+    let mut world = alone(policy());
+    world.set("a", 4, IDLE);
+    let _ = world.run(5);
+    world.variants.get_mut("a").unwrap().failing.insert(2, ScrapeFailure::Timeout);
+    let one = chain(&world.run(30), "a");
+    for index in 0..4 {
+        world.variants.get_mut("a").unwrap().failing.insert(index, ScrapeFailure::Timeout);
+    }
+    insta::assert_snapshot!(format!("{one}\nand then\n{}", chain(&world.run(30), "a")));
+}
+
+#[test]
+fn a_window_holds() {
+    let mut world = alone(with_window(300.0));
+    world.set("a", 4, IDLE);
+    insta::assert_snapshot!(chain(&world.run(30), "a"));
+}
+
+#[test]
+fn an_hpa_waits_instead() {
+    let mut world = alone(with_window(300.0));
+    world.set("a", 4, IDLE);
+    let _ = world.run(30);
+    let mut inputs = world.inputs();
+    let hpa = Autoscaler {
+        name: "llama".to_owned(),
+        scale_up: Seconds::ZERO,
+        scale_down: seconds(600.0),
+    };
+    inputs.autoscalers.insert(key("a"), hpa);
+    let decisions = world.pipeline.tick(at(world.second), &inputs);
+    insta::assert_snapshot!(chain(&decisions, "a"));
+}
+
+#[test]
+fn a_step_is_limited() {
+    let mut policy = sized(&[Analyzer::Tokens]);
+    let two = StepPolicy { amount: Amount::Pods(2), period: seconds(60.0) };
+    policy.behavior.scale_up.policies = vec![two];
+    let mut world = World::with(policy, vec![spec("a", 1.0, (1, 20))]);
+    world.set("a", 8, (0.98, 0.0));
+    insta::assert_snapshot!(chain(&world.run(3), "a"));
+}
+
+#[test]
+fn a_bound_holds() {
+    let mut world = World::with(sized(&[Analyzer::Tokens]), vec![spec("a", 1.0, (1, 9))]);
+    world.set("a", 8, (0.98, 0.0));
+    let most = chain(&world.run(3), "a");
+    let mut world = World::new(vec![spec("a", 1.0, (3, 9))]);
+    world.set("a", 2, IDLE);
+    insta::assert_snapshot!(format!(
+        "{most}\nand of a minimum of 3\n{}",
+        chain(&world.run(1), "a")
+    ));
+}
+
+#[test]
+fn a_dwell_holds() {
+    let mut policy = policy();
+    policy.behavior.dwell = Dwell { after_up: seconds(600.0), after_down: Seconds::ZERO };
+    let mut world = alone(policy);
+    world.set("a", 4, BUSY);
+    let _ = world.run(5);
+    world.set("a", 5, IDLE);
+    insta::assert_snapshot!(chain(&world.run(30), "a"));
+}
+
+#[test]
+fn a_spent_flap_budget_holds() {
+    let mut policy = policy();
+    policy.behavior.flap_budget = 2;
+    let mut world = alone(policy);
+    for (replicas, load) in [(4, BUSY), (5, IDLE), (4, BUSY), (5, IDLE)] {
+        world.set("a", replicas, load);
+        let _ = world.run(30);
+    }
+    insta::assert_snapshot!(chain(&world.tick(), "a"));
+}
+
+#[test]
+fn a_burst_is_followed() {
+    let mut policy = sized(&[Analyzer::Tokens]);
+    policy.behavior.scale_up.stabilization_window = seconds(120.0);
+    policy.behavior.panic = Some(Panic {
+        window: seconds(6.0),
+        stable_window: seconds(60.0),
+        threshold: Fraction::new(2.0).unwrap(),
+    });
+    let mut world = World::with(policy, vec![spec("a", 1.0, (1, 40))]);
+    world.set("a", 4, (0.6, 0.0));
+    let _ = world.run(60);
+    world.set("a", 4, (0.9, 8.0));
+    let _ = world.run(2);
+    world.set("a", 4, (0.99, 60.0));
+    let jump = chain(&world.run(3), "a");
+    world.set("a", 4, (0.2, 0.0));
+    insta::assert_snapshot!(format!("{jump}\nand later\n{}", chain(&world.run(20), "a")));
+}
+
+#[test]
+fn what_cannot_be_met_asks_for_nothing() {
+    let mut policy = sized(&[Analyzer::Tokens, Analyzer::Queueing]);
+    let limit = LatencyTarget {
+        limit: seconds(0.005),
+        of: Statistic::Percentile(Percentile::new(Fraction::new(0.95).unwrap()).unwrap()),
+    };
+    let Some(Sizing { queueing, .. }) = &mut policy.sizing else { panic!() };
+    queueing.targets = Targets { ttft: Some(limit), itl: None };
+    let mut work = Work::with(policy, vec![spec("a", 1.0, (1, 20))], Engine::default());
+    let decisions = work.run(4, 0.5, 600);
+    insta::assert_snapshot!(chain(&decisions, "a"));
+}
+
+#[test]
+fn a_latency_target_binds() {
+    let mut policy = sized(&[Analyzer::Tokens, Analyzer::Queueing]);
+    let limit = LatencyTarget { limit: seconds(0.035), of: Statistic::Mean };
+    let Some(Sizing { queueing, .. }) = &mut policy.sizing else { panic!() };
+    queueing.targets = Targets { ttft: Some(limit), itl: None };
+    let mut work = Work::with(policy, vec![spec("a", 1.0, (1, 20))], Engine::default());
+    let _ = work.run(4, 0.5, 600);
+    let _ = work.run(4, 3.0, 600);
+    let decisions = work.run(2, 20.0, 120);
+    insta::assert_snapshot!(chain(&decisions, "a"));
+}
+
+#[test]
+fn replicas_that_do_not_start_are_not_counted_on() {
+    let mut world = World::with(sized(&[Analyzer::Tokens]), vec![spec("a", 1.0, (1, 40))]);
+    world.set("a", 8, (0.98, 0.0));
+    let _ = world.run(3);
+    world.variants.get_mut("a").unwrap().scale = known(12, 8);
+    insta::assert_snapshot!(chain(&world.run(610), "a"));
+}
+
+#[test]
+fn an_analyzer_without_data_keeps_what_is_there() {
+    let both = sized(&[Analyzer::Tokens, Analyzer::Queueing]);
+    let mut world = World::with(both, vec![spec("a", 1.0, (1, 20))]);
+    world.set("a", 8, (0.1, 0.0));
+    insta::assert_snapshot!(chain(&world.run(60), "a"));
+}
+
+#[test]
+fn an_analyzer_with_old_data_keeps_what_is_there() {
+    let both = sized(&[Analyzer::Tokens, Analyzer::Queueing]);
+    let mut work = Work::with(both, vec![spec("a", 1.0, (1, 20))], Engine::default());
+    let _ = work.run(4, 8.0, 300);
+    // Pages from which nobody can say how long requests are and take.
+    work.world.set("a", 4, (0.1, 0.0));
+    insta::assert_snapshot!(chain(&work.world.run(400), "a"));
+}
+
+#[test]
+fn a_number_is_restored() {
+    let mut world = alone(policy());
+    world.pipeline.restore(at(0), key("a"), n(6), at(-20));
+    world.set("a", 4, IDLE).silent = vec![0, 1, 2, 3];
+    insta::assert_snapshot!(chain(&world.run(5), "a"));
+}

@@ -1,0 +1,170 @@
+//! What holds of whole decisions whatever the load is, for each way to decide.
+
+use std::collections::BTreeMap;
+
+use plimsoll::analyze::ballot::Analyzer;
+use plimsoll::analyze::queueing::{LatencyTarget, Statistic, Targets};
+use plimsoll::fleet::VariantSpec;
+use plimsoll::pipeline::sizing::Sizing;
+use plimsoll::pipeline::{Decisions, Policy};
+use plimsoll::units::{CostPerHour, Seconds};
+use proptest::prelude::*;
+
+use crate::pipeline::{policy, spec};
+use crate::sizing::sized;
+use crate::working::{Busy, Engine, Work};
+
+/// How a number is decided: by saturation, by each analyzer, and by all of them.
+fn way() -> impl Strategy<Value = Policy> {
+    use Analyzer::{Queueing, Throughput, Tokens};
+    one_of(&[&[], &[Tokens], &[Throughput], &[Queueing], &[Tokens, Throughput, Queueing]])
+}
+
+/// The ways that learn nothing from how fast replicas are. To the others more load is more knowledge,
+/// too: under another load another thing changes than the load.
+fn way_that_learns_no_pace() -> impl Strategy<Value = Policy> {
+    one_of(&[&[], &[Analyzer::Tokens]])
+}
+
+fn one_of(ways: &[&'static [Analyzer]]) -> impl Strategy<Value = Policy> + use<> {
+    prop::sample::select(ways.to_vec()).prop_map(|analyzers| {
+        if analyzers.is_empty() {
+            return policy();
+        }
+        let mut policy = sized(analyzers);
+        let Some(Sizing { queueing, .. }) = &mut policy.sizing else { panic!() };
+        let seconds = |seconds| Seconds::new(seconds).unwrap();
+        let ttft = LatencyTarget { limit: seconds(0.1), of: Statistic::Mean };
+        queueing.targets = Targets { ttft: Some(ttft), itl: Some(seconds(0.02)) };
+        policy
+    })
+}
+
+/// Requests a second for each replica: from next to nothing to more than one finishes.
+fn rate() -> impl Strategy<Value = f64> {
+    prop_oneof![4 => 0.05..25.0_f64, 1 => 25.0..60.0_f64]
+}
+
+fn desired(decisions: &Decisions) -> BTreeMap<String, u32> {
+    let number = |it: &plimsoll::decide::Decision| {
+        (it.variant.variant.as_str().to_owned(), it.desired().count())
+    };
+    decisions.decisions.iter().map(number).collect()
+}
+
+/// Three variants of one model at these prices, that have seen these loads for a while each.
+fn fleet(prices: [f64; 3]) -> Vec<VariantSpec> {
+    ["a", "b", "c"].into_iter().zip(prices).map(|(name, cost)| spec(name, cost, (1, 30))).collect()
+}
+
+fn busy(replicas: [u32; 3], rate: f64) -> Vec<Busy<'static>> {
+    ["a", "b", "c"]
+        .into_iter()
+        .zip(replicas)
+        .map(|(name, replicas)| (name, replicas, rate))
+        .collect()
+}
+
+/// Loads with the seconds that they last.
+fn story() -> impl Strategy<Value = Vec<(f64, u32)>> {
+    prop::collection::vec((rate(), 5..70_u32), 1..5)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Two fleets with one past; in one of them more arrives from now on.
+    #[test]
+    fn more_load_never_asks_for_fewer_replicas(
+        policy in way_that_learns_no_pace(),
+        replicas in prop::array::uniform3(1..6_u32),
+        before in story(),
+        now in rate(),
+        times in 1.0..3.0_f64,
+        seconds in 1..40_u32,
+    ) {
+        let mut work = Work::with(policy, fleet([1.0, 2.0, 3.0]), Engine::default());
+        for (rate, seconds) in before {
+            let _ = work.run_all(&busy(replicas, rate), seconds);
+        }
+        let mut more = work.clone();
+        for _ in 0..seconds {
+            let less = desired(&work.run_all(&busy(replicas, now), 1));
+            let more = desired(&more.run_all(&busy(replicas, now * times), 1));
+            let (less, more): (u32, u32) = (less.values().sum(), more.values().sum());
+            prop_assert!(more >= less, "{less} -> {more}");
+        }
+    }
+
+    /// What arrives in another order, and what is listed in another order, is the same.
+    #[test]
+    fn the_order_of_what_arrives_changes_nothing(
+        policy in way(),
+        replicas in prop::array::uniform3(1..6_u32),
+        loads in story(),
+        rotation in 1..17_usize,
+    ) {
+        let mut one = Work::with(policy.clone(), fleet([1.0, 2.0, 2.0]), Engine::default());
+        let mut specs = fleet([1.0, 2.0, 2.0]);
+        specs.rotate_left(rotation % 3);
+        let mut other = Work::with(policy, specs, Engine::default());
+        other.rotation = rotation;
+        for (rate, seconds) in loads {
+            for _ in 0..seconds {
+                let (one, other) = (one.run_all(&busy(replicas, rate), 1), other.run_all(&busy(replicas, rate), 1));
+                prop_assert_eq!(one.decisions, other.decisions);
+            }
+        }
+    }
+
+    /// Prices in another currency lead to the same numbers.
+    #[test]
+    fn the_currency_of_prices_changes_nothing(
+        policy in way(),
+        replicas in prop::array::uniform3(1..6_u32),
+        prices in prop::array::uniform3(0.1..20.0_f64),
+        currency in prop_oneof![Just(0.01), Just(7.3), Just(160.0), Just(1e6)],
+        loads in story(),
+    ) {
+        let mut one = Work::with(policy.clone(), fleet(prices), Engine::default());
+        let mut other = Work::with(policy, fleet(prices.map(|price| price * currency)), Engine::default());
+        prop_assert!(CostPerHour::new(prices[0] * currency).is_some());
+        for (rate, seconds) in loads {
+            for _ in 0..seconds {
+                let numbers = desired(&one.run_all(&busy(replicas, rate), 1));
+                prop_assert_eq!(desired(&other.run_all(&busy(replicas, rate), 1)), numbers);
+            }
+        }
+    }
+
+    /// Replicas that stop to answer, some or all, and come back.
+    #[test]
+    fn missing_data_lowers_nothing_and_no_number_leaves_its_bounds(
+        policy in way(),
+        replicas in prop::array::uniform3(1..6_u32),
+        loads in prop::collection::vec((rate(), 5..40_u32, prop::array::uniform3(0..7_u32)), 1..6),
+        (min, span) in (0..3_u32, 0..12_u32),
+    ) {
+        let bounds = (min.max(1), min.max(1) + span);
+        let specs = ["a", "b", "c"].into_iter().map(|name| spec(name, 1.0, bounds)).collect();
+        let mut work = Work::with(policy, specs, Engine::default());
+        let mut before: BTreeMap<String, u32> = BTreeMap::new();
+        for (rate, seconds, failing) in loads {
+            let names = ["a", "b", "c"].into_iter().map(str::to_owned);
+            work.failing = names.zip(failing).collect();
+            // Three seconds old is fresh, and may still lower.
+            for second in 0..seconds {
+                let now = desired(&work.run_all(&busy(replicas, rate), 1));
+                for (name, number) in &now {
+                    prop_assert!((bounds.0..=bounds.1).contains(number), "{name}: {number}");
+                    let missing = failing.iter().any(|failing| *failing > 0);
+                    if missing && second > 3 {
+                        let known = before.get(name).copied().unwrap_or_default();
+                        prop_assert!(*number >= known, "{name}: {known} -> {number} without data");
+                    }
+                }
+                before = now;
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Replicas that work: their pages count requests, tokens and latencies as an engine whose
+//! iterations cost what the queueing model says, so that all analyzers have something to learn.
+
+use std::collections::BTreeMap;
+
+use plimsoll::analyze::queueing::{
+    BATCH_DEFAULT, Coefficients, Lengths, Model, Room, Shape, SharedCoefficients,
+};
+use plimsoll::fleet::VariantSpec;
+use plimsoll::observe::histogram::Histogram;
+use plimsoll::observe::{FinishedReading, Reading, ScrapeFailure};
+use plimsoll::pipeline::{Decisions, Policy};
+use plimsoll::units::{Fraction, RequestRate, Requests, Seconds, TimePerToken, Tokens};
+
+use crate::pipeline::{KV_CAPACITY, World, at, page};
+
+/// What the requests are like, and what an iteration costs.
+#[derive(Clone, Copy)]
+pub(crate) struct Engine {
+    pub(crate) prompt: f64,
+    pub(crate) output: f64,
+    pub(crate) coefficients: Coefficients,
+}
+
+impl Default for Engine {
+    /// Half a thousand tokens in and a hundred out, on an accelerator of middle size.
+    fn default() -> Self {
+        let per_token = |seconds| TimePerToken::new(seconds).unwrap();
+        let coefficients = SharedCoefficients {
+            alpha: Seconds::new(0.006).unwrap(),
+            beta: per_token(4e-5),
+            gamma: per_token(6e-8),
+        };
+        Self { prompt: 500.0, output: 100.0, coefficients: coefficients.into() }
+    }
+}
+
+/// A fleet whose replicas work.
+#[derive(Clone)]
+pub(crate) struct Work {
+    pub(crate) world: World,
+    engine: Engine,
+    counted: BTreeMap<(String, u32), Counted>,
+    /// By how much what arrives is out of order.
+    pub(crate) rotation: usize,
+    /// Replicas of each variant that do not answer.
+    pub(crate) failing: BTreeMap<String, u32>,
+}
+
+/// A variant, its replicas, and the requests a second that each of them gets.
+pub(crate) type Busy<'a> = (&'a str, u32, f64);
+
+/// What one replica has counted since it began.
+#[derive(Clone, Debug, Default)]
+struct Counted {
+    finished: f64,
+    generated: f64,
+    prompted: f64,
+    ttft: Histogram,
+    itl: Histogram,
+    prompt_length: Histogram,
+    generation_length: Histogram,
+}
+
+impl Work {
+    pub(crate) fn with(policy: Policy, specs: Vec<VariantSpec>, engine: Engine) -> Self {
+        let (counted, failing) = (BTreeMap::new(), BTreeMap::new());
+        Self { world: World::with(policy, specs), engine, counted, rotation: 0, failing }
+    }
+
+    /// Ticks once a second while so many requests a second are shared by so many replicas of `a`.
+    pub(crate) fn run(&mut self, replicas: u32, rate: f64, seconds: u32) -> Decisions {
+        self.run_all(&[("a", replicas, rate / f64::from(replicas))], seconds)
+    }
+
+    /// Ticks once a second under this load.
+    pub(crate) fn run_all(&mut self, busy: &[Busy<'_>], seconds: u32) -> Decisions {
+        let mut last = Decisions::default();
+        for _ in 0..seconds {
+            last = self.second(busy);
+        }
+        last
+    }
+
+    fn second(&mut self, busy: &[Busy<'_>]) -> Decisions {
+        let mut pages: Vec<Reading> = Vec::new();
+        let mut sorted: Vec<&Busy<'_>> = busy.iter().collect();
+        sorted.sort_by_key(|(name, _, _)| *name);
+        for &&(name, replicas, rate) in &sorted {
+            let Pace { served, latencies, kv, running, waiting } = self.engine.pace(rate);
+            self.world.set(name, replicas, (kv, waiting));
+            self.counted.retain(|(variant, index), _| variant != name || *index < replicas);
+            let Engine { prompt, output, .. } = self.engine;
+            for index in 0..replicas {
+                let counted = self.counted.entry((name.to_owned(), index)).or_default();
+                counted.add(served, (prompt, output), latencies);
+                pages.push(counted.page(kv, waiting, running));
+            }
+        }
+        for (name, failing) in &self.failing {
+            let Some(variant) = self.world.variants.get_mut(name) else { continue };
+            variant.failing = (0..*failing).map(|index| (index, ScrapeFailure::Timeout)).collect();
+        }
+        let mut inputs = self.world.inputs();
+        for (scrape, page) in inputs.scrapes.iter_mut().zip(pages) {
+            if scrape.outcome.is_ok() {
+                scrape.outcome = Ok(page);
+            }
+        }
+        let scrapes = inputs.scrapes.len().max(1);
+        inputs.scrapes.rotate_left(self.rotation % scrapes);
+        for listing in inputs.listings.values_mut() {
+            let replicas = listing.replicas.len().max(1);
+            listing.replicas.rotate_left(self.rotation % replicas);
+        }
+        let decisions = self.world.pipeline.tick(at(self.world.second), &inputs);
+        self.world.second += 1;
+        decisions
+    }
+}
+
+/// What one replica does at a rate.
+struct Pace {
+    served: f64,
+    latencies: (f64, f64),
+    kv: f64,
+    running: f64,
+    waiting: f64,
+}
+
+impl Engine {
+    fn pace(self, rate: f64) -> Pace {
+        let Self { prompt, output, coefficients } = self;
+        let lengths =
+            Lengths { input: Tokens::new(prompt).unwrap(), output: Tokens::new(output).unwrap() };
+        let room = Room { batch: BATCH_DEFAULT, ..Room::default() };
+        let model = Model::new(coefficients, Shape::new(lengths).unwrap(), room);
+        // More than the engine finishes is answered as fast as it can, and waits.
+        let most = model.rate_max().map_or(f64::INFINITY, RequestRate::requests_per_second);
+        let served = rate.min(0.98 * most);
+        let latency = model.at(RequestRate::new(served).unwrap()).unwrap();
+        let (ttft, itl) = (latency.ttft.seconds(), latency.itl.seconds());
+        let running = served * (ttft + output * itl);
+        let kv = (running * (prompt + output / 2.0) / KV_CAPACITY).min(1.0);
+        let waiting = if rate > served { 10.0 * (rate - served) } else { 0.0 };
+        Pace { served, latencies: (ttft, itl), kv, running, waiting }
+    }
+}
+
+impl Counted {
+    fn add(&mut self, rate: f64, (prompt, output): (f64, f64), (ttft, itl): (f64, f64)) {
+        let add = |histogram: &mut Histogram, value: f64, times: f64| {
+            histogram.sum += value * times;
+            histogram.count += times;
+        };
+        self.finished += rate;
+        self.generated += rate * output;
+        self.prompted += rate * prompt;
+        add(&mut self.ttft, ttft, rate);
+        add(&mut self.itl, itl, rate * (output - 1.0));
+        add(&mut self.prompt_length, prompt, rate);
+        add(&mut self.generation_length, output, rate);
+    }
+
+    fn page(&self, kv: f64, waiting: f64, running: f64) -> Reading {
+        let mut reading = page(Some(kv), Some(waiting));
+        let rank = &mut reading.ranks[0];
+        rank.kv_usage = Fraction::new(kv);
+        rank.running = Requests::new(running);
+        rank.generation_tokens = Tokens::new(self.generated);
+        rank.prompt_tokens = Tokens::new(self.prompted);
+        rank.finished = FinishedReading { stop: Requests::new(self.finished), ..rank.finished };
+        rank.ttft = Some(self.ttft.clone());
+        rank.itl = Some(self.itl.clone());
+        rank.prompt_length = Some(self.prompt_length.clone());
+        rank.generation_length = Some(self.generation_length.clone());
+        reading
+    }
+}
