@@ -13,10 +13,11 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 pub use crate::cli::args::{
-    Args, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, LogFormat, RunArgs,
+    Args, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, LogFormat, RunArgs, SimulateArgs,
 };
 
 use crate::config::{self, Files, LoadError, Loaded};
+use crate::study::ScenarioError;
 
 /// Everything went well.
 pub const EXIT_OK: u8 = 0;
@@ -46,7 +47,7 @@ pub fn main() -> ExitCode {
 #[must_use]
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
-        if cause.is::<LoadError>() {
+        if cause.is::<LoadError>() || cause.is::<ScenarioError>() {
             return EXIT_USAGE;
         }
         if cause.is::<io::Error>() || cause.is::<kube::Error>() {
@@ -62,6 +63,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Check(args) => check(&args),
         Command::Schema => schema(),
         Command::Demo(args) => crate::demo::run(args),
+        Command::Simulate(args) => crate::study::run(&args),
     }
 }
 

@@ -5,16 +5,16 @@
 //! one that the daemon would have to refuse. All problems are reported at once, each with its path,
 //! because whoever repairs a configuration through a pipeline should not need one run a mistake.
 
-mod check;
+pub(crate) mod check;
 mod file;
-mod layers;
-mod names;
+pub(crate) mod layers;
+pub(crate) mod names;
 mod print;
-mod problem;
+pub(crate) mod problem;
 mod resolve;
-mod written;
+pub(crate) mod written;
 mod wva;
-mod yaml;
+pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -29,5 +29,6 @@ pub mod telemetry;
 pub mod daemon;
 pub mod demo;
 pub mod simulate;
+pub mod study;
 
 pub mod cli;

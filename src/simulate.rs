@@ -5,8 +5,13 @@
 //! a queue of events elsewhere, and give the same results twice.
 
 pub mod page;
+pub mod random;
+pub mod reading;
 pub mod replica;
+pub mod run;
 pub mod scaler;
+pub mod scenario;
+pub mod score;
 pub mod workload;
 
 use std::fmt;

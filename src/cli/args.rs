@@ -52,6 +52,12 @@ pub enum Command {
     /// Neither a cluster nor a GPU is needed, and nothing outside this machine is contacted.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Demo(DemoArgs),
+    /// Simulates a fleet under a workload, and says how requests fared and what it cost.
+    ///
+    /// Decisions are made by the same code as in the daemon; docs/simulator.md says how a scenario
+    /// is written. One scenario and one seed have one result.
+    #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
+    Simulate(SimulateArgs),
 }
 
 /// Arguments of `run`.
@@ -126,6 +132,17 @@ pub struct DemoArgs {
     /// Prometheus or a browser, and says so on standard error. Port 0 takes a free one.
     #[arg(verbatim_doc_comment, long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
+}
+
+/// Arguments of `simulate`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct SimulateArgs {
+    /// Simulates this scenario.
+    #[arg(verbatim_doc_comment, value_name = "FILE")]
+    pub scenario: PathBuf,
+    /// Draws all random numbers from this seed instead of the scenario's.
+    #[arg(verbatim_doc_comment, long, value_name = "N")]
+    pub seed: Option<u64>,
 }
 
 /// What the demo decides by.

@@ -1,6 +1,6 @@
-//! From text and environment to a [`File`], with every key that cannot be read.
+//! From text and environment to a file as written, with every key that cannot be read.
 //!
-//! The layers are put together as JSON values. Reading those into a [`File`] stops at the first
+//! The layers are put together as JSON values. Reading those into a file's type stops at the first
 //! key that is unknown or has the wrong type, so it is repeated: the mistake is noted with its
 //! path, the key is taken out, and the rest is read again, until nothing is left that is wrong.
 
@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use config::{Config as Layers, ConfigError, Environment, Map, Source, Value as Layer};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use crate::config::file::File;
 use crate::config::problem::{Problems, join, nearest};
 use crate::config::yaml;
 
@@ -47,7 +47,7 @@ pub(crate) fn merge(
 }
 
 /// Reads what can be read, and notes what cannot.
-pub(crate) fn read(mut value: Value, problems: &mut Problems) -> File {
+pub(crate) fn read<T: DeserializeOwned + Default>(mut value: Value, problems: &mut Problems) -> T {
     refuse_holes(&value, "", problems);
     // Each round takes one value out, so the rounds end.
     loop {
@@ -60,7 +60,7 @@ pub(crate) fn read(mut value: Value, problems: &mut Problems) -> File {
         let found = take(&mut value, &keys);
         let Some(found) = found else {
             problems.error_at(path, error.inner().to_string());
-            return File::default();
+            return T::default();
         };
         note(problems, path, &error.inner().to_string(), &found);
     }

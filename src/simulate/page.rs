@@ -150,8 +150,12 @@ impl Page {
 
     fn counters(&mut self, counters: &Counters) {
         for (name, help, value) in [
-            ("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", 0),
-            ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", 0),
+            (
+                "vllm:prefix_cache_queries",
+                "Tokens looked up in the prefix cache.",
+                counters.prefix_queries,
+            ),
+            ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", counters.prefix_hits),
             ("vllm:external_prefix_cache_queries", "Tokens looked up in other engines' caches.", 0),
             ("vllm:external_prefix_cache_hits", "Tokens found in other engines' caches.", 0),
             ("vllm:mm_cache_queries", "Items looked up in the multi-modal cache.", 0),
@@ -161,21 +165,27 @@ impl Page {
         ] {
             self.counter(name, help, &[("", value)]);
         }
+        let found = counters.prefix_hits.min(counters.prompt_tokens);
+        let computed = counters.prompt_tokens - found;
         self.counter(
             "vllm:prompt_tokens_by_source",
             "Prompt tokens by where they came from.",
             &[
-                ("source=\"local_compute\"", counters.prompt_tokens),
-                ("source=\"local_cache_hit\"", 0),
+                ("source=\"local_compute\"", computed),
+                ("source=\"local_cache_hit\"", found),
                 ("source=\"external_kv_transfer\"", 0),
             ],
         );
-        self.counter("vllm:prompt_tokens_cached", "Prompt tokens found in a cache.", &[("", 0)]);
+        self.counter(
+            "vllm:prompt_tokens_cached",
+            "Prompt tokens found in a cache.",
+            &[("", found)],
+        );
         self.counter(
             "vllm:prompt_tokens_cached_by_source",
             "Prompt tokens found in a cache, by which.",
             &[
-                ("source=\"device\"", 0),
+                ("source=\"device\"", found),
                 ("source=\"host\"", 0),
                 ("source=\"p2p\"", 0),
                 ("source=\"disk\"", 0),
@@ -190,7 +200,7 @@ impl Page {
             &[
                 ("finished_reason=\"stop\"", counters.finished),
                 ("finished_reason=\"length\"", 0),
-                ("finished_reason=\"abort\"", 0),
+                ("finished_reason=\"abort\"", counters.aborted),
                 ("finished_reason=\"error\"", 0),
                 ("finished_reason=\"repetition\"", 0),
             ],

@@ -27,10 +27,13 @@
 //!
 //! # Limits
 //!
-//! There is no prefix cache, no speculation, no time between steps, and prefill does not get slower
-//! with the length of the prompt.
+//! There is no speculation, no time between steps, and prefill does not get slower with the length
+//! of the prompt. What the prefix cache finds is a given share of each prompt
+//! ([`Replica::with_prefix_hits`]); the blocks that are found are still held by each request alone.
 
+mod coast;
 mod decodes;
+mod leave;
 pub mod settings;
 pub mod stats;
 
@@ -40,6 +43,7 @@ use crate::simulate::Micros;
 use crate::simulate::replica::decodes::{Decodes, Phase};
 use crate::simulate::replica::settings::{Admission, Settings, SettingsError};
 use crate::simulate::replica::stats::{Counters, Gauges, Stats};
+use crate::units::Fraction;
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +120,8 @@ impl Finished {
 #[derive(Clone, Debug)]
 pub struct Replica {
     settings: Settings,
+    /// The share of each prompt that the prefix cache has.
+    prefix_hits: f64,
     now: Micros,
     /// When the last step ended.
     ready: Micros,
@@ -172,6 +178,7 @@ impl Replica {
         settings.check()?;
         Ok(Self {
             settings,
+            prefix_hits: 0.0,
             now: Micros::ZERO,
             ready: Micros::ZERO,
             arrivals: VecDeque::new(),
@@ -184,6 +191,13 @@ impl Replica {
             step: None,
             counters: Counters::default(),
         })
+    }
+
+    /// The same engine with a prefix cache that has this share of every prompt, in whole blocks and
+    /// without the last token, which is always computed.
+    #[must_use]
+    pub fn with_prefix_hits(self, share: Fraction) -> Self {
+        Self { prefix_hits: share.fraction().min(1.0), ..self }
     }
 
     /// Takes a request that arrives at `at`, or at the latest time this replica has seen if that is
@@ -212,7 +226,11 @@ impl Replica {
                 Some(step) => self.end_step(step, events),
                 None if self.step.is_some() => break,
                 None => match self.next_start() {
-                    Some(start) if start < until => self.begin_step(start, events),
+                    Some(start) if start < until => {
+                        if !self.coast(start, until) {
+                            self.begin_step(start, events);
+                        }
+                    }
                     Some(_) | None => break,
                 },
             }
@@ -255,6 +273,19 @@ impl Replica {
             waiting: count(self.waiting.len()),
             kv_usage: f64::from(self.kv_blocks_used) / f64::from(self.settings.kv_blocks),
         }
+    }
+
+    /// The size of the KV cache in tokens, as the engine reports it: with the one block that is never
+    /// handed out.
+    #[must_use]
+    pub const fn kv_tokens(&self) -> u64 {
+        (self.settings.kv_blocks as u64 + 1) * self.settings.block_size as u64
+    }
+
+    /// Seats in the batch.
+    #[must_use]
+    pub const fn seats(&self) -> u32 {
+        self.settings.max_num_seqs
     }
 
     /// What was counted since the start.
@@ -369,22 +400,28 @@ impl Replica {
         while *budget > 0 && count(self.running.len()) < self.settings.max_num_seqs {
             let Some(&index) = self.waiting.front() else { return };
             let target = self.lives[index].prefill_target();
-            let chunk = target.min(*budget);
+            let prompt = self.lives[index].request.prompt;
+            let cached = self.cached(prompt);
+            let computed = cached + (target - cached).min(*budget);
             let room = match self.settings.admission {
                 Admission::WholePrompt => self.settings.blocks(target),
-                Admission::FirstChunk => self.settings.blocks(chunk),
+                Admission::FirstChunk => self.settings.blocks(computed),
             };
             if room > self.free() {
                 return;
             }
             self.waiting.pop_front();
             self.running.push(index);
-            self.kv_blocks_used += self.settings.blocks(chunk);
-            *budget -= chunk;
+            self.kv_blocks_used += self.settings.blocks(computed);
+            *budget -= computed - cached;
+            if self.prefix_hits > 0.0 {
+                self.counters.prefix_queries += u64::from(prompt);
+                self.counters.prefix_hits += u64::from(cached);
+            }
             let life = &mut self.lives[index];
             life.scheduled.get_or_insert(now);
-            life.phase = Phase::Prefill { computed: chunk };
-            if chunk == target {
+            life.phase = Phase::Prefill { computed };
+            if computed == target {
                 prefilled.push(index);
             }
         }
@@ -488,6 +525,21 @@ impl Replica {
         };
         self.counters.count(&finished);
         events.push(Event::Finished(finished));
+    }
+
+    /// The tokens of a prompt that the prefix cache has.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a length is not longer than it, and is cut to whole tokens"
+    )]
+    fn cached(&self, prompt: u32) -> u32 {
+        if self.prefix_hits <= 0.0 {
+            return 0;
+        }
+        let found = (f64::from(prompt) * self.prefix_hits) as u32;
+        let found = found.min(prompt.saturating_sub(1));
+        found - found % self.settings.block_size
     }
 
     const fn free(&self) -> u32 {

@@ -6,6 +6,9 @@
 //! are lognormal and clipped. Times and lengths come from a generator each, so that another shape
 //! of load meets the same sequence of lengths.
 
+pub mod load;
+pub mod rate;
+
 use std::f64::consts::{PI, TAU};
 
 use rand::{RngExt, SeedableRng};
@@ -13,6 +16,7 @@ use rand_pcg::Pcg64;
 
 use crate::simulate::Micros;
 use crate::simulate::replica::Request;
+pub use crate::simulate::workload::load::Load;
 use crate::units::{RequestRate, Tokens};
 
 /// Tells the generator of times from that of lengths, under one seed.

@@ -24,7 +24,7 @@ const PARTS: &[&str] = &[
 ];
 
 /// The modules that put [`PARTS`] together, and may name all of them.
-const PROGRAMS: &[&str] = &["daemon", "demo", "cli"];
+const PROGRAMS: &[&str] = &["daemon", "demo", "study", "cli"];
 
 /// Each top-level module and the top-level modules that it may name beside itself.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -44,7 +44,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("simulate", &["pipeline", "decide", "observe", "fleet", "units", "clock"]),
     ("daemon", &["cli"]),
     ("demo", &["daemon", "simulate", "cli"]),
-    ("cli", &["daemon", "demo", "simulate"]),
+    ("study", &["simulate", "cli"]),
+    ("cli", &["daemon", "demo", "simulate", "study"]),
 ];
 
 /// Of another module, what a module may name only in part: the module, the other, and the paths.
@@ -53,6 +54,7 @@ const ONLY: &[(&str, &str, &[&str])] = &[
     // The programs take their arguments as the command line gives them.
     ("daemon", "cli", &["cli::RunArgs", "cli::LogFormat", "cli::{"]),
     ("demo", "cli", &["cli::DemoArgs", "cli::DemoOutput", "cli::{"]),
+    ("study", "cli", &["cli::SimulateArgs", "cli::{"]),
 ];
 
 /// The most lines of a file before its tests.

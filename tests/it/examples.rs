@@ -19,8 +19,12 @@ use serde_json::{Value, json};
 use yaml_rust2::{Yaml, YamlLoader};
 
 /// Examples that are neither a configuration nor manifests, with the test that loads them.
-const ELSEWHERE: &[(&str, &str)] =
-    &[("prometheus-only.yml", "the_prometheus_of_the_example_scrapes_what_the_variants_match")];
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("prometheus-only.yml", "the_prometheus_of_the_example_scrapes_what_the_variants_match"),
+    ("simulate-trace.yaml", "the_example_is_simulated_and_says_the_same_twice"),
+    ("traces/README.md", "the_example_is_simulated_and_says_the_same_twice"),
+    ("traces/azure-conversation.csv", "the_example_is_simulated_and_says_the_same_twice"),
+];
 
 /// What users of WVA have is shown with what is wrong with it.
 const BEFORE: &str = "wva-migration/before/";

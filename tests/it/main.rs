@@ -33,6 +33,8 @@ mod recordings;
 mod scrape;
 mod selector;
 mod simulate;
+mod simulation;
 mod sizing;
+mod study;
 mod targets;
 mod vectors;

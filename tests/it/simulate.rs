@@ -10,11 +10,15 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
+use plimsoll::collect::exposition;
+use plimsoll::fleet::ModelName;
 use plimsoll::simulate::Micros;
-use plimsoll::simulate::page::{Identity, render};
+use plimsoll::simulate::page::{CONTENT_TYPE, Identity, render};
+use plimsoll::simulate::reading::{Names, read as read_directly};
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::stats::Counters;
 use plimsoll::simulate::replica::{Event, Finished, Replica, Request};
+use plimsoll::units::Fraction;
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -291,6 +295,89 @@ fn the_page_says_what_the_engine_counted() {
         assert!(page.lines().any(|line| line == format!("{series} {value}")), "{series} {value}");
     }
     assert_eq!(page, page_of_ten(), "one state has one page");
+}
+
+#[test]
+fn a_reading_is_what_the_page_says() {
+    let model = ModelName::new("meta-llama/Llama-3.1-8B-Instruct").unwrap();
+    let started = "2026-11-21T08:00:00Z".parse().unwrap();
+    let ready = "2026-11-21T08:01:00Z".parse().unwrap();
+    let identity = Identity { model: model.as_str().to_owned(), started, ready };
+    let names = Names { models: vec![model] };
+    let hits = Fraction::new(0.4).unwrap();
+    let mut replica = conversation_engine().with_prefix_hits(hits);
+    for id in 0..400 {
+        let request = Request { id, prompt: 900, output: 1 + u32::try_from(id).unwrap() };
+        replica.submit(Micros::new(id * 30_000), request).unwrap();
+    }
+    for half_second in 0..120 {
+        replica.advance_to(Micros::new(half_second * 500_000), &mut Vec::new());
+        if half_second == 9 {
+            assert!(replica.abort(140));
+        }
+        let page = render(&identity, &replica.snapshot());
+        let told = exposition::read(page.as_bytes(), Some(CONTENT_TYPE)).unwrap();
+        assert_eq!(read_directly(&names, started, &replica), told, "after {half_second}/2 s");
+    }
+    assert_eq!(replica.outstanding(), 0);
+}
+
+#[test]
+fn a_request_that_leaves_takes_nothing_with_it() {
+    let mut replica = conversation_engine();
+    for id in 0..200 {
+        replica.submit(Micros::ZERO, Request { id, prompt: 500, output: 300 }).unwrap();
+    }
+    let mut events = Vec::new();
+    for step in 0..100 {
+        replica.advance_to(Micros::new(step * 37_777), &mut events);
+        replica.abort(step * 2);
+    }
+    assert!(!replica.abort(10_000), "nobody knows this one");
+    replica.advance_to(Micros::from_secs(1_000), &mut events);
+    assert_eq!((replica.outstanding(), replica.snapshot().kv_blocks_used), (0, 0));
+    let finished = events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
+    let left = usize::try_from(replica.counters().aborted).unwrap();
+    assert_eq!(finished + left, 200);
+}
+
+#[test]
+fn nothing_finishes_while_an_engine_says_that_it_is_quiet() {
+    let mut replica = conversation_engine();
+    for id in 0..300 {
+        let output = 100 + 50 * u32::try_from(id % 4).unwrap();
+        replica.submit(Micros::ZERO, Request { id, prompt: 700, output }).unwrap();
+    }
+    let (mut events, mut now, mut looks) = (Vec::new(), Micros::ZERO, 0);
+    while replica.outstanding() > 0 {
+        let quiet = replica.quiet_until();
+        looks += 1;
+        let before = Micros::new(quiet.micros().max(now.micros() + 1) - 1);
+        events.clear();
+        replica.advance_to(before, &mut events);
+        assert!(
+            before < now || !events.iter().any(|event| matches!(event, Event::Finished(_))),
+            "{events:?} before {quiet}"
+        );
+        now = quiet.max(Micros::new(now.micros() + 1));
+        replica.advance_to(now, &mut events);
+    }
+    assert!(looks < 4 * replica.counters().steps / 5, "{looks} of {}", replica.counters().steps);
+}
+
+#[test]
+fn a_prefix_that_is_cached_is_not_computed_again() {
+    let run = |share| {
+        let hits = Fraction::new(share).unwrap();
+        let mut replica = conversation_engine().with_prefix_hits(hits);
+        replica.submit(Micros::ZERO, Request { id: 0, prompt: 1600, output: 10 }).unwrap();
+        replica.advance_to(Micros::from_secs(60), &mut Vec::new());
+        let counters = replica.counters();
+        (counters.prefill_tokens, counters.prefix_hits, counters.prompt_tokens)
+    };
+    assert_eq!(run(0.0), (1600, 0, 1600));
+    assert_eq!(run(0.5), (800, 800, 1600));
+    assert_eq!(run(1.0), (16, 1584, 1600), "the last block is computed for its last token");
 }
 
 #[test]

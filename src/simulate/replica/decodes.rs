@@ -95,6 +95,22 @@ impl Decodes {
         self.stored += u64::from(self.count);
     }
 
+    /// The reading of the clock at which the next answer is complete; drops what is stale before it.
+    pub(crate) fn next_clock(&mut self, phase_of: impl Fn(usize) -> Phase) -> Option<u64> {
+        while let Some(&Reverse((ends, expected, index))) = self.ends.peek() {
+            if matches!(phase_of(index), Phase::Decode { ticket, .. } if ticket == expected) {
+                return Some(ends);
+            }
+            self.ends.pop();
+        }
+        None
+    }
+
+    /// A reading of the clock before which no answer is complete.
+    pub(crate) fn first_clock(&self) -> Option<u64> {
+        self.ends.peek().map(|&Reverse((ends, ..))| ends)
+    }
+
     /// Takes a request whose answer is complete now.
     pub(crate) fn next_end(&mut self, phase_of: impl Fn(usize) -> Phase) -> Option<usize> {
         while let Some(&Reverse((ends, expected, index))) = self.ends.peek() {

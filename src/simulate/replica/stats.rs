@@ -133,6 +133,39 @@ impl Histogram {
     }
 }
 
+/// Observations that fall into one bucket after another, most often the same one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Run {
+    /// Values above this and up to `last` are in the bucket.
+    below: u64,
+    last: u64,
+    bucket: usize,
+    count: u64,
+    sum: u64,
+}
+
+impl Run {
+    /// Counts `times` observations of one value, and gives those of another bucket away.
+    pub(crate) fn observe(&mut self, value: u64, times: u64, histogram: &mut Histogram) {
+        if value <= self.below || value > self.last {
+            self.flush(histogram);
+            self.bucket = histogram.edges.partition_point(|&edge| edge < value);
+            self.below = self.bucket.checked_sub(1).map_or(0, |before| histogram.edges[before]);
+            self.last = histogram.edges.get(self.bucket).copied().unwrap_or(u64::MAX);
+        }
+        self.count += times;
+        self.sum += value * times;
+    }
+
+    /// Gives away what is counted.
+    pub(crate) fn flush(&mut self, histogram: &mut Histogram) {
+        histogram.counts[self.bucket] += self.count;
+        histogram.sum += self.sum;
+        self.count = 0;
+        self.sum = 0;
+    }
+}
+
 /// How loaded a replica is at one instant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gauges {
@@ -185,8 +218,14 @@ pub struct Counters {
     pub generation_tokens: u64,
     /// Requests that finished.
     pub finished: u64,
+    /// Requests that were dropped before their end.
+    pub aborted: u64,
     /// Preemptions.
     pub preemptions: u64,
+    /// Prompt tokens that were looked up in the prefix cache.
+    pub prefix_queries: u64,
+    /// Prompt tokens that were found there.
+    pub prefix_hits: u64,
     /// From arrival to the first token, in microseconds; observed at the first token.
     pub ttft: Histogram,
     /// Between two tokens of one request, in microseconds; observed at each token.
@@ -224,7 +263,10 @@ impl Default for Counters {
             prefill_tokens: 0,
             generation_tokens: 0,
             finished: 0,
+            aborted: 0,
             preemptions: 0,
+            prefix_queries: 0,
+            prefix_hits: 0,
             ttft: Histogram::new(TTFT_EDGES),
             itl: Histogram::new(ITL_EDGES),
             e2e: Histogram::new(REQUEST_EDGES),

@@ -1,0 +1,120 @@
+//! Random numbers: one generator for each purpose, all from one seed.
+//!
+//! What happens more or less often in one part must not change the numbers of another: a policy that
+//! starts more replicas meets the same requests.
+
+use std::f64::consts::TAU;
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+use crate::simulate::Micros;
+use crate::simulate::scenario::Delay;
+
+/// What a generator is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Times of arrivals.
+    Times = 1,
+    /// Lengths of prompts and answers.
+    Lengths = 2,
+    /// Starts of replicas.
+    Starts = 3,
+    /// Crashes and interruptions.
+    Faults = 4,
+    /// Scrapes that fail.
+    Scrapes = 5,
+    /// Think times of clients.
+    Thoughts = 6,
+}
+
+/// The generator of one purpose; `index` tells several of the same apart.
+#[must_use]
+pub fn generator(seed: u64, purpose: Purpose, index: usize) -> Pcg64 {
+    let mixed = mix(seed ^ mix(purpose as u64 ^ mix(index as u64)));
+    Pcg64::seed_from_u64(mixed)
+}
+
+/// `SplitMix64`'s finalizer (Steele, Lea and Flood, 2014): near inputs have distant outputs.
+const fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// A number above 0 and up to 1.
+pub fn uniform(random: &mut Pcg64) -> f64 {
+    1.0 - random.random::<f64>()
+}
+
+/// A number of the exponential distribution with mean 1.
+pub fn exponential(random: &mut Pcg64) -> f64 {
+    -uniform(random).ln()
+}
+
+/// A standard normal number (Box and Muller, 1958).
+pub fn normal(random: &mut Pcg64) -> f64 {
+    let radius = (-2.0 * uniform(random).ln()).sqrt();
+    radius * (TAU * random.random::<f64>()).cos()
+}
+
+/// A number of the gamma distribution with this shape and scale 1 (Marsaglia and Tsang, 2000).
+pub fn gamma(random: &mut Pcg64, shape: f64) -> f64 {
+    if shape < 1.0 {
+        let boost = uniform(random).powf(1.0 / shape);
+        return boost * gamma(random, shape + 1.0);
+    }
+    let d = shape - 1.0 / 3.0;
+    let c = 1.0 / (9.0 * d).sqrt();
+    loop {
+        let x = normal(random);
+        let v = (1.0 + c * x).powi(3);
+        if v > 0.0 && uniform(random).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+            return d * v;
+        }
+    }
+}
+
+impl Delay {
+    /// One span.
+    pub fn draw(&self, random: &mut Pcg64) -> Micros {
+        if self.sigma <= 0.0 {
+            return self.median;
+        }
+        Micros::from_secs_f64(self.median.seconds() * (self.sigma * normal(random)).exp())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gamma_distribution_has_its_mean_and_its_variance() {
+        for shape in [0.2, 1.0, 4.0] {
+            let mut random = generator(1, Purpose::Times, 0);
+            let draws: Vec<f64> = (0..200_000).map(|_| gamma(&mut random, shape)).collect();
+            let mean = draws.iter().sum::<f64>() / draws.len() as f64;
+            let square = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
+            let variance = square / draws.len() as f64;
+            // Both are `shape`; four standard errors of the mean are below 2 per cent.
+            assert!((mean / shape - 1.0).abs() < 0.02, "{mean} for {shape}");
+            assert!((variance / shape - 1.0).abs() < 0.1, "{variance} for {shape}");
+        }
+    }
+
+    #[test]
+    fn purposes_seeds_and_indices_have_numbers_of_their_own() {
+        let first = |seed, purpose, index| uniform(&mut generator(seed, purpose, index));
+        let all = [
+            first(1, Purpose::Times, 0),
+            first(2, Purpose::Times, 0),
+            first(1, Purpose::Lengths, 0),
+            first(1, Purpose::Times, 1),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            assert!(all.iter().skip(index + 1).all(|other| one != other), "{all:?}");
+        }
+    }
+}

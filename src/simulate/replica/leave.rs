@@ -1,0 +1,48 @@
+//! Requests that leave before their answer is complete, because the client has gone away.
+
+use crate::simulate::replica::decodes::Phase;
+use crate::simulate::replica::{Life, Replica};
+
+impl Replica {
+    /// Drops a request, wherever it is; its place in the batch and its blocks are free at once.
+    /// Returns whether it was there.
+    pub fn abort(&mut self, id: u64) -> bool {
+        if let Some(at) = self.arrivals.iter().position(|(_, request)| request.id == id) {
+            self.arrivals.remove(at);
+            return true;
+        }
+        let lives = &self.lives;
+        let is = |index: &usize| lives[*index].request.id == id;
+        let index = if let Some(at) = self.waiting.iter().position(is) {
+            self.waiting.remove(at)
+        } else if let Some(at) = self.running.iter().position(is) {
+            Some(self.running.remove(at))
+        } else {
+            None
+        };
+        let Some(index) = index else { return false };
+        self.release(index);
+        self.counters.aborted += 1;
+        true
+    }
+
+    fn release(&mut self, index: usize) {
+        let Life { phase, .. } = self.lives[index];
+        let held = match phase {
+            Phase::Prefill { computed } => computed,
+            Phase::Decode { joined, stored, .. } => {
+                let grown = self.decodes.grown(joined, stored);
+                self.decodes.leave(joined, stored);
+                // A step that is being computed has taken the room for its token already.
+                grown + u32::from(self.step.is_some())
+            }
+        };
+        self.kv_blocks_used -= self.settings.blocks(held);
+        if let Some(step) = &mut self.step {
+            step.prefilled.retain(|&other| other != index);
+        }
+        // What is left of it in the heap of ends is stale by its phase.
+        self.lives[index].phase = Phase::Prefill { computed: 0 };
+        self.holes.push(index);
+    }
+}

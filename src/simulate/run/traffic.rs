@@ -1,0 +1,467 @@
+//! Requests on their way: clients, the gateway, the router.
+
+use std::collections::VecDeque;
+
+use rand_pcg::Pcg64;
+
+use crate::simulate::Micros;
+use crate::simulate::random::{self, Purpose, generator};
+use crate::simulate::replica::{Event, Request};
+use crate::simulate::run::pods::{Pod, State};
+use crate::simulate::run::{Happening, Simulation};
+use crate::simulate::scenario::{Router, Scenario};
+use crate::simulate::workload::Load;
+use crate::simulate::workload::load::{Arrivals, Size};
+
+/// Clients of a closed loop do not all begin in the same instant, but within this time.
+const CLIENTS_BEGIN: Micros = Micros::from_secs(1);
+
+/// One model's requests.
+pub(crate) struct Traffic {
+    arrivals: Arrivals,
+    next: Option<(Micros, Size)>,
+    /// Requests from the oldest that has not ended on, in the order of their arrival.
+    open: VecDeque<Open>,
+    /// The number of the first of them.
+    first: u64,
+    /// Requests that the gateway holds, oldest first.
+    pub(crate) held: VecDeque<u64>,
+    /// When clients give up an attempt, in order: the request, and which attempt it is.
+    deadlines: VecDeque<(Micros, u64, u32)>,
+    /// Pods that take requests.
+    pub(crate) ready: Vec<usize>,
+    turn: usize,
+    looked: Option<Micros>,
+    /// The next [`Happening::Release`] that is planned.
+    release: Option<Micros>,
+    thoughts: Pcg64,
+    sizes: Pcg64,
+}
+
+/// A request that has arrived.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    arrived: Micros,
+    first_token: Option<Micros>,
+    size: Size,
+    place: Place,
+    attempts: u32,
+    client: u32,
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// With its client, who will try again.
+    Client,
+    /// In the gateway.
+    Held,
+    /// In an engine.
+    Pod(usize),
+    /// It has ended.
+    Nowhere,
+}
+
+/// Why an attempt came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Rejected,
+    TimedOut,
+    Cut,
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    pub(crate) fn new(scenario: &Scenario, seed: u64, model: usize) -> Self {
+        let mut arrivals = scenario.models[model].load.arrivals(seed, model);
+        Self {
+            next: arrivals.next(),
+            arrivals,
+            open: VecDeque::new(),
+            first: 0,
+            held: VecDeque::new(),
+            deadlines: VecDeque::new(),
+            ready: Vec::new(),
+            turn: 0,
+            looked: None,
+            release: None,
+            thoughts: generator(seed, Purpose::Thoughts, model),
+            sizes: generator(seed, Purpose::Lengths, model),
+        }
+    }
+
+    fn get(&mut self, id: u64) -> Option<&mut Open> {
+        let at = usize::try_from(id.checked_sub(self.first)?).ok()?;
+        self.open.get_mut(at)
+    }
+
+    fn end(&mut self, id: u64) -> Option<Open> {
+        let open = self.get(id).filter(|open| open.place != Place::Nowhere)?;
+        open.place = Place::Nowhere;
+        let ended = *open;
+        while self.open.pop_front_if(|open| open.place == Place::Nowhere).is_some() {
+            self.first += 1;
+        }
+        Some(ended)
+    }
+}
+
+impl Simulation<'_> {
+    pub(crate) fn begin_traffic(&mut self) {
+        let scenario = self.scenario;
+        for (index, model) in scenario.models.iter().enumerate() {
+            let Load::Closed(closed) = &model.load else { continue };
+            for client in 0..closed.clients {
+                let share = random::uniform(&mut self.traffic[index].thoughts);
+                let at = Micros::from_secs_f64(CLIENTS_BEGIN.seconds() * share);
+                self.plan(at, Happening::Ask(index, client));
+            }
+        }
+    }
+
+    /// The next open-loop arrival, with its model.
+    pub(crate) fn next_arrival(&self) -> Option<(Micros, usize)> {
+        let next = |(model, traffic): (usize, &Traffic)| traffic.next.map(|(at, _)| (at, model));
+        self.traffic.iter().enumerate().filter_map(next).min()
+    }
+
+    pub(crate) fn arrive(&mut self, model: usize) {
+        let traffic = &mut self.traffic[model];
+        let Some((_, size)) = traffic.next else { return };
+        traffic.next = traffic.arrivals.next();
+        self.receive(model, size, 0);
+    }
+
+    /// A client of a closed loop asks.
+    pub(crate) fn ask(&mut self, model: usize, client: u32) {
+        if let Load::Closed(closed) = &self.scenario.models[model].load {
+            let size = closed.sizes.draw(&mut self.traffic[model].sizes);
+            self.receive(model, size, client);
+        }
+    }
+
+    fn receive(&mut self, model: usize, size: Size, client: u32) {
+        let arrived = self.now;
+        let traffic = &mut self.traffic[model];
+        let id = traffic.first + traffic.open.len() as u64;
+        let place = Place::Client;
+        traffic.open.push_back(Open {
+            arrived,
+            first_token: None,
+            size,
+            place,
+            attempts: 0,
+            client,
+        });
+        self.services[model].arrived += 1;
+        self.dispatch(model, id);
+    }
+
+    /// Sends a request to a replica, or lets it wait for one.
+    pub(crate) fn dispatch(&mut self, model: usize, id: u64) {
+        let client = self.scenario.models[model].client;
+        let queue = self.scenario.models[model].gateway.queue;
+        let Some(open) = self.traffic[model].get(id) else { return };
+        open.attempts += 1;
+        open.place = Place::Held;
+        let attempt = open.attempts;
+        if let Some(timeout) = client.timeout {
+            let deadlines = &mut self.traffic[model].deadlines;
+            deadlines.push_back((self.now + timeout, id, attempt));
+            if deadlines.len() == 1 {
+                self.plan(self.now + timeout, Happening::Deadline(model));
+            }
+        }
+        if self.traffic[model].held.is_empty()
+            && let Some(pod) = self.choose(model)
+        {
+            self.send(model, id, pod);
+        } else if self.traffic[model].held.len() < queue {
+            self.traffic[model].held.push_back(id);
+            self.await_release(model);
+        } else {
+            self.fail(model, id, Failure::Rejected);
+        }
+    }
+
+    fn send(&mut self, model: usize, id: u64, pod: usize) {
+        let Some(open) = self.traffic[model].get(id) else { return };
+        open.place = Place::Pod(pod);
+        let Size { prompt, output } = open.size;
+        let taken = &mut self.pods[pod];
+        let Some(replica) = &mut taken.replica else { return };
+        if replica.submit(self.now, Request { id, prompt, output }).is_ok() {
+            taken.outstanding += 1;
+            taken.quiet = replica.quiet_until();
+            self.await_release(model);
+        } else {
+            self.services[model].unservable += 1;
+            self.end(model, id);
+        }
+    }
+
+    /// The replica that the router sends the next request to; `None` when none takes it.
+    fn choose(&mut self, model: usize) -> Option<usize> {
+        let router = self.scenario.models[model].router;
+        let limit = self.scenario.models[model].gateway.per_replica;
+        let ready = std::mem::take(&mut self.traffic[model].ready);
+        if limit.is_some() || router == Router::LeastRequests {
+            for &pod in &ready {
+                if self.pods[pod].quiet <= self.now {
+                    self.advance(pod);
+                }
+            }
+        }
+        if let Router::KvAware { refresh } = router {
+            self.refresh_view(model, &ready, refresh);
+        }
+        let turn = self.traffic[model].turn;
+        let pods = &self.pods;
+        let room = |&pod: &usize| limit.is_none_or(|limit| pods[pod].outstanding < limit);
+        let chosen = match router {
+            Router::RoundRobin => {
+                let order = (0..ready.len()).map(|step| ready[(turn + step) % ready.len()]);
+                order.into_iter().find(|pod| room(pod))
+            }
+            Router::LeastRequests => ready.iter().copied().filter(room).reduce(|best, pod| {
+                if pods[pod].is_less_loaded_than(&pods[best]) { pod } else { best }
+            }),
+            Router::KvAware { .. } => best_view(pods, &ready, turn, room),
+        };
+        self.traffic[model].ready = ready;
+        self.traffic[model].turn = turn.wrapping_add(1);
+        chosen
+    }
+
+    fn refresh_view(&mut self, model: usize, ready: &[usize], refresh: Micros) {
+        let looked = self.traffic[model].looked;
+        if looked.is_some_and(|at| self.now.since(at) < refresh) {
+            return;
+        }
+        self.traffic[model].looked = Some(self.now);
+        for &pod in ready {
+            self.advance(pod);
+            self.pods[pod].look();
+        }
+    }
+
+    /// Lets the gateway's requests go to replicas that take them.
+    pub(crate) fn release(&mut self, model: usize) {
+        if self.traffic[model].release.is_some_and(|at| at <= self.now) {
+            self.traffic[model].release = None;
+        }
+        for at in 0..self.traffic[model].ready.len() {
+            let pod = self.traffic[model].ready[at];
+            if self.pods[pod].quiet <= self.now {
+                self.advance(pod);
+            }
+        }
+        while let Some(&id) = self.traffic[model].held.front() {
+            let Some(pod) = self.choose(model) else { break };
+            self.traffic[model].held.pop_front();
+            self.send(model, id, pod);
+        }
+        self.await_release(model);
+    }
+
+    /// Plans to look again when a request may have finished, if anybody waits for that.
+    fn await_release(&mut self, model: usize) {
+        let Self { scenario, traffic, pods, .. } = &*self;
+        let closed = matches!(scenario.models[model].load, Load::Closed(_));
+        let limited = scenario.models[model].gateway.per_replica.is_some();
+        let traffic = &traffic[model];
+        if !(closed || limited && !traffic.held.is_empty()) {
+            return;
+        }
+        let quiet = traffic.ready.iter().map(|&pod| pods[pod].quiet).min();
+        let Some(at) = quiet.filter(|at| *at < Micros::new(u64::MAX)) else { return };
+        // What is computed at an instant is there just after it at the latest.
+        let at = at.max(self.now + Micros::new(1));
+        if traffic.release.is_none_or(|planned| at < planned) {
+            self.traffic[model].release = Some(at);
+            self.plan(at, Happening::Release(model));
+        }
+    }
+
+    /// Ends the attempts whose clients have waited long enough.
+    pub(crate) fn give_up(&mut self, model: usize) {
+        loop {
+            let Some(&(at, id, attempt)) = self.traffic[model].deadlines.front() else { return };
+            let waits = self.traffic[model].get(id).filter(|open| {
+                matches!(open.place, Place::Held | Place::Pod(_))
+                    && open.attempts == attempt
+                    && open.first_token.is_none()
+            });
+            let place = waits.map(|open| open.place);
+            if place.is_some() && at > self.now {
+                self.plan(at, Happening::Deadline(model));
+                return;
+            }
+            self.traffic[model].deadlines.pop_front();
+            if let Some(Place::Pod(pod)) = place {
+                self.advance(pod);
+                let first = self.traffic[model].get(id).and_then(|open| open.first_token);
+                if first.is_none()
+                    && let Some(replica) = &mut self.pods[pod].replica
+                    && replica.abort(id)
+                {
+                    self.pods[pod].refresh();
+                    self.fail(model, id, Failure::TimedOut);
+                }
+            } else if place.is_some() {
+                self.traffic[model].held.retain(|&held| held != id);
+                self.fail(model, id, Failure::TimedOut);
+            }
+        }
+    }
+
+    /// An attempt has come to nothing; the client tries again or gives up.
+    fn fail(&mut self, model: usize, id: u64, failure: Failure) {
+        let client = self.scenario.models[model].client;
+        let service = &mut self.services[model];
+        let Some(open) = self.traffic[model].get(id) else { return };
+        if open.attempts <= client.retries {
+            open.place = Place::Client;
+            service.retries += 1;
+            self.plan(self.now + client.backoff, Happening::Retry(model, id));
+            return;
+        }
+        match failure {
+            Failure::Rejected => service.rejected += 1,
+            Failure::TimedOut => service.timed_out += 1,
+            Failure::Cut => service.failed += 1,
+        }
+        let arrived = open.arrived;
+        service.judge(arrived, false);
+        self.sampler.judge(model, false);
+        self.end(model, id);
+    }
+
+    /// Forgets a request, and lets the client of a closed loop think about the next.
+    fn end(&mut self, model: usize, id: u64) {
+        let traffic = &mut self.traffic[model];
+        let Some(open) = traffic.end(id) else { return };
+        if let Load::Closed(closed) = &self.scenario.models[model].load {
+            let think = closed.think.seconds() * random::exponential(&mut traffic.thoughts);
+            let at = self.now + Micros::from_secs_f64(think);
+            self.plan(at, Happening::Ask(model, open.client));
+        }
+    }
+
+    /// Everything that was in a replica has lost its connection.
+    pub(crate) fn cut_off(&mut self, model: usize, pod: usize) {
+        let traffic = &self.traffic[model];
+        let cut: Vec<u64> = traffic
+            .open
+            .iter()
+            .zip(traffic.first..)
+            .filter(|(open, _)| open.place == Place::Pod(pod))
+            .map(|(_, id)| id)
+            .collect();
+        for id in cut {
+            self.fail(model, id, Failure::Cut);
+        }
+    }
+
+    /// Lets a replica compute up to now, and notes what came of it.
+    pub(crate) fn advance(&mut self, pod: usize) {
+        let taken = &mut self.pods[pod];
+        let Some(replica) = &mut taken.replica else { return };
+        let model = self.scenario.variants[taken.variant].model;
+        replica.advance_to(self.now, &mut self.events);
+        taken.refresh();
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            self.note(model, event);
+        }
+        self.events = events;
+    }
+
+    fn note(&mut self, model: usize, event: Event) {
+        let (traffic, service) = (&mut self.traffic[model], &mut self.services[model]);
+        match event {
+            Event::FirstToken { id, at, .. } => {
+                let Some(open) = traffic.get(id) else { return };
+                if open.first_token.is_none() {
+                    open.first_token = Some(at);
+                    let ttft = at.since(open.arrived);
+                    service.ttft.observe(ttft);
+                    self.sampler.first_token(model, ttft);
+                }
+            }
+            Event::Preempted { .. } => service.preemptions += 1,
+            Event::Finished(finished) => {
+                let id = finished.request.id;
+                let Some(&mut open) = traffic.get(id) else { return };
+                let first = open.first_token.unwrap_or(finished.at);
+                let gaps = u64::from(finished.request.output.saturating_sub(1));
+                let itl = finished.at.since(first).micros().checked_div(gaps).map(Micros::new);
+                let good = self.scenario.models[model].slo.is_met(first.since(open.arrived), itl);
+                service.finished += 1;
+                service.prompt_tokens += u64::from(finished.request.prompt);
+                service.output_tokens += u64::from(finished.request.output);
+                service.e2e.observe(finished.at.since(open.arrived));
+                if let Some(itl) = itl {
+                    service.itl.observe(itl);
+                    self.sampler.token_gap(model, itl);
+                }
+                service.judge(open.arrived, good);
+                self.sampler.judge(model, good);
+                self.end(model, id);
+            }
+        }
+    }
+
+    /// Judges what is still open at the end.
+    pub(crate) fn close_traffic(&mut self) {
+        for (model, traffic) in self.traffic.iter().enumerate() {
+            let (service, slo) = (&mut self.services[model], self.scenario.models[model].slo);
+            for open in traffic.open.iter().filter(|open| open.place != Place::Nowhere) {
+                if open.first_token.is_none() && self.now.since(open.arrived) > slo.ttft {
+                    service.overdue += 1;
+                    service.judge(open.arrived, false);
+                } else {
+                    service.open += 1;
+                }
+            }
+        }
+    }
+
+    /// Adds a pod to those that take requests.
+    pub(crate) fn open(&mut self, pod: usize) {
+        if !self.become_ready(pod) {
+            return;
+        }
+        let model = self.scenario.variants[self.pods[pod].variant].model;
+        self.traffic[model].ready.push(pod);
+        self.release(model);
+    }
+
+    /// Takes a pod from those that take requests.
+    pub(crate) fn close(&mut self, pod: usize) {
+        let model = self.scenario.variants[self.pods[pod].variant].model;
+        self.traffic[model].ready.retain(|&other| other != pod);
+    }
+}
+
+/// The replica with the most free cache and the shortest queue of those that have room, by what was
+/// last seen. Both count from 0 to 1, the queue by the longest there is; equals take turns.
+fn best_view(
+    pods: &[Pod],
+    ready: &[usize],
+    turn: usize,
+    room: impl Fn(&usize) -> bool,
+) -> Option<usize> {
+    let open = |pod: &&usize| room(pod) && pods[**pod].state == State::Ready;
+    let longest = ready.iter().map(|&pod| pods[pod].seen.waiting).max().unwrap_or(0);
+    let score = |pod: usize| {
+        let seen = pods[pod].seen;
+        let queue = if longest == 0 { 0.0 } else { f64::from(seen.waiting) / f64::from(longest) };
+        seen.kv_usage + queue
+    };
+    let least = ready.iter().filter(open).map(|&pod| score(pod)).fold(f64::INFINITY, f64::min);
+    let equal: Vec<usize> =
+        ready.iter().filter(open).copied().filter(|&pod| score(pod) <= least + 1e-9).collect();
+    equal.get(turn % equal.len().max(1)).copied()
+}

@@ -1,0 +1,224 @@
+//! What is simulated: models, the load on them, the variants that carry it, and who scales them.
+//!
+//! Everything here is resolved: there is no default and nothing to look up. The file that a person
+//! writes is read elsewhere.
+
+use crate::fleet::{ModelKey, VariantSpec};
+use crate::pipeline::Policy;
+use crate::simulate::Micros;
+use crate::simulate::replica::settings::Settings;
+use crate::simulate::scaler;
+use crate::simulate::workload::Load;
+use crate::units::{Fraction, Replicas, Seconds};
+
+/// A scenario.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// How long it lasts.
+    pub length: Micros,
+    /// The models.
+    pub models: Vec<Model>,
+    /// The variants.
+    pub variants: Vec<Variant>,
+    /// How the daemon looks and decides.
+    pub control: Control,
+    /// Time between two samples of the series.
+    pub sample: Micros,
+}
+
+/// A model, its requests, and what stands between these and the replicas.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Its name.
+    pub key: ModelKey,
+    /// What a request must meet to count as served well.
+    pub slo: Slo,
+    /// Its requests.
+    pub load: Load,
+    /// Which replica a request goes to.
+    pub router: Router,
+    /// What holds requests that no replica takes.
+    pub gateway: Gateway,
+    /// How patient clients are.
+    pub client: Client,
+}
+
+/// What a request must meet to count as served well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slo {
+    /// The longest time to the first token, from the client's first attempt.
+    pub ttft: Micros,
+    /// The longest mean time between its tokens.
+    pub itl: Micros,
+}
+
+/// Which of the ready replicas a request goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Router {
+    /// One after the other.
+    RoundRobin,
+    /// The one with the fewest requests for the seats that it has.
+    LeastRequests,
+    /// The one with the most free KV cache and the shortest queue, as of the last look.
+    KvAware {
+        /// Time between two looks.
+        refresh: Micros,
+    },
+}
+
+/// What holds requests that no replica takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// Requests that it holds at most; more are rejected.
+    pub queue: usize,
+    /// Requests that it sends to one replica at a time; `None` for all.
+    pub per_replica: Option<u32>,
+}
+
+/// How patient clients are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// How long a client waits for the first token of an attempt.
+    pub timeout: Option<Micros>,
+    /// How often it tries again after a failure.
+    pub retries: u32,
+    /// How long it waits before that.
+    pub backoff: Micros,
+}
+
+/// A variant.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// What the daemon knows of it.
+    pub spec: VariantSpec,
+    /// The index of its model.
+    pub model: usize,
+    /// Replicas that are ready at the start.
+    pub initial: Replicas,
+    /// Its engine.
+    pub engine: Settings,
+    /// The share of each prompt that its prefix caches have.
+    pub prefix_hits: Fraction,
+    /// How its replicas start.
+    pub startup: Startup,
+    /// How they stop and fail.
+    pub lifecycle: Lifecycle,
+    /// Who changes their number.
+    pub actuator: Actuator,
+}
+
+/// How a replica starts. The phases follow each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Startup {
+    /// Replicas for which there is room without waiting for a node; `None` for any number.
+    pub warm_nodes: Option<u32>,
+    /// Until there is a node, where there is none.
+    pub node: Delay,
+    /// Until the image is there.
+    pub image: Delay,
+    /// Until the weights are loaded.
+    pub load: Delay,
+    /// Until the engine has compiled and captured what it needs, and answers.
+    pub warmup: Delay,
+}
+
+/// A lognormal span of time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Delay {
+    /// Half of the spans are shorter.
+    pub median: Micros,
+    /// The standard deviation of the logarithm; 0 for always the same span.
+    pub sigma: f64,
+}
+
+/// How replicas stop and fail.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lifecycle {
+    /// How long a replica that is taken away may finish what it has.
+    pub grace: Micros,
+    /// The mean time between crashes of one replica, which then starts anew where it is.
+    pub crash_every: Option<Micros>,
+    /// The mean time until the node of a replica is taken back.
+    pub interrupt_every: Option<Micros>,
+    /// How long before that the replica is told.
+    pub notice: Micros,
+}
+
+/// Who changes the number of a variant's replicas.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Actuator {
+    /// Nobody.
+    Fixed,
+    /// A stock HPA.
+    Hpa(Hpa),
+    /// An HPA that KEDA keeps, with KEDA itself between zero and one.
+    Keda(Keda),
+}
+
+/// A stock HPA.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hpa {
+    /// What it follows.
+    pub signal: Signal,
+    /// The object.
+    pub settings: scaler::Settings,
+    /// Time between two syncs.
+    pub sync: Micros,
+    /// How old the value is that it reads.
+    pub delay: Micros,
+}
+
+/// A `ScaledObject`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Keda {
+    /// The HPA that KEDA keeps; its minimum is at least one.
+    pub hpa: Hpa,
+    /// Whether KEDA may scale to zero.
+    pub to_zero: bool,
+    /// `pollingInterval`.
+    pub polling: Micros,
+    /// `cooldownPeriod`.
+    pub cooldown: Micros,
+    /// The value above which KEDA scales from zero, in thousandths.
+    pub activation: scaler::MilliValue,
+}
+
+/// What an HPA follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// The number that the daemon publishes.
+    Desired,
+    /// Requests that wait in the engines, all replicas together.
+    Waiting,
+    /// Requests that wait or run in the engines, all replicas together.
+    InFlight,
+    /// The sum of the shares of KV caches in use, so that the average is that of a replica.
+    KvUsage,
+}
+
+/// How the daemon looks and decides.
+#[derive(Clone, Debug)]
+pub struct Control {
+    /// What it decides by.
+    pub policy: Policy,
+    /// Time between two decisions.
+    pub tick: Micros,
+    /// Time between two scrapes of a replica; a multiple of `tick` in effect.
+    pub scrape: Micros,
+    /// The share of scrapes that fail.
+    pub scrape_loss: Fraction,
+    /// How old pages are when the daemon gets them, where a Prometheus scrapes.
+    pub relay: Option<Micros>,
+    /// Age up to which a decision is served.
+    pub hold: Seconds,
+}
+
+// === impl Delay ===
+
+impl Delay {
+    /// Always this span.
+    #[must_use]
+    pub const fn fixed(span: Micros) -> Self {
+        Self { median: span, sigma: 0.0 }
+    }
+}

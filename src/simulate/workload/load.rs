@@ -1,0 +1,310 @@
+//! The requests of one model: replayed, drawn, or made by clients who wait for their answers.
+
+use std::sync::Arc;
+
+use rand::RngExt;
+use rand_pcg::Pcg64;
+
+use crate::simulate::Micros;
+use crate::simulate::random::{self, Purpose, generator};
+use crate::simulate::workload::rate::{Rate, Renewals};
+
+/// The requests of one model.
+#[derive(Clone, Debug)]
+pub enum Load {
+    /// As recorded.
+    Replay(Replay),
+    /// At a rate over time, whether or not earlier requests have been answered.
+    Drawn(Drawn),
+    /// By clients of which each has one request at a time.
+    Closed(Closed),
+}
+
+/// One recorded request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// When it arrives, from the trace's start.
+    pub at: Micros,
+    /// How long it is.
+    pub size: Size,
+}
+
+/// How long a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Tokens of its prompt.
+    pub prompt: u32,
+    /// Tokens of its answer.
+    pub output: u32,
+}
+
+/// A trace, over and over again, with more or less load than was recorded.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// The requests, times ascending.
+    pub rows: Arc<[Row]>,
+    /// How long the trace is; no row is later.
+    pub span: Micros,
+    /// How many traces run at once: each but the first is shifted in time, and of the last only a
+    /// share of the requests is there when this is no whole number.
+    pub copies: f64,
+    /// How far the others are shifted at most.
+    pub spread: Micros,
+    /// How many times as fast time runs.
+    pub speed: f64,
+}
+
+/// Requests at a rate.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// The rate.
+    pub rate: Rate,
+    /// The coefficient of variation of the gaps where the rate is constant.
+    pub variation: f64,
+    /// How long they are.
+    pub sizes: Sizes,
+}
+
+/// Clients of which each has one request at a time.
+#[derive(Clone, Debug)]
+pub struct Closed {
+    /// How many there are.
+    pub clients: u32,
+    /// The mean time from an answer to the next request.
+    pub think: Micros,
+    /// How long the requests are.
+    pub sizes: Sizes,
+}
+
+/// How long requests are.
+#[derive(Clone, Debug)]
+pub enum Sizes {
+    /// Prompts and answers, independent of each other.
+    Apart {
+        /// Prompts.
+        prompt: Lengths,
+        /// Answers.
+        output: Lengths,
+    },
+    /// Pairs that were recorded, in any order.
+    Pairs(Arc<[Size]>),
+}
+
+/// A distribution of lengths.
+#[derive(Clone, Debug)]
+pub enum Lengths {
+    /// Always the same.
+    Fixed(u32),
+    /// Each as likely as any other, both ends included.
+    Uniform {
+        /// The shortest.
+        min: u32,
+        /// The longest.
+        max: u32,
+    },
+    /// Lognormal, clipped.
+    Lognormal {
+        /// Half of them are shorter.
+        median: f64,
+        /// The standard deviation of the logarithm.
+        sigma: f64,
+        /// The shortest.
+        min: u32,
+        /// The longest.
+        max: u32,
+    },
+    /// By quantiles at even steps from 0 to 1, straight between them.
+    Quantiles(Arc<[f64]>),
+}
+
+/// The open-loop arrivals of one model.
+#[derive(Clone, Debug)]
+pub enum Arrivals {
+    /// Of a trace.
+    Replayed {
+        /// The requests of one round.
+        rows: Arc<[Row]>,
+        /// How long a round is.
+        span: Micros,
+        /// When this round began.
+        base: Micros,
+        /// The next row.
+        next: usize,
+    },
+    /// At a rate.
+    Drawn {
+        /// Their times.
+        times: Box<Renewals>,
+        /// How long they are.
+        sizes: Sizes,
+        /// Where the lengths come from.
+        random: Box<Pcg64>,
+    },
+    /// None: clients make them.
+    Closed,
+}
+
+impl Load {
+    /// The arrivals of a seed. `model` tells several models apart.
+    #[must_use]
+    pub fn arrivals(&self, seed: u64, model: usize) -> Arrivals {
+        match self {
+            Self::Replay(replay) => {
+                let (rows, span) = replay.round(seed, model);
+                Arrivals::Replayed { rows, span, base: Micros::ZERO, next: 0 }
+            }
+            Self::Drawn(Drawn { rate, variation, sizes }) => {
+                let times = generator(seed, Purpose::Times, model);
+                Arrivals::Drawn {
+                    times: Box::new(Renewals::new(rate.clone(), *variation, times)),
+                    sizes: sizes.clone(),
+                    random: Box::new(generator(seed, Purpose::Lengths, model)),
+                }
+            }
+            Self::Closed(_) => Arrivals::Closed,
+        }
+    }
+}
+
+impl Replay {
+    /// The requests of one round, and how long it is.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "times are not negative, and the cast saturates"
+    )]
+    fn round(&self, seed: u64, model: usize) -> (Arc<[Row]>, Micros) {
+        let scaled = |at: Micros| Micros::new((at.micros() as f64 / self.speed).round() as u64);
+        let same = (self.speed - 1.0).abs() < f64::EPSILON;
+        if same && (self.copies - 1.0).abs() < f64::EPSILON {
+            return (Arc::clone(&self.rows), self.span);
+        }
+        let span = scaled(self.span).max(Micros::new(1));
+        let copies = self.copies.ceil() as usize;
+        let mut rows = Vec::with_capacity(self.rows.len() * copies);
+        for copy in 0..copies {
+            let share = (self.copies - copy as f64).min(1.0);
+            let mut random = generator(seed, Purpose::Times, model * 1_000_003 + copy);
+            let shift = match copy {
+                0 => 0.0,
+                _ => random.random::<f64>() * self.spread.micros() as f64,
+            };
+            for row in self.rows.iter() {
+                if share < 1.0 && random.random::<f64>() >= share {
+                    continue;
+                }
+                let at = (scaled(row.at).micros() + shift as u64) % span.micros();
+                rows.push(Row { at: Micros::new(at), ..*row });
+            }
+        }
+        rows.sort_by_key(|row| row.at);
+        (rows.into(), span)
+    }
+}
+
+impl Sizes {
+    /// One length.
+    pub fn draw(&self, random: &mut Pcg64) -> Size {
+        match self {
+            Self::Apart { prompt, output } => {
+                let prompt = prompt.draw(random);
+                Size { prompt, output: output.draw(random) }
+            }
+            Self::Pairs(pairs) => pairs[random.random_range(0..pairs.len())],
+        }
+    }
+}
+
+impl Lengths {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "lengths are not negative, and the cast saturates"
+    )]
+    fn draw(&self, random: &mut Pcg64) -> u32 {
+        match *self {
+            Self::Fixed(length) => length,
+            Self::Uniform { min, max } => random.random_range(min..=max.max(min)),
+            Self::Lognormal { median, sigma, min, max } => {
+                let length = median * (sigma * random::normal(random)).exp();
+                (length.round() as u32).min(max).max(min).max(1)
+            }
+            Self::Quantiles(ref quantiles) => {
+                let last = quantiles.len().saturating_sub(1);
+                let place = random.random::<f64>() * last as f64;
+                let below = (place as usize).min(last);
+                let above = (below + 1).min(last);
+                let length = quantiles[below]
+                    + (quantiles[above] - quantiles[below]) * (place - below as f64);
+                (length.round() as u32).max(1)
+            }
+        }
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = (Micros, Size);
+
+    fn next(&mut self) -> Option<(Micros, Size)> {
+        match self {
+            Self::Replayed { rows, span, base, next } => {
+                if *next == rows.len() {
+                    *base += *span;
+                    *next = 0;
+                }
+                let row = rows.get(*next)?;
+                *next += 1;
+                Some((*base + row.at, row.size))
+            }
+            Self::Drawn { times, sizes, random } => Some((times.next()?, sizes.draw(random))),
+            Self::Closed => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replay(copies: f64, speed: f64) -> Replay {
+        let size = Size { prompt: 1, output: 1 };
+        let rows = (0..1000).map(|at| Row { at: Micros::from_secs(at), size }).collect();
+        let (span, spread) = (Micros::from_secs(1000), Micros::from_secs(60));
+        Replay { rows, span, copies, spread, speed }
+    }
+
+    fn within(replay: Replay, seconds: u64) -> usize {
+        let arrivals = Load::Replay(replay).arrivals(1, 0);
+        let mut last = Micros::ZERO;
+        arrivals
+            .take_while(|(at, _)| {
+                assert!(*at >= last, "times ascend");
+                last = *at;
+                *at < Micros::from_secs(seconds)
+            })
+            .count()
+    }
+
+    #[test]
+    fn a_trace_is_scaled_in_rate_and_in_time_and_begins_again() {
+        assert_eq!(within(replay(1.0, 1.0), 1000), 1000);
+        assert_eq!(within(replay(3.0, 1.0), 1000), 3000);
+        assert_eq!(within(replay(1.0, 2.0), 1000), 2000);
+        assert_eq!(within(replay(1.0, 1.0), 2500), 2500);
+        let half = within(replay(0.5, 1.0), 1000);
+        assert!((440..=560).contains(&half), "{half}");
+        let shifted = replay(2.0, 1.0).round(1, 0);
+        assert_ne!(shifted, replay(2.0, 1.0).round(2, 0), "another seed shifts otherwise");
+    }
+
+    #[test]
+    fn quantiles_are_met() {
+        let quantiles: Arc<[f64]> = [10.0, 20.0, 400.0].into();
+        let mut random = generator(1, Purpose::Lengths, 0);
+        let lengths = Lengths::Quantiles(quantiles);
+        let mut drawn: Vec<u32> = (0..10_001).map(|_| lengths.draw(&mut random)).collect();
+        drawn.sort_unstable();
+        assert!((19..=27).contains(&drawn[5_000]), "{}", drawn[5_000]);
+        assert!(drawn[0] >= 10 && drawn[10_000] <= 400);
+    }
+}

@@ -1,0 +1,265 @@
+//! From a scenario file to a scenario: defaults, ranges, traces, and what must fit together.
+
+mod variants;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::config;
+use crate::config::check::{Checks, Durations};
+use crate::config::problem::{Problem, Severity, join};
+use crate::config::{Config, Files, LoadError, Surroundings, layers, names};
+use crate::fleet::{ModelKey, ModelName, Namespace};
+use crate::simulate::Micros;
+use crate::simulate::scenario::{Client, Control, Gateway, Model, Router, Scenario, Slo, Variant};
+use crate::study::file::{self, File};
+use crate::study::resolve::workload::Loaded;
+use crate::units::{Fraction, Seconds};
+
+const NAMESPACE: &str = "default";
+const LENGTHS: Durations = Duration::from_secs(1)..=Duration::from_hours(24 * 366);
+/// The length of a scenario without traces that does not say its length.
+const LENGTH: Duration = Duration::from_hours(1);
+const LATENCIES: Durations = Duration::from_micros(1)..=Duration::from_hours(24);
+const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
+const SAMPLES: Durations = Duration::from_millis(100)..=Duration::from_hours(24);
+/// Samples of a series that says no time between them: as many as a chart has room for.
+const SAMPLES_WANTED: u64 = 480;
+/// As the endpoint picker of the Gateway API's inference extension refreshes metrics.
+const ROUTER_REFRESH: Duration = Duration::from_millis(50);
+const REFRESHES: Durations = Duration::from_millis(1)..=Duration::from_hours(1);
+/// More than any client would wait behind.
+const QUEUE: u32 = 100_000;
+const BACKOFF: Duration = Duration::from_secs(1);
+/// The HPA's own stabilisation of scaling down, as `external_metrics.hold`.
+const HOLD: Duration = Duration::from_mins(5);
+
+/// A scenario and the seed that its file names.
+#[derive(Clone, Debug)]
+pub(crate) struct Resolved {
+    pub(crate) scenario: Scenario,
+    pub(crate) seed: u64,
+    pub(crate) warnings: Vec<Problem>,
+}
+
+/// Resolves a value that was read from a file, or says everything that is wrong with it.
+pub(crate) fn resolve(mut value: Value, base: &Path) -> Result<Resolved, Vec<Problem>> {
+    let surroundings = Surroundings {
+        origin: String::new(),
+        base: base.to_owned(),
+        environment: BTreeMap::new(),
+        files: Files::MustExist,
+    };
+    let mut checks = Checks::new(&surroundings);
+    if let Some(map) = value.as_object_mut() {
+        map.shift_remove("sweep");
+    } else {
+        checks.problems.error_at("", "the file must be a mapping of keys to values");
+        value = json!({});
+    }
+    let file: File = layers::read(value, &mut checks.problems);
+    let resolved = resolve_file(&file, &mut checks);
+    let (errors, warnings) = checks.problems.split();
+    match resolved {
+        Some((scenario, seed)) if errors.is_empty() => Ok(Resolved { scenario, seed, warnings }),
+        Some(_) | None => Err(errors),
+    }
+}
+
+fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64)> {
+    let written_models = file.models.as_deref().unwrap_or_default();
+    if written_models.is_empty() {
+        checks.problems.missing("models", "must have at least one model");
+    }
+    let mut models = Vec::new();
+    let mut longest: Option<Micros> = None;
+    for (at, model) in written_models.iter().enumerate() {
+        let Some(written) = model else { continue };
+        let Some((model, span)) = resolve_model(&format!("models[{at}]"), written, checks) else {
+            continue;
+        };
+        if models.iter().any(|other: &Model| other.key.model == model.key.model) {
+            checks.problems.error_at(format!("models[{at}].name"), "is the name of another model");
+        }
+        longest = longest.max(span);
+        models.push(model);
+    }
+    let written_variants = file.variants.as_deref().unwrap_or_default();
+    if written_variants.is_empty() {
+        checks.problems.missing("variants", "must have at least one variant");
+    }
+    let mut variants: Vec<Variant> = Vec::new();
+    for (at, variant) in written_variants.iter().enumerate() {
+        let Some(written) = variant else { continue };
+        let path = format!("variants[{at}]");
+        let Some(variant) = variants::resolve(&path, written, &models, checks) else { continue };
+        if variants.iter().any(|other| other.spec.key == variant.spec.key) {
+            checks.problems.error_at(join(&path, "name"), "is the name of another variant");
+        }
+        variants.push(variant);
+    }
+    for (at, model) in models.iter().enumerate() {
+        if !variants.iter().any(|variant| variant.model == at) && !variants.is_empty() {
+            let rule = format!("has no variant: nothing serves {}", model.key.model);
+            checks.problems.warning(format!("models[{at}]"), rule);
+        }
+    }
+    let length = checks.duration("length", file.length, &LENGTHS).map(Micros::from_duration);
+    let length = length.or(longest).unwrap_or(Micros::from_duration(LENGTH));
+    let sample = checks.duration("sample", file.sample, &SAMPLES).map(Micros::from_duration);
+    let second = Micros::from_secs(1);
+    let default = Micros::new(length.micros() / SAMPLES_WANTED).max(second);
+    let config = policy(file.policy.clone().unwrap_or_default(), &variants, checks)?;
+    let control = control(&file.daemon.clone().unwrap_or_default(), &config, checks);
+    let scenario =
+        Scenario { length, models, variants, control, sample: sample.unwrap_or(default) };
+    Some((scenario, u64::from(file.seed.unwrap_or(1))))
+}
+
+fn resolve_model(
+    path: &str,
+    written: &file::Model,
+    checks: &mut Checks<'_>,
+) -> Option<(Model, Option<Micros>)> {
+    let at = |key: &str| join(path, key);
+    let name = written.name.as_deref();
+    if name.is_none() {
+        checks.problems.missing(at("name"), "is required");
+    }
+    let name = checks.text(&at("name"), name, names::is_model_name, names::MODEL_NAME);
+    let namespace = written.namespace.as_deref().unwrap_or(NAMESPACE);
+    let namespace =
+        checks.text(&at("namespace"), Some(namespace), names::is_dns_label, names::DNS_LABEL);
+    let slo = written.slo.clone().unwrap_or_default();
+    let mut latency = |key: &str, written| {
+        let path = format!("{path}.slo.{key}");
+        let latency = checks.duration(&path, written, &LATENCIES).map(Micros::from_duration);
+        if latency.is_none() {
+            checks.problems.missing(path, "is required");
+        }
+        latency
+    };
+    let (ttft, itl) = (latency("ttft", slo.ttft), latency("itl", slo.itl));
+    let refresh = checks.duration(&at("router_refresh"), written.router_refresh, &REFRESHES);
+    let refresh = Micros::from_duration(refresh.unwrap_or(ROUTER_REFRESH));
+    let router = match written.router {
+        Some(file::Router::RoundRobin) => Router::RoundRobin,
+        Some(file::Router::LeastRequests) | None => Router::LeastRequests,
+        Some(file::Router::KvAware) => Router::KvAware { refresh },
+    };
+    if written.router_refresh.is_some() && written.router != Some(file::Router::KvAware) {
+        let rule = "has no effect, because router is not kv_aware";
+        checks.problems.warning(at("router_refresh"), rule);
+    }
+    let gateway = written.gateway.clone().unwrap_or_default();
+    let queue = usize::try_from(gateway.queue.unwrap_or(QUEUE)).unwrap_or(usize::MAX);
+    let limit = checks.number(&at("gateway.per_replica"), gateway.per_replica, &(1..=1_000_000));
+    let client = written.client.clone().unwrap_or_default();
+    let mut span = |key: &str, written| {
+        checks.duration(&format!("{path}.client.{key}"), written, &SPANS).map(Micros::from_duration)
+    };
+    let timeout = span("timeout", client.timeout).filter(|timeout| *timeout > Micros::ZERO);
+    let backoff = span("backoff", client.backoff).unwrap_or(Micros::from_duration(BACKOFF));
+    let retries = checks.number(&at("client.retries"), client.retries, &(0..=100)).unwrap_or(0);
+    let loaded = workload::resolve(&at("workload"), written.workload.as_ref(), checks);
+    let Loaded { load, span } = loaded?;
+    let key = ModelKey { namespace: Namespace::new(namespace?)?, model: ModelName::new(name?)? };
+    let model = Model {
+        key,
+        slo: Slo { ttft: ttft?, itl: itl? },
+        load,
+        router,
+        gateway: Gateway { queue, per_replica: limit },
+        client: Client { timeout, retries, backoff },
+    };
+    Some((model, span))
+}
+
+fn control(section: &file::Daemon, config: &Config, checks: &mut Checks<'_>) -> Control {
+    let loss = checks.number("daemon.scrape_loss", section.scrape_loss, &(0.0..=1.0));
+    let relay = checks.duration("daemon.relay", section.relay, &SPANS);
+    let hold = checks.duration("daemon.hold", section.hold, &SPANS).unwrap_or(HOLD);
+    Control {
+        policy: config.policy.clone(),
+        tick: Micros::from_duration(config.tick_interval),
+        scrape: Micros::from_duration(config.scrape.settings.interval),
+        scrape_loss: loss.and_then(Fraction::new).unwrap_or(Fraction::ZERO),
+        relay: relay.map(Micros::from_duration),
+        hold: Seconds::new(hold.as_secs_f64()).unwrap_or_default(),
+    }
+}
+
+/// Sections of the daemon's configuration that say nothing about what it decides.
+const NO_POLICY: [&str; 8] = [
+    "server",
+    "external_metrics",
+    "shutdown",
+    "kubernetes",
+    "compatibility",
+    "state_file",
+    "prometheus",
+    "variants",
+];
+
+/// The daemon's configuration with these words and these variants, made by the daemon's own code.
+fn policy(
+    mut words: Map<String, Value>,
+    variants: &[Variant],
+    checks: &mut Checks<'_>,
+) -> Option<Config> {
+    for key in NO_POLICY {
+        if words.shift_remove(key).is_some() {
+            let rule = "says nothing about what is decided, and has no place in a scenario";
+            checks.problems.error_at(join("policy", key), rule);
+        }
+    }
+    let listed = variants.iter().enumerate().map(|(at, variant)| {
+        let spec = &variant.spec;
+        json!({
+            "name": spec.key.variant.as_str(),
+            "namespace": spec.key.namespace.as_str(),
+            "model": spec.model.as_str(),
+            // Nobody asks there; the configuration wants to know where replicas are.
+            "targets": {"static": [format!("simulated-{at}:8000")]},
+        })
+    });
+    words.insert("variants".to_owned(), listed.collect());
+    let surroundings = Surroundings {
+        origin: "policy".to_owned(),
+        base: std::path::PathBuf::new(),
+        environment: BTreeMap::new(),
+        files: Files::NotChecked,
+    };
+    let problems = match config::parse(&Value::Object(words).to_string(), &surroundings) {
+        Ok(config::Loaded { config, warnings }) => {
+            report(&warnings, checks);
+            return Some(config);
+        }
+        Err(LoadError::Invalid { problems, .. }) => problems,
+        Err(other) => {
+            checks.problems.error("policy", "cannot be read", other);
+            return None;
+        }
+    };
+    report(&problems, checks);
+    None
+}
+
+fn report(problems: &[Problem], checks: &mut Checks<'_>) {
+    for Problem { severity, path, rule, found } in problems {
+        // The variants are ours: what is wrong with them has been said where they are written.
+        if path.starts_with("variants") {
+            continue;
+        }
+        let path = if path.is_empty() { "policy".to_owned() } else { format!("policy.{path}") };
+        match (severity, found) {
+            (Severity::Warning, _) => checks.problems.warning(path, rule.as_str()),
+            (Severity::Error, Some(found)) => checks.problems.error(path, rule.as_str(), found),
+            (Severity::Error, None) => checks.problems.error_at(path, rule.as_str()),
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Variants: engines, starts, failures, and who scales them.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::config::check::{Checks, Durations};
+use crate::config::names;
+use crate::config::written::WrittenDuration;
+use crate::fleet::{Accelerator, Bounds, Role, VariantKey, VariantName, VariantSpec};
+use crate::simulate::Micros;
+use crate::simulate::replica::settings::{Admission, Settings, StepTime};
+use crate::simulate::scaler::{self, Limit, MilliValue, Policy, Rules, Select};
+use crate::simulate::scenario::{
+    Actuator, Delay, Hpa, Keda, Lifecycle, Model, Signal, Startup, Variant,
+};
+use crate::study::file;
+use crate::units::{CostPerHour, Fraction, Replicas};
+
+const COST: f64 = 1.0;
+const COSTS: RangeInclusive<f64> = 0.0..=1e9;
+/// More than any cluster has.
+const REPLICAS_MAX: u32 = 10_000;
+/// The defaults of vLLM's V1 engine for an online server.
+const SEATS: u32 = 256;
+const BATCH_TOKENS: u32 = 2_048;
+const BLOCK_SIZE: u32 = 16;
+const STEPS: Durations = Duration::ZERO..=Duration::from_secs(60);
+const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
+/// The default of `terminationGracePeriodSeconds`.
+const GRACE: Duration = Duration::from_secs(30);
+/// What the large clouds give before a spot instance ends.
+const NOTICE: Duration = Duration::from_mins(2);
+/// The periods of the controllers.
+const SYNC: Duration = Duration::from_secs(15);
+const SYNCS: Durations = Duration::from_millis(100)..=Duration::from_hours(1);
+const POLLING: Duration = Duration::from_secs(30);
+const COOLDOWN: Duration = Duration::from_mins(5);
+
+/// One variant as written, and where.
+struct One<'a, 'b, 'c> {
+    path: &'a str,
+    checks: &'b mut Checks<'c>,
+}
+
+/// Resolves a variant; all that is wrong with it is a problem.
+pub(crate) fn resolve(
+    path: &str,
+    written: &file::Variant,
+    models: &[Model],
+    checks: &mut Checks<'_>,
+) -> Option<Variant> {
+    let mut one = One { path, checks };
+    let model = one.model(written.model.as_deref(), models);
+    let name = one.name(written.name.as_deref());
+    let cost = one.checks.number(&one.at("cost"), written.cost, &COSTS).unwrap_or(COST);
+    let counts = written.replicas.clone().unwrap_or_default();
+    let (bounds, initial) = one.counts(&counts)?;
+    let engine = one.engine(&written.engine.clone().unwrap_or_default());
+    let hits = written.engine.as_ref().and_then(|engine| engine.prefix_hits);
+    let hits = one.checks.number(&one.at("engine.prefix_hits"), hits, &(0.0..=1.0)).unwrap_or(0.0);
+    let startup = one.startup(&written.startup.clone().unwrap_or_default());
+    let lifecycle = one.lifecycle(&written.lifecycle.clone().unwrap_or_default());
+    let actuator = one.autoscaler(&written.autoscaler.clone().unwrap_or_default(), bounds);
+    let model = model?;
+    let key = VariantKey {
+        namespace: models[model].key.namespace.clone(),
+        variant: VariantName::new(name?)?,
+    };
+    Some(Variant {
+        spec: VariantSpec {
+            key,
+            model: models[model].key.model.clone(),
+            accelerator: written.accelerator.as_deref().and_then(Accelerator::new),
+            role: Role::Both,
+            cost: CostPerHour::new(cost)?,
+            bounds,
+        },
+        model,
+        initial,
+        engine: engine?,
+        prefix_hits: Fraction::new(hits)?,
+        startup,
+        lifecycle,
+        actuator: actuator?,
+    })
+}
+
+impl One<'_, '_, '_> {
+    fn at(&self, key: &str) -> String {
+        format!("{}.{key}", self.path)
+    }
+
+    fn name<'t>(&mut self, written: Option<&'t str>) -> Option<&'t str> {
+        let path = self.at("name");
+        if written.is_none() {
+            self.checks.problems.missing(&path, "is required");
+        }
+        self.checks.text(&path, written, names::is_variant_name, names::VARIANT_NAME)
+    }
+
+    fn model(&mut self, written: Option<&str>, models: &[Model]) -> Option<usize> {
+        let path = self.at("model");
+        let Some(written) = written else {
+            if models.len() > 1 {
+                self.checks.problems.missing(path, "is required, because there are several models");
+            }
+            return (models.len() == 1).then_some(0);
+        };
+        let known = models.iter().position(|model| model.key.model.as_str() == written);
+        if known.is_none() && !self.checks.problems.refused_below("models") {
+            self.checks.problems.error(path, "must be the name of a model", format!("{written:?}"));
+        }
+        known
+    }
+
+    fn counts(&mut self, written: &file::ReplicaCounts) -> Option<(Bounds, Replicas)> {
+        let allowed = 0..=REPLICAS_MAX;
+        let min = self.checks.number(&self.at("replicas.min"), written.min, &allowed).unwrap_or(1);
+        let path = self.at("replicas.max");
+        let max = self.checks.number(&path, written.max, &(1..=REPLICAS_MAX));
+        if max.is_none() {
+            self.checks.problems.missing(&path, "is required");
+        }
+        let max = max?;
+        if min > max {
+            let rule = format!("must not be below replicas.min, which is {min}");
+            self.checks.problems.error(path, rule, max);
+            return None;
+        }
+        let initial = self.checks.number(&self.at("replicas.initial"), written.initial, &(0..=max));
+        let initial = Replicas::saturating(initial.unwrap_or(min));
+        let bounds = Bounds::new(Replicas::saturating(min), Some(Replicas::saturating(max)))?;
+        Some((bounds, initial))
+    }
+
+    fn engine(&mut self, written: &file::Engine) -> Option<Settings> {
+        let mut step = |key: &str, written: Option<WrittenDuration>, required: bool| {
+            let path = self.at(&format!("engine.{key}"));
+            if written.is_none() && required {
+                self.checks.problems.missing(&path, "is required");
+            }
+            let span = self.checks.duration(&path, written, &STEPS);
+            span.map(|span| span.as_secs_f64() * 1e6).or((!required).then_some(0.0))
+        };
+        let alpha = step("alpha", written.alpha, true);
+        let beta = step("beta", written.beta, true);
+        let delta = step("delta", written.delta, true);
+        let gamma = step("gamma", written.gamma, false);
+        let mut count = |key: &str, written: Option<u32>, default: Option<u32>| {
+            let path = self.at(&format!("engine.{key}"));
+            if written.is_none() && default.is_none() {
+                self.checks.problems.missing(&path, "is required");
+            }
+            self.checks.number(&path, written, &(1..=1_000_000_000)).or(default)
+        };
+        let tokens = count("kv_tokens", written.kv_tokens, None);
+        let seats = count("seats", written.seats, Some(SEATS))?;
+        let batch = count("batch_tokens", written.batch_tokens, Some(BATCH_TOKENS.max(seats)))?;
+        let block = count("block_size", written.block_size, Some(BLOCK_SIZE))?;
+        if batch < seats {
+            let rule = format!("must not be below engine.seats, which is {seats}");
+            self.checks.problems.error(self.at("engine.batch_tokens"), rule, batch);
+            return None;
+        }
+        let blocks = tokens? / block;
+        if blocks == 0 {
+            let rule = format!("must be at least one block of {block} tokens");
+            self.checks.problems.error(self.at("engine.kv_tokens"), rule, tokens?);
+            return None;
+        }
+        Some(Settings {
+            step: StepTime { alpha: alpha?, beta: beta?, delta: delta?, gamma: gamma? },
+            max_num_seqs: seats,
+            max_num_batched_tokens: batch,
+            block_size: block,
+            kv_blocks: blocks,
+            admission: Admission::WholePrompt,
+        })
+    }
+
+    fn span(&mut self, key: &str, written: Option<WrittenDuration>) -> Option<Micros> {
+        let path = self.at(key);
+        self.checks.duration(&path, written, &SPANS).map(Micros::from_duration)
+    }
+
+    fn startup(&mut self, written: &file::Startup) -> Startup {
+        let path = self.at("startup.sigma");
+        let sigma = self.checks.number(&path, written.sigma, &(0.0..=3.0)).unwrap_or(0.0);
+        let mut phase = |key: &str, written| {
+            let median = self.span(&format!("startup.{key}"), written).unwrap_or_default();
+            Delay { median, sigma }
+        };
+        Startup {
+            node: phase("node", written.node),
+            image: phase("image", written.image),
+            load: phase("load", written.load),
+            warmup: phase("warmup", written.warmup),
+            warm_nodes: written.warm_nodes,
+        }
+    }
+
+    fn lifecycle(&mut self, written: &file::Lifecycle) -> Lifecycle {
+        let grace = self.span("lifecycle.grace", written.grace);
+        let notice = self.span("lifecycle.notice", written.notice);
+        let positive = |span: &Micros| *span > Micros::ZERO;
+        Lifecycle {
+            grace: grace.unwrap_or(Micros::from_duration(GRACE)),
+            crash_every: self.span("lifecycle.crash_every", written.crash_every).filter(positive),
+            interrupt_every: self
+                .span("lifecycle.interrupt_every", written.interrupt_every)
+                .filter(positive),
+            notice: notice.unwrap_or(Micros::from_duration(NOTICE)),
+        }
+    }
+
+    fn autoscaler(&mut self, written: &file::Autoscaler, bounds: Bounds) -> Option<Actuator> {
+        let kind = written.kind.unwrap_or(file::AutoscalerKind::Hpa);
+        let hpa = self.hpa(written, bounds);
+        let polling = self.checks.duration(&self.at("autoscaler.polling"), written.polling, &SYNCS);
+        let cooldown = self.span("autoscaler.cooldown", written.cooldown);
+        let path = self.at("autoscaler.activation");
+        let activation = self.checks.number(&path, written.activation, &(0.0..=1e9)).unwrap_or(0.0);
+        match kind {
+            file::AutoscalerKind::None => Some(Actuator::Fixed),
+            file::AutoscalerKind::Hpa => Some(Actuator::Hpa(hpa?)),
+            file::AutoscalerKind::Keda => {
+                let mut hpa = hpa?;
+                let to_zero = hpa.settings.min == Replicas::ZERO;
+                hpa.settings.min = hpa.settings.min.max(Replicas::ONE);
+                Some(Actuator::Keda(Keda {
+                    hpa,
+                    to_zero,
+                    polling: Micros::from_duration(polling.unwrap_or(POLLING)),
+                    cooldown: cooldown.unwrap_or(Micros::from_duration(COOLDOWN)),
+                    activation: milli(activation),
+                }))
+            }
+        }
+    }
+
+    fn hpa(&mut self, written: &file::Autoscaler, bounds: Bounds) -> Option<Hpa> {
+        let signal = match written.follows {
+            Some(file::Signal::Desired) | None => Signal::Desired,
+            Some(file::Signal::Waiting) => Signal::Waiting,
+            Some(file::Signal::InFlight) => Signal::InFlight,
+            Some(file::Signal::KvUsage) => Signal::KvUsage,
+        };
+        let path = self.at("autoscaler.target");
+        let target = self.checks.positive(&path, written.target, 1e9);
+        let max = bounds.max()?;
+        let mut settings = if signal == Signal::Desired {
+            scaler::Settings::following(bounds.min(), max)
+        } else {
+            if target.is_none() {
+                self.checks.problems.missing(path, "is required, unless follows is desired");
+            }
+            scaler::Settings::new(bounds.min(), max, MilliValue(1000))
+        };
+        if let Some(target) = target {
+            settings.target = milli(target);
+        }
+        self.rules("scale_up", written.scale_up.as_ref(), &mut settings.up);
+        self.rules("scale_down", written.scale_down.as_ref(), &mut settings.down);
+        let sync = self.checks.duration(&self.at("autoscaler.sync"), written.sync, &SYNCS);
+        let delay = self.span("autoscaler.delay", written.delay).unwrap_or_default();
+        Some(Hpa { signal, settings, sync: Micros::from_duration(sync.unwrap_or(SYNC)), delay })
+    }
+
+    fn rules(&mut self, key: &str, written: Option<&file::Direction>, rules: &mut Rules) {
+        let Some(written) = written else { return };
+        let path = format!("autoscaler.{key}");
+        let tolerance = self.at(&format!("{path}.tolerance"));
+        if let Some(share) = self.checks.number(&tolerance, written.tolerance, &(0.0..=1.0)) {
+            rules.tolerance = share;
+        }
+        let window = format!("{path}.stabilization_window");
+        if let Some(window) = self.span(&window, written.stabilization_window) {
+            rules.window = window;
+        }
+        rules.select = match written.select_policy {
+            Some(file::SelectPolicy::Max) => Select::Max,
+            Some(file::SelectPolicy::Min) => Select::Min,
+            Some(file::SelectPolicy::Disabled) => Select::Disabled,
+            None => rules.select,
+        };
+        let Some(policies) = &written.policies else { return };
+        rules.policies.clear();
+        for (at, policy) in policies.iter().enumerate() {
+            let path = format!("{path}.policies[{at}]");
+            let Some(file::StepPolicy { r#type, value, period }) = policy else { continue };
+            let (Some(r#type), Some(value)) = (r#type, value) else {
+                self.checks.problems.missing(self.at(&path), "must have type and value");
+                continue;
+            };
+            let limit = match r#type {
+                file::StepType::Pods => Limit::Pods(*value),
+                file::StepType::Percent => Limit::Percent(*value),
+            };
+            let period = self.span(&format!("{path}.period"), *period);
+            let period = period.unwrap_or(Micros::from_duration(SYNC));
+            rules.policies.push(Policy { limit, period });
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the numbers are bounded")]
+fn milli(value: f64) -> MilliValue {
+    MilliValue((value * 1000.0).round() as i64)
+}

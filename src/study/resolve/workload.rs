@@ -1,0 +1,232 @@
+//! Workloads: from traces and descriptions in files to the requests of a model.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::check::{Checks, Durations};
+use crate::config::problem::join;
+use crate::simulate::Micros;
+use crate::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, Sizes};
+use crate::simulate::workload::rate::Rate;
+use crate::study::file;
+use crate::study::traces::{self, Recorded};
+
+/// More than the whole world asks for.
+const RATE_MAX: f64 = 1e6;
+/// How far copies of a trace are shifted: below the minutes in which load changes, and above the
+/// seconds in which requests bunch.
+const SPREAD: Duration = Duration::from_secs(60);
+const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
+/// The time for which somebody reads an answer.
+const THINK: Duration = Duration::from_secs(10);
+
+/// A workload, and how long it is where it has an end.
+pub(crate) struct Loaded {
+    pub(crate) load: Load,
+    pub(crate) span: Option<Micros>,
+}
+
+/// Resolves a workload and reads its files.
+pub(crate) fn resolve(
+    path: &str,
+    written: Option<&file::Workload>,
+    checks: &mut Checks<'_>,
+) -> Option<Loaded> {
+    let file::Workload { trace, drawn, closed } = written.cloned().unwrap_or_default();
+    match (trace, drawn, closed) {
+        (Some(trace), None, None) => resolve_trace(&join(path, "trace"), &trace, checks),
+        (None, Some(drawn), None) => resolve_drawn(&join(path, "drawn"), &drawn, checks),
+        (None, None, Some(closed)) => resolve_closed(&join(path, "closed"), &closed, checks),
+        (None, None, None) => {
+            checks.problems.missing(path, "must have one of trace, drawn and closed");
+            None
+        }
+        _ => {
+            checks.problems.error_at(path, "must have only one of trace, drawn and closed");
+            None
+        }
+    }
+}
+
+fn resolve_trace(path: &str, written: &file::Trace, checks: &mut Checks<'_>) -> Option<Loaded> {
+    let at = |key: &str| join(path, key);
+    let copies = checks.positive(&at("rate"), written.rate, 10_000.0).unwrap_or(1.0);
+    let speed = checks.positive(&at("speed"), written.speed, 1e6).unwrap_or(1.0);
+    let spread = checks.duration(&at("spread"), written.spread, &SPANS).unwrap_or(SPREAD);
+    let Recorded { rows, span } =
+        recorded(path, written.file.as_ref(), written.format, checks, traces::read)?;
+    let replay =
+        Replay { rows: rows.into(), span, copies, spread: Micros::from_duration(spread), speed };
+    let span = Micros::from_secs_f64(span.seconds() / speed);
+    Some(Loaded { load: Load::Replay(replay), span: Some(span) })
+}
+
+/// Reads a file in a format with a function, both of which are required.
+fn recorded<T>(
+    path: &str,
+    file: Option<&PathBuf>,
+    format: Option<file::Format>,
+    checks: &mut Checks<'_>,
+    read: fn(&std::path::Path, file::Format) -> Result<T, traces::TraceError>,
+) -> Option<T> {
+    let (file_path, format_path) = (join(path, "file"), join(path, "format"));
+    if file.is_none() {
+        checks.problems.missing(&file_path, "is required");
+    }
+    if format.is_none() {
+        checks.problems.missing(format_path, "is required");
+    }
+    let file = checks.file(&file_path, file)?;
+    if checks.problems.refused(&file_path) {
+        return None;
+    }
+    match read(&file, format?) {
+        Ok(read) => Some(read),
+        Err(error) => {
+            checks.problems.error_at(file_path, format!("must be a trace: {error}"));
+            None
+        }
+    }
+}
+
+fn resolve_drawn(path: &str, written: &file::Drawn, checks: &mut Checks<'_>) -> Option<Loaded> {
+    let rate = resolve_rate(path, written, checks);
+    let allowed = 0.0..=20.0;
+    let variation = checks.number(&join(path, "variation"), written.variation, &allowed);
+    let lengths = (written.prompt.as_ref(), written.output.as_ref(), written.lengths.as_ref());
+    let sizes = resolve_sizes(path, lengths, checks);
+    let drawn = Drawn { rate: rate?, variation: variation.unwrap_or(1.0), sizes: sizes? };
+    Some(Loaded { load: Load::Drawn(drawn), span: None })
+}
+
+fn resolve_closed(path: &str, written: &file::Closed, checks: &mut Checks<'_>) -> Option<Loaded> {
+    let clients = checks.number(&join(path, "clients"), written.clients, &(1..=1_000_000));
+    if clients.is_none() {
+        checks.problems.missing(join(path, "clients"), "is required");
+    }
+    let think = checks.duration(&join(path, "think"), written.think, &SPANS).unwrap_or(THINK);
+    let lengths = (written.prompt.as_ref(), written.output.as_ref(), written.lengths.as_ref());
+    let sizes = resolve_sizes(path, lengths, checks)?;
+    let closed = Closed { clients: clients?, think: Micros::from_duration(think), sizes };
+    Some(Loaded { load: Load::Closed(closed), span: None })
+}
+
+fn resolve_rate(path: &str, written: &file::Drawn, checks: &mut Checks<'_>) -> Option<Rate> {
+    let period = checks.duration(&join(path, "period"), written.period, &SPANS);
+    let period = period.map(|period| period.as_secs_f64());
+    let forms = [
+        written.rate.is_some(),
+        written.steps.is_some(),
+        written.points.is_some(),
+        written.wave.is_some(),
+    ];
+    if forms.iter().filter(|there| **there).count() != 1 {
+        checks.problems.missing(path, "must have exactly one of rate, steps, points and wave");
+        return None;
+    }
+    let (key, rate) = if let Some(rate) = written.rate {
+        ("rate", Rate::constant(rate))
+    } else if let Some(wave) = &written.wave {
+        let allowed = 0.0..=RATE_MAX;
+        let trough = checks.number(&join(path, "wave.trough"), wave.trough, &allowed);
+        let crest = checks.number(&join(path, "wave.crest"), wave.crest, &allowed);
+        let (Some(trough), Some(crest), Some(period)) = (trough, crest, wave.period) else {
+            let rule = "must have trough, crest and period";
+            checks.problems.missing(format!("{path}.wave"), rule);
+            return None;
+        };
+        ("wave", Rate::wave(trough, crest, period.0.as_secs_f64()))
+    } else if let Some(points) = &written.points {
+        let points = resolve_points(&join(path, "points"), points, checks)?;
+        ("points", Rate::through(points, period))
+    } else {
+        let steps = written.steps.as_deref().unwrap_or_default();
+        let steps = resolve_points(&join(path, "steps"), steps, checks)?;
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for (at, rate) in steps {
+            points.extend(points.last().map(|&(_, before)| (at, before)));
+            points.push((at, rate));
+        }
+        if let (Some(period), Some(&(_, last))) = (period, points.last()) {
+            points.push((period, last));
+        }
+        ("steps", Rate::through(points, period))
+    };
+    rate.map_err(|error| checks.problems.error_at(join(path, key), error.to_string())).ok()
+}
+
+fn resolve_points(
+    path: &str,
+    written: &[Option<file::Point>],
+    checks: &mut Checks<'_>,
+) -> Option<Vec<(f64, f64)>> {
+    let mut points = Vec::new();
+    for (index, point) in written.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let file::Point { at, rate } = point.clone()?;
+        let rate = checks.number(&join(&path, "rate"), rate, &(0.0..=RATE_MAX));
+        let (Some(at), Some(rate)) = (at, rate) else {
+            checks.problems.missing(path, "must have at and rate");
+            return None;
+        };
+        points.push((at.0.as_secs_f64(), rate));
+    }
+    Some(points)
+}
+
+type WrittenSizes<'a> =
+    (Option<&'a file::Lengths>, Option<&'a file::Lengths>, Option<&'a file::Recorded>);
+
+fn resolve_sizes(path: &str, written: WrittenSizes<'_>, checks: &mut Checks<'_>) -> Option<Sizes> {
+    match written {
+        (None, None, Some(lengths)) => {
+            let path = join(path, "lengths");
+            let (file, format) = (lengths.file.as_ref(), lengths.format);
+            let sizes = recorded(&path, file, format, checks, traces::read_sizes)?;
+            Some(Sizes::Pairs(sizes.into()))
+        }
+        (Some(prompt), Some(output), None) => {
+            let prompt = resolve_lengths(&join(path, "prompt"), prompt, checks);
+            let output = resolve_lengths(&join(path, "output"), output, checks);
+            Some(Sizes::Apart { prompt: prompt?, output: output? })
+        }
+        _ => {
+            checks.problems.missing(path, "must have both prompt and output, or lengths alone");
+            None
+        }
+    }
+}
+
+fn resolve_lengths(
+    path: &str,
+    written: &file::Lengths,
+    checks: &mut Checks<'_>,
+) -> Option<Lengths> {
+    let allowed = 1..=100_000_000;
+    let mut count = |key: &str, written| checks.number(&join(path, key), written, &allowed);
+    let fixed = count("fixed", written.fixed);
+    let (min, max) = (count("min", written.min), count("max", written.max));
+    if let (Some(min), Some(max)) = (min, max)
+        && min > max
+    {
+        let rule = format!("must not be below min, which is {min}");
+        checks.problems.error(join(path, "max"), rule, max);
+    }
+    let sigma = checks.number(&join(path, "sigma"), written.sigma, &(0.0..=5.0));
+    let median = checks.positive(&join(path, "median"), written.median, 1e8);
+    match (fixed, median, min, max) {
+        (Some(length), None, None, None) => Some(Lengths::Fixed(length)),
+        (None, None, Some(min), Some(max)) => Some(Lengths::Uniform { min, max }),
+        (None, Some(median), min, max) => Some(Lengths::Lognormal {
+            median,
+            sigma: sigma.unwrap_or(0.5),
+            min: min.unwrap_or(1),
+            max: max.unwrap_or(u32::MAX),
+        }),
+        _ => {
+            let rule = "must be fixed, min and max, or median and sigma";
+            checks.problems.missing(path, rule);
+            None
+        }
+    }
+}

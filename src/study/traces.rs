@@ -1,0 +1,249 @@
+//! Traces from files: what arrives when, and how long it is.
+//!
+//! Every row is checked, and a problem says in which line it is. What is refused: times that are
+//! negative, not numbers or before the row above; prompts and answers without tokens; files without
+//! a row.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use jiff::civil::DateTime;
+use serde_json::Value;
+
+use crate::simulate::Micros;
+use crate::simulate::workload::load::{Row, Size};
+use crate::study::file::Format;
+
+/// The largest file: ten times the longest public trace, and less than what fills a machine.
+const FILE_MAX: u64 = 1 << 30;
+
+/// Problems of one file that are listed; a file in the wrong format has one in each line.
+const LISTED_MAX: usize = 5;
+
+/// A recorded trace.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Recorded {
+    /// The requests, in order of time.
+    pub(crate) rows: Vec<Row>,
+    /// From the first arrival to the last, and as long again as the mean gap.
+    pub(crate) span: Micros,
+}
+
+/// Why a file is no trace.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TraceError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    /// It is too large.
+    #[error("{} is larger than {FILE_MAX} bytes", path.display())]
+    TooLarge { path: PathBuf },
+    /// Lines of it mean nothing; the first of them are listed.
+    #[error("{} {}", path.display(), listed(lines, *more))]
+    Lines { path: PathBuf, lines: Vec<(usize, String)>, more: usize },
+    /// There is no request in it.
+    #[error("{} has no requests", path.display())]
+    Empty { path: PathBuf },
+}
+
+fn listed(lines: &[(usize, String)], more: usize) -> String {
+    let mut text: Vec<String> =
+        lines.iter().map(|(line, why)| format!("line {line}: {why}")).collect();
+    if more > 0 {
+        text.push(format!("and {more} more lines"));
+    }
+    text.join("; ")
+}
+
+/// Reads a trace.
+pub(crate) fn read(path: &Path, format: Format) -> Result<Recorded, TraceError> {
+    let text = text(path)?;
+    let mut reader = Reader::new(format);
+    let mut problems = Problems { path, lines: Vec::new(), more: 0 };
+    let mut rows: Vec<Row> = Vec::new();
+    for (line, text) in text.lines().enumerate().map(|(at, text)| (at + 1, text.trim())) {
+        if text.is_empty() {
+            continue;
+        }
+        match reader.row(text) {
+            Ok(None) => {}
+            Ok(Some(row)) => match rows.last() {
+                Some(last) if row.at < last.at => {
+                    problems.add(line, "its time is before that of the row above".to_owned());
+                }
+                Some(_) | None => rows.push(row),
+            },
+            Err(why) => problems.add(line, why),
+        }
+    }
+    problems.check()?;
+    if rows.is_empty() {
+        return Err(TraceError::Empty { path: path.to_owned() });
+    }
+    Ok(recorded(rows))
+}
+
+/// Reads the lengths of a trace, whatever its times.
+pub(crate) fn read_sizes(path: &Path, format: Format) -> Result<Vec<Size>, TraceError> {
+    Ok(read(path, format)?.rows.into_iter().map(|row| row.size).collect())
+}
+
+fn text(path: &Path) -> Result<String, TraceError> {
+    let failed = |source| TraceError::Read { path: path.to_owned(), source };
+    if fs::metadata(path).map_err(failed)?.len() > FILE_MAX {
+        return Err(TraceError::TooLarge { path: path.to_owned() });
+    }
+    fs::read_to_string(path).map_err(failed)
+}
+
+struct Problems<'a> {
+    path: &'a Path,
+    lines: Vec<(usize, String)>,
+    more: usize,
+}
+
+impl Problems<'_> {
+    fn add(&mut self, line: usize, why: String) {
+        if self.lines.len() < LISTED_MAX {
+            self.lines.push((line, why));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn check(self) -> Result<(), TraceError> {
+        let Self { path, lines, more } = self;
+        if lines.is_empty() {
+            return Ok(());
+        }
+        Err(TraceError::Lines { path: path.to_owned(), lines, more })
+    }
+}
+
+/// Reads the rows of one format.
+struct Reader {
+    format: Format,
+    /// Whether the first line, which names the columns, is still to come.
+    header: bool,
+    /// The first time of a format whose times are dates.
+    first: Option<DateTime>,
+    /// Rows so far, for a format without times.
+    rows: u64,
+}
+
+impl Reader {
+    const fn new(format: Format) -> Self {
+        let header = !matches!(format, Format::Mooncake | Format::Jsonl);
+        Self { format, header, first: None, rows: 0 }
+    }
+
+    fn row(&mut self, text: &str) -> Result<Option<Row>, String> {
+        if std::mem::take(&mut self.header) {
+            let columns = match self.format {
+                Format::Azure => "TIMESTAMP,ContextTokens,GeneratedTokens",
+                Format::Csv => "seconds,input_tokens,output_tokens",
+                Format::Vidur => "num_prefill_tokens,num_decode_tokens",
+                Format::Mooncake | Format::Jsonl => return Ok(None),
+            };
+            let text = text.trim_start_matches('\u{feff}');
+            let fits = text.starts_with(columns);
+            return if fits { Ok(None) } else { Err(format!("must begin with {columns}")) };
+        }
+        self.rows += 1;
+        let (at, prompt, output) = match self.format {
+            Format::Azure => self.azure(text)?,
+            Format::Csv => {
+                let [at, prompt, output] = fields(text)?;
+                (seconds(number(at)?)?, tokens(number(prompt)?)?, tokens(number(output)?)?)
+            }
+            Format::Vidur => {
+                let mut fields = text.split(',');
+                let mut next = || tokens(number(fields.next().unwrap_or_default())?);
+                (Micros::from_secs(self.rows - 1), next()?, next()?)
+            }
+            Format::Mooncake => {
+                let value = json(text)?;
+                let at = field(&value, "timestamp")? / 1e3;
+                let prompt = tokens(field(&value, "input_length")?)?;
+                (seconds(at)?, prompt, tokens(field(&value, "output_length")?)?)
+            }
+            Format::Jsonl => {
+                let value = json(text)?;
+                let prompt = tokens(field(&value, "input_tokens")?)?;
+                let output = tokens(field(&value, "output_tokens")?)?;
+                (seconds(field(&value, "seconds")?)?, prompt, output)
+            }
+        };
+        Ok(Some(Row { at, size: Size { prompt, output } }))
+    }
+
+    fn azure(&mut self, text: &str) -> Result<(Micros, u32, u32), String> {
+        let [at, prompt, output] = fields(text)?;
+        let at: DateTime =
+            at.trim().parse().map_err(|_| format!("{at:?} is not a date with a time of day"))?;
+        let first = *self.first.get_or_insert(at);
+        let passed = at.duration_since(first).as_secs_f64();
+        Ok((seconds(passed)?, tokens(number(prompt)?)?, tokens(number(output)?)?))
+    }
+}
+
+fn fields(text: &str) -> Result<[&str; 3], String> {
+    let fields: Vec<&str> = text.split(',').collect();
+    fields
+        .try_into()
+        .map_err(|fields: Vec<&str>| format!("has {} fields instead of 3", fields.len()))
+}
+
+fn json(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))
+}
+
+fn field(value: &Value, name: &str) -> Result<f64, String> {
+    value.get(name).and_then(Value::as_f64).ok_or_else(|| format!("has no number {name}"))
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    text.trim().parse().map_err(|_| format!("{text:?} is not a number"))
+}
+
+fn seconds(value: f64) -> Result<Micros, String> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(Micros::from_secs_f64(value));
+    }
+    Err(format!("its time is {value} s; it must be finite and not negative"))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what is cast is whole and in the range"
+)]
+fn tokens(value: f64) -> Result<u32, String> {
+    if value >= 1.0 && value <= f64::from(u32::MAX) && value.fract() == 0.0 {
+        return Ok(value as u32);
+    }
+    Err(format!("{value} is not a number of tokens; it must be whole and at least 1"))
+}
+
+/// Rows of one time are spread evenly up to the next: traces are quantised where they were recorded.
+fn recorded(mut rows: Vec<Row>) -> Recorded {
+    let first = rows.first().map_or(Micros::ZERO, |row| row.at);
+    for row in &mut rows {
+        row.at = row.at.since(first);
+    }
+    let last = rows.last().map_or(Micros::ZERO, |row| row.at);
+    let gap = Micros::new((last.micros() / (rows.len() as u64 - 1).max(1)).max(1));
+    let span = last + gap;
+    let mut start = 0;
+    while start < rows.len() {
+        let at = rows[start].at;
+        let end = start + rows[start..].partition_point(|row| row.at == at);
+        let next = rows.get(end).map_or(span, |row| row.at);
+        let (count, width) = ((end - start) as u64, next.since(at).micros());
+        for (index, row) in rows[start..end].iter_mut().enumerate() {
+            row.at = at + Micros::new(width * index as u64 / count);
+        }
+        start = end;
+    }
+    Recorded { rows, span }
+}

@@ -1,0 +1,290 @@
+//! Whole runs of the simulator: what holds of them whatever the scenario is.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use plimsoll::analyze::saturation::{Thresholds, TransitionRule};
+use plimsoll::decide::enforce::Behavior;
+use plimsoll::fleet::{
+    Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
+};
+use plimsoll::pipeline::Policy;
+use plimsoll::simulate::Micros;
+use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
+use plimsoll::simulate::run::run;
+use plimsoll::simulate::scaler::{self, MilliValue};
+use plimsoll::simulate::scenario::{
+    Actuator, Client, Control, Delay, Gateway, Hpa, Keda, Lifecycle, Model, Router, Scenario,
+    Signal, Slo, Startup, Variant,
+};
+use plimsoll::simulate::score::{Outcome, Service};
+use plimsoll::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, Row, Size, Sizes};
+use plimsoll::simulate::workload::rate::Rate;
+use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
+
+fn secs(seconds: u64) -> Micros {
+    Micros::from_secs(seconds)
+}
+
+fn n(count: u32) -> Replicas {
+    Replicas::saturating(count)
+}
+
+fn policy() -> Policy {
+    let minute = Seconds::new(60.0).unwrap();
+    let share = |share| Fraction::new(share).unwrap();
+    let requests = |count| Requests::new(count).unwrap();
+    Policy {
+        window: Seconds::new(30.0).unwrap(),
+        stale_after: Seconds::new(10.0).unwrap(),
+        stale_after_relayed: minute,
+        thresholds: Thresholds {
+            kv_cache: share(0.8),
+            queue_length: requests(5.0),
+            kv_spare: share(0.1),
+            queue_spare: requests(3.0),
+        },
+        overrides: BTreeMap::new(),
+        transition: TransitionRule::PendingOnly,
+        transition_patience: Seconds::new(300.0).unwrap(),
+        behavior: Behavior::default(),
+        sizing: None,
+    }
+}
+
+fn sizes() -> Sizes {
+    let lengths = |median: f64| Lengths::Lognormal { median, sigma: 0.6, min: 4, max: 4_000 };
+    Sizes::Apart { prompt: lengths(600.0), output: lengths(150.0) }
+}
+
+fn drawn(rate: Rate) -> Load {
+    Load::Drawn(Drawn { rate, variation: 1.0, sizes: sizes() })
+}
+
+fn follow(signal: Signal, settings: scaler::Settings) -> Hpa {
+    Hpa { signal, settings, sync: secs(15), delay: Micros::ZERO }
+}
+
+/// Ten minutes on one variant that Plimsoll scales from 1 to 8.
+fn scenario(load: Load) -> Scenario {
+    let namespace = Namespace::new("shop").unwrap();
+    let model = ModelName::new("m").unwrap();
+    let key = VariantKey { namespace: namespace.clone(), variant: VariantName::new("v").unwrap() };
+    let delay = |seconds| Delay { median: secs(seconds), sigma: 0.3 };
+    Scenario {
+        length: secs(600),
+        models: vec![Model {
+            key: ModelKey { namespace, model: model.clone() },
+            slo: Slo { ttft: secs(2), itl: Micros::new(100_000) },
+            load,
+            router: Router::LeastRequests,
+            gateway: Gateway { queue: 1_000, per_replica: None },
+            client: Client { timeout: None, retries: 0, backoff: secs(1) },
+        }],
+        variants: vec![Variant {
+            spec: VariantSpec {
+                key,
+                model,
+                accelerator: None,
+                role: Role::Both,
+                cost: CostPerHour::new(2.0).unwrap(),
+                bounds: Bounds::new(n(1), Some(n(8))).unwrap(),
+            },
+            model: 0,
+            initial: n(1),
+            engine: Settings {
+                step: StepTime { alpha: 23_200.0, beta: 48.0, delta: 37.0, gamma: 0.19 },
+                max_num_seqs: 64,
+                max_num_batched_tokens: 2_048,
+                block_size: 16,
+                kv_blocks: 5_000,
+                admission: Admission::WholePrompt,
+            },
+            prefix_hits: Fraction::ZERO,
+            startup: Startup {
+                warm_nodes: Some(4),
+                node: delay(60),
+                image: delay(5),
+                load: delay(15),
+                warmup: delay(10),
+            },
+            lifecycle: Lifecycle {
+                grace: secs(30),
+                crash_every: None,
+                interrupt_every: None,
+                notice: secs(20),
+            },
+            actuator: Actuator::Hpa(follow(
+                Signal::Desired,
+                scaler::Settings::following(n(1), n(8)),
+            )),
+        }],
+        control: Control {
+            policy: policy(),
+            tick: secs(1),
+            scrape: secs(1),
+            scrape_loss: Fraction::ZERO,
+            relay: None,
+            hold: Seconds::new(300.0).unwrap(),
+        },
+        sample: secs(10),
+    }
+}
+
+fn wave() -> Load {
+    drawn(Rate::wave(1.0, 25.0, 600.0).unwrap())
+}
+
+fn play(scenario: &Scenario, seed: u64) -> Outcome {
+    run(scenario, seed, &mut |_: Micros| true).unwrap()
+}
+
+fn accounted(service: &Service) -> u64 {
+    service.judged() + service.unservable + service.open
+}
+
+#[test]
+fn a_seed_has_one_outcome_and_another_seed_another() {
+    let mut scenario = scenario(wave());
+    scenario.variants[0].lifecycle.crash_every = Some(secs(200));
+    scenario.variants[0].lifecycle.interrupt_every = Some(secs(400));
+    scenario.models[0].client = Client { timeout: Some(secs(8)), retries: 1, backoff: secs(1) };
+    scenario.control.scrape_loss = Fraction::new(0.05).unwrap();
+    for router in [
+        Router::RoundRobin,
+        Router::LeastRequests,
+        Router::KvAware { refresh: Micros::new(50_000) },
+    ] {
+        scenario.models[0].router = router;
+        let first = play(&scenario, 7);
+        assert_eq!(first, play(&scenario, 7), "{router:?}");
+        assert_ne!(first, play(&scenario, 8), "{router:?}");
+        assert!(first.variants[0].crashes > 0 && first.variants[0].interruptions > 0);
+    }
+}
+
+#[test]
+fn every_request_is_counted_once() {
+    let mut scenario = scenario(drawn(Rate::constant(12.0).unwrap()));
+    for (gateway, client, crash) in [
+        (Gateway { queue: 1_000, per_replica: None }, (None, 0), None),
+        (Gateway { queue: 20, per_replica: Some(32) }, (None, 0), None),
+        (Gateway { queue: 20, per_replica: Some(32) }, (Some(secs(3)), 2), Some(secs(100))),
+        (Gateway { queue: 0, per_replica: Some(1) }, (Some(secs(3)), 0), Some(secs(50))),
+    ] {
+        scenario.models[0].gateway = gateway;
+        let (timeout, retries) = client;
+        scenario.models[0].client = Client { timeout, retries, backoff: secs(1) };
+        scenario.variants[0].lifecycle.crash_every = crash;
+        let outcome = play(&scenario, 1);
+        let service = &outcome.models[0];
+        assert!(service.arrived > 6_500, "{service:?}");
+        assert_eq!(accounted(service), service.arrived, "{gateway:?} {client:?}");
+        let judged: u32 = service.minutes.iter().map(|minute| minute.judged).sum();
+        let good: u32 = service.minutes.iter().map(|minute| minute.good).sum();
+        assert_eq!((u64::from(judged), u64::from(good)), (service.judged(), service.good));
+    }
+}
+
+#[test]
+fn replicas_follow_the_load_up_and_down_and_each_change_says_why() {
+    let outcome = play(&scenario(wave()), 1);
+    let crew = &outcome.variants[0];
+    assert!(crew.peak >= 3 && crew.ups >= 2, "{crew:?}");
+    assert!(outcome.changes.iter().all(|change| !change.why.is_empty()));
+    assert!(outcome.changes.len() > 2 && outcome.changes_left_out == 0);
+    assert_eq!(outcome.violations, 0);
+    assert!(outcome.complete);
+    let ready = |at: usize| outcome.series[at].variants[0].ready;
+    assert!(ready(0) == 1 && (20..50).any(|at| ready(at) >= 3), "{:?}", outcome.series.len());
+}
+
+#[test]
+fn a_longer_start_never_helps_and_costs_are_those_of_time() {
+    let quick = play(&scenario(wave()), 1);
+    let mut slow = scenario(wave());
+    slow.variants[0].startup.load = Delay::fixed(secs(200));
+    let slow = play(&slow, 1);
+    let share = |outcome: &Outcome| outcome.models[0].attainment().unwrap();
+    assert!(share(&slow) < share(&quick), "{} and {}", share(&slow), share(&quick));
+    let mut fixed = scenario(wave());
+    fixed.variants[0].actuator = Actuator::Fixed;
+    fixed.variants[0].initial = n(3);
+    let fixed = play(&fixed, 1);
+    assert_eq!(fixed.variants[0].replica_time, secs(1_800), "three replicas for ten minutes");
+    assert_eq!(fixed.models[0].arrived, quick.models[0].arrived, "all meet the same requests");
+}
+
+#[test]
+fn without_a_replica_requests_wait_in_the_gateway_and_keda_brings_one_back() {
+    let mut scenario =
+        scenario(drawn(Rate::through(vec![(0.0, 0.0), (300.0, 0.0), (300.0, 2.0)], None).unwrap()));
+    let mut hpa = follow(Signal::InFlight, scaler::Settings::new(n(1), n(8), MilliValue(20_000)));
+    hpa.sync = secs(15);
+    let keda = Keda {
+        hpa,
+        to_zero: true,
+        polling: secs(30),
+        cooldown: secs(60),
+        activation: MilliValue(0),
+    };
+    scenario.variants[0].actuator = Actuator::Keda(keda);
+    let outcome = play(&scenario, 1);
+    let wanted: Vec<u32> = outcome.series.iter().map(|sample| sample.variants[0].wanted).collect();
+    assert_eq!((wanted[0], wanted[20]), (1, 0), "nobody asks for five minutes");
+    let held = outcome.series.iter().map(|sample| sample.models[0].held).max().unwrap();
+    assert!(held > 0, "with the engines' own gauges nothing wakes a variant that has none");
+    assert_eq!(outcome.models[0].finished, 0);
+}
+
+#[test]
+fn clients_of_a_closed_loop_wait_for_their_answers() {
+    let closed = |clients| Load::Closed(Closed { clients, think: secs(5), sizes: sizes() });
+    let mut scenario = scenario(closed(50));
+    scenario.variants[0].actuator = Actuator::Fixed;
+    let outcome = play(&scenario, 1);
+    let in_flight = |sample: &plimsoll::simulate::score::Sample| {
+        let [variant] = sample.variants[..] else { panic!("one variant") };
+        u64::from(variant.running + variant.waiting) + sample.models[0].held
+    };
+    assert!(outcome.series.iter().map(in_flight).max().unwrap() <= 50);
+    // Little's law: 50 clients, each asking again after its answer and 5 s.
+    let service = &outcome.models[0];
+    let round = 5.0 + service.e2e.mean().unwrap().seconds();
+    let expected = 50.0 * 600.0 / round;
+    let got = service.finished as f64;
+    assert!((got / expected - 1.0).abs() < 0.05, "{got} for {expected}");
+}
+
+#[test]
+fn a_request_that_no_engine_can_hold_is_refused_and_counted() {
+    let row = |second, prompt| Row { at: secs(second), size: Size { prompt, output: 10 } };
+    let rows: Arc<[Row]> = [row(1, 100), row(2, 80_000), row(3, 100)].into();
+    let (span, spread) = (secs(600), Micros::ZERO);
+    let load = Load::Replay(Replay { rows, span, copies: 1.0, spread, speed: 1.0 });
+    let service = play(&scenario(load), 1).models[0].clone();
+    assert_eq!((service.arrived, service.finished, service.unservable), (3, 2, 1));
+    assert_eq!(service.attainment(), Some(1.0), "it says nothing about the fleet");
+}
+
+#[test]
+fn a_run_that_is_stopped_has_the_outcome_of_its_time() {
+    let scenario = scenario(wave());
+    let stopped = run(&scenario, 1, &mut |reached: Micros| reached < secs(300)).unwrap();
+    let whole = play(&scenario, 1);
+    assert!(!stopped.complete && stopped.ended >= secs(300) && stopped.ended < secs(600));
+    assert_eq!(accounted(&stopped.models[0]), stopped.models[0].arrived);
+    let seen = stopped.series.len() - 1;
+    assert_eq!(stopped.series[..seen], whole.series[..seen]);
+}
+
+#[test]
+fn without_scrapes_nothing_is_scaled_down() {
+    let mut scenario = scenario(drawn(Rate::constant(1.0).unwrap()));
+    scenario.variants[0].initial = n(5);
+    scenario.control.scrape_loss = Fraction::ONE;
+    let outcome = play(&scenario, 1);
+    assert_eq!((outcome.variants[0].downs, outcome.variants[0].peak), (0, 5));
+}
