@@ -89,7 +89,7 @@ colour: red
         "scenario.yaml:16: error: variants[1].engine.alpha must be a duration",
         "scenario.yaml:16: error: variants[1].engine.kv_tokens must be at least one block",
         "scenario.yaml:17: error: variants[1].autoscaler.target is required",
-        "scenario.yaml:19: error: policy.saturation.kv_cache_threshold must be from 0",
+        "scenario.yaml:19: error: policy.saturation.kv_cache_threshold must be above 0",
         "scenario.yaml:20: error: policy.variants says nothing",
         "scenario.yaml:21: error: colour is not a known key",
     ] {
