@@ -73,6 +73,7 @@ pub fn read(names: &Names, started: Timestamp, replica: &Replica) -> Reading {
             server_error: None,
         },
         rejected: Requests::new(0.0),
+        lora: None,
         ranks: vec![rank],
     }
 }
