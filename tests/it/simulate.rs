@@ -213,7 +213,7 @@ fn replay_stock(directory: &Path, name: &str) -> Result<Option<usize>, String> {
         .filter_map(|event| if let Event::Finished(life) = event { Some(life) } else { None })
         .collect();
     let allowed = if count > 1 { 2.0 } else { 1.0 };
-    let times = |of: fn(&Finished) -> Micros| lives.iter().map(|it| of(it).seconds() * 1e3);
+    let times = |of: fn(&Finished) -> Micros| lives.iter().map(move |it| of(it).seconds() * 1e3);
     for (what, times) in [
         ("ttft_ms", times(|life| life.ttft).collect::<Vec<f64>>()),
         ("e2e_ms", times(|life| life.e2e).collect()),
