@@ -18,7 +18,7 @@ pub use crate::cli::args::{
 };
 
 use crate::config::{self, Files, LoadError, Loaded};
-use crate::study::ScenarioError;
+use crate::study::{MergeError, PlanError, ScenarioError};
 
 /// Everything went well.
 pub const EXIT_OK: u8 = 0;
@@ -48,7 +48,9 @@ pub fn main() -> ExitCode {
 #[must_use]
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
-        if cause.is::<LoadError>() || cause.is::<ScenarioError>() {
+        let usage =
+            cause.is::<ScenarioError>() || cause.is::<PlanError>() || cause.is::<MergeError>();
+        if cause.is::<LoadError>() || usage {
             return EXIT_USAGE;
         }
         if cause.is::<io::Error>() || cause.is::<kube::Error>() {

@@ -5,6 +5,7 @@
 //! a queue of events elsewhere, and give the same results twice.
 
 pub mod page;
+pub mod peers;
 pub mod random;
 pub mod reading;
 pub mod replica;

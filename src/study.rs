@@ -3,9 +3,15 @@
 //! The simulator itself is [`crate::simulate`], which is pure. Here is everything around it: the
 //! scenario file with its problems, traces on disk, and the results.
 
+mod chart;
+mod execute;
 mod file;
 mod lines;
+mod plan;
+mod report;
 mod resolve;
+mod results;
+mod series;
 mod table;
 mod traces;
 
@@ -14,17 +20,20 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+pub use crate::study::plan::PlanError;
+pub use crate::study::results::MergeError;
 
 use crate::cli::SimulateArgs;
 use crate::config::problem::Problem;
 use crate::config::yaml;
-use crate::simulate::Micros;
-use crate::simulate::run;
-use crate::simulate::scenario::Scenario;
-use crate::simulate::score::Outcome;
+use crate::simulate::peers::Peer;
+use crate::study::execute::{Executed, First};
 use crate::study::lines::Lines;
+use crate::study::plan::Shard;
 use crate::study::resolve::Resolved;
+use crate::study::results::Results;
 
 /// The largest scenario file.
 const FILE_MAX: u64 = 4 << 20;
@@ -73,30 +82,65 @@ struct Study {
     lines: Lines,
 }
 
-/// One run and what it came to.
-struct Run {
-    seed: u64,
-    scenario: Scenario,
-    outcome: Outcome,
-}
-
-/// Simulates the scenario of the arguments, and prints what came of it.
+/// Simulates the scenario of the arguments, and writes what came of it.
 ///
 /// # Errors
 ///
-/// The scenario is not valid, or what came of it cannot be written.
+/// The scenario or the arguments are not valid, or what came of it cannot be written.
 pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
-    let study = Study::read(&args.scenario)?;
-    let Resolved { scenario, seed, warnings } = study.resolve(study.value.clone())?;
-    for warning in &warnings {
-        writeln!(std::io::stderr(), "{}", study.said(warning))?;
+    if args.schema {
+        let schema = serde_json::to_string_pretty(&schemars::schema_for!(Results))?;
+        return print(&format!("{schema}\n"));
     }
-    let seed = args.seed.unwrap_or(seed);
-    let outcome = run::run(&scenario, seed, &mut |_: Micros| true)
-        .context("an engine of the scenario cannot be built")?;
-    let run = Run { seed, scenario, outcome };
+    let Some(path) = &args.scenario else {
+        return write(args, &Results::merge(&args.merge)?, None);
+    };
+    let study = Study::read(path)?;
+    let peers = match args.policy.as_slice() {
+        [] => vec![Peer::Scenario],
+        texts => texts.iter().map(|text| peer(text)).collect::<Result<_, _>>()?,
+    };
+    let set = args.set.iter().map(|text| plan::setting(text)).collect::<Result<Map<_, _>, _>>()?;
+    let sweep = study.value.get("sweep").cloned().unwrap_or_default();
+    let plans = plan::plan(&sweep, &set, &peers, args.seeds)?;
+    let shard = args.shard.as_deref().map_or(Ok(Shard::WHOLE), Shard::parse)?;
+    let name = path.display().to_string();
+    let mut results = Results::new(name, study.fingerprint(args), plans.len());
+    let Executed { runs, first } = execute::execute(&study, plans, shard, args.seed)?;
+    results.runs = runs;
+    write(args, &results, first.as_ref())
+}
+
+fn peer(text: &str) -> Result<Peer, PlanError> {
+    Peer::parse(text).map_err(|error| PlanError(format!("--policy {text} {error}")))
+}
+
+/// Writes everything that was asked for.
+fn write(args: &SimulateArgs, results: &Results, first: Option<&First>) -> anyhow::Result<()> {
+    let to_file = |path: &PathBuf, text: &str| {
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    let mut table = table::table(results);
+    if let Some(path) = &args.json {
+        let json = serde_json::to_string_pretty(results)? + "\n";
+        if path.as_os_str() == "-" {
+            table = json;
+        } else {
+            to_file(path, &json)?;
+        }
+    }
+    if let (Some(path), Some(first)) = (&args.series, first) {
+        to_file(path, &series::csv(first))?;
+    }
+    if let Some(path) = &args.report {
+        to_file(path, &report::html(results, first))?;
+    }
+    print(&table)
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(table::table(&study.path, &run).as_bytes())?;
+    out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
@@ -114,6 +158,17 @@ impl Study {
             ScenarioError::Syntax { path: path.to_owned(), line, message }
         })?;
         Ok(Self { path: path.to_owned(), value, lines: Lines::of(&text) })
+    }
+
+    /// A text that is the same for the same scenario and the same runs of it.
+    fn fingerprint(&self, args: &SimulateArgs) -> String {
+        let SimulateArgs { seed, seeds, set, policy, .. } = args;
+        let text = format!("{}{seed:?}{seeds}{set:?}{policy:?}", self.value);
+        // FNV-1a with 64 bits, by its published constants: it need not withstand an attacker.
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("{hash:016x}")
     }
 
     fn resolve(&self, value: Value) -> Result<Resolved, ScenarioError> {

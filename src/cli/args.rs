@@ -138,14 +138,43 @@ pub struct DemoArgs {
 }
 
 /// Arguments of `simulate`.
-#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct SimulateArgs {
     /// Simulates this scenario.
-    #[arg(verbatim_doc_comment, value_name = "FILE")]
-    pub scenario: PathBuf,
+    #[arg(verbatim_doc_comment, value_name = "FILE", required_unless_present_any = ["merge", "schema"])]
+    pub scenario: Option<PathBuf>,
     /// Draws all random numbers from this seed instead of the scenario's.
     #[arg(verbatim_doc_comment, long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Runs this many seeds, from the first on.
+    #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub seeds: u32,
+    /// Sets a value of the scenario, such as `models[0].workload.trace.rate=20`.
+    /// May be given several times.
+    #[arg(verbatim_doc_comment, long, value_name = "PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Compares these: `plimsoll` is the scenario as it is; `static:4` never scales; `waiting:5`,
+    /// `in-flight:40` and `kv:0.7` are stock HPAs on that average for each replica.
+    #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
+    pub policy: Vec<String>,
+    /// Runs every n-th of the runs, from the i-th on, such as `2/8`; `--merge` puts them together.
+    #[arg(verbatim_doc_comment, long, value_name = "I/N")]
+    pub shard: Option<String>,
+    /// Puts the results of several shards together instead of simulating.
+    #[arg(verbatim_doc_comment, long, value_name = "RESULTS", num_args = 1.., conflicts_with = "scenario")]
+    pub merge: Vec<PathBuf>,
+    /// Writes all results as JSON to this file; `-` is standard output, without the table.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Writes what was seen over time in the first run as CSV to this file.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
+    pub series: Option<PathBuf>,
+    /// Writes a report with charts as one HTML file.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Prints the JSON Schema of the results.
+    #[arg(verbatim_doc_comment, long)]
+    pub schema: bool,
 }
 
 /// What the demo plays.

@@ -78,7 +78,6 @@ impl<F: FnMut(Micros) -> bool> Watch for F {
 
 struct Simulation<'s> {
     scenario: &'s Scenario,
-    seed: u64,
     now: Micros,
     agenda: BinaryHeap<Reverse<(Micros, Happening)>>,
     traffic: Vec<Traffic>,
@@ -124,7 +123,6 @@ impl<'s> Simulation<'s> {
     fn new(scenario: &'s Scenario, seed: u64) -> Result<Self, SettingsError> {
         let mut simulation = Self {
             scenario,
-            seed,
             now: Micros::ZERO,
             agenda: BinaryHeap::new(),
             traffic: (0..scenario.models.len())

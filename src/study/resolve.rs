@@ -15,8 +15,9 @@ use crate::config::problem::{Problem, Severity, join};
 use crate::config::{Config, Files, LoadError, Surroundings, layers, names};
 use crate::fleet::{ModelKey, ModelName, Namespace};
 use crate::simulate::Micros;
-use crate::simulate::scenario::{Client, Control, Gateway, Model, Router, Scenario, Slo, Variant};
+use crate::simulate::scenario::{Client, Control, Gateway, Model, Router, Scenario, Slo};
 use crate::study::file::{self, File};
+use crate::study::resolve::variants::Drafted;
 use crate::study::resolve::workload::Loaded;
 use crate::units::{Fraction, Seconds};
 
@@ -92,18 +93,19 @@ fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64)>
     if written_variants.is_empty() {
         checks.problems.missing("variants", "must have at least one variant");
     }
-    let mut variants: Vec<Variant> = Vec::new();
+    let mut drafted: Vec<Drafted> = Vec::new();
     for (at, variant) in written_variants.iter().enumerate() {
         let Some(written) = variant else { continue };
         let path = format!("variants[{at}]");
-        let Some(variant) = variants::resolve(&path, written, &models, checks) else { continue };
-        if variants.iter().any(|other| other.spec.key == variant.spec.key) {
+        let Some(draft) = variants::resolve(&path, written, &models, checks) else { continue };
+        let same = |other: &Drafted| other.words["name"] == draft.words["name"];
+        if drafted.iter().any(same) {
             checks.problems.error_at(join(&path, "name"), "is the name of another variant");
         }
-        variants.push(variant);
+        drafted.push(draft);
     }
     for (at, model) in models.iter().enumerate() {
-        if !variants.iter().any(|variant| variant.model == at) && !variants.is_empty() {
+        if !drafted.iter().any(|variant| variant.model == at) && !drafted.is_empty() {
             let rule = format!("has no variant: nothing serves {}", model.key.model);
             checks.problems.warning(format!("models[{at}]"), rule);
         }
@@ -113,7 +115,9 @@ fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64)>
     let sample = checks.duration("sample", file.sample, &SAMPLES).map(Micros::from_duration);
     let second = Micros::from_secs(1);
     let default = Micros::new(length.micros() / SAMPLES_WANTED).max(second);
-    let config = policy(file.policy.clone().unwrap_or_default(), &variants, checks)?;
+    let config = policy(file.policy.clone().unwrap_or_default(), &drafted, checks)?;
+    let specs = config.variants.iter().map(|variant| variant.spec.clone());
+    let variants = drafted.into_iter().zip(specs).map(|(draft, spec)| draft.with(spec)).collect();
     let control = control(&file.daemon.clone().unwrap_or_default(), &config, checks);
     let scenario =
         Scenario { length, models, variants, control, sample: sample.unwrap_or(default) };
@@ -208,7 +212,7 @@ const NO_POLICY: [&str; 8] = [
 /// The daemon's configuration with these words and these variants, made by the daemon's own code.
 fn policy(
     mut words: Map<String, Value>,
-    variants: &[Variant],
+    variants: &[Drafted],
     checks: &mut Checks<'_>,
 ) -> Option<Config> {
     for key in NO_POLICY {
@@ -218,14 +222,10 @@ fn policy(
         }
     }
     let listed = variants.iter().enumerate().map(|(at, variant)| {
-        let spec = &variant.spec;
-        json!({
-            "name": spec.key.variant.as_str(),
-            "namespace": spec.key.namespace.as_str(),
-            "model": spec.model.as_str(),
-            // Nobody asks there; the configuration wants to know where replicas are.
-            "targets": {"static": [format!("simulated-{at}:8000")]},
-        })
+        let mut listed = variant.words.clone();
+        // Nobody asks there; the configuration wants to know where replicas are.
+        listed["targets"] = json!({"static": [format!("simulated-{at}:8000")]});
+        listed
     });
     words.insert("variants".to_owned(), listed.collect());
     let surroundings = Surroundings {

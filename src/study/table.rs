@@ -1,31 +1,115 @@
-//! What a run came to, as a table for people.
+//! Results as a table for people.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use crate::simulate::Micros;
-use crate::simulate::scenario::{Scenario, Variant};
-use crate::simulate::score::{Crew, Outcome, Service};
-use crate::study::Run;
+use crate::study::results::{ModelResult, Results, RunResult, VariantResult};
 
-/// The table of one run.
-pub(crate) fn table(path: &Path, run: &Run) -> String {
-    let Run { seed, scenario, outcome } = run;
+/// The table of a study: all that there is of a single run, a line for each of several.
+pub(crate) fn table(results: &Results) -> String {
     let mut text = String::new();
-    let length = span(outcome.ended);
-    let cut = if outcome.complete { "" } else { ", interrupted" };
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{}: {length} simulated{cut}, seed {seed}\n", path.display());
-    models(&mut text, scenario, outcome);
-    text.push('\n');
-    variants(&mut text, scenario, outcome);
-    if outcome.violations > 0 {
-        let _ = writeln!(text, "\n{} ticks broke an invariant", outcome.violations);
+    match results.runs.as_slice() {
+        [run] => one(&mut text, results, run),
+        runs => many(&mut text, results, runs),
     }
     text
 }
 
-fn models(text: &mut String, scenario: &Scenario, outcome: &Outcome) {
+// Writing to a string cannot fail, so what it returns is dropped.
+
+fn one(text: &mut String, results: &Results, run: &RunResult) {
+    let length = span(run.simulated_s);
+    let cut = if run.complete { "" } else { ", interrupted" };
+    let policy = if run.policy == "plimsoll" { String::new() } else { format!(", {}", run.policy) };
+    let name = &results.scenario;
+    let _ = writeln!(text, "{name}: {length} simulated{cut}, seed {}{policy}", run.seed);
+    for (path, value) in &run.settings {
+        let _ = writeln!(text, "{path}: {value}");
+    }
+    text.push('\n');
+    models(text, run);
+    text.push('\n');
+    variants(text, run);
+    if run.violations > 0 {
+        let _ = writeln!(text, "\n{} ticks broke an invariant", run.violations);
+    }
+}
+
+fn many(text: &mut String, results: &Results, runs: &[RunResult]) {
+    let cut = runs.iter().filter(|run| !run.complete).count();
+    let _ = write!(text, "{}: {} of {} runs", results.scenario, runs.len(), results.planned);
+    let _ = if cut > 0 {
+        writeln!(text, ", {cut} of them interrupted\n")
+    } else {
+        writeln!(text, "\n")
+    };
+    let mut paths: Vec<&String> = runs.iter().flat_map(|run| run.settings.keys()).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let mut head: Vec<String> = vec!["policy".to_owned()];
+    head.extend(paths.iter().map(|path| (*path).clone()));
+    head.extend(
+        ["seed", "within SLO", "worst minute", "TTFT p95", "ITL p95", "replica-hours", "cost"]
+            .map(str::to_owned),
+    );
+    head.extend(["changes", "flips"].map(str::to_owned));
+    let mut rows = vec![head];
+    for group in runs.chunk_by(|a, b| a.policy == b.policy && a.settings == b.settings) {
+        for run in group {
+            rows.push(line(run, &paths, run.seed.to_string()));
+        }
+        if group.len() > 1 {
+            rows.push(mean(group, &paths));
+        }
+    }
+    aligned(text, &rows);
+}
+
+fn line(run: &RunResult, paths: &[&String], seed: String) -> Vec<String> {
+    let worst = run.models.iter().filter_map(|model| model.worst_minute_within_slo);
+    let worst = worst.reduce(f64::min);
+    let ttft = run.models.iter().filter_map(|model| model.ttft.p95).reduce(f64::max);
+    let itl = run.models.iter().filter_map(|model| model.itl.p95).reduce(f64::max);
+    let mut row = vec![run.policy.clone()];
+    row.extend(
+        paths.iter().map(|path| run.settings.get(*path).map_or_else(dash, ToString::to_string)),
+    );
+    row.extend([
+        seed,
+        run.within_slo.map_or_else(dash, percent),
+        worst.map_or_else(dash, percent),
+        latency(ttft),
+        latency(itl),
+        format!("{:.2}", run.replica_hours),
+        format!("{:.2}", run.cost),
+        run.actions.to_string(),
+        run.flips.to_string(),
+    ]);
+    row
+}
+
+/// The means of runs that differ in their seeds alone.
+fn mean(runs: &[RunResult], paths: &[&String]) -> Vec<String> {
+    let count = runs.len() as f64;
+    let mean = |value: &dyn Fn(&RunResult) -> f64| runs.iter().map(value).sum::<f64>() / count;
+    let within: Vec<f64> = runs.iter().filter_map(|run| run.within_slo).collect();
+    let mut row = line(&runs[0], paths, "mean".to_owned());
+    let at = paths.len() + 2;
+    row[at] = if within.is_empty() {
+        dash()
+    } else {
+        percent(within.iter().sum::<f64>() / within.len() as f64)
+    };
+    for cell in &mut row[at + 1..at + 4] {
+        cell.clear();
+    }
+    row[at + 4] = format!("{:.2}", mean(&|run| run.replica_hours));
+    row[at + 5] = format!("{:.2}", mean(&|run| run.cost));
+    row[at + 6] = format!("{:.1}", mean(&|run| f64::from(run.actions)));
+    row[at + 7] = format!("{:.1}", mean(&|run| f64::from(run.flips)));
+    row
+}
+
+fn models(text: &mut String, run: &RunResult) {
     let mut rows = vec![
         ["model", "requests", "within SLO", "worst minute", "TTFT p50", "p95", "p99", "ITL p50"]
             .map(str::to_owned)
@@ -33,44 +117,42 @@ fn models(text: &mut String, scenario: &Scenario, outcome: &Outcome) {
     ];
     rows[0]
         .extend(["p95", "p99", "rejected", "timed out", "failed", "too long"].map(str::to_owned));
-    for (model, service) in scenario.models.iter().zip(&outcome.models) {
-        let Service { arrived, ttft, itl, rejected, timed_out, failed, unservable, .. } = service;
-        let worst = service
-            .worst_minute()
-            .map_or("-".to_owned(), |(minute, share)| format!("{} (min {minute})", percent(share)));
+    for model in &run.models {
+        let ModelResult { arrived, ttft, itl, rejected, timed_out, failed, too_long, .. } = model;
+        let worst = model.worst_minute.zip(model.worst_minute_within_slo);
+        let worst = worst.map(|(minute, share)| format!("{} (min {minute})", percent(share)));
         rows.push(vec![
-            model.key.model.to_string(),
+            model.model.clone(),
             arrived.to_string(),
-            service.attainment().map_or("-".to_owned(), percent),
-            worst,
-            latency(ttft.quantile(0.5)),
-            latency(ttft.quantile(0.95)),
-            latency(ttft.quantile(0.99)),
-            latency(itl.quantile(0.5)),
-            latency(itl.quantile(0.95)),
-            latency(itl.quantile(0.99)),
+            model.within_slo.map_or_else(dash, percent),
+            worst.unwrap_or_else(dash),
+            latency(ttft.p50),
+            latency(ttft.p95),
+            latency(ttft.p99),
+            latency(itl.p50),
+            latency(itl.p95),
+            latency(itl.p99),
             rejected.to_string(),
             timed_out.to_string(),
             failed.to_string(),
-            unservable.to_string(),
+            too_long.to_string(),
         ]);
     }
     aligned(text, &rows);
 }
 
-fn variants(text: &mut String, scenario: &Scenario, outcome: &Outcome) {
+fn variants(text: &mut String, run: &RunResult) {
     let head =
         ["variant", "replica-hours", "cost", "mean", "peak", "starts", "ups", "downs", "flips"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    let mut total = 0.0;
-    for (variant, crew) in scenario.variants.iter().zip(&outcome.variants) {
-        let Crew { peak, starts, ups, downs, flips, .. } = crew;
-        total += cost(variant, crew);
+    for variant in &run.variants {
+        let VariantResult { replica_hours, cost, mean, peak, starts, ups, downs, flips, .. } =
+            variant;
         rows.push(vec![
-            variant.spec.key.variant.to_string(),
-            format!("{:.2}", hours(crew)),
-            format!("{:.2}", cost(variant, crew)),
-            format!("{:.2}", crew.replica_time.seconds() / outcome.ended.seconds().max(1e-6)),
+            variant.variant.clone(),
+            format!("{replica_hours:.2}"),
+            format!("{cost:.2}"),
+            format!("{mean:.2}"),
             peak.to_string(),
             starts.to_string(),
             ups.to_string(),
@@ -78,18 +160,11 @@ fn variants(text: &mut String, scenario: &Scenario, outcome: &Outcome) {
             flips.to_string(),
         ]);
     }
-    if rows.len() > 2 {
-        rows.push(vec!["all".to_owned(), String::new(), format!("{total:.2}")]);
+    if run.variants.len() > 1 {
+        let (hours, cost) = (format!("{:.2}", run.replica_hours), format!("{:.2}", run.cost));
+        rows.push(vec!["all".to_owned(), hours, cost]);
     }
     aligned(text, &rows);
-}
-
-pub(crate) fn hours(crew: &Crew) -> f64 {
-    crew.replica_time.seconds() / 3600.0
-}
-
-pub(crate) fn cost(variant: &Variant, crew: &Crew) -> f64 {
-    variant.spec.cost.per_hour() * hours(crew)
 }
 
 /// Writes rows in columns, the first to the left and the others to the right.
@@ -112,23 +187,30 @@ fn aligned(text: &mut String, rows: &[Vec<String>]) {
     }
 }
 
+fn dash() -> String {
+    "-".to_owned()
+}
+
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-/// A latency in the unit that shows it best.
-pub(crate) fn latency(value: Option<Micros>) -> String {
-    let Some(value) = value else { return "-".to_owned() };
-    let milliseconds = value.seconds() * 1e3;
-    if milliseconds < 1000.0 {
-        format!("{milliseconds:.1} ms")
-    } else {
-        format!("{:.2} s", value.seconds())
+/// A latency in seconds, in the unit that shows it best.
+pub(crate) fn latency(seconds: Option<f64>) -> String {
+    match seconds {
+        None => dash(),
+        Some(seconds) if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        Some(seconds) => format!("{seconds:.2} s"),
     }
 }
 
 /// Hours, minutes and seconds.
-pub(crate) fn span(value: Micros) -> String {
-    let seconds = value.micros() / 1_000_000;
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a length is not negative, and the cast saturates"
+)]
+pub(crate) fn span(seconds: f64) -> String {
+    let seconds = seconds as u64;
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }

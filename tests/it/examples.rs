@@ -21,6 +21,7 @@ use yaml_rust2::{Yaml, YamlLoader};
 /// Examples that are neither a configuration nor manifests, with the test that loads them.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("prometheus-only.yml", "the_prometheus_of_the_example_scrapes_what_the_variants_match"),
+    ("simulate-day.yaml", "the_example_of_a_day_compares_with_a_stock_hpa"),
     ("simulate-trace.yaml", "the_example_is_simulated_and_says_the_same_twice"),
     ("traces/README.md", "the_example_is_simulated_and_says_the_same_twice"),
     ("traces/azure-conversation.csv", "the_example_is_simulated_and_says_the_same_twice"),

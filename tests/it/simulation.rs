@@ -3,16 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use plimsoll::analyze::saturation::{Thresholds, TransitionRule};
-use plimsoll::decide::enforce::Behavior;
-use plimsoll::fleet::{
-    Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
-};
-use plimsoll::pipeline::Policy;
-use plimsoll::pipeline::limits::Limits;
-use plimsoll::pipeline::zero::Zero;
+use plimsoll::config::{Config, Files, Surroundings, parse};
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::run::run;
@@ -24,7 +18,7 @@ use plimsoll::simulate::scenario::{
 use plimsoll::simulate::score::{Outcome, Service};
 use plimsoll::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, Row, Size, Sizes};
 use plimsoll::simulate::workload::rate::Rate;
-use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests, Seconds};
+use plimsoll::units::{Fraction, Replicas, Seconds};
 
 fn secs(seconds: u64) -> Micros {
     Micros::from_secs(seconds)
@@ -34,29 +28,17 @@ fn n(count: u32) -> Replicas {
     Replicas::saturating(count)
 }
 
-fn policy() -> Policy {
-    let minute = Seconds::new(60.0).unwrap();
-    let share = |share| Fraction::new(share).unwrap();
-    let requests = |count| Requests::new(count).unwrap();
-    Policy {
-        window: Seconds::new(30.0).unwrap(),
-        stale_after: Seconds::new(10.0).unwrap(),
-        stale_after_relayed: minute,
-        thresholds: Thresholds {
-            kv_cache: share(0.8),
-            queue_length: requests(5.0),
-            kv_spare: share(0.1),
-            queue_spare: requests(3.0),
-        },
-        overrides: BTreeMap::new(),
-        transition: TransitionRule::PendingOnly,
-        transition_patience: Seconds::new(300.0).unwrap(),
-        behavior: Behavior::default(),
-        sizing: None,
-        zero: Zero::default(),
-        limits: Limits::default(),
-        pools: BTreeMap::new(),
-    }
+/// What the daemon makes of one variant and a short window.
+fn configured() -> Config {
+    let text = "observe: {window: 30s}\nvariants:\n- name: v\n  namespace: shop\n  model: m\n  \
+                cost: 2\n  replicas: {min: 1, max: 8}\n  targets: {static: ['v:8000']}\n";
+    let surroundings = Surroundings {
+        origin: "the test".to_owned(),
+        base: PathBuf::new(),
+        environment: BTreeMap::new(),
+        files: Files::NotChecked,
+    };
+    parse(text, &surroundings).unwrap().config
 }
 
 fn sizes() -> Sizes {
@@ -74,14 +56,13 @@ fn follow(signal: Signal, settings: scaler::Settings) -> Hpa {
 
 /// Ten minutes on one variant that Plimsoll scales from 1 to 8.
 fn scenario(load: Load) -> Scenario {
-    let namespace = Namespace::new("shop").unwrap();
-    let model = ModelName::new("m").unwrap();
-    let key = VariantKey { namespace: namespace.clone(), variant: VariantName::new("v").unwrap() };
+    let config = configured();
+    let spec = config.variants[0].spec.clone();
     let delay = |seconds| Delay { median: secs(seconds), sigma: 0.3 };
     Scenario {
         length: secs(600),
         models: vec![Model {
-            key: ModelKey { namespace, model: model.clone() },
+            key: spec.model_key(),
             slo: Slo { ttft: secs(2), itl: Micros::new(100_000) },
             load,
             router: Router::LeastRequests,
@@ -89,15 +70,7 @@ fn scenario(load: Load) -> Scenario {
             client: Client { timeout: None, retries: 0, backoff: secs(1) },
         }],
         variants: vec![Variant {
-            spec: VariantSpec {
-                key,
-                model,
-                accelerator: None,
-                gpus: None,
-                role: Role::Both,
-                cost: CostPerHour::new(2.0).unwrap(),
-                bounds: Bounds::new(n(1), Some(n(8))).unwrap(),
-            },
+            spec,
             model: 0,
             initial: n(1),
             engine: Settings {
@@ -128,7 +101,7 @@ fn scenario(load: Load) -> Scenario {
             )),
         }],
         control: Control {
-            policy: policy(),
+            policy: config.policy,
             tick: secs(1),
             scrape: secs(1),
             scrape_loss: Fraction::ZERO,

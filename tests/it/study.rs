@@ -2,9 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use serde_json::{Value, json};
 
 const EXAMPLE: &str = "examples/simulate-trace.yaml";
 
@@ -53,6 +56,18 @@ fn the_example_is_simulated_and_says_the_same_twice() {
 }
 
 #[test]
+fn the_example_of_a_day_compares_with_a_stock_hpa() {
+    // An hour of it is enough to see that both play.
+    let shorter = ["--set", "length=1h", "--policy", "plimsoll,in-flight:60"];
+    let output = simulate(&[&["examples/simulate-day.yaml"], &shorter[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(table.contains("2 of 2 runs\n"), "{table}");
+    assert!(table.contains("\nplimsoll") && table.contains("\nin-flight:60"), "{table}");
+}
+
+#[test]
 fn everything_that_is_wrong_is_listed_with_its_line_and_path() {
     let scenario = "\
 length: 0s
@@ -89,7 +104,7 @@ colour: red
         "scenario.yaml:16: error: variants[1].engine.alpha must be a duration",
         "scenario.yaml:16: error: variants[1].engine.kv_tokens must be at least one block",
         "scenario.yaml:17: error: variants[1].autoscaler.target is required",
-        "scenario.yaml:19: error: policy.saturation.kv_cache_threshold must be from 0",
+        "scenario.yaml:19: error: policy.saturation.kv_cache_threshold must be above 0",
         "scenario.yaml:20: error: policy.variants says nothing",
         "scenario.yaml:21: error: colour is not a known key",
     ] {
@@ -136,4 +151,130 @@ fn a_scenario_that_is_not_there_or_is_no_yaml_exits_64() {
     assert!(refusal("a: [", &[]).contains("is not YAML"));
     assert!(refusal("- a\n", &[]).contains("must be a mapping"));
     assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(EXAMPLE).exists());
+}
+
+/// A small study: two rates, two peers, two seeds.
+const STUDY: &str = "\
+length: 2m
+models:
+- name: m
+  slo: {ttft: 1s, itl: 60ms}
+  workload:
+    drawn:
+      points: [{at: 0s, rate: 2}, {at: 1m, rate: 8}]
+      prompt: {median: 300, sigma: 0.5}
+      output: {min: 10, max: 100}
+variants:
+- name: v
+  cost: 2
+  replicas: {min: 1, max: 4}
+  engine: {alpha: 20ms, beta: 48us, delta: 37us, gamma: 190ns, kv_tokens: 60000}
+  startup: {load: 10s, sigma: 0.3}
+sweep:
+  models[0].workload.drawn.points[1].rate: [4, 16]
+";
+
+fn in_folder(folder: &Path, arguments: &[&str]) -> Output {
+    fs::write(folder.join("study.yaml"), STUDY).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .arg("simulate")
+        .args(arguments)
+        .current_dir(folder)
+        .env_clear()
+        .output()
+        .unwrap()
+}
+
+const WHOLE: [&str; 5] = ["study.yaml", "--policy", "plimsoll,static:2", "--seeds", "2"];
+
+#[test]
+fn shards_put_together_are_the_whole_whatever_the_cores() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = in_folder(folder.path(), &[&WHOLE[..], &["--json", "-"]].concat());
+    assert_eq!(whole.status.code(), Some(0), "{}", text(&whole.stderr));
+    for shard in ["1/3", "2/3", "3/3"] {
+        let name = format!("{}.json", &shard[..1]);
+        let arguments = [&WHOLE[..], &["--shard", shard, "--json", &name]].concat();
+        let output = in_folder(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+    let merge = ["--merge", "3.json", "1.json", "2.json", "--json", "-"];
+    assert_eq!(in_folder(folder.path(), &merge).stdout, whole.stdout);
+    let results: Value = serde_json::from_slice(&whole.stdout).unwrap();
+    let runs = results["runs"].as_array().unwrap();
+    assert_eq!((runs.len(), &results["planned"]), (8, &json!(8)));
+    let settings = json!({"models[0].workload.drawn.points[1].rate": 16});
+    assert_eq!((&runs[7]["settings"], &runs[7]["policy"]), (&settings, &json!("static:2")));
+    for run in runs.iter().filter(|run| run["policy"] == "static:2") {
+        let cost = run["cost"].as_f64().unwrap();
+        assert!(
+            (cost - 8.0 / 60.0).abs() < 1e-9,
+            "two replicas for two minutes at 2 an hour: {cost}"
+        );
+    }
+    let other = in_folder(folder.path(), &["study.yaml", "--json", "other.json"]);
+    assert_eq!(other.status.code(), Some(0));
+    let wrong = in_folder(folder.path(), &["--merge", "1.json", "other.json"]);
+    assert_eq!(wrong.status.code(), Some(64));
+    assert!(text(&wrong.stderr).contains("other.json is of another study"));
+}
+
+#[test]
+fn results_are_as_their_schema_says() {
+    let schema: Value = serde_json::from_slice(&simulate(&["--schema"]).stdout).unwrap();
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/simulator.schema.json");
+    let committed: Value = serde_json::from_str(&fs::read_to_string(committed).unwrap()).unwrap();
+    assert_eq!(schema, committed, "plimsoll simulate --schema > docs/simulator.schema.json");
+    let output = simulate(&[EXAMPLE, "--json", "-"]);
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(keys(&results), keys(&schema["properties"]));
+    let run = &results["runs"][0];
+    assert_eq!(keys(run), keys(&schema["$defs"]["RunResult"]["properties"]));
+    let model = &run["models"][0];
+    assert_eq!(keys(model), keys(&schema["$defs"]["ModelResult"]["properties"]));
+    let count = |key: &str| model[key].as_u64().unwrap();
+    let ends = ["finished", "rejected", "timed_out", "failed", "too_long", "overdue", "open"];
+    assert_eq!(ends.into_iter().map(count).sum::<u64>(), count("arrived"));
+}
+
+#[test]
+fn a_report_is_one_file_and_a_series_has_a_row_for_each_model_and_variant() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = [&WHOLE[..], &["--report", "r.html", "--series", "s.csv"]].concat();
+    let output = in_folder(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report = fs::read_to_string(folder.path().join("r.html")).unwrap();
+    for word in ["http:", "https:", "<script", "src=", "NaN"] {
+        assert!(!report.contains(word), "{word}");
+    }
+    assert_eq!(report.matches("<svg").count(), 6);
+    assert_eq!(report.matches("<svg").count(), report.matches("</svg>").count());
+    let series = fs::read_to_string(folder.path().join("s.csv")).unwrap();
+    let columns = |line: &str| line.split(',').count();
+    let head = columns(series.lines().next().unwrap());
+    assert!(series.lines().all(|line| columns(line) == head));
+    assert_eq!(series.lines().count(), 1 + 2 * 121, "a sample a second, both ends included");
+    let again = folder.path().join("again.html");
+    let arguments = [&WHOLE[..], &["--report", "again.html"]].concat();
+    in_folder(folder.path(), &arguments);
+    assert_eq!(fs::read_to_string(again).unwrap(), report);
+}
+
+#[test]
+fn a_wrong_plan_exits_64_and_says_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, said) in [
+        (&["--policy", "magic"][..], "--policy magic must be plimsoll, static:N"),
+        (&["--shard", "4/3"], "--shard 4/3 must be I/N"),
+        (&["--set", "seed"], "--set seed must be PATH=VALUE"),
+        (&["--set", "models[7].name=x"], "models[7].name has an index that is not there"),
+        (&["--set", "colour=red"], "colour is not a known key"),
+        (&["--seeds", "0"], "0 is not in 1..=100000"),
+        (&["--seeds", "100000"], "there must be at most 100000 runs"),
+    ] {
+        let output = in_folder(folder.path(), &[&["study.yaml"], arguments].concat());
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+    }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Pod {
     /// How often the process has started again.
     life: u32,
     /// `None` once it has ended.
-    pub(crate) replica: Option<Replica>,
+    pub(crate) replica: Option<Box<Replica>>,
     /// Until when nothing that a router counts changes.
     pub(crate) quiet: Micros,
     pub(crate) outstanding: u32,
@@ -138,7 +138,7 @@ impl Simulation<'_> {
             process: self.now,
             life: 0,
             seats: replica.seats(),
-            replica: Some(replica),
+            replica: Some(Box::new(replica)),
             quiet: Micros::new(u64::MAX),
             outstanding: 0,
             seen: Gauges { running: 0, waiting: 0, kv_usage: 0.0 },
@@ -272,7 +272,8 @@ impl Simulation<'_> {
         taken.outstanding = 0;
         taken.quiet = Micros::new(u64::MAX);
         let fresh = Replica::new(described.engine).ok();
-        taken.replica = fresh.map(|replica| replica.with_prefix_hits(described.prefix_hits));
+        taken.replica =
+            fresh.map(|replica| Box::new(replica.with_prefix_hits(described.prefix_hits)));
         self.plan(ready, Happening::Ready(pod));
         self.plan(ready + again, Happening::Crashed(pod, life + 1));
         self.cut_off(described.model, pod);

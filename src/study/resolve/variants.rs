@@ -3,10 +3,12 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::config::check::{Checks, Durations};
 use crate::config::names;
 use crate::config::written::WrittenDuration;
-use crate::fleet::{Accelerator, Bounds, Role, VariantKey, VariantName, VariantSpec};
+use crate::fleet::{Bounds, VariantSpec};
 use crate::simulate::Micros;
 use crate::simulate::replica::settings::{Admission, Settings, StepTime};
 use crate::simulate::scaler::{self, Limit, MilliValue, Policy, Rules, Select};
@@ -14,7 +16,7 @@ use crate::simulate::scenario::{
     Actuator, Delay, Hpa, Keda, Lifecycle, Model, Signal, Startup, Variant,
 };
 use crate::study::file;
-use crate::units::{CostPerHour, Fraction, Replicas};
+use crate::units::{Fraction, Replicas};
 
 const COST: f64 = 1.0;
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
@@ -42,13 +44,34 @@ struct One<'a, 'b, 'c> {
     checks: &'b mut Checks<'c>,
 }
 
+/// A variant without what the daemon's own code makes of its words.
+pub(crate) struct Drafted {
+    /// What the daemon is told of it.
+    pub(crate) words: Value,
+    pub(crate) model: usize,
+    initial: Replicas,
+    engine: Settings,
+    prefix_hits: Fraction,
+    startup: Startup,
+    lifecycle: Lifecycle,
+    actuator: Actuator,
+}
+
+impl Drafted {
+    /// The variant, as the daemon knows it.
+    pub(crate) fn with(self, spec: VariantSpec) -> Variant {
+        let Self { model, initial, engine, prefix_hits, startup, lifecycle, actuator, .. } = self;
+        Variant { spec, model, initial, engine, prefix_hits, startup, lifecycle, actuator }
+    }
+}
+
 /// Resolves a variant; all that is wrong with it is a problem.
 pub(crate) fn resolve(
     path: &str,
     written: &file::Variant,
     models: &[Model],
     checks: &mut Checks<'_>,
-) -> Option<Variant> {
+) -> Option<Drafted> {
     let mut one = One { path, checks };
     let model = one.model(written.model.as_deref(), models);
     let name = one.name(written.name.as_deref());
@@ -62,20 +85,18 @@ pub(crate) fn resolve(
     let lifecycle = one.lifecycle(&written.lifecycle.clone().unwrap_or_default());
     let actuator = one.autoscaler(&written.autoscaler.clone().unwrap_or_default(), bounds);
     let model = model?;
-    let key = VariantKey {
-        namespace: models[model].key.namespace.clone(),
-        variant: VariantName::new(name?)?,
-    };
-    Some(Variant {
-        spec: VariantSpec {
-            key,
-            model: models[model].key.model.clone(),
-            accelerator: written.accelerator.as_deref().and_then(Accelerator::new),
-            gpus: None,
-            role: Role::Both,
-            cost: CostPerHour::new(cost)?,
-            bounds,
-        },
+    let mut words = json!({
+        "name": name?,
+        "namespace": models[model].key.namespace.as_str(),
+        "model": models[model].key.model.as_str(),
+        "cost": cost,
+        "replicas": {"min": bounds.min().count(), "max": bounds.max().map(Replicas::count)},
+    });
+    if let Some(accelerator) = &written.accelerator {
+        words["accelerator"] = json!(accelerator);
+    }
+    Some(Drafted {
+        words,
         model,
         initial,
         engine: engine?,

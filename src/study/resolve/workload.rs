@@ -121,7 +121,10 @@ fn resolve_rate(path: &str, written: &file::Drawn, checks: &mut Checks<'_>) -> O
         written.wave.is_some(),
     ];
     if forms.iter().filter(|there| **there).count() != 1 {
-        checks.problems.missing(path, "must have exactly one of rate, steps, points and wave");
+        if !checks.problems.refused_below(path) {
+            let rule = "must have exactly one of rate, steps, points and wave";
+            checks.problems.error_at(path, rule);
+        }
         return None;
     }
     let (key, rate) = if let Some(rate) = written.rate {

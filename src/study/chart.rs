@@ -1,0 +1,172 @@
+//! Charts over time as SVG, without anything from elsewhere.
+
+use std::fmt::Write as _;
+
+use crate::study::table::span;
+
+const WIDTH: f64 = 920.0;
+const HEIGHT: f64 = 210.0;
+/// Room for the numbers at the left, the legend above, and the times below.
+const LEFT: f64 = 64.0;
+const TOP: f64 = 30.0;
+const BELOW: f64 = 24.0;
+const RIGHT: f64 = 28.0;
+/// Lines across, and times along.
+const LINES: u32 = 4;
+const TIMES: u32 = 6;
+
+/// A line over time; a point without a value is a gap.
+pub(crate) struct Line {
+    pub(crate) name: String,
+    /// The class that the report's style gives a colour.
+    pub(crate) class: &'static str,
+    /// Whether values hold until the next rather than run to it.
+    pub(crate) steps: bool,
+    pub(crate) points: Vec<(f64, Option<f64>)>,
+}
+
+/// A chart.
+pub(crate) struct Chart<'a> {
+    pub(crate) title: &'a str,
+    /// What values are printed with.
+    pub(crate) unit: &'a str,
+    pub(crate) lines: Vec<Line>,
+    /// A value that should not be exceeded.
+    pub(crate) limit: Option<f64>,
+    /// The largest value that is shown, where values may be far above what matters.
+    pub(crate) ceiling: Option<f64>,
+}
+
+impl Chart<'_> {
+    /// The chart as an SVG element.
+    pub(crate) fn svg(&self) -> String {
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let end = points().map(|(at, _)| *at).fold(1e-9, f64::max);
+        let highest = points().filter_map(|(_, value)| *value).fold(0.0, f64::max);
+        let highest = self.limit.map_or(highest, |limit| highest.max(limit * 1.1));
+        let top = round_up(self.ceiling.map_or(highest, |ceiling| highest.min(ceiling)));
+        let (width, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BELOW);
+        let x = |at: f64| LEFT + at / end * width;
+        let y = |value: f64| TOP + (1.0 - (value / top).clamp(0.0, 1.0)) * height;
+        let title = escaped(self.title);
+        let mut svg = format!(
+            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n\
+             <text class=\"title\" x=\"{LEFT}\" y=\"16\">{title}</text>\n"
+        );
+        // Writing to a string cannot fail.
+        for step in 0..=LINES {
+            let value = top * f64::from(step) / f64::from(LINES);
+            let (at, number) = (y(value), number(value));
+            let _ = writeln!(
+                svg,
+                "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{:.1}\"/><text class=\"y\" x=\"{:.1}\" \
+                 y=\"{:.1}\">{number}{}</text>",
+                WIDTH - RIGHT,
+                LEFT - 6.0,
+                at + 4.0,
+                escaped(self.unit),
+            );
+        }
+        for step in 0..=TIMES {
+            let at = end * f64::from(step) / f64::from(TIMES);
+            let _ = writeln!(
+                svg,
+                "<text class=\"x\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                x(at),
+                HEIGHT - 6.0,
+                span(at)
+            );
+        }
+        if let Some(limit) = self.limit {
+            let at = y(limit);
+            let _ =
+                writeln!(svg, "<path class=\"limit\" d=\"M{LEFT} {at:.1}H{:.1}\"/>", WIDTH - RIGHT);
+        }
+        let mut legend = WIDTH - RIGHT;
+        for line in self.lines.iter().rev() {
+            legend -= 8.0 * line.name.chars().count() as f64 + 26.0;
+            let name = escaped(&line.name);
+            let _ = writeln!(
+                svg,
+                "<path class=\"line {0}\" d=\"M{1:.1} 12h16\"/><text x=\"{2:.1}\" y=\"16\">{name}</text>\n\
+                 <path class=\"line {0}\" d=\"{3}\"/>",
+                line.class,
+                legend,
+                legend + 20.0,
+                line.path(x, y),
+            );
+        }
+        svg.push_str("</svg>\n");
+        svg
+    }
+}
+
+impl Line {
+    fn path(&self, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
+        let mut path = String::new();
+        let mut down = false;
+        for &(at, value) in &self.points {
+            let Some(value) = value else {
+                down = false;
+                continue;
+            };
+            let (x, y) = (x(at), y(value));
+            // Writing to a string cannot fail.
+            let _ = match (down, self.steps) {
+                (false, _) => write!(path, "M{x:.1} {y:.1}"),
+                (true, true) => write!(path, "H{x:.1}V{y:.1}"),
+                (true, false) => write!(path, "L{x:.1} {y:.1}"),
+            };
+            down = true;
+        }
+        path
+    }
+}
+
+/// The next number of 1, 2, 4, 5 or 8 times a power of ten, which quarters well.
+fn round_up(value: f64) -> f64 {
+    if value <= 0.0 {
+        return 1.0;
+    }
+    let power = 10_f64.powf(value.log10().floor());
+    let steps = [1.0, 2.0, 4.0, 5.0, 8.0, 10.0];
+    let step = steps.into_iter().find(|step| step * power >= value * (1.0 - 1e-9));
+    step.unwrap_or(10.0) * power
+}
+
+fn number(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Text that is no markup.
+pub(crate) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_ends_at_a_round_number_above_all_values() {
+        for (value, top) in [(0.0, 1.0), (0.03, 0.04), (1.0, 1.0), (6.1, 8.0), (9.0, 10.0)] {
+            assert!((round_up(value) - top).abs() < 1e-9, "{value}: {}", round_up(value));
+        }
+        assert_eq!(
+            (number(0.25), number(40.0), number(0.0)),
+            ("0.25".into(), "40".into(), "0".into())
+        );
+    }
+
+    #[test]
+    fn a_line_has_gaps_and_names_are_no_markup() {
+        let points = vec![(0.0, Some(1.0)), (1.0, None), (2.0, Some(0.5)), (4.0, Some(1.0))];
+        let line = Line { name: "<b>".to_owned(), class: "a", steps: true, points };
+        let chart =
+            Chart { title: "t & u", unit: "", lines: vec![line], limit: None, ceiling: None };
+        let svg = chart.svg();
+        assert!(svg.contains("M64.0 30.0M478.0 108.0H892.0V30.0"), "{svg}");
+        assert!(svg.contains("t &amp; u") && svg.contains("&lt;b&gt;") && !svg.contains("<b>"));
+    }
+}

@@ -1,0 +1,166 @@
+//! Runs, on all cores, with progress, until somebody interrupts.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rayon::prelude::*;
+use serde_json::{Map, Value};
+use tokio_util::task::TaskTracker;
+
+use crate::simulate::Micros;
+use crate::simulate::replica::settings::SettingsError;
+use crate::simulate::run;
+use crate::simulate::scenario::Scenario;
+use crate::simulate::score::Outcome;
+use crate::study::plan::{self, Plan, PlanError, Shard};
+use crate::study::resolve::Resolved;
+use crate::study::results::RunResult;
+use crate::study::{ScenarioError, Study};
+
+/// What all runs came to.
+pub(crate) struct Executed {
+    /// In the order of the plans, without those that had not begun at an interruption.
+    pub(crate) runs: Vec<RunResult>,
+    /// The first of them in full.
+    pub(crate) first: Option<First>,
+}
+
+/// A run in full.
+pub(crate) struct First {
+    pub(crate) scenario: Scenario,
+    pub(crate) outcome: Outcome,
+}
+
+/// A run that can begin.
+struct Ready {
+    plan: Plan,
+    seed: u64,
+    scenario: Arc<Scenario>,
+}
+
+/// A run that is over, and all of it where it is the first.
+type Done = (RunResult, Option<First>);
+
+/// Executes the plans of a shard. The number of cores changes nothing but the time.
+pub(crate) fn execute(
+    study: &Study,
+    plans: Vec<Plan>,
+    shard: Shard,
+    seed: Option<u64>,
+) -> anyhow::Result<Executed> {
+    let ready = prepare(study, plans, shard, seed)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let _listener = listen(&stop)?;
+    let total: u64 = ready.iter().map(|ready| ready.scenario.length.micros()).sum();
+    let bar = progress(total);
+    let first_index = ready.first().map(|ready| ready.plan.index);
+    let outcomes: Vec<Result<Option<Done>, SettingsError>> = ready
+        .par_iter()
+        .map(|ready| {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let mut scenario = Scenario::clone(&ready.scenario);
+            ready.plan.peer.apply(&mut scenario);
+            let mut seen = Micros::ZERO;
+            let mut watch = |reached: Micros| {
+                bar.inc(reached.since(seen).micros());
+                seen = reached;
+                !stop.load(Ordering::Relaxed)
+            };
+            let outcome = run::run(&scenario, ready.seed, &mut watch)?;
+            bar.inc(outcome.ended.since(seen).micros());
+            let result = RunResult::new(&ready.plan, ready.seed, &scenario, &outcome);
+            let keep = Some(ready.plan.index) == first_index;
+            Ok(Some((result, keep.then_some(First { scenario, outcome }))))
+        })
+        .collect();
+    bar.finish_and_clear();
+    let (mut runs, mut first) = (Vec::new(), None);
+    for outcome in outcomes {
+        let Some((result, full)) = outcome.context("an engine cannot be built")? else { continue };
+        runs.push(result);
+        first = first.or(full);
+    }
+    Ok(Executed { runs, first })
+}
+
+fn prepare(
+    study: &Study,
+    plans: Vec<Plan>,
+    shard: Shard,
+    seed: Option<u64>,
+) -> anyhow::Result<Vec<Ready>> {
+    let mut ready: Vec<Ready> = Vec::new();
+    let mut known: Option<(Map<String, Value>, Arc<Scenario>, u64)> = None;
+    for plan in plans.into_iter().filter(|plan| shard.has(plan.index)) {
+        let same = known.as_ref().filter(|(settings, ..)| *settings == plan.settings);
+        let (scenario, named) = match same {
+            Some((_, scenario, named)) => (Arc::clone(scenario), *named),
+            None => {
+                let (scenario, named) = resolve(study, &plan.settings, known.is_none())?;
+                known = Some((plan.settings.clone(), Arc::clone(&scenario), named));
+                (scenario, named)
+            }
+        };
+        let seed = seed.unwrap_or(named).wrapping_add(plan.seed);
+        ready.push(Ready { plan, seed, scenario });
+    }
+    Ok(ready)
+}
+
+/// The scenario with these settings; warns where it is the first.
+fn resolve(
+    study: &Study,
+    settings: &Map<String, Value>,
+    warns: bool,
+) -> anyhow::Result<(Arc<Scenario>, u64)> {
+    let mut value = study.value.clone();
+    for (path, setting) in settings {
+        plan::set(&mut value, path, setting.clone())?;
+    }
+    let resolved: Result<Resolved, ScenarioError> = study.resolve(value);
+    let Resolved { scenario, seed, warnings } = resolved?;
+    if warns {
+        for warning in &warnings {
+            writeln!(std::io::stderr(), "{}", study.said(warning))?;
+        }
+    }
+    if scenario.variants.is_empty() {
+        return Err(PlanError("there is nothing to simulate".to_owned()).into());
+    }
+    Ok((Arc::new(scenario), seed))
+}
+
+/// Listens for an interrupt until what it returns is dropped. What was simulated by then is written;
+/// a second interrupt ends the process.
+fn listen(stop: &Arc<AtomicBool>) -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let stop = Arc::clone(stop);
+    TaskTracker::new().spawn_on(
+        async move {
+            while tokio::signal::ctrl_c().await.is_ok() {
+                if stop.swap(true, Ordering::Relaxed) {
+                    std::process::exit(130);
+                }
+            }
+        },
+        runtime.handle(),
+    );
+    Ok(runtime)
+}
+
+/// A bar on standard error, where that is a terminal.
+fn progress(total: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
+    let style = ProgressStyle::with_template("{wide_bar} {percent} %, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
