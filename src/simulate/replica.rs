@@ -350,9 +350,8 @@ impl Replica {
 
         let prefill_tokens = self.settings.max_num_batched_tokens - decodes - budget;
         let kv_tokens = self.decodes.stored + u64::from(decodes);
-        let loading = self.adapters.as_mut().map(|adapters| adapters.take_loading());
         let end = start + self.settings.step.of(prefill_tokens, decodes, kv_tokens);
-        let end = end + loading.unwrap_or_default();
+        let end = end + self.loading();
         self.step = Some(Step { start, end, prefill_tokens, decodes, prefilled });
     }
 

@@ -124,6 +124,11 @@ impl Replica {
         }
     }
 
+    /// How much longer loading adapters makes the step that has been built.
+    pub(super) fn loading(&mut self) -> Micros {
+        self.adapters.as_mut().map(|adapters| adapters.take_loading()).unwrap_or_default()
+    }
+
     /// Requests that wait for a slot for their adapter.
     pub(super) fn deferred(&self) -> u32 {
         let Some(adapters) = &self.adapters else { return 0 };
@@ -193,7 +198,7 @@ impl Adapters {
     }
 
     /// What loading adds to the step that has been built.
-    pub(super) fn take_loading(&mut self) -> Micros {
+    fn take_loading(&mut self) -> Micros {
         std::mem::take(&mut self.loading)
     }
 

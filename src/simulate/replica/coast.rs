@@ -49,6 +49,9 @@ impl Replica {
         run.flush(&mut self.counters.itl);
         if steps > 0 {
             self.ready = now;
+            if let Some(adapters) = &mut self.adapters {
+                adapters.record(now);
+            }
             self.counters.steps += steps;
             self.counters.busy += now.since(start);
             self.counters.generation_tokens += steps * u64::from(decodes);
@@ -88,6 +91,8 @@ impl Replica {
         self.decodes.count > 0
             && count(self.running.len()) == self.decodes.count
             && self.waiting.front().is_none_or(|&head| !self.fits(head))
+            // Behind a head that is blocked, another may have a slot for its adapter.
+            && (self.adapters.is_none() || self.waiting.is_empty())
     }
 
     /// Whether a waiting request would be admitted to the next step.

@@ -16,11 +16,17 @@ impl Replica {
         let index = if let Some(at) = self.waiting.iter().position(is) {
             self.waiting.remove(at)
         } else if let Some(at) = self.running.iter().position(is) {
+            if let Some(adapters) = &mut self.adapters {
+                adapters.leave(id);
+            }
             Some(self.running.remove(at))
         } else {
             None
         };
         let Some(index) = index else { return false };
+        if let Some(adapters) = &mut self.adapters {
+            adapters.forget(id);
+        }
         self.release(index);
         self.counters.aborted += 1;
         true
