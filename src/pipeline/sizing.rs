@@ -359,6 +359,11 @@ impl Judged<'_> {
             | Verdict::Stay(ballot::Stay::NothingSpare(_)) => Consent::Given,
             Verdict::Stay(ballot::Stay::NotHeard(_)) | Verdict::Held => Consent::Refused,
         };
+        let all_live = self.ballot.voters.iter().all(|(_, it)| *it == ballot::Standing::Live);
+        match self.shrinking {
+            Shrinking::Allowed if all_live => agreed,
+            Shrinking::Allowed | Shrinking::Forbidden => Consent::Refused,
+        }
     }
 }
 

@@ -356,9 +356,10 @@ impl Stage {
             published.variants.values().any(|variant| {
                 let replica = variant.observation.replicas.first();
                 let latency = |it: &plimsoll::observe::ReplicaObservation| {
-                    it.ttft.is_some() && it.itl_mean.is_some() && it.arrivals.is_some()
+                    it.itl_mean.is_some() && it.arrivals.is_some()
                 };
-                variant.decided.is_some() && replica.is_some_and(latency)
+                let ttft = variant.observation.ttft.is_some();
+                variant.decided.is_some() && ttft && replica.is_some_and(latency)
             })
         };
         daemon.published().wait_for(seen).await.unwrap();

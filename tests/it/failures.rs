@@ -192,7 +192,7 @@ fn a_rank_that_is_gone_no_longer_counts() {
             page.ranks.push(RankReading { rank: 1, ttft, ..page.ranks[0].clone() });
         }
         let decisions = world.pipeline.tick(at(world.second), &inputs);
-        seen = decisions.observations[&key("a")].replicas[0].ttft.clone();
+        seen = decisions.observations[&key("a")].ttft.clone();
         world.second += 1;
     }
     let count = seen.unwrap().count;

@@ -43,7 +43,7 @@ fn through_a_file(world: &World, decisions: &Decisions) -> Vec<state::Saved> {
         Some((spec.key.clone(), world.pipeline.memory(&spec.model_key(), &spec.key)?))
     };
     let memories: Memories = world.fleet.variants().filter_map(memory).collect();
-    state::save(&path, at(world.second), &published(world, decisions), &memories).unwrap();
+    state::save(&path, at(world.second), &published(world, decisions), &memories, &[]).unwrap();
     let saved = state::load(&path).unwrap();
     for one in &saved {
         assert_eq!(one.memory.as_ref(), memories.get(&one.variant), "to the millisecond");
@@ -232,7 +232,7 @@ fn a_memory_that_cannot_be_is_refused() {
     let memory =
         world.pipeline.memory(&world.fleet.variants().next().unwrap().model_key(), &key("a"));
     let memories = BTreeMap::from([(key("a"), memory.unwrap())]);
-    state::save(&path, at(world.second), &published(&world, &decisions), &memories).unwrap();
+    state::save(&path, at(world.second), &published(&world, &decisions), &memories, &[]).unwrap();
     let good = std::fs::read_to_string(&path).unwrap();
     assert!(state::parse(&path, good.as_bytes()).is_ok());
     for (part, instead) in [

@@ -6,6 +6,8 @@
 //! each takes what it uses before the next is planned, so nothing is given twice. What comes out
 //! goes through the limits once more, so that no mistake here can exceed them.
 
+use std::collections::BTreeMap;
+
 use crate::decide::limit::{Grant, Grants, Ledger, Limit, Priority, Sharing, Want, limit};
 use crate::decide::optimize::sheet::row_of;
 use crate::decide::optimize::{Candidate, Consent, Model, Plan, Policy, least_cost};
