@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::analyze::ballot::Analyzer;
 use crate::analyze::saturation::{Thresholds, TransitionRule};
 use crate::config::check::{Checks, Durations};
 use crate::config::file::{self, File};
@@ -333,11 +334,15 @@ impl Policies<'_> {
             .unwrap_or(TRANSITION_PATIENCE);
         let file::Enforce { scale_up, scale_down } = self.enforce.clone().unwrap_or_default();
         let scale_up = resolve_rules("enforce.scale_up", scale_up, &scale_up_default(), checks);
-        let scale_down =
-            resolve_rules("enforce.scale_down", scale_down, &scale_down_default(), checks);
         let thresholds = numbers.thresholds();
         let (analysis, section) = self.sizing;
         let sizing = capacity::resolve(analysis, section, thresholds.as_ref(), checks);
+        let mut usual = scale_down_default();
+        if sizing.as_ref().is_some_and(|it| it.analyzers == [Analyzer::Foresight]) {
+            // It holds what was needed by itself, as long as a start is worth.
+            usual.stabilization_window = Seconds::ZERO;
+        }
+        let scale_down = resolve_rules("enforce.scale_down", scale_down, &usual, checks);
         let thresholds = thresholds?;
         Some(Policy {
             window: seconds(window),

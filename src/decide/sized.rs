@@ -4,6 +4,7 @@
 use std::fmt;
 
 use crate::analyze::ballot::Verdict;
+use crate::analyze::foresight::Foreseen;
 use crate::decide::optimize::{Because, Method};
 use crate::units::Replicas;
 
@@ -20,6 +21,8 @@ pub struct Sized {
     pub stuck: Replicas,
     /// Whether the plan leaves a part of what is asked uncarried.
     pub short: Shortfall,
+    /// What is foreseen, where that is what binds.
+    pub foreseen: Option<Box<Foreseen>>,
 }
 
 /// Whether a plan carries what is asked.
@@ -50,7 +53,7 @@ impl Sized {
 
 impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verdict, because, method, stuck, short } = self;
+        let Self { verdict, because, method, stuck, short, foreseen } = self;
         write!(f, "{verdict}; {because}")?;
         if matches!(because, Because::Added | Because::Removed) {
             write!(f, ", {method}")?;
@@ -59,8 +62,12 @@ impl fmt::Display for Sized {
             write!(f, "; {stuck} do not start and are not counted on")?;
         }
         match short {
-            Shortfall::None => Ok(()),
-            Shortfall::Some => f.write_str("; the bounds leave a part of it uncarried"),
+            Shortfall::None => {}
+            Shortfall::Some => f.write_str("; the bounds leave a part of it uncarried")?,
+        }
+        match foreseen {
+            None => Ok(()),
+            Some(foreseen) => write!(f, " ({foreseen})"),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::histogram::{Histogram, Life};
 use crate::observe::record::ranks::{RankGauges, RankRecord, push, summary};
 use crate::observe::record::work::WorkRecord;
+use crate::observe::stride::{Odometer, Stride};
 use crate::observe::window::{Counter, Gauge, Increase};
 use crate::observe::{
     Freshness, Inputs, Listing, Observation, RankReading, Reading, ReplicaObservation, Scale,
@@ -95,6 +96,9 @@ struct Record {
     rejected: Counter,
     ranks: BTreeMap<u32, RankRecord>,
     work: Option<Box<WorkRecord>>,
+    odometer: Option<Box<Odometer>>,
+    /// Since the last pages were taken.
+    strides: Vec<Stride>,
 }
 
 // === impl Recorder ===
@@ -113,7 +117,10 @@ impl Recorder {
         listed.sort_unstable();
         listed.dedup();
         let mut known = Merge::new(&listed);
-        self.replicas.retain(|key, _| known.find(key));
+        self.replicas.retain(|key, record| {
+            record.strides.clear();
+            known.find(key)
+        });
         self.settled.retain(|key, _| inputs.fleet.get(key).is_some());
         let mut scrapes: Vec<&Scrape> = inputs.scrapes.iter().collect();
         // The sort is stable: each replica's scrapes stay in order of time.
@@ -322,10 +329,11 @@ impl Record {
             self.ranks.entry(rank.rank).or_default().take(at, rank, life, window);
         }
         match horizon.detail {
-            Detail::Load => self.work = None,
+            Detail::Load => (self.work, self.odometer) = (None, None),
             Detail::Work => {
                 let work = self.work.get_or_insert_default();
                 work.take(at, &reading.ranks, life, window);
+                self.strides.extend(self.odometer.get_or_insert_default().take(at, reading));
             }
         }
     }
@@ -418,6 +426,7 @@ impl Record {
                 let seen = work.look(now, window);
                 Work { started: self.started, ..seen }
             }),
+            strides: self.strides.clone(),
             asleep: self.asleep,
             unready: false,
             stopped: self

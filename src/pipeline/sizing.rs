@@ -10,10 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
 use crate::analyze::capacity::CapacityReport;
+use crate::analyze::foresight::{self, Foreseen, Foresight, ReplicaStrides, VariantStrides};
 use crate::analyze::queueing::{self, Lengths, Shape};
 use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
 use crate::analyze::tokens::capacity::RequestShape;
@@ -39,6 +40,8 @@ pub struct Sizing {
     pub throughput: throughput::Policy,
     /// Latency at a rate of requests.
     pub queueing: queueing::Policy,
+    /// Requests that will arrive.
+    pub foresight: foresight::Policy,
     /// How the cheapest numbers are looked for.
     pub optimizer: optimize::Policy,
     /// Age from which what an analyzer knew has no say.
@@ -74,6 +77,9 @@ pub(crate) struct Learned {
     tokens: Knowledge,
     curves: Curves,
     tuners: BTreeMap<VariantKey, Taught>,
+    foresight: Foresight,
+    /// What was foreseen of the model that was looked at last.
+    foreseen: BTreeMap<Role, Foreseen>,
     informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
 }
 
@@ -159,6 +165,7 @@ impl Learned {
         let members = groups.iter().flat_map(|group| &group.members);
         let variants: BTreeSet<&VariantKey> = members.map(|member| &member.spec.key).collect();
         self.tuners.retain(|variant, _| variants.contains(variant));
+        self.foresight.retain(&models, &variants);
     }
 
     /// What is asked for each variant of one model; nothing while no analyzer has anything to say.
@@ -170,6 +177,7 @@ impl Learned {
         members: &[Sizable<'_>],
         shrinking: Shrinking,
     ) -> BTreeMap<VariantKey, Asked> {
+        self.foreseen.clear();
         let reports: Vec<(Analyzer, CapacityReport)> = policy
             .analyzers
             .iter()
@@ -199,7 +207,8 @@ impl Learned {
         let Some(plan) = Self::plan(policy, model, members, judged, shrinking) else {
             return BTreeMap::new();
         };
-        members.iter().filter_map(|member| asked(member, &plan, &ballot)).collect()
+        let foreseen = &self.foreseen;
+        members.iter().filter_map(|member| asked(member, &plan, &ballot, foreseen)).collect()
     }
 
     fn analyze(
@@ -214,6 +223,7 @@ impl Learned {
             Analyzer::Tokens => self.tokens_of(moment.now, policy, model, members),
             Analyzer::Throughput => self.throughput_of(moment.now, policy, members),
             Analyzer::Queueing => self.queueing_of(moment, policy, members),
+            Analyzer::Foresight => self.foresight_of(moment.now, policy, model, members),
         }
     }
 
@@ -287,6 +297,36 @@ impl Learned {
             })
             .collect();
         queueing::analyze(&variants, &policy.queueing).report
+    }
+
+    fn foresight_of(
+        &mut self,
+        now: Timestamp,
+        policy: &Sizing,
+        model: &ModelKey,
+        members: &[Sizable<'_>],
+    ) -> CapacityReport {
+        let variants: Vec<VariantStrides<'_>> = members
+            .iter()
+            .map(|member| VariantStrides {
+                spec: member.spec,
+                current: member.counted(),
+                pending: member.coming(),
+                startup: None,
+                replicas: member.measured().map(strides).collect(),
+            })
+            .collect();
+        let ages = members.iter().filter_map(|member| member.observation.oldest_measured());
+        let oldest = ages.fold(Seconds::ZERO, Seconds::max);
+        let through = SignedDuration::try_from_secs_f64(oldest.seconds())
+            .ok()
+            .and_then(|age| now.checked_sub(age).ok())
+            .unwrap_or(now);
+        let policy = &policy.foresight;
+        let found =
+            foresight::analyze(now, through, policy, model, &variants, &mut self.foresight);
+        self.foreseen = found.foreseen;
+        found.report
     }
 
     fn plan(
@@ -413,6 +453,15 @@ fn pace(replica: &ReplicaObservation) -> ReplicaPace {
     }
 }
 
+fn strides(replica: &ReplicaObservation) -> ReplicaStrides<'_> {
+    ReplicaStrides {
+        replica: &replica.replica,
+        strides: &replica.strides,
+        waiting: replica.waiting.map(|waiting| waiting.last),
+        running: replica.running.map(|running| running.last),
+    }
+}
+
 /// The shape of the queueing model. What is in the prefix cache is not computed again, and is
 /// resident all the same; the model has one length for both, and the tuner learns what it takes.
 fn queue_shape(replica: &ReplicaObservation) -> Option<Shape> {
@@ -439,7 +488,12 @@ fn operating_point(replica: &ReplicaObservation) -> Option<OperatingPoint> {
 
 // === what is asked ===
 
-fn asked(member: &Sizable<'_>, plan: &Plan, ballot: &Ballot) -> Option<(VariantKey, Asked)> {
+fn asked(
+    member: &Sizable<'_>,
+    plan: &Plan,
+    ballot: &Ballot,
+    foreseen: &BTreeMap<Role, Foreseen>,
+) -> Option<(VariantKey, Asked)> {
     let key = &member.spec.key;
     let placement = plan.placements.iter().find(|placement| placement.key == *key)?;
     let verdict = match member.spec.role {
@@ -451,6 +505,7 @@ fn asked(member: &Sizable<'_>, plan: &Plan, ballot: &Ballot) -> Option<(VariantK
         because: placement.because,
         method: plan.method,
         stuck: member.stuck,
+        foreseen: foreseen.get(&member.spec.role).copied().map(Box::new),
         short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
     };
     let after = placement.after + member.stuck;
