@@ -3,6 +3,7 @@
 pub mod ballot;
 pub mod capacity;
 pub mod engine_args;
+pub mod foresight;
 pub mod queueing;
 pub mod saturation;
 pub mod throughput;

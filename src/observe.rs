@@ -9,6 +9,7 @@ pub mod adapters;
 pub mod engine;
 pub mod histogram;
 pub mod record;
+pub mod stride;
 pub(crate) mod window;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use jiff::Timestamp;
 
 use crate::fleet::{Bounds, Fleet, ModelKey, ModelName, ReplicaKey, VariantKey};
 use crate::observe::histogram::Histogram;
+use crate::observe::stride::Stride;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
 /// Everything that one tick may look at.
@@ -426,6 +428,8 @@ pub struct ReplicaObservation {
     pub itl_mean: Option<Seconds>,
     /// What its requests look like; `None` where that is not asked for.
     pub work: Option<Work>,
+    /// What it counted from page to page since the tick before; empty where that is not asked for.
+    pub strides: Vec<Stride>,
     /// Whether the engine sleeps.
     pub asleep: bool,
     /// Whether the orchestrator says that it is not ready.

@@ -47,6 +47,8 @@ pub enum Analyzer {
     Throughput,
     /// Latency at a rate of requests.
     Queueing,
+    /// Requests that will arrive.
+    Foresight,
 }
 
 impl Analyzer {
@@ -57,6 +59,7 @@ impl Analyzer {
             Self::Tokens => "tokens",
             Self::Throughput => "throughput",
             Self::Queueing => "queueing",
+            Self::Foresight => "foresight",
         }
     }
 }

@@ -19,6 +19,8 @@ pub enum Unit {
     OutputTokensPerSecond,
     /// Requests a second.
     RequestsPerSecond,
+    /// Requests that run or wait.
+    RequestsInFlight,
 }
 
 impl Unit {
@@ -29,6 +31,7 @@ impl Unit {
             Self::KvTokens => "KV tokens",
             Self::OutputTokensPerSecond => "tokens/s",
             Self::RequestsPerSecond => "requests/s",
+            Self::RequestsInFlight => "requests in flight",
         }
     }
 }

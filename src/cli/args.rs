@@ -197,6 +197,8 @@ pub enum DemoPolicy {
     Throughput,
     /// Latency objectives and a queueing model, at the least cost. It learns for two minutes.
     Queueing,
+    /// Requests that will have arrived when a new replica serves, at the least cost.
+    Foresight,
     /// All analyzers, at the least cost: each can make a model grow, and all must agree to shrink it.
     All,
 }

@@ -225,6 +225,10 @@ sections! {
         start_cost: f64,
         /// What it costs to drain a replica, as a share of what it costs in an hour.
         drain_cost: f64,
+        /// The share of what a replica carries that `foresight` lets load use.
+        utilisation: f64,
+        /// How long a replica takes from being asked for to carrying load, where it was not measured.
+        start_time: WrittenDuration,
     }
 
     /// Latency objectives.
@@ -478,6 +482,9 @@ choices! {
         Throughput = "throughput",
         /// Latency at a rate of requests, by a queueing model that is learned.
         Queueing = "queueing",
+        /// Requests that will have arrived by the time that a new replica serves, against what a
+        /// replica carries by the counters of its iterations.
+        Foresight = "foresight",
     }
 
     /// Who may ask for external metrics.

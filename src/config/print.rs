@@ -264,7 +264,7 @@ fn saturation_section(policy: &Policy) -> file::Saturation {
 }
 
 fn capacity_section(sizing: &Sizing) -> file::Capacity {
-    let Sizing { analyzers, tokens, queueing, optimizer, .. } = sizing;
+    let Sizing { analyzers, tokens, queueing, foresight, optimizer, .. } = sizing;
     let queueing::Targets { ttft, itl } = queueing.targets;
     let percentile = ttft.and_then(|ttft| match ttft.of {
         Statistic::Mean => None,
@@ -274,6 +274,7 @@ fn capacity_section(sizing: &Sizing) -> file::Capacity {
         Analyzer::Tokens => file::Analyzer::Tokens,
         Analyzer::Throughput => file::Analyzer::Throughput,
         Analyzer::Queueing => file::Analyzer::Queueing,
+        Analyzer::Foresight => file::Analyzer::Foresight,
     };
     file::Capacity {
         analyzers: Some(analyzers.iter().map(|one| Some(analyzer(one))).collect()),
@@ -286,6 +287,8 @@ fn capacity_section(sizing: &Sizing) -> file::Capacity {
         }),
         start_cost: Some(optimizer.switching.start.fraction()),
         drain_cost: Some(optimizer.switching.drain.fraction()),
+        utilisation: Some(foresight.used.fraction()),
+        start_time: Some(written(foresight.startup)),
     }
 }
 

@@ -322,10 +322,11 @@ impl Policies<'_> {
         let transition_patience = checks
             .duration(patience, saturation.transition_patience, &AGES)
             .unwrap_or(TRANSITION_PATIENCE);
-        let behavior = enforce::resolve(self.enforce.clone().unwrap_or_default(), checks);
         let thresholds = numbers.thresholds();
         let (analysis, section) = self.sizing;
         let sizing = capacity::resolve(analysis, section, thresholds.as_ref(), checks);
+        let section = self.enforce.clone().unwrap_or_default();
+        let behavior = enforce::resolve(section, enforce::usual_hold(sizing.as_ref()), checks);
         let thresholds = thresholds?;
         Some(Policy {
             window: seconds(window),

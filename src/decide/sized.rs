@@ -4,6 +4,7 @@
 use std::fmt;
 
 use crate::analyze::ballot::{Analyzer, Standing, Verdict};
+use crate::analyze::foresight::Foreseen;
 use crate::decide::optimize::{Because, Method};
 use crate::units::Replicas;
 
@@ -22,6 +23,8 @@ pub struct Sized {
     pub absent: Vec<(Analyzer, Standing)>,
     /// Whether the plan leaves a part of what is asked uncarried.
     pub short: Shortfall,
+    /// What is foreseen, where that is what binds.
+    pub foreseen: Option<Box<Foreseen>>,
 }
 
 /// Whether a plan carries what is asked.
@@ -52,7 +55,7 @@ impl Sized {
 
 impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verdict, because, method, stuck, absent, short } = self;
+        let Self { verdict, because, method, stuck, absent, short, foreseen } = self;
         write!(f, "{verdict}; {because}")?;
         if matches!(because, Because::Added | Because::Removed) {
             write!(f, ", {method}")?;
@@ -64,8 +67,12 @@ impl fmt::Display for Sized {
             write!(f, "; {analyzer} has no say, because {standing}")?;
         }
         match short {
-            Shortfall::None => Ok(()),
-            Shortfall::Some => f.write_str("; within the bounds not all of it can be carried"),
+            Shortfall::None => {}
+            Shortfall::Some => f.write_str("; within the bounds not all of it can be carried")?,
+        }
+        match foreseen {
+            None => Ok(()),
+            Some(foreseen) => write!(f, " ({foreseen})"),
         }
     }
 }

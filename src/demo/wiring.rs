@@ -182,10 +182,11 @@ fn analysis(policy: DemoPolicy, scenario: &Scenario) -> String {
         DemoPolicy::Tokens => "tokens",
         DemoPolicy::Throughput => "throughput",
         DemoPolicy::Queueing => "queueing",
+        DemoPolicy::Foresight => "foresight",
         DemoPolicy::All => "tokens, throughput, queueing",
     };
     let slo = match policy {
-        DemoPolicy::Queueing | DemoPolicy::All => {
+        DemoPolicy::Queueing | DemoPolicy::Foresight | DemoPolicy::All => {
             let [ttft, itl] = [scenario.slo.ttft, scenario.slo.itl].map(|limit| {
                 let milliseconds = limit.seconds() * 1e3;
                 format!("{milliseconds:.0}ms")

@@ -80,6 +80,9 @@ impl Recorder {
     /// Takes in what one tick brings: scrapes are recorded, unlisted replicas are forgotten.
     pub fn take(&mut self, inputs: &Inputs, horizon: Horizon) {
         self.records.keep(inputs);
+        for (_, record) in &mut self.records.sorted {
+            record.begin_tick();
+        }
         if !self.settled.keys().eq(inputs.fleet.variants().map(|spec| &spec.key)) {
             self.settled.retain(|key, _| inputs.fleet.get(key).is_some());
         }

@@ -10,10 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
 use crate::analyze::capacity::{CapacityReport, Unit, VariantCapacity};
+use crate::analyze::foresight::{self, Foreseen, Foresight, ReplicaStrides, VariantStrides};
 use crate::analyze::queueing::{self, Lengths, Refusal, Shape, Unsized};
 use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
 use crate::analyze::tokens::capacity::RequestShape;
@@ -40,6 +41,8 @@ pub struct Sizing {
     pub throughput: throughput::Policy,
     /// Latency at a rate of requests.
     pub queueing: queueing::Policy,
+    /// Requests that will arrive.
+    pub foresight: foresight::Policy,
     /// How the cheapest numbers are looked for.
     pub optimizer: optimize::Policy,
     /// Age from which what an analyzer knew has no say.
@@ -57,6 +60,8 @@ pub(crate) struct Sizable<'a> {
     pub(crate) pending: Replicas,
     /// Those of the pending that take too long.
     pub(crate) stuck: Replicas,
+    /// How long its replicas take to serve, where that was measured.
+    pub(crate) startup: Option<Seconds>,
     /// What it may be scaled to.
     pub(crate) bounds: Bounds,
 }
@@ -78,6 +83,8 @@ pub(crate) struct Judged<'a> {
     members: Vec<Sizable<'a>>,
     reports: Vec<(Analyzer, CapacityReport)>,
     ballot: Ballot,
+    /// What is foreseen of each role.
+    foreseen: BTreeMap<Role, Foreseen>,
     shrinking: Shrinking,
 }
 
@@ -90,6 +97,9 @@ pub(crate) struct Learned {
     pub(crate) informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
     /// Variants whose idle replicas already miss the latency target.
     pub(crate) floors: BTreeMap<VariantKey, Refusal>,
+    pub(crate) foresight: Foresight,
+    /// What was foreseen of the model that was looked at last.
+    foreseen: BTreeMap<Role, Foreseen>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -153,7 +163,7 @@ impl Pipeline {
         let consent = |key: &VariantKey, _| consents.get(key).copied().unwrap_or(Consent::Refused);
         let plans = self.share(models, room, seen, &policy.optimizer, &consent);
         let asked = judged.iter().zip(&plans).flat_map(|(judged, planned)| {
-            judged.members.iter().filter_map(|it| asked(it, planned, &judged.ballot))
+            judged.members.iter().filter_map(|it| judged.asked(it, planned))
         });
         asked.collect()
     }
@@ -164,7 +174,9 @@ impl Pipeline {
         let wanted = observation.wanted?;
         let pending = member.coming();
         let stuck = self.stuck(now, member);
-        Some(Sizable { spec, observation, wanted, pending, stuck, bounds: observation.bounds })
+        let startup = self.startups.serves_after(&spec.key);
+        let bounds = observation.bounds;
+        Some(Sizable { spec, observation, wanted, pending, stuck, startup, bounds })
     }
 }
 
@@ -181,6 +193,7 @@ impl Learned {
         let variants: BTreeSet<&VariantKey> = members.map(|member| &member.spec.key).collect();
         self.tuners.retain(|variant, _| variants.contains(variant));
         self.floors.retain(|variant, _| variants.contains(variant));
+        self.foresight.retain(&models, &variants);
     }
 
     /// What the analyzers say of one model; `None` while none has anything to say.
@@ -192,6 +205,7 @@ impl Learned {
         members: Vec<Sizable<'a>>,
         shrinking: Shrinking,
     ) -> Option<Judged<'a>> {
+        self.foreseen.clear();
         let reports: Vec<(Analyzer, CapacityReport)> = policy
             .analyzers
             .iter()
@@ -214,8 +228,8 @@ impl Learned {
             })
             .collect();
         let ballot = ballot::cast(moment.now, policy.patience, &votes);
-        let model = model.clone();
-        let judged = Judged { model, members, reports, ballot, shrinking };
+        let (model, foreseen) = (model.clone(), std::mem::take(&mut self.foreseen));
+        let judged = Judged { model, members, reports, ballot, foreseen, shrinking };
         (judged.ballot.model != Verdict::Held).then_some(judged)
     }
 
@@ -231,6 +245,7 @@ impl Learned {
             Analyzer::Tokens => self.tokens_of(moment.now, policy, model, members),
             Analyzer::Throughput => self.throughput_of(moment.now, policy, members),
             Analyzer::Queueing => self.queueing_of(moment, policy, members),
+            Analyzer::Foresight => self.foresight_of(moment.now, policy, model, members),
         }
     }
 
@@ -317,6 +332,36 @@ impl Learned {
         found.report
     }
 
+    fn foresight_of(
+        &mut self,
+        now: Timestamp,
+        policy: &Sizing,
+        model: &ModelKey,
+        members: &[Sizable<'_>],
+    ) -> CapacityReport {
+        let variants: Vec<VariantStrides<'_>> = members
+            .iter()
+            .map(|member| VariantStrides {
+                spec: member.spec,
+                current: member.counted(),
+                pending: member.coming(),
+                startup: member.startup,
+                replicas: member.measured().map(strides).collect(),
+            })
+            .collect();
+        let ages = members.iter().filter_map(|member| member.observation.oldest_measured());
+        let oldest = ages.fold(Seconds::ZERO, Seconds::max);
+        let through = SignedDuration::try_from_secs_f64(oldest.seconds())
+            .ok()
+            .and_then(|age| now.checked_sub(age).ok())
+            .unwrap_or(now);
+        let policy = &policy.foresight;
+        let found =
+            foresight::analyze(now, through, policy, model, &variants, &mut self.foresight);
+        self.foreseen = found.foreseen;
+        found.report
+    }
+
     /// Whether an analyzer has a say. A latency target that no number of replicas meets asks for
     /// none, and must not keep the model from shrinking to what the others ask for.
     fn franchise(&self, analyzer: Analyzer, report: &CapacityReport) -> Franchise {
@@ -324,7 +369,9 @@ impl Learned {
         let floor = report.variants.iter().any(|variant| self.floors.contains_key(&variant.key));
         match analyzer {
             Analyzer::Queueing if floor && !knows => Franchise::Shown,
-            Analyzer::Tokens | Analyzer::Throughput | Analyzer::Queueing => Franchise::Votes,
+            Analyzer::Tokens | Analyzer::Throughput | Analyzer::Queueing | Analyzer::Foresight => {
+                Franchise::Votes
+            },
         }
     }
 }
@@ -349,6 +396,36 @@ impl Judged<'_> {
         let candidates = self.members.iter().map(Sizable::candidate).collect();
         let (key, priority) = (self.model.clone(), Weight::ONE);
         Some(Model { key, priority, candidates, sizing, voices })
+    }
+
+    /// What is asked for one variant.
+    fn asked(&self, member: &Sizable<'_>, planned: &Planned) -> Option<(VariantKey, Asked)> {
+        let Self { ballot, foreseen, .. } = self;
+        let Planned { alone: plan, shared } = planned;
+        let key = &member.spec.key;
+        let placement = plan.placements.iter().find(|placement| placement.key == *key)?;
+        let verdict = match member.spec.role {
+            Role::Both => None,
+            role @ (Role::Prefill | Role::Decode) => ballot.roles.get(&role).copied(),
+        };
+        let why = Sized {
+            verdict: verdict.unwrap_or(ballot.model),
+            because: placement.because,
+            method: plan.method,
+            stuck: member.stuck,
+            absent: ballot
+                .voters
+                .iter()
+                .filter(|(_, standing)| *standing != ballot::Standing::Live)
+                .copied()
+                .collect(),
+            short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
+            foreseen: foreseen.get(&member.spec.role).copied().map(Box::new),
+        };
+        let after = placement.after + member.stuck;
+        let shared = shared.get(key).cloned();
+        let shared = shared.map(|it| Shared { after: it.after + member.stuck, ..it });
+        Some((key.clone(), Asked { before: member.wanted, after, why, shared }))
     }
 
     /// Whether replicas that the plan does without may go.
@@ -460,6 +537,15 @@ fn pace(replica: &ReplicaObservation) -> ReplicaPace {
     }
 }
 
+fn strides(replica: &ReplicaObservation) -> ReplicaStrides<'_> {
+    ReplicaStrides {
+        replica: &replica.replica,
+        strides: &replica.strides,
+        waiting: replica.waiting.map(|waiting| waiting.last),
+        running: replica.running.map(|running| running.last),
+    }
+}
+
 /// The shape of the queueing model. What is in the prefix cache is not computed again, and is
 /// resident all the same; the model has one length for both, and the tuner learns what it takes.
 fn queue_shape(replica: &ReplicaObservation) -> Option<Shape> {
@@ -503,29 +589,3 @@ fn sizes(model: &Model<'_>) -> Vec<(VariantKey, (Amount, Unit))> {
     model.sizing.variants.iter().filter_map(known).collect()
 }
 
-fn asked(member: &Sizable<'_>, planned: &Planned, ballot: &Ballot) -> Option<(VariantKey, Asked)> {
-    let Planned { alone: plan, shared } = planned;
-    let key = &member.spec.key;
-    let placement = plan.placements.iter().find(|placement| placement.key == *key)?;
-    let verdict = match member.spec.role {
-        Role::Both => None,
-        role @ (Role::Prefill | Role::Decode) => ballot.roles.get(&role).copied(),
-    };
-    let why = Sized {
-        verdict: verdict.unwrap_or(ballot.model),
-        because: placement.because,
-        method: plan.method,
-        stuck: member.stuck,
-        absent: ballot
-            .voters
-            .iter()
-            .filter(|(_, standing)| *standing != ballot::Standing::Live)
-            .copied()
-            .collect(),
-        short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
-    };
-    let after = placement.after + member.stuck;
-    let shared = shared.get(key).cloned();
-    let shared = shared.map(|it| Shared { after: it.after + member.stuck, ..it });
-    Some((key.clone(), Asked { before: member.wanted, after, why, shared }))
-}

@@ -140,12 +140,17 @@ impl Startups {
 
     /// How long a replica of a variant may take; `None` while too few starts were seen.
     pub(crate) fn patience(&self, variant: &VariantKey) -> Option<Seconds> {
+        Seconds::new(self.serves_after(variant)?.seconds() * STUCK_AFTER)
+    }
+
+    /// How long nine in ten replicas of a variant take until they serve; `None` while too few starts
+    /// were seen.
+    pub(crate) fn serves_after(&self, variant: &VariantKey) -> Option<Seconds> {
         let measured = self.measured.get(variant)?;
         if measured.len() < STARTS_MIN {
             return None;
         }
-        let p90 = quantiles(measured, |it| it.to_serving)?.p90;
-        Seconds::new(p90.seconds() * STUCK_AFTER)
+        Some(quantiles(measured, |it| it.to_serving)?.p90)
     }
 
     /// The replicas of a variant that start: those that have taken this long, and all.

@@ -2,7 +2,7 @@
 //! to the cheapest mix, and never down on what nobody has seen.
 
 use plimsoll::analyze::ballot::Analyzer;
-use plimsoll::analyze::{queueing, throughput, tokens};
+use plimsoll::analyze::{foresight, queueing, throughput, tokens};
 use plimsoll::decide::optimize::Policy as Optimizer;
 use plimsoll::decide::{Basis, NoData, Reason};
 use plimsoll::observe::{Scale, ScrapeFailure};
@@ -18,6 +18,7 @@ pub(crate) fn sized(analyzers: &[Analyzer]) -> Policy {
         tokens: tokens::Policy::default(),
         throughput: throughput::Policy::default(),
         queueing: queueing::Policy::default(),
+        foresight: foresight::Policy::default(),
         optimizer: Optimizer::default(),
         patience: Seconds::new(300.0).unwrap(),
     };

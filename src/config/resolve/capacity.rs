@@ -7,7 +7,7 @@ use crate::analyze::ballot::Analyzer;
 use crate::analyze::capacity::Utilisation;
 use crate::analyze::queueing::{LatencyTarget, Percentile, Statistic, Targets};
 use crate::analyze::saturation::Thresholds;
-use crate::analyze::{queueing, throughput, tokens};
+use crate::analyze::{foresight, queueing, throughput, tokens};
 use crate::config::check::{Checks, Durations};
 use crate::config::file;
 use crate::decide::optimize::{Policy as Optimizer, Switching};
@@ -26,7 +26,11 @@ const COSTS: RangeInclusive<f64> = 0.0..=10.0;
 /// At one, nothing would ever be drained.
 const DRAIN_COSTS: RangeInclusive<f64> = 0.0..=0.9;
 const PERCENTILES: RangeInclusive<f64> = 50.0..=99.0;
+/// A tenth would hold ten replicas where one does; beyond one and a half, queues never clear.
+const UTILISATIONS: RangeInclusive<f64> = 0.1..=1.5;
 const LATENCIES: Durations = Duration::from_millis(1)..=Duration::from_hours(1);
+
+const START_TIMES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
 
 /// How long what an analyzer knew has a say while it knows nothing new.
 const PATIENCE: f64 = 300.0;
@@ -65,6 +69,15 @@ pub(crate) fn resolve(
         drain: drain.and_then(Fraction::new).unwrap_or(default.drain),
     };
     let utilisation = Utilisation { grow, shrink };
+    let usual = foresight::Policy::default();
+    let used = checks.number(&at("utilisation"), written.utilisation, &UTILISATIONS);
+    let startup = checks.duration(&at("start_time"), written.start_time, &START_TIMES);
+    let foresight = foresight::Policy {
+        itl: targets.itl,
+        used: used.and_then(Fraction::new).unwrap_or(usual.used),
+        startup: startup.and_then(|it| Seconds::new(it.as_secs_f64())).unwrap_or(usual.startup),
+        ..usual
+    };
     let thresholds = thresholds.copied();
     let usual = tokens::Policy::default();
     wanted.then(|| Sizing {
@@ -77,6 +90,7 @@ pub(crate) fn resolve(
         },
         throughput: throughput::Policy { utilisation, ..throughput::Policy::default() },
         queueing: queueing::Policy { targets, ..queueing::Policy::default() },
+        foresight,
         optimizer: Optimizer { switching, ..Optimizer::default() },
         patience: Seconds::new(PATIENCE).unwrap_or_default(),
     })
@@ -90,6 +104,7 @@ fn analyzers(written: Option<&[Option<file::Analyzer>]>, checks: &mut Checks<'_>
             Some(file::Analyzer::Tokens) => Analyzer::Tokens,
             Some(file::Analyzer::Throughput) => Analyzer::Throughput,
             Some(file::Analyzer::Queueing) => Analyzer::Queueing,
+            Some(file::Analyzer::Foresight) => Analyzer::Foresight,
             None => continue,
         };
         if analyzers.contains(&analyzer) {
@@ -100,7 +115,7 @@ fn analyzers(written: Option<&[Option<file::Analyzer>]>, checks: &mut Checks<'_>
         }
     }
     if analyzers.is_empty() {
-        let rule = "must name at least one of tokens, throughput and queueing";
+        let rule = "must name at least one of tokens, throughput, queueing and foresight";
         checks.problems.error_at(format!("{PATH}.analyzers"), rule);
     }
     analyzers
@@ -113,8 +128,9 @@ fn targets(
 ) -> Targets {
     let file::Slo { ttft, ttft_percentile, itl } = written.cloned().unwrap_or_default();
     let path = format!("{PATH}.slo");
-    if written.is_some() && !analyzers.contains(&Analyzer::Queueing) {
-        let rule = "has no effect, because capacity.analyzers does not name queueing";
+    let judge = |it: &Analyzer| matches!(it, Analyzer::Queueing | Analyzer::Foresight);
+    if written.is_some() && !analyzers.iter().any(judge) {
+        let rule = "has no effect, because capacity.analyzers names neither queueing nor foresight";
         checks.problems.warning(&path, rule);
     }
     let percentile_path = format!("{path}.ttft_percentile");

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::analyze::ballot::Analyzer;
 use crate::config::check::{Checks, Durations};
 use crate::config::file;
 use crate::config::problem::join;
@@ -11,6 +12,7 @@ use crate::config::written::WrittenDuration;
 use crate::decide::enforce::{
     Amount, Behavior, Deference, Dwell, Panic, Rules, Select, StepPolicy, TURNS_MAX,
 };
+use crate::pipeline::sizing::Sizing;
 use crate::units::{Fraction, Seconds};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -38,8 +40,21 @@ const PANIC_WINDOWS: Durations = Duration::from_secs(1)..=HOUR;
 /// Knative accepts 110 to 1000 per cent.
 const PANIC_THRESHOLDS: RangeInclusive<f64> = 1.1..=10.0;
 
-/// The rules that published numbers follow.
-pub(super) fn resolve(section: file::Enforce, checks: &mut Checks<'_>) -> Behavior {
+/// How long a lower number waits where nothing else is written. Foresight holds by itself what was
+/// needed, as long as a start is worth, and alone needs no other wait.
+pub(super) fn usual_hold(sizing: Option<&Sizing>) -> Seconds {
+    match sizing {
+        Some(sizing) if sizing.analyzers == [Analyzer::Foresight] => Seconds::ZERO,
+        Some(_) | None => seconds(SCALE_DOWN_STABILIZATION),
+    }
+}
+
+/// The rules that published numbers follow; `hold` is how long a lower one waits by default.
+pub(super) fn resolve(
+    section: file::Enforce,
+    hold: Seconds,
+    checks: &mut Checks<'_>,
+) -> Behavior {
     let file::Enforce { scale_up, scale_down, min_dwell, flap_budget, panic, defer_to_hpa } =
         section;
     let file::Dwell { after_scale_up, after_scale_down } = min_dwell.unwrap_or_default();
@@ -55,7 +70,7 @@ pub(super) fn resolve(section: file::Enforce, checks: &mut Checks<'_>) -> Behavi
     let flap_budget = checks.number("enforce.flap_budget", flap_budget, &(1..=most));
     Behavior {
         scale_up: rules("enforce.scale_up", scale_up, &scale_up_default(), checks),
-        scale_down: rules("enforce.scale_down", scale_down, &scale_down_default(), checks),
+        scale_down: rules("enforce.scale_down", scale_down, &scale_down_default(hold), checks),
         dwell,
         flap_budget: flap_budget.unwrap_or(FLAP_BUDGET),
         panic: panic.map(|section| resolve_panic(&section, checks)),
@@ -96,9 +111,9 @@ fn scale_up_default() -> Rules {
 }
 
 /// What may be taken away in a period: everything, after the window.
-fn scale_down_default() -> Rules {
+fn scale_down_default(hold: Seconds) -> Rules {
     Rules {
-        stabilization_window: seconds(SCALE_DOWN_STABILIZATION),
+        stabilization_window: hold,
         select: Select::Max,
         policies: vec![StepPolicy { amount: Amount::Percent(100), period: seconds(PERIOD) }],
     }

@@ -6,6 +6,7 @@ use crate::fleet::ReplicaKey;
 use crate::observe::histogram::{Histogram, Life};
 use crate::observe::record::ranks::{Grown, RankRecord, column as rank_column, grow};
 use crate::observe::record::work::WorkRecord;
+use crate::observe::stride::{Odometer, Stride};
 use crate::observe::record::{Detail, Horizon};
 use crate::observe::window::{
     Cell, Columns, Counter, Increase, Page, Pane, Window, length, nanoseconds,
@@ -60,6 +61,9 @@ pub(crate) struct Record {
     /// In order of rank.
     ranks: Vec<RankRecord>,
     work: Option<Box<WorkRecord>>,
+    odometer: Option<Box<Odometer>>,
+    /// What was counted since pages were last taken.
+    strides: Vec<Stride>,
 }
 
 /// What the ranks say of one gauge.
@@ -89,6 +93,11 @@ impl View {
 // === impl Record ===
 
 impl Record {
+    /// Forgets what the tick before has been told.
+    pub(crate) fn begin_tick(&mut self) {
+        self.strides.clear();
+    }
+
     /// Takes in a page or what came in its place; `window` is in nanoseconds.
     pub(crate) fn take(&mut self, scrape: &Scrape, window: i64, detail: Detail) {
         match &scrape.outcome {
@@ -116,10 +125,11 @@ impl Record {
             self.ranks[index].take(&page, rank);
         }
         match detail {
-            Detail::Load => self.work = None,
+            Detail::Load => (self.work, self.odometer) = (None, None),
             Detail::Work => {
                 let work = self.work.get_or_insert_default();
                 work.take(&page, &reading.ranks);
+                self.strides.extend(self.odometer.get_or_insert_default().take(at, reading));
             }
         }
     }
@@ -215,6 +225,7 @@ impl Record {
             generation_rate: grown[rank_column::GENERATION_TOKENS].and_then(token_rate),
             ttft_mean: mean(rank_column::TTFT),
             itl_mean: mean(rank_column::ITL),
+            strides: self.strides.clone(),
             work: self.work.as_ref().map(|work| {
                 let seen = work.look(at, window);
                 Work { started: self.started, ..seen }

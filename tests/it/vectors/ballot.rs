@@ -87,7 +87,7 @@ fn report(vote: &Value) -> Option<CapacityReport> {
     let unit = match analyzer(&vote["analyzer"]) {
         Analyzer::Tokens => Unit::KvTokens,
         Analyzer::Throughput => Unit::OutputTokensPerSecond,
-        Analyzer::Queueing => Unit::RequestsPerSecond,
+        Analyzer::Queueing | Analyzer::Foresight => Unit::RequestsPerSecond,
     };
     Some(CapacityReport { unit, variants: variants.collect(), total: totals(result), roles })
 }

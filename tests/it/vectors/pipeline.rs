@@ -148,6 +148,7 @@ fn same_ballots(cases: &[Case<'_>], entries: &[Entry], ballot: &[Value]) -> Resu
                 Analyzer::Tokens => "saturation",
                 Analyzer::Throughput => "throughput",
                 Analyzer::Queueing => "queueing-model",
+                Analyzer::Foresight => "foresight",
             };
             let which = format!("{} by {name}", case.key);
             let mut rows = ballot.iter().filter(|row| {
@@ -390,6 +391,6 @@ fn report(
             let curves = memory.curves.entry(model(from)).or_default();
             super::throughput::analyzed(now, &policy, from, from, curves).report
         }
-        Analyzer::Queueing => unreachable!("no case asks for it"),
+        Analyzer::Queueing | Analyzer::Foresight => unreachable!("no case asks for it"),
     }
 }

@@ -1,0 +1,220 @@
+//! Arrivals over time: a count for each second, and a rate for each stride of 15 s.
+//!
+//! What a counter grew by between two pages is spread evenly over the time between them, so pages
+//! that come each second and pages that come each quarter of a minute fill the same bins. How
+//! fine the bins really are is remembered, and nothing is asked of them that is finer than that.
+//!
+//! Arrivals are known up to the oldest of the newest pages: beyond that instant some replica has not
+//! been heard yet, and a sum would look like less load.
+
+use std::collections::VecDeque;
+
+use jiff::Timestamp;
+
+use crate::units::Seconds;
+
+/// Seconds that bins are kept.
+pub const BINS: usize = 320;
+
+/// Length of a stride in seconds: one sync period of an HPA.
+pub const STRIDE: i64 = 15;
+
+/// Seconds that rates of strides are kept, beside the horizon.
+const KEPT: i64 = 900;
+
+/// The longest horizon in seconds; models take half an hour to start where weights are downloaded.
+pub const HORIZON_MAX: i64 = 3600;
+
+/// The rate of one stride.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Its end, in whole strides since the epoch.
+    pub stride: i64,
+    /// Requests a second in it.
+    pub rate: f64,
+}
+
+/// Arrivals of one model, or of one of its roles.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Arrivals {
+    /// The second, since the epoch, of the first bin.
+    first: i64,
+    bins: VecDeque<f64>,
+    points: VecDeque<Point>,
+    /// The last stride that was closed.
+    closed: Option<i64>,
+    /// Seconds between pages, of late the longest.
+    spacing: f64,
+    begun: Option<i64>,
+}
+
+impl Arrivals {
+    /// Adds what arrived in the time before an instant.
+    pub fn add(&mut self, at: Timestamp, elapsed: Seconds, requests: f64) {
+        let elapsed = elapsed.seconds();
+        if elapsed <= 0.0 || !requests.is_finite() {
+            return;
+        }
+        let end = seconds(at);
+        let start = end - elapsed.min(BINS as f64);
+        let (from, to) = (whole(start), whole(end));
+        self.make_room(from, to);
+        self.spacing = elapsed.max(self.spacing * SPACING_DECAY);
+        self.begun.get_or_insert(from);
+        let each = requests / elapsed.min(BINS as f64);
+        for second in from..=to {
+            let overlap = end.min((second + 1) as f64) - start.max(second as f64);
+            let index = usize::try_from(second - self.first).ok();
+            if let Some(bin) = index.and_then(|index| self.bins.get_mut(index)) {
+                *bin += each * overlap.max(0.0);
+            }
+        }
+    }
+
+    /// Closes the strides that are complete when everything up to this instant is known.
+    pub fn close(&mut self, through: Timestamp) {
+        let Some(begun) = self.begun else { return };
+        let last = whole(seconds(through)).div_euclid(STRIDE);
+        // The first second is known in part, and so is the stride that it is in.
+        let oldest = begun.max(self.first).div_euclid(STRIDE) + 2;
+        let from = self.closed.map_or(oldest, |closed| closed + 1).max(oldest);
+        for stride in from..=last {
+            let rate = self.between((stride - 1) * STRIDE, stride * STRIDE) / STRIDE as f64;
+            self.points.push_back(Point { stride, rate });
+            self.closed = Some(stride);
+        }
+        let keep = last - (KEPT + HORIZON_MAX) / STRIDE;
+        while self.points.front().is_some_and(|point| point.stride < keep) {
+            self.points.pop_front();
+        }
+    }
+
+    /// Requests a second over the last stride, or over the time between pages where that is longer.
+    #[must_use]
+    pub fn rate(&self, through: Timestamp) -> Option<f64> {
+        let length = (self.spacing.ceil() as i64).clamp(STRIDE, BINS as i64 / 2);
+        let to = whole(seconds(through));
+        let from = (to - length).max(self.begun? + 1);
+        (to > from).then(|| self.between(from, to) / (to - from) as f64)
+    }
+
+    /// Requests in each window of so many seconds, over the last so many seconds; nothing where
+    /// pages are too far apart to tell.
+    #[must_use]
+    pub fn windows(&self, through: Timestamp, length: i64, span: i64) -> Vec<f64> {
+        if (length as f64) < self.spacing.floor() {
+            return Vec::new();
+        }
+        let end = whole(seconds(through));
+        let Some(begun) = self.begun else { return Vec::new() };
+        let start = (end - span).max(begun + 1).max(self.first);
+        let mut counts = Vec::new();
+        let mut to = end;
+        while to - length >= start {
+            counts.push(self.between(to - length, to));
+            to -= length;
+        }
+        counts
+    }
+
+    /// The rates of the strides of the last 15 minutes and the horizon, in order of time.
+    #[must_use]
+    pub fn points(&self) -> &VecDeque<Point> {
+        &self.points
+    }
+
+    /// Seconds for which arrivals are known.
+    #[must_use]
+    pub fn history(&self, through: Timestamp) -> f64 {
+        self.begun.map_or(0.0, |begun| (seconds(through) - begun as f64).max(0.0))
+    }
+
+    /// Requests in these seconds.
+    fn between(&self, from: i64, to: i64) -> f64 {
+        let index = |second: i64| usize::try_from(second - self.first).unwrap_or(0);
+        let end = index(to).min(self.bins.len());
+        self.bins.range(index(from).min(end)..end).sum()
+    }
+
+    fn make_room(&mut self, from: i64, to: i64) {
+        let last = self.first + self.bins.len() as i64;
+        if self.bins.is_empty() || from - last > BINS as i64 || self.first - to > BINS as i64 {
+            // A clock that jumped, or a silence that is longer than everything that is kept: what
+            // was before says nothing of the time after.
+            *self = Self { first: from, ..Self::default() };
+        }
+        while self.first + (self.bins.len() as i64) <= to {
+            self.bins.push_back(0.0);
+        }
+        while self.bins.len() > BINS {
+            self.bins.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+/// The share of the spacing between pages that is left after another page: a pause is forgotten
+/// after some dozens of them.
+const SPACING_DECAY: f64 = 0.98;
+
+fn seconds(at: Timestamp) -> f64 {
+    at.as_second() as f64 + f64::from(at.subsec_nanosecond()) / 1e9
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "seconds since the epoch")]
+fn whole(seconds: f64) -> i64 {
+    seconds.floor() as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).unwrap()
+    }
+
+    fn fed(step: i64, rate: f64, until: i64) -> Arrivals {
+        let mut arrivals = Arrivals::default();
+        let spacing = Seconds::new(step as f64).unwrap();
+        for second in (step..=until).step_by(usize::try_from(step).unwrap()) {
+            arrivals.add(at(second), spacing, rate * step as f64);
+            arrivals.close(at(second));
+        }
+        arrivals
+    }
+
+    #[test]
+    fn pages_each_second_and_pages_each_quarter_of_a_minute_say_the_same_rate() {
+        for step in [1, 5, 15] {
+            let arrivals = fed(step, 7.0, 300);
+            assert!((arrivals.rate(at(300)).unwrap() - 7.0).abs() < 1e-9);
+            let points = arrivals.points();
+            assert!(points.len() >= 17 && points.iter().all(|point| (point.rate - 7.0).abs() < 1e-9));
+        }
+    }
+
+    #[test]
+    fn windows_finer_than_the_pages_are_not_known() {
+        assert_eq!(fed(1, 7.0, 300).windows(at(300), 1, 60).len(), 60);
+        assert!(fed(15, 7.0, 300).windows(at(300), 4, 60).is_empty());
+        assert_eq!(fed(15, 7.0, 300).windows(at(300), 15, 60), vec![105.0; 4]);
+    }
+
+    #[test]
+    fn strides_are_closed_once_and_memory_is_bounded() {
+        let arrivals = fed(1, 1.0, 20_000);
+        let strides: Vec<i64> = arrivals.points().iter().map(|point| point.stride).collect();
+        assert!(strides.windows(2).all(|pair| pair[1] == pair[0] + 1));
+        assert!(strides.len() <= 301 && arrivals.bins.len() <= BINS);
+    }
+
+    #[test]
+    fn a_long_silence_begins_anew_and_does_not_look_like_no_load() {
+        let mut arrivals = fed(1, 7.0, 100);
+        arrivals.add(at(5000), Seconds::literal(1), 7.0);
+        arrivals.close(at(5000));
+        assert!(arrivals.points().is_empty() && arrivals.history(at(5000)) < 2.0);
+        assert_eq!(arrivals.rate(at(5000)), None, "a second is known in part");
+    }
+}

@@ -1,0 +1,189 @@
+//! How many requests a second one replica carries, by what an iteration takes.
+//!
+//! # Model
+//!
+//! `L` requests a second with `I` prompt and `O` output tokens each put `L * T * I` prompt tokens
+//! and `L * T * O` generating requests into an iteration of `T` seconds, so
+//!
+//! ```text
+//! w = beta * I + delta * O                  seconds of work in a request
+//! T = alpha / (1 - L * w)                   an iteration at this rate
+//! n = L * O * T                             requests that generate (Little's law)
+//! p = L * T * ceil(I / budget)              requests whose prompt is being computed
+//! ```
+//!
+//! What a replica carries is the largest `L` at which all of these hold, each to 92 %: `T` is no
+//! longer than the target for the time between tokens; `n + p` have places in the batch; their KV
+//! tokens `n * k + p * I` fit; the tokens of an iteration, `L * (I + O) * T`, fit its budget. Each
+//! grows with `L`, so bisection finds it.
+//!
+//! `k`, the KV tokens that a running request holds, is measured. It is not `I + O / 2`: long
+//! requests stay longer, so more of those that run are long.
+//!
+//! # Domain
+//!
+//! Poisson-like arrivals smoothed over a few iterations. The 8 % are what a random batch needs above
+//! its mean. A replica at its limit has a queue of its own making; `demand` adds what bursts need.
+
+use std::fmt;
+
+use crate::analyze::foresight::pace::Iteration;
+use crate::units::{RequestRate, Seconds, Tokens};
+
+/// The share of every limit that may be used.
+const USED: f64 = 0.92;
+
+/// Halvings of the interval in which the rate lies: more than a double can tell apart.
+const HALVINGS: u32 = 52;
+
+/// What requests look like to an engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Requested {
+    /// Mean tokens of a prompt.
+    pub prompt: Tokens,
+    /// Mean tokens of an answer.
+    pub output: Tokens,
+    /// Mean KV tokens that a running request holds.
+    pub held: Tokens,
+}
+
+/// What an engine has room for, each rank of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// The target for the mean time between tokens; `None` when there is none.
+    pub itl: Option<Seconds>,
+    /// Requests in a batch.
+    pub seats: f64,
+    /// Tokens in the KV cache; `None` when the engine does not say.
+    pub kv: Option<Tokens>,
+    /// Tokens in an iteration.
+    pub budget: f64,
+}
+
+/// What keeps a replica from carrying more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// The time between tokens.
+    Itl,
+    /// Places in the batch.
+    Seats,
+    /// The KV cache.
+    Kv,
+    /// Tokens in an iteration.
+    Budget,
+}
+
+/// What one replica carries, and why no more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Carried {
+    /// Requests a second.
+    pub rate: RequestRate,
+    /// What is reached first.
+    pub bound: Bound,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Itl => "the time between tokens",
+            Self::Seats => "places in the batch",
+            Self::Kv => "the KV cache",
+            Self::Budget => "tokens in an iteration",
+        })
+    }
+}
+
+/// What one rank carries; `None` when requests have no length.
+#[must_use]
+pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> Option<Carried> {
+    let Iteration { alpha, beta, delta } = iteration;
+    let (prompt, output) = (requested.prompt.tokens(), requested.output.tokens());
+    let work = beta * prompt + delta * output;
+    if work <= 0.0 || !work.is_finite() {
+        return None;
+    }
+    let broken = |rate: f64| {
+        let time = alpha / (1.0 - rate * work);
+        let generating = rate * output * time;
+        let computing = rate * time * (prompt / limits.budget).ceil();
+        let held = generating * requested.held.tokens() + computing * prompt;
+        let tokens = rate * (prompt + output) * time;
+        let over = |value: f64, limit: f64| value > USED * limit;
+        [
+            (Bound::Itl, limits.itl.is_some_and(|itl| over(time, itl.seconds()))),
+            (Bound::Seats, over(generating + computing, limits.seats)),
+            (Bound::Kv, limits.kv.is_some_and(|kv| over(held, kv.tokens()))),
+            (Bound::Budget, over(tokens, limits.budget)),
+        ]
+        .into_iter()
+        .find_map(|(bound, broken)| broken.then_some(bound))
+    };
+    // Below the least rate nothing binds but an iteration that is too long when empty.
+    let (mut low, mut high) = (0.0, 1.0 / work);
+    let mut bound = Bound::Budget;
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        match broken(middle) {
+            Some(found) => (high, bound) = (middle, found),
+            None => low = middle,
+        }
+    }
+    Some(Carried { rate: RequestRate::new(low)?, bound })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ITERATION: Iteration = Iteration { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
+
+    fn requested(prompt: f64, output: f64) -> Requested {
+        let tokens = |value: f64| Tokens::new(value).unwrap();
+        Requested { prompt: tokens(prompt), output: tokens(output), held: tokens(prompt + output / 2.0) }
+    }
+
+    const ROOMY: Limits = Limits { itl: None, seats: 256.0, kv: None, budget: 2048.0 };
+
+    fn rate(requested: &Requested, limits: &Limits) -> (f64, Bound) {
+        let Carried { rate, bound } = carried(ITERATION, requested, limits).unwrap();
+        (rate.requests_per_second(), bound)
+    }
+
+    #[test]
+    fn a_batch_that_is_full_carries_what_the_closed_form_says() {
+        // With 256 places: N / o requests end in each iteration of b0 + b1 i c + b2 N (o - 1) / o.
+        let (found, bound) = rate(&requested(1024.0, 128.0), &Limits { budget: 1e9, ..ROOMY });
+        let (batch, c) = (256.0 * USED, 256.0 * USED / 129.0);
+        let time = 0.007_05 + 0.000_019_5 * 1024.0 * c + 0.000_025_4 * batch;
+        assert_eq!(bound, Bound::Seats);
+        assert!((found / (c / time) - 1.0).abs() < 0.01, "{found} against {}", c / time);
+    }
+
+    #[test]
+    fn each_limit_binds_where_it_is_the_tightest() {
+        let shape = requested(1000.0, 200.0);
+        let tokens = |value: f64| Tokens::new(value);
+        assert_eq!(rate(&shape, &Limits { itl: Seconds::new(0.01), ..ROOMY }).1, Bound::Itl);
+        assert_eq!(rate(&shape, &Limits { kv: tokens(9000.0), ..ROOMY }).1, Bound::Kv);
+        assert_eq!(rate(&shape, &Limits { seats: 8.0, ..ROOMY }).1, Bound::Seats);
+        assert_eq!(rate(&shape, &Limits { budget: 256.0, ..ROOMY }).1, Bound::Budget);
+    }
+
+    #[test]
+    fn a_looser_limit_never_carries_less() {
+        let shape = requested(1000.0, 200.0);
+        let mut before = 0.0;
+        for itl in 8..60 {
+            let itl = Seconds::new(f64::from(itl) / 1000.0);
+            let (found, _) = rate(&shape, &Limits { itl, ..ROOMY });
+            assert!(found >= before);
+            before = found;
+        }
+    }
+
+    #[test]
+    fn a_target_below_an_empty_iteration_is_met_by_nothing() {
+        let limits = Limits { itl: Seconds::new(0.005), ..ROOMY };
+        assert!(rate(&requested(1000.0, 200.0), &limits).0 < 1e-6);
+    }
+}

@@ -1,0 +1,70 @@
+//! What was foreseen, in a sentence.
+
+use std::fmt;
+
+use jiff::Timestamp;
+
+use crate::analyze::foresight::capacity::Bound;
+use crate::analyze::foresight::demand::{Need, Term};
+
+/// What will be asked for, and what one replica carries of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Foreseen {
+    /// What is needed now, and of what it is made.
+    pub need: Need,
+    /// The largest need that is held, in requests a second.
+    pub held: f64,
+    /// Since when it is.
+    pub since: Timestamp,
+    /// What the weakest replica carries, in requests a second.
+    pub least: f64,
+    /// What a replica carries on average.
+    pub carries: f64,
+    /// What keeps replicas from carrying more.
+    pub bound: Option<Bound>,
+    /// Seconds until what is asked for now carries load.
+    pub horizon: f64,
+    /// Whether enough is known for anything to be spare.
+    pub mature: bool,
+}
+
+impl fmt::Display for Foreseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { need, held, since, carries, bound, horizon, mature, .. } = self;
+        let Need { arriving, growth, ramp, spread, young, burst, backlog, total } = need;
+        write!(f, "{arriving:.2} requests/s arrive")?;
+        match (need.decided_by(), ramp, burst) {
+            (Term::Ramp, Some(ramp), _) => {
+                write!(f, ", rising to {ramp:.2} in the {horizon:.0} s until a new replica serves")?;
+            }
+            (Term::Growth, _, _) => {
+                write!(f, ", which may grow to {growth:.2} in the {horizon:.0} s until a new replica serves")?;
+            }
+            (Term::Burst, _, Some((rate, window))) => {
+                write!(f, ", in bursts that take {rate:.2} over {window} s")?;
+            }
+            (Term::Arriving | Term::Ramp | Term::Burst, _, _) => {}
+        }
+        if *spread > 0.005 {
+            write!(f, ", {spread:.2} for unevenness")?;
+        }
+        if *young > 0.005 {
+            write!(f, ", {young:.2} because little is known yet")?;
+        }
+        if *backlog > 0.005 {
+            write!(f, ", {backlog:.2} for what waits")?;
+        }
+        write!(f, ": {total:.2}")?;
+        if *held > total * 1.005 {
+            write!(f, "; {held:.2} were needed at {since:.0} and are held")?;
+        }
+        write!(f, "; a replica carries {carries:.2}")?;
+        if let Some(bound) = bound {
+            write!(f, ", bound by {bound}")?;
+        }
+        if !mature {
+            f.write_str("; too little is known for anything to be spare")?;
+        }
+        Ok(())
+    }
+}

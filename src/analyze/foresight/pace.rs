@@ -1,0 +1,231 @@
+//! What an iteration costs, learned from the counters of an engine.
+//!
+//! # Model
+//!
+//! An iteration that computes `p` prompt tokens and generates for `n` requests takes
+//!
+//! ```text
+//! T = alpha + beta * p + delta * n            seconds
+//! ```
+//!
+//! Iterations, prompt tokens and generated tokens are counted by the engine, so over any stretch of
+//! time the means of `p` and `n` are known. The mean of `T` is the time over the iterations, where
+//! the engine was busy throughout, and the mean time between two tokens, where it was not: the
+//! smaller of the two. Three unknowns are fitted to that by recursive least squares.
+//!
+//! An idle engine teaches nothing, and teaches it wrongly: the time between tokens is weighted by
+//! tokens, and a small batch says `delta` is large, which asks for more replicas, which makes the
+//! batches smaller. Hence [`BATCH_MIN`] and its neighbours.
+//!
+//! In steady state `p` and `n` keep one proportion, and then only their sum can be told: single
+//! coefficients may be wrong where what a replica carries is right. So coefficients are never
+//! carried over to requests of another shape.
+//!
+//! # Source
+//!
+//! Recursive least squares with a drifting state is a Kalman filter whose state is a random walk:
+//! Young, *Recursive Estimation and Time-Series Analysis* (2011), chapter 3. That regression on
+//! iterations stays right under saturation, where latencies against arrival rates do not, was found
+//! by simulation.
+
+use crate::observe::stride::Stride;
+use crate::units::Seconds;
+
+/// Mean number of generated tokens an iteration below which the engine is too idle to learn from.
+pub const BATCH_MIN: f64 = 4.0;
+
+/// Prompt tokens an iteration that make up for the batch, where prompts alone are computed.
+const PROMPT_MIN: f64 = 256.0;
+
+/// Iterations below which a mean says little.
+pub const STEPS_MIN: f64 = 30.0;
+
+/// Times between tokens below which their mean says little.
+const INTERVALS_MIN: f64 = 100.0;
+
+/// Where learning starts: a model of 8 to 70 billion parameters on a current accelerator lies
+/// within a factor of three of it. Seconds; seconds a prompt token; seconds a request in the batch.
+const PRIOR: [f64; 3] = [0.012, 0.000_04, 0.000_06];
+
+/// How far off the start may be, as a share.
+const PRIOR_DOUBT: f64 = 1.0;
+
+/// How far a mean of many iterations is off, as a share of it.
+const NOISE: f64 = 0.05;
+
+/// How far a coefficient drifts from one lesson to the next, as a share of it: lengths, contexts and
+/// what is cached change what the three stand for.
+const DRIFT: f64 = 0.002;
+
+/// Standard deviations beyond which a lesson counts as that far away only.
+const CLIP: f64 = 4.0;
+
+/// The share of its start below which no coefficient falls.
+const FLOOR: f64 = 1e-3;
+
+/// Lessons after which the coefficients are more than their start.
+const SETTLED: u32 = 4;
+
+/// What an iteration takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Iteration {
+    /// Seconds that each takes, whatever is in it.
+    pub alpha: f64,
+    /// Seconds for each prompt token that is computed.
+    pub beta: f64,
+    /// Seconds for each request that generates.
+    pub delta: f64,
+}
+
+/// Learns what an iteration takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pace {
+    theta: [f64; 3],
+    covariance: [[f64; 3]; 3],
+    lessons: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let mut covariance = [[0.0; 3]; 3];
+        for (at, start) in PRIOR.iter().enumerate() {
+            covariance[at][at] = (start * PRIOR_DOUBT).powi(2);
+        }
+        Self { theta: PRIOR, covariance, lessons: 0 }
+    }
+}
+
+impl Pace {
+    /// Learns from what one replica did; nothing from one that had too little to do.
+    pub fn learn(&mut self, stride: &Stride) {
+        if let Some((features, seconds)) = lesson(stride) {
+            self.update(features, seconds);
+        }
+    }
+
+    /// What an iteration takes; `None` while too little was seen.
+    #[must_use]
+    pub fn iteration(&self) -> Option<Iteration> {
+        let [alpha, beta, delta] = self.theta;
+        (self.lessons >= SETTLED).then_some(Iteration { alpha, beta, delta })
+    }
+
+    /// Standard deviation of the time that an iteration with this content is predicted to take.
+    #[must_use]
+    pub fn doubt(&self, prompt: f64, batch: f64) -> Seconds {
+        let features = [1.0, prompt, batch];
+        Seconds::new(dot(features, times(&self.covariance, features)).max(0.0).sqrt())
+            .unwrap_or_default()
+    }
+
+    fn update(&mut self, features: [f64; 3], seconds: f64) {
+        for at in 0..3 {
+            self.covariance[at][at] += (self.theta[at] * DRIFT).powi(2);
+        }
+        let gain = times(&self.covariance, features);
+        let variance = dot(features, gain) + (NOISE * seconds).powi(2);
+        if !variance.is_finite() || variance <= 0.0 {
+            return;
+        }
+        let far = CLIP * variance.sqrt();
+        let surprise = (seconds - dot(features, self.theta)).clamp(-far, far);
+        for at in 0..3 {
+            let moved = self.theta[at] + gain[at] / variance * surprise;
+            self.theta[at] = moved.max(PRIOR[at] * FLOOR);
+        }
+        for (row, left) in gain.iter().enumerate() {
+            for (column, right) in gain.iter().enumerate() {
+                self.covariance[row][column] -= left * right / variance;
+            }
+        }
+        self.lessons = self.lessons.saturating_add(1);
+    }
+}
+
+/// What a stride says of an iteration: its mean content, and the seconds that it took.
+fn lesson(stride: &Stride) -> Option<([f64; 3], f64)> {
+    let steps = stride.steps?.requests();
+    let generated = stride.generated?.tokens();
+    let prompt = stride.prompt?.tokens();
+    if steps < STEPS_MIN {
+        return None;
+    }
+    let (batch, prompt) = (generated / steps, prompt / steps);
+    if batch < BATCH_MIN && prompt < PROMPT_MIN {
+        return None;
+    }
+    let between = stride.elapsed.seconds() * f64::from(stride.ranks) / steps;
+    let itl = stride.intervals.filter(|(_, count)| count.requests() >= INTERVALS_MIN);
+    let itl = itl.map(|(sum, count)| sum.seconds() / count.requests());
+    if batch >= BATCH_MIN && itl.is_none() {
+        return None;
+    }
+    let seconds = itl.map_or(between, |itl| itl.min(between));
+    (seconds > 0.0).then_some(([1.0, prompt, batch], seconds))
+}
+
+fn dot(a: [f64; 3], b: [f64; 3]) -> f64 {
+    a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+}
+
+fn times(matrix: &[[f64; 3]; 3], vector: [f64; 3]) -> [f64; 3] {
+    [dot(matrix[0], vector), dot(matrix[1], vector), dot(matrix[2], vector)]
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::units::{Requests, Tokens};
+
+    /// What an engine with these coefficients does in 15 s with this batch and share of prompts.
+    fn stride(truth: Iteration, prompt: f64, batch: f64) -> Stride {
+        let each = truth.alpha + truth.beta * prompt + truth.delta * batch;
+        let steps = 15.0 / each;
+        Stride {
+            steps: Requests::new(steps),
+            prompt: Tokens::new(prompt * steps),
+            generated: Tokens::new(batch * steps),
+            intervals: Seconds::new(each * steps * batch).zip(Requests::new(steps * batch)),
+            ..Stride::over(Timestamp::UNIX_EPOCH, Seconds::literal(15))
+        }
+    }
+
+    const TRUTH: Iteration = Iteration { alpha: 0.007, beta: 0.000_02, delta: 0.000_025 };
+
+    #[test]
+    fn coefficients_are_found_where_the_content_of_iterations_varies() {
+        let mut pace = Pace::default();
+        for round in 0..60 {
+            let (prompt, batch) = (f64::from(round % 7) * 300.0, f64::from(8 + round % 11 * 20));
+            pace.learn(&stride(TRUTH, prompt, batch));
+        }
+        let Iteration { alpha, beta, delta } = pace.iteration().unwrap();
+        for (found, truth) in [(alpha, TRUTH.alpha), (beta, TRUTH.beta), (delta, TRUTH.delta)] {
+            assert!((found / truth - 1.0).abs() < 0.1, "{found} for {truth}");
+        }
+    }
+
+    #[test]
+    fn an_idle_engine_teaches_nothing() {
+        let mut pace = Pace::default();
+        for _ in 0..60 {
+            pace.learn(&stride(TRUTH, 10.0, 2.0));
+        }
+        assert_eq!((pace.iteration(), pace), (None, Pace::default()));
+    }
+
+    #[test]
+    fn one_absurd_lesson_moves_little() {
+        let mut pace = Pace::default();
+        for round in 0..60 {
+            pace.learn(&stride(TRUTH, f64::from(round % 7) * 300.0, f64::from(8 + round % 11 * 20)));
+        }
+        let before = pace.iteration().unwrap();
+        pace.update([1.0, 900.0, 100.0], 3.0);
+        let predict = |it: Iteration| it.alpha + it.beta * 900.0 + it.delta * 100.0;
+        let after = pace.iteration().unwrap();
+        assert!((predict(after) / predict(before) - 1.0).abs() < 0.3);
+    }
+}

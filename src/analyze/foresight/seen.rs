@@ -1,0 +1,196 @@
+//! What is known of one variant: its pace, and what its requests look like.
+
+use std::collections::BTreeMap;
+
+use crate::analyze::foresight::ReplicaStrides;
+use crate::analyze::foresight::capacity::Requested;
+use crate::analyze::foresight::pace::Pace;
+use crate::fleet::ReplicaKey;
+use crate::observe::stride::Stride;
+use crate::units::{Requests, Seconds, Tokens};
+
+/// Seconds in which half of what was known of lengths is forgotten.
+const LENGTHS_HALF_LIFE: f64 = 180.0;
+
+/// Seconds in which KV tokens of a request are forgotten to a third.
+const HELD_DECAY: f64 = 120.0;
+
+/// Finished requests from which a variant's own lengths count; below, those of the model.
+const FINISHED_MIN: f64 = 20.0;
+
+/// Seconds that are one lesson: shorter means are too noisy.
+const LESSON: f64 = 15.0;
+
+/// The share of the KV cache below which a queue is not for lack of it.
+const KV_ROOM: f64 = 0.9;
+
+/// Pages in a row that must show the same limit of the batch.
+const FULL_PAGES: u32 = 5;
+
+/// Lengths of finished requests, the recent ones first.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Lengths {
+    prompt: f64,
+    output: f64,
+    requests: f64,
+}
+
+/// What is known of one variant.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) pace: Pace,
+    lengths: Lengths,
+    held: f64,
+    held_by: f64,
+    ranks: u32,
+    kv: Option<Tokens>,
+    most_running: f64,
+    full_at: Option<f64>,
+    busiest: f64,
+    replicas: BTreeMap<ReplicaKey, Gathered>,
+}
+
+/// What one replica did since it was last learned from.
+#[derive(Clone, Debug, Default)]
+struct Gathered {
+    stride: Option<Stride>,
+    full: u32,
+}
+
+impl Lengths {
+    pub(crate) fn take(&mut self, stride: &Stride) {
+        let Some((prompt, output, requests)) = stride.lengths else { return };
+        self.prompt += prompt.tokens();
+        self.output += output.tokens();
+        self.requests += requests.requests();
+    }
+
+    /// Lets time pass.
+    pub(crate) fn age(&mut self, elapsed: Seconds) {
+        let kept = (-elapsed.seconds() / LENGTHS_HALF_LIFE).exp2();
+        self.prompt *= kept;
+        self.output *= kept;
+        self.requests *= kept;
+    }
+
+    fn means(&self) -> Option<(f64, f64)> {
+        let requests = self.requests;
+        (requests > 0.0).then_some((self.prompt / requests, self.output / requests))
+    }
+}
+
+impl Seen {
+    /// Forgets replicas that are gone.
+    pub(crate) fn retain(&mut self, replicas: &[ReplicaStrides<'_>]) {
+        self.replicas.retain(|key, _| replicas.iter().any(|it| it.replica == key));
+    }
+
+    pub(crate) fn take(&mut self, replica: &ReplicaKey, stride: &Stride) {
+        self.ranks = stride.ranks.max(1);
+        self.kv = stride.kv_capacity.or(self.kv);
+        self.lengths.take(stride);
+        self.take_held(stride);
+        let gathered = self.replicas.entry(replica.clone()).or_default();
+        self.most_running = self.most_running.max(per_rank(stride.running, stride.ranks));
+        if is_full(stride) {
+            gathered.full += 1;
+            if gathered.full >= FULL_PAGES {
+                self.full_at = Some(per_rank(stride.running, stride.ranks));
+            }
+        } else {
+            gathered.full = 0;
+        }
+        let Some(sum) = gathered.take(stride) else { return };
+        self.pace.learn(&sum);
+        if let (Some(steps), Some(prompt), Some(generated)) = (sum.steps, sum.prompt, sum.generated)
+            && steps.requests() > 0.0
+        {
+            let each = (prompt.tokens() + generated.tokens()) / steps.requests();
+            self.busiest = self.busiest.max(each);
+        }
+    }
+
+    /// The KV tokens of a running request, by what all of them hold.
+    fn take_held(&mut self, stride: &Stride) {
+        let (Some(usage), Some(kv), Some(running)) =
+            (stride.kv_usage, stride.kv_capacity, stride.running)
+        else {
+            return;
+        };
+        let seconds = stride.elapsed.seconds();
+        self.held += usage.fraction() * kv.tokens() * seconds;
+        self.held_by += running.requests() * seconds;
+    }
+
+    /// Lets time pass.
+    pub(crate) fn age(&mut self, elapsed: Seconds) {
+        self.lengths.age(elapsed);
+        let kept = (-elapsed.seconds() / HELD_DECAY).exp();
+        self.held *= kept;
+        self.held_by *= kept;
+    }
+
+    /// What its requests look like, or those of the model while it has finished few.
+    pub(crate) fn requested(&self, shared: &Lengths) -> Option<Requested> {
+        let own = Some(&self.lengths).filter(|own| own.requests >= FINISHED_MIN);
+        let (prompt, output) = own.unwrap_or(shared).means()?;
+        let held = if self.held_by > 0.0 && self.held > 0.0 {
+            self.held / self.held_by
+        } else {
+            prompt + output / 2.0
+        };
+        Some(Requested {
+            prompt: Tokens::new(prompt)?,
+            output: Tokens::new(output)?,
+            held: Tokens::new(held)?,
+        })
+    }
+
+    /// Places in the batch of a rank: what it showed when requests waited though there was room in
+    /// the cache, else the usual number, or more where more ran.
+    pub(crate) fn seats(&self, usual: f64) -> f64 {
+        match self.full_at {
+            Some(full) if full >= self.most_running * 0.9 => full,
+            Some(_) | None => usual.max(self.most_running),
+        }
+    }
+
+    pub(crate) fn ranks(&self) -> u32 {
+        self.ranks.max(1)
+    }
+
+    pub(crate) fn kv_of_a_rank(&self) -> Option<Tokens> {
+        Tokens::new(self.kv?.tokens() / f64::from(self.ranks()))
+    }
+
+    /// The most tokens that an iteration was seen to have, on average over a lesson.
+    pub(crate) const fn busiest(&self) -> f64 {
+        self.busiest
+    }
+}
+
+impl Gathered {
+    /// Adds a stride, and gives the sum when it is long enough to learn from.
+    fn take(&mut self, stride: &Stride) -> Option<Stride> {
+        let sum = match self.stride.take() {
+            Some(sum) => sum.followed_by(stride),
+            None => *stride,
+        };
+        if sum.elapsed >= Seconds::new(LESSON)? {
+            return Some(sum);
+        }
+        self.stride = Some(sum);
+        None
+    }
+}
+
+/// Whether requests wait for a place in the batch and for nothing else.
+fn is_full(stride: &Stride) -> bool {
+    let waits = stride.waiting.is_some_and(|waiting| waiting.requests() >= 1.0);
+    let room = stride.kv_usage.is_some_and(|usage| usage.fraction() < KV_ROOM);
+    waits && room
+}
+
+fn per_rank(requests: Option<Requests>, ranks: u32) -> f64 {
+    requests.map_or(0.0, Requests::requests) / f64::from(ranks.max(1))
+}

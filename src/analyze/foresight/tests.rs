@@ -1,0 +1,189 @@
+use super::*;
+use crate::analyze::foresight::pace::Iteration;
+use crate::fleet::ReplicaName;
+use crate::units::Tokens;
+
+const TRUTH: Iteration = Iteration { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
+const PROMPT: f64 = 1000.0;
+const OUTPUT: f64 = 200.0;
+const ITL: f64 = 0.03;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_795_000_000 + second).unwrap()
+}
+
+fn requests(count: f64) -> Option<Requests> {
+    Requests::new(count)
+}
+
+/// What a replica counts in a second at this rate of arrivals, by the model of [`capacity`].
+fn second(now: i64, rate: f64, waiting: f64) -> Stride {
+    let work = TRUTH.beta * PROMPT + TRUTH.delta * OUTPUT;
+    let time = TRUTH.alpha / (1.0 - rate.min(0.95 / work) * work);
+    let (steps, running) = (1.0 / time, rate * OUTPUT * time);
+    Stride {
+        arrived: requests(rate),
+        lengths: Tokens::new(rate * PROMPT)
+            .zip(Tokens::new(rate * OUTPUT))
+            .zip(requests(rate))
+            .map(|((prompts, answers), count)| (prompts, answers, count)),
+        steps: requests(steps),
+        prompt: Tokens::new(rate * PROMPT),
+        generated: Tokens::new(rate * OUTPUT),
+        intervals: Seconds::new(rate * OUTPUT * time).zip(requests(rate * OUTPUT)),
+        waiting: requests(waiting),
+        running: requests(running),
+        kv_usage: Fraction::new(running * (PROMPT + OUTPUT / 2.0) / 900_000.0),
+        kv_capacity: Tokens::new(900_000.0),
+        ..Stride::over(at(now), Seconds::literal(1))
+    }
+}
+
+struct World {
+    spec: VariantSpec,
+    foresight: Foresight,
+    policy: Policy,
+    now: i64,
+    replicas: u32,
+    waiting: f64,
+}
+
+impl World {
+    fn new(replicas: u32) -> Self {
+        let policy = Policy { itl: Seconds::new(ITL), startup: Seconds::literal(60), ..Policy::default() };
+        let spec = VariantSpec::example("a");
+        Self { spec, foresight: Foresight::default(), policy, now: 0, replicas, waiting: 0.0 }
+    }
+
+    /// A second in which the replicas share this rate.
+    fn tick(&mut self, rate: f64) -> Analysis {
+        self.now += 1;
+        let keys: Vec<ReplicaKey> = (0..self.replicas)
+            .map(|index| ReplicaKey {
+                variant: self.spec.key.clone(),
+                replica: ReplicaName::new(&format!("r{index}")).unwrap(),
+                incarnation: None,
+            })
+            .collect();
+        let each = rate / f64::from(self.replicas.max(1));
+        let stride = [second(self.now, each, self.waiting)];
+        let replicas = keys
+            .iter()
+            .map(|replica| ReplicaStrides {
+                replica,
+                strides: &stride,
+                waiting: stride[0].waiting,
+                running: stride[0].running,
+            })
+            .collect();
+        let variant = VariantStrides {
+            spec: &self.spec,
+            current: Replicas::saturating(self.replicas),
+            pending: Replicas::ZERO,
+            startup: None,
+            replicas,
+        };
+        let model = self.spec.model_key();
+        let now = at(self.now);
+        analyze(now, now, &self.policy, &model, &[variant], &mut self.foresight)
+    }
+
+    fn run(&mut self, seconds: u32, rate: f64) -> Analysis {
+        (1..seconds).for_each(|_| drop(self.tick(rate)));
+        self.tick(rate)
+    }
+}
+
+fn carries(analysis: &Analysis) -> f64 {
+    analysis.report.variants[0].per_replica.unwrap().amount()
+}
+
+fn truth() -> f64 {
+    let requested = capacity::Requested {
+        prompt: Tokens::new(PROMPT).unwrap(),
+        output: Tokens::new(OUTPUT).unwrap(),
+        held: Tokens::new(PROMPT + OUTPUT / 2.0).unwrap(),
+    };
+    let limits = Limits {
+        itl: Seconds::new(ITL),
+        seats: 256.0,
+        kv: Tokens::new(900_000.0),
+        budget: 2048.0,
+    };
+    carried(TRUTH, &requested, &limits).unwrap().rate.requests_per_second()
+}
+
+#[test]
+fn what_a_replica_carries_is_learned_from_a_load_that_is_never_near_it() {
+    let mut world = World::new(4);
+    for minute in 0..20 {
+        drop(world.run(60, truth() * (1.0 + 0.15 * f64::from(minute % 8))));
+    }
+    let found = carries(&world.tick(2.0 * truth()));
+    assert!((found / truth() - 1.0).abs() < 0.1, "{found} for {}", truth());
+}
+
+#[test]
+fn a_steady_load_asks_for_what_carries_it_and_no_more() {
+    let mut world = World::new(4);
+    let found = world.run(600, 3.4 * truth());
+    let need = found.foreseen[&Role::Both].need;
+    assert!((need.total / (3.4 * truth()) - 1.0).abs() < 0.12, "{need:?}");
+    assert_eq!(found.report.total.required, crate::units::Amount::ZERO);
+}
+
+#[test]
+fn nothing_is_spare_before_enough_is_known_and_then_it_is() {
+    let mut world = World::new(8);
+    let spare = |analysis: &Analysis| analysis.report.total.spare.amount();
+    let early = world.run(100, 2.0 * truth());
+    assert!(carries(&early) > 0.0 && spare(&early) <= 0.0);
+    // One load says little of another, and less is believed than is true.
+    assert!(spare(&world.run(200, 2.0 * truth())) > 3.0 * carries(&early));
+}
+
+#[test]
+fn what_was_needed_is_held_for_the_time_of_the_hold_and_not_longer() {
+    let mut world = World::new(8);
+    drop(world.run(300, 6.0 * truth()));
+    let soon = world.run(100, 1.0 * truth());
+    assert!(soon.foreseen[&Role::Both].held > 5.5 * truth());
+    // Peaks are looked back to for 15 minutes, but a load that fell has grown by nothing since.
+    let later = world.run(1200, 1.0 * truth());
+    assert!(later.foreseen[&Role::Both].held < 1.5 * truth(), "{:?}", later.foreseen);
+}
+
+#[test]
+fn a_load_that_rises_steadily_is_met_before_it_is_there() {
+    let mut world = World::new(8);
+    drop(world.run(300, 2.0 * truth()));
+    let mut last = None;
+    for step in 0..240 {
+        last = Some(world.tick(truth() * (2.0 + 2.0 * f64::from(step) / 240.0)));
+    }
+    let need = last.unwrap().foreseen[&Role::Both].need;
+    assert!(need.ramp.unwrap() > need.arriving * 1.1, "{need:?}");
+}
+
+#[test]
+fn a_fleet_of_which_nothing_is_known_grows_by_what_it_has_in_flight() {
+    let mut world = World::new(2);
+    world.waiting = 100.0;
+    let found = world.tick(1.0);
+    let running = second(1, 0.5, 0.0).running.unwrap().requests();
+    let running = running.max(1.0);
+    assert_eq!(found.report.unit, Unit::RequestsInFlight);
+    assert!(found.report.variants[0].per_replica.is_none() || running >= 1.0);
+    world.waiting = 0.0;
+    let idle = World::new(2).tick(0.0);
+    assert_eq!(idle.report.total.required, crate::units::Amount::ZERO);
+    assert!(idle.spare_withheld.is_some());
+}
+
+#[test]
+fn a_target_that_nothing_meets_leaves_a_replica_without_a_rate() {
+    let mut world = World::new(2);
+    world.policy.itl = Seconds::new(0.005);
+    let found = world.run(120, truth());
+    assert_eq!(found.report.variants[0].per_replica, None);
+}

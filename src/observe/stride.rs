@@ -1,0 +1,232 @@
+//! What a replica did from one page to the next.
+//!
+//! A [`Stride`] is made of differences of counters, its ranks added up. An [`Odometer`] remembers
+//! the page before, and gives none where the two cannot be compared: on the first page, after a
+//! restart, and when ranks came or went.
+
+use jiff::Timestamp;
+
+use crate::observe::histogram::{Histogram, Life};
+use crate::observe::{FinishedReading, RankReading, Reading};
+use crate::units::{Fraction, Requests, Seconds, Tokens};
+
+/// What one replica did between two pages, its ranks together; absent is unknown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stride {
+    /// When it ended.
+    pub at: Timestamp,
+    /// How long it took.
+    pub elapsed: Seconds,
+    /// Data-parallel ranks.
+    pub ranks: u32,
+    /// Requests that arrived.
+    pub arrived: Option<Requests>,
+    /// Tokens of the prompts and of the answers of the requests that finished, and their number.
+    pub lengths: Option<(Tokens, Tokens, Requests)>,
+    /// Iterations of its engines.
+    pub steps: Option<Requests>,
+    /// Prompt tokens that they computed, or found in the prefix cache.
+    pub prompt: Option<Tokens>,
+    /// Tokens that they generated.
+    pub generated: Option<Tokens>,
+    /// The sum of the times between two tokens, and their number.
+    pub intervals: Option<(Seconds, Requests)>,
+    /// Requests that wait at its end.
+    pub waiting: Option<Requests>,
+    /// Requests that run at its end.
+    pub running: Option<Requests>,
+    /// The share of the KV cache in use at its end, the mean over the ranks.
+    pub kv_usage: Option<Fraction>,
+    /// Tokens in the KV caches of all ranks.
+    pub kv_capacity: Option<Tokens>,
+}
+
+/// Gives a stride for every page but the first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Odometer {
+    before: Option<(Timestamp, Count)>,
+}
+
+/// What a page has counted since its process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Count {
+    ranks: u32,
+    started: Option<Timestamp>,
+    finished: Option<f64>,
+    asked: Option<f64>,
+    answered: Option<f64>,
+    rejected: Option<f64>,
+    in_flight: Option<f64>,
+    prompt: Option<f64>,
+    generated: Option<f64>,
+    steps: Option<f64>,
+    intervals: Option<(f64, f64)>,
+    prompts: Option<(f64, f64)>,
+    answers: Option<(f64, f64)>,
+}
+
+// === impl Stride ===
+
+impl Stride {
+    /// A stride of which nothing is known but when it was.
+    #[must_use]
+    pub const fn over(at: Timestamp, elapsed: Seconds) -> Self {
+        Self {
+            at,
+            elapsed,
+            ranks: 1,
+            arrived: None,
+            lengths: None,
+            steps: None,
+            prompt: None,
+            generated: None,
+            intervals: None,
+            waiting: None,
+            running: None,
+            kv_usage: None,
+            kv_capacity: None,
+        }
+    }
+
+    /// Both together; what one of them does not know is unknown.
+    #[must_use]
+    pub fn followed_by(self, next: &Self) -> Self {
+        Self {
+            elapsed: self.elapsed + next.elapsed,
+            arrived: both(self.arrived, next.arrived),
+            lengths: self
+                .lengths
+                .zip(next.lengths)
+                .map(|(a, b)| (a.0 + b.0, a.1 + b.1, a.2 + b.2)),
+            steps: both(self.steps, next.steps),
+            prompt: both(self.prompt, next.prompt),
+            generated: both(self.generated, next.generated),
+            intervals: self.intervals.zip(next.intervals).map(|(a, b)| (a.0 + b.0, a.1 + b.1)),
+            ..*next
+        }
+    }
+}
+
+fn both<Q: std::ops::Add<Output = Q>>(a: Option<Q>, b: Option<Q>) -> Option<Q> {
+    a.zip(b).map(|(a, b)| a + b)
+}
+
+// === impl Odometer ===
+
+impl Odometer {
+    /// What was done since the page before.
+    pub fn take(&mut self, at: Timestamp, reading: &Reading) -> Option<Stride> {
+        let count = Count::of(reading);
+        let (then, before) = self.before.replace((at, count))?;
+        let elapsed = Seconds::from_span(at.duration_since(then))?;
+        let comparable = elapsed > Seconds::ZERO
+            && before.ranks == count.ranks
+            && Life::between(before.started, count.started) == Life::Same;
+        let stride = comparable.then(|| count.since(&before))??;
+        Some(Stride {
+            at,
+            elapsed,
+            ranks: count.ranks,
+            waiting: summed(&reading.ranks, |rank| rank.waiting.map(Requests::requests))
+                .and_then(Requests::new),
+            running: summed(&reading.ranks, |rank| rank.running.map(Requests::requests))
+                .and_then(Requests::new),
+            kv_usage: summed(&reading.ranks, |rank| rank.kv_usage.map(Fraction::fraction))
+                .and_then(|sum| Fraction::new(sum / f64::from(count.ranks))),
+            kv_capacity: summed(&reading.ranks, |rank| rank.kv_capacity.map(Tokens::tokens))
+                .and_then(Tokens::new),
+            ..stride
+        })
+    }
+}
+
+// === impl Count ===
+
+impl Count {
+    fn of(reading: &Reading) -> Self {
+        let ranks = &reading.ranks;
+        let sum = |of: fn(&RankReading) -> Option<f64>| summed(ranks, of);
+        let waiting = sum(|rank| rank.waiting.map(Requests::requests));
+        let running = sum(|rank| rank.running.map(Requests::requests));
+        Self {
+            ranks: u32::try_from(ranks.len()).unwrap_or(u32::MAX),
+            started: reading.started,
+            finished: sum(|rank| finished(rank.finished)),
+            asked: sum(|rank| Some(rank.completions_asked.as_ref()?.count)),
+            answered: reading.http.success.map(Requests::requests),
+            rejected: reading.rejected.map(Requests::requests),
+            in_flight: waiting.zip(running).map(|(waiting, running)| waiting + running),
+            prompt: sum(|rank| rank.prompt_tokens.map(Tokens::tokens)),
+            generated: sum(|rank| rank.generation_tokens.map(Tokens::tokens)),
+            steps: sum(|rank| Some(rank.step_tokens.as_ref()?.count)),
+            intervals: totals(ranks, |rank| rank.itl.as_ref()),
+            prompts: totals(ranks, |rank| rank.prompt_length.as_ref()),
+            answers: totals(ranks, |rank| rank.generation_length.as_ref()),
+        }
+    }
+
+    /// What was counted after `before`; `None` when a counter went back.
+    fn since(&self, before: &Self) -> Option<Stride> {
+        // Outer: whether the two can be compared. Inner: whether anything is known.
+        let grown = |now: Option<f64>, then: Option<f64>| match now.zip(then) {
+            Some((now, then)) if now < then => None,
+            Some((now, then)) => Some(Some(now - then)),
+            None => Some(None),
+        };
+        let pair = |now: Option<(f64, f64)>, then: Option<(f64, f64)>| {
+            let sum = grown(now.map(|it| it.0), then.map(|it| it.0))?;
+            let count = grown(now.map(|it| it.1), then.map(|it| it.1))?;
+            Some(sum.zip(count))
+        };
+        let finished = grown(self.finished, before.finished)?;
+        let asked = grown(self.asked, before.asked)?;
+        let answered = grown(self.answered, before.answered)?.unwrap_or(0.0);
+        let rejected = grown(self.rejected, before.rejected)?.unwrap_or(0.0);
+        let in_flight = self.in_flight.zip(before.in_flight).map(|(now, then)| now - then);
+        let arrived = finished.zip(in_flight).map(|(finished, in_flight)| {
+            // As `record` counts arrivals; clients that hang up are counted by nobody else.
+            let left = match asked {
+                Some(asked) => finished + (answered - asked).max(0.0),
+                None => finished.max(answered),
+            };
+            (left + in_flight).max(0.0) + rejected
+        });
+        let prompts = pair(self.prompts, before.prompts)?;
+        let answers = pair(self.answers, before.answers)?;
+        let lengths = prompts.zip(answers).and_then(|((prompts, count), (answers, _))| {
+            Some((Tokens::new(prompts)?, Tokens::new(answers)?, Requests::new(count)?))
+        });
+        let intervals = pair(self.intervals, before.intervals)?;
+        Some(Stride {
+            arrived: arrived.and_then(Requests::new),
+            lengths,
+            steps: grown(self.steps, before.steps)?.and_then(Requests::new),
+            prompt: grown(self.prompt, before.prompt)?.and_then(Tokens::new),
+            generated: grown(self.generated, before.generated)?.and_then(Tokens::new),
+            intervals: intervals
+                .and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
+            ..Stride::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
+        })
+    }
+}
+
+fn finished(reading: FinishedReading) -> Option<f64> {
+    let FinishedReading { stop, length, abort, error, other } = reading;
+    let known = [stop, length, abort, error, other].into_iter().flatten();
+    known.map(Requests::requests).reduce(|a, b| a + b)
+}
+
+/// The sum over all ranks; `None` when there are none or one does not say it.
+fn summed(ranks: &[RankReading], of: impl Fn(&RankReading) -> Option<f64>) -> Option<f64> {
+    if ranks.is_empty() {
+        return None;
+    }
+    ranks.iter().map(of).sum()
+}
+
+fn totals(
+    ranks: &[RankReading],
+    of: impl Fn(&RankReading) -> Option<&Histogram>,
+) -> Option<(f64, f64)> {
+    Some((summed(ranks, |rank| Some(of(rank)?.sum))?, summed(ranks, |rank| Some(of(rank)?.count))?))
+}
