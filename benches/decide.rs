@@ -123,7 +123,8 @@ impl World {
             let (way, as_of) = (Way::Scraped, Timestamp::UNIX_EPOCH);
             listings.insert(spec.key.clone(), Listing { replicas, unready, scale, way, as_of });
         }
-        let inputs = Inputs { fleet: Arc::new(Fleet::new(specs)), listings, scrapes };
+        let fleet = Arc::new(Fleet::new(specs));
+        let inputs = Inputs { fleet, listings, scrapes, ..Inputs::default() };
         let mut world = Self { pipeline: Pipeline::new(policy()), inputs, second: 1_795_000_000 };
         for _ in 0..WARM_UP {
             world.advance();

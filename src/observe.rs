@@ -7,6 +7,7 @@
 
 pub mod engine;
 pub mod histogram;
+pub mod inventory;
 pub mod record;
 pub(crate) mod window;
 
@@ -18,6 +19,7 @@ use jiff::Timestamp;
 
 use crate::fleet::{Bounds, Fleet, ModelName, ReplicaKey, VariantKey};
 use crate::observe::histogram::Histogram;
+use crate::observe::inventory::Inventory;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
 /// Everything that one tick may look at.
@@ -27,6 +29,8 @@ pub struct Inputs {
     pub fleet: Arc<Fleet>,
     /// The replicas of each variant. A variant without an entry has not been listed yet.
     pub listings: BTreeMap<VariantKey, Listing>,
+    /// What the cluster has of accelerators.
+    pub inventory: Arc<Inventory>,
     /// The scrapes since the last tick, failed ones included, each replica's in order of time.
     pub scrapes: Vec<Scrape>,
 }

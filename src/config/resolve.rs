@@ -138,9 +138,9 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         resolve_names(compatibility.clone().unwrap_or_default(), checks);
     let relayed = prometheus.as_ref().map(|settings| settings.stale_after);
     let sizing = (*analysis, capacity.as_ref());
-    let limits = limits.as_ref();
+    let (limits, cluster) = (limits.as_ref(), kubernetes.is_some());
     let policies =
-        Policies { discovery, observe, saturation, sizing, enforce, limits, wva, relayed };
+        Policies { discovery, observe, saturation, sizing, enforce, limits, cluster, wva, relayed };
     let policy = policies.resolve(&global, &variants, checks)?;
     let Scraped { scrape, concurrency } = global;
     Some(Config {
@@ -277,6 +277,8 @@ struct Policies<'a> {
     sizing: (Option<file::Analysis>, Option<&'a file::Capacity>),
     enforce: &'a Option<file::Enforce>,
     limits: Option<&'a file::Limits>,
+    /// Whether there is a cluster.
+    cluster: bool,
     /// What lies under the section of the saturation.
     wva: Wva,
     /// Age from which data from Prometheus is too old, where there is one.
@@ -304,7 +306,7 @@ impl Policies<'_> {
         numbers.check_together("saturation", checks);
         let overrides = saturation.overrides.unwrap_or_default();
         let known = (!self.discovery).then_some(variants);
-        let limits = limits::resolve(self.limits, known, checks);
+        let limits = limits::resolve(self.limits, (known, self.cluster), checks);
         let overrides = resolve_overrides(&overrides, &self.wva.overrides, &numbers, known, checks);
         let patience = "saturation.transition_patience";
         let transition_patience = checks

@@ -291,7 +291,8 @@ impl Ticks {
         // Scrapes of one replica arrive in order; two replicas' may not, and the order of arrival
         // must not matter.
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
-        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes }
+        let inventory = cluster.map(|it| Arc::clone(&it.inventory)).unwrap_or_default();
+        Inputs { fleet: seen.fleet, listings: seen.listings, inventory, scrapes }
     }
 
     /// Puts the numbers of before a restart in force for variants that are seen for the first time.

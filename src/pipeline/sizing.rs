@@ -26,8 +26,8 @@ use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::{Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
-use crate::pipeline::limits::{Planned, Room, Shared, gpus};
-use crate::units::{Amount, Replicas, Seconds, Weight};
+use crate::pipeline::limits::{Planned, Room, Shared};
+use crate::units::{Amount, Gpus, Replicas, Seconds, Weight};
 
 /// Which analyzers vote, and by what they judge.
 #[derive(Clone, Debug, PartialEq)]
@@ -396,7 +396,7 @@ impl<'a> Sizable<'a> {
             key: self.spec.key.clone(),
             role: self.spec.role,
             accelerator: self.spec.accelerator.clone(),
-            gpus: gpus(self.spec),
+            gpus: self.spec.gpus.unwrap_or(Gpus::ONE),
             cost: self.spec.cost,
             bounds: Bounds::new(min, max).unwrap_or(self.bounds),
             current: self.counted(),

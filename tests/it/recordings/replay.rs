@@ -122,6 +122,7 @@ impl Replay<'_> {
             fleet: Arc::new(Fleet::new([spec])),
             listings: BTreeMap::from([(variant(), listing)]),
             scrapes,
+            ..Inputs::default()
         }
     }
 }
