@@ -107,10 +107,8 @@ impl Limits {
 
     /// What nodes have, by the names that it goes by.
     fn stock(&self, nodes: &[NodeStock]) -> Vec<NodeStock> {
-        let named = |stock: &NodeStock| NodeStock {
-            product: self.named(&stock.product),
-            ..stock.clone()
-        };
+        let named =
+            |stock: &NodeStock| NodeStock { product: self.named(&stock.product), ..stock.clone() };
         nodes.iter().map(named).collect()
     }
 
