@@ -39,8 +39,8 @@ use crate::collect::cluster::discovery::Discover;
 pub use crate::collect::cluster::discovery::Discovery;
 pub use crate::collect::cluster::document::{Sighting, document};
 pub use crate::collect::cluster::follow::Pace;
-pub use crate::collect::cluster::inventory::Accelerators;
 pub use crate::collect::cluster::hpa::{Direction, Finding, Follower, Ignored, Tolerances};
+pub use crate::collect::cluster::inventory::Accelerators;
 pub use crate::collect::cluster::keda::Paused;
 pub use crate::collect::cluster::registration::{
     API_SERVICE, Expected, Registration, authentication, registration,

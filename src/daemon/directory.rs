@@ -16,9 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::collect::cluster::discovery::{Discover, Discovered, Filter, Scraped, Vocabulary};
-use crate::collect::cluster::{
-    Accelerators, ClusterState, Discovery, Needs, Wanted, WantedTarget,
-};
+use crate::collect::cluster::{Accelerators, ClusterState, Discovery, Needs, Wanted, WantedTarget};
 use crate::collect::prometheus::{Found, Instances, Wanted as InPrometheus, Which};
 use crate::collect::scrape::Target;
 use crate::collect::targets::{Endpoint, Listed, Lister, Metrics, NameServer, Source};

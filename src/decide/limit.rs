@@ -44,9 +44,9 @@ use crate::fleet::{Accelerator, Bounds, ModelKey, Namespace, VariantKey};
 use crate::units::{Amount, CostPerHour, Gpus, Replicas, Seconds, Weight};
 
 pub use crate::decide::limit::inventory::{inventory, normalised};
-pub use crate::observe::inventory::NodeStock;
 pub use crate::decide::limit::ledger::{Ledger, room, without};
 pub use crate::decide::limit::report::{LimitReport, Reading, Row, Spending, report};
+pub use crate::observe::inventory::NodeStock;
 
 /// The name of a limit, as an explanation shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

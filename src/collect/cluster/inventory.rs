@@ -202,9 +202,10 @@ struct Ours<'a> {
 
 impl<'a> Ours<'a> {
     fn new(wanted: &'a [Wanted], cluster: &'a ClusterState) -> Self {
-        let pods = cluster.variants.iter().flat_map(|(key, state)| {
-            state.pods.iter().map(move |pod| (&pod.uid, key))
-        });
+        let pods = cluster
+            .variants
+            .iter()
+            .flat_map(|(key, state)| state.pods.iter().map(move |pod| (&pod.uid, key)));
         let discovered = cluster.discovery.variants.values();
         let discovered = discovered.map(|one| (&one.key, &one.target));
         let wanted = wanted.iter().map(|one| (&one.variant, &one.target));
@@ -416,9 +417,8 @@ fn named_for(resource: &Resource) -> Accelerator {
     let name = text.rsplit_once('/').map_or(text, |(_, name)| name);
     let vendor = text.split_once('.').map_or("", |(vendor, _)| vendor);
     let whole = if matches!(name, "gpu" | "i915" | "xe") { vendor } else { name };
-    Accelerator::new(whole).unwrap_or_else(|| {
-        Accelerator::new("unknown").expect("the text is not empty")
-    })
+    Accelerator::new(whole)
+        .unwrap_or_else(|| Accelerator::new("unknown").expect("the text is not empty"))
 }
 
 /// A count as a quantity writes it. What is no count is none: devices are whole, and are written

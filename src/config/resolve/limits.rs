@@ -99,7 +99,8 @@ fn limits_of(
 ) -> Vec<Limit> {
     let budget = checks.number(&join(path, "budget_per_hour"), budget, &BUDGETS);
     let budget = budget.and_then(CostPerHour::new).map(Allowance::Budget);
-    let quota = accelerators.map(|written| kinds(&join(path, "accelerators"), limits, &written, checks));
+    let quota =
+        accelerators.map(|written| kinds(&join(path, "accelerators"), limits, &written, checks));
     let limit = |(what, allowance): (&str, Allowance)| {
         let name = match scope {
             Scope::Cluster => what.to_owned(),

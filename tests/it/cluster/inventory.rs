@@ -11,7 +11,7 @@ use plimsoll::units::Gpus;
 use serde_json::{Value, json};
 
 use super::fake::FakeCluster;
-use super::{DEPLOYMENTS, PODS, Watching, deploy, deployment_of, hpa, HPAS, variant};
+use super::{DEPLOYMENTS, HPAS, PODS, Watching, deploy, deployment_of, hpa, variant};
 
 const NODES: &str = "/api/v1/nodes";
 const OTHERS: &str = "/api/v1/namespaces/batch/pods";
@@ -29,7 +29,11 @@ fn node(name: &str, labels: &Value, allocatable: &Value) -> Value {
 }
 
 fn h100s(name: &str) -> Value {
-    node(name, &json!({"nvidia.com/gpu.product": H100}), &json!({"cpu": "96", "nvidia.com/gpu": "8"}))
+    node(
+        name,
+        &json!({"nvidia.com/gpu.product": H100}),
+        &json!({"cpu": "96", "nvidia.com/gpu": "8"}),
+    )
 }
 
 /// A running pod on a node that asks for a resource.
@@ -52,7 +56,8 @@ async fn until(watching: &mut Watching, is: impl Fn(&Inventory) -> bool) -> Arc<
     let reached = watching.state.wait_for(|state: &Arc<ClusterState>| is(&state.inventory));
     let reached = tokio::time::timeout(Duration::from_secs(30), reached).await;
     let reached = reached.map(|state| Arc::clone(&state.unwrap().inventory));
-    reached.unwrap_or_else(|_| panic!("never reached, but {:#?}", watching.state.borrow().inventory))
+    reached
+        .unwrap_or_else(|_| panic!("never reached, but {:#?}", watching.state.borrow().inventory))
 }
 
 fn stock(product: &str, allocatable: u32, used_by_others: u32) -> NodeStock {
@@ -87,8 +92,7 @@ async fn what_others_take_is_not_there_and_what_ours_take_is() {
     fake.put(OTHERS, &taker("train", Some("n2"), "nvidia.com/gpu", 6));
     fake.put(OTHERS, &taker("waits", None, "nvidia.com/gpu", 8));
     let mut watching = start(&fake, ON_NODES, wanted);
-    let inventory =
-        until(&mut watching, |it| nodes(it) == Some(&vec![stock(H100, 16, 6)])).await;
+    let inventory = until(&mut watching, |it| nodes(it) == Some(&vec![stock(H100, 16, 6)])).await;
     let unit = ReplicaUnit {
         resource: Resource::new("nvidia.com/gpu").unwrap(),
         gpus: Gpus::new(4),

@@ -152,9 +152,8 @@ impl Watcher {
             needed.extend([Key::Nodes, Key::Pods(Scope::Cluster)]);
         }
         if needs.accelerators.quotas {
-            let everywhere = |it: &crate::collect::cluster::discovery::Discover| {
-                it.namespaces.is_empty()
-            };
+            let everywhere =
+                |it: &crate::collect::cluster::discovery::Discover| it.namespaces.is_empty();
             let scopes: BTreeSet<Scope> = match &needs.discover {
                 Some(discover) if everywhere(discover) => BTreeSet::from([Scope::Cluster]),
                 discover => {
@@ -206,9 +205,8 @@ impl Watcher {
                 let api: Api<core::Pod> = within(&self.client, &scope);
                 let fields = Some(NOT_ENDED.to_owned());
                 let selection = Selection { fields, ..Selection::default() };
-                let tell = move |change| {
-                    send(reports.clone(), Report::Pod(scope.clone(), number, change))
-                };
+                let tell =
+                    move |change| send(reports.clone(), Report::Pod(scope.clone(), number, change));
                 self.spawn(follow(api, selection, pace, Taker::new, tell))
             }
             Key::Quotas(scope) => {
