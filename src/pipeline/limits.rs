@@ -16,10 +16,12 @@ use jiff::Timestamp;
 use crate::analyze::capacity::Unit;
 use crate::decide::limit::{
     Allowance, Grant, Grants, Limit, LimitName, Priority, Refusal, Scope, Shadow, Sharing, Source,
-    Want, inventory, limit, normalised, report, without,
+    Want, limit, normalised, report, without,
 };
 use crate::decide::limited::{Limited, Price, Short};
-use crate::decide::optimize::{self, Consent, Contender, Plan, least_cost, least_cost_of_all};
+use crate::decide::optimize::{
+    self, Consent, Contender, Headroom, Plan, least_cost, least_cost_of_all,
+};
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
 use crate::fleet::{Accelerator, Bounds, Fleet, ModelKey, VariantKey, VariantSpec};
 use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock};
@@ -105,17 +107,35 @@ impl Limits {
         known.cloned().unwrap_or_else(|| normalised(product))
     }
 
-    /// What nodes have, by the names that it goes by.
+    /// What nodes have, by the names that products go by, one row for each.
     fn stock(&self, nodes: &[NodeStock]) -> Vec<NodeStock> {
-        let named =
-            |stock: &NodeStock| NodeStock { product: self.named(&stock.product), ..stock.clone() };
-        nodes.iter().map(named).collect()
+        let mut kinds: BTreeMap<Accelerator, (Gpus, Gpus)> = BTreeMap::new();
+        for NodeStock { product, allocatable, used_by_others } in nodes {
+            let (has, others) = kinds.entry(self.named(product)).or_default();
+            *has += *allocatable;
+            *others += *used_by_others;
+        }
+        let row = |(product, (allocatable, used_by_others))| NodeStock {
+            product,
+            allocatable,
+            used_by_others,
+        };
+        kinds.into_iter().map(row).collect()
     }
 
     fn nodes(&self, now: Timestamp, known: Option<&Known<Vec<NodeStock>>>) -> Option<Limit> {
-        let source = source(now, known, |nodes| inventory(&self.stock(nodes)));
+        let source = source(now, known, |nodes| of_nodes(&self.stock(nodes)));
         Some(Limit { name: LimitName::new(NODES)?, scope: Scope::Cluster, source })
     }
+}
+
+/// What is left of each kind for the variants.
+fn of_nodes(stock: &[NodeStock]) -> Allowance {
+    let left = |row: &NodeStock| {
+        let left = row.allocatable.beyond(row.used_by_others);
+        (row.product.clone(), Headroom::Limited(left))
+    };
+    Allowance::Kinds(stock.iter().map(left).collect())
 }
 
 /// The name of the limit that is what nodes have.

@@ -266,6 +266,7 @@ fn the_worked_example_of_the_document_is_what_comes_out() {
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/limits.md"),
     )
     .unwrap();
+    let document = document.split("## An example").nth(1).unwrap();
     let configuration =
         document.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let surroundings = Surroundings {

@@ -49,7 +49,7 @@ pub(crate) fn resolve(
     let names = products(names.unwrap_or_default(), checks);
     let mut limits = Limits { nodes, quotas, names, ..Limits::default() };
     let written = (budget_per_hour, accelerators);
-    let configured = limits_of(PATH, (&limits, &Scope::Cluster), written, checks);
+    let configured = limits_of(PATH, (&limits, None), written, checks);
     limits.configured = configured;
     for (name, written) in namespaces.unwrap_or_default() {
         let path = join(&join(PATH, "namespaces"), &name);
@@ -61,8 +61,7 @@ pub(crate) fn resolve(
         }
         let file::NamespaceLimits { budget_per_hour, accelerators } = written.unwrap_or_default();
         let written = (budget_per_hour, accelerators);
-        let scope = Scope::Namespace(namespace);
-        let configured = limits_of(&path, (&limits, &scope), written, checks);
+        let configured = limits_of(&path, (&limits, Some(&namespace)), written, checks);
         limits.configured.extend(configured);
     }
     let models = models.unwrap_or_default();
@@ -90,10 +89,10 @@ fn products(
     products
 }
 
-/// The limits of all variants, or of a namespace's.
+/// The limits of a namespace's variants, or of all.
 fn limits_of(
     path: &str,
-    (limits, scope): (&Limits, &Scope),
+    (limits, namespace): (&Limits, Option<&Namespace>),
     (budget, accelerators): Written,
     checks: &mut Checks<'_>,
 ) -> Vec<Limit> {
@@ -102,12 +101,9 @@ fn limits_of(
     let quota =
         accelerators.map(|written| kinds(&join(path, "accelerators"), limits, &written, checks));
     let limit = |(what, allowance): (&str, Allowance)| {
-        let name = match scope {
-            Scope::Cluster => what.to_owned(),
-            Scope::Namespace(namespace) => format!("{what} of {namespace}"),
-        };
-        let (name, scope) = (LimitName::new(&name)?, scope.clone());
-        Some(Limit { name, scope, source: Source::Read(allowance) })
+        let name = namespace.map_or_else(|| what.to_owned(), |it| format!("{what} of {it}"));
+        let scope = namespace.map_or(Scope::Cluster, |it| Scope::Namespace(it.clone()));
+        Some(Limit { name: LimitName::new(&name)?, scope, source: Source::Read(allowance) })
     };
     let all = [("quota", quota), ("budget", budget)];
     let there = all.into_iter().filter_map(|(what, allowance)| Some((what, allowance?)));

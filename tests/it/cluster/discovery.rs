@@ -384,7 +384,7 @@ async fn what_was_annotated_for_the_workload_variant_autoscaler_is_found_under_i
     assert_eq!(state.role, Some(Role::Prefill));
 
     let own = Discover { wva: Vocabulary::Own, ..everywhere() };
-    watching.needs.send_replace(Arc::new(Needs { variants: Vec::new(), discover: Some(own) }));
+    watching.needs.send_replace(Arc::new(Needs { discover: Some(own), ..Needs::default() }));
     watching.until_variants(&[]).await;
 }
 
