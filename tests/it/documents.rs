@@ -233,8 +233,13 @@ fn every_configuration_in_a_document_is_valid() {
             found.insert(file.clone());
         }
     }
-    let known =
-        ["README.md", "docs/capacity.md", "docs/configuration.md", "docs/high-availability.md"];
+    let known = [
+        "README.md",
+        "docs/capacity.md",
+        "docs/configuration.md",
+        "docs/high-availability.md",
+        "docs/limits.md",
+    ];
     assert_eq!(found, labels(&known));
 }
 
