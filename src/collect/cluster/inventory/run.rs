@@ -100,14 +100,7 @@ impl Watcher {
                 Some(report) = inbox.recv() => self.absorb(report),
                 _ = heartbeat.tick() => {
                     self.reconcile();
-                    let now = self.now();
-                    let quiet = self.pace.window + self.pace.grace;
-                    let Seen { nodes, pods, quotas } = &mut self.seen;
-                    nodes.iter_mut().for_each(|feed| feed.age(now, quiet));
-                    pods.values_mut().for_each(|feed| feed.age(now, quiet));
-                    quotas.values_mut().for_each(|feed| feed.age(now, quiet));
-                    let (needs, cluster) = (self.needs.borrow().clone(), self.cluster.borrow().clone());
-                    let next = self.seen.inventory(&needs.variants, &cluster);
+                    let next = self.look();
                     inventory.send_if_modified(|known| {
                         let differs = **known != next;
                         if differs {
@@ -118,6 +111,26 @@ impl Watcher {
                 }
             }
         }
+    }
+
+    /// What there is now.
+    fn look(&mut self) -> Inventory {
+        if self.watches.is_empty() {
+            return Inventory::default();
+        }
+        let (now, quiet) = (self.now(), self.pace.window + self.pace.grace);
+        let Seen { nodes, pods, quotas } = &mut self.seen;
+        if let Some(feed) = nodes {
+            feed.age(now, quiet);
+        }
+        for feed in pods.values_mut() {
+            feed.age(now, quiet);
+        }
+        for feed in quotas.values_mut() {
+            feed.age(now, quiet);
+        }
+        let (needs, cluster) = (self.needs.borrow().clone(), self.cluster.borrow().clone());
+        self.seen.inventory(&needs.variants, &cluster)
     }
 
     fn now(&self) -> Now {
@@ -255,7 +268,7 @@ fn take<T>(feed: Option<&mut Feed<T>>, now: Now, what: &str, change: Change<T>) 
     feed.absorb(now, change);
     match (&before, &feed.health) {
         (Health::Broken(_), Health::Live) => info!(watch = what, "Watch is whole again"),
-        (Health::Broken(_), Health::Broken(_)) => {}
+        (Health::Broken(_), Health::Broken(_)) | (_, Health::Waiting | Health::Live) => {}
         (_, Health::Broken(Failure::Forbidden(error))) => warn!(
             watch = what,
             %error,
@@ -265,6 +278,5 @@ fn take<T>(feed: Option<&mut Feed<T>>, now: Now, what: &str, change: Change<T>) 
         (_, Health::Broken(Failure::Absent(error) | Failure::Away(error))) => {
             warn!(watch = what, %error, "Watch is broken: keeping what is known");
         }
-        (_, Health::Waiting | Health::Live) => {}
     }
 }
