@@ -77,6 +77,8 @@ names! {
     VariantName;
     /// The kind of accelerator that a variant runs on, such as `H100`.
     Accelerator;
+    /// A resource that pods ask for accelerators by, such as `nvidia.com/gpu`.
+    Resource;
     /// One replica of a variant: a pod's name, or the address of a static target.
     ReplicaName;
     /// What tells one life of a replica from the next under the same name: a pod's uid.

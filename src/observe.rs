@@ -8,6 +8,7 @@
 pub mod adapters;
 pub mod engine;
 pub mod histogram;
+pub mod inventory;
 pub mod record;
 pub mod stride;
 pub(crate) mod window;
@@ -20,6 +21,7 @@ use jiff::Timestamp;
 
 use crate::fleet::{Bounds, Fleet, ModelKey, ModelName, ReplicaKey, VariantKey};
 use crate::observe::histogram::Histogram;
+use crate::observe::inventory::Inventory;
 use crate::observe::stride::Stride;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
@@ -30,6 +32,8 @@ pub struct Inputs {
     pub fleet: Arc<Fleet>,
     /// The replicas of each variant. A variant without an entry has not been listed yet.
     pub listings: BTreeMap<VariantKey, Listing>,
+    /// What the cluster has of accelerators.
+    pub inventory: Arc<Inventory>,
     /// The scrapes since the last tick, failed ones included, each replica's in order of time.
     pub scrapes: Vec<Scrape>,
     /// The autoscalers that carry out the published numbers, where they are known.

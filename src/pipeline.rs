@@ -198,7 +198,7 @@ impl Pipeline {
         for group in &groups {
             self.wait_for(now, group);
         }
-        let mut room = self.room();
+        let mut room = self.room(now, inputs);
         let sized = self.size(now, &groups, &mut room, (fleet, &observations));
         for group in &groups {
             let analysis = self.analyze(group, &mut found);

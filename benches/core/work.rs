@@ -176,6 +176,8 @@ impl World {
                     Analyzer::Tokens => served.tokens(now, at, knowledge),
                     Analyzer::Throughput => served.throughput(now, at, curves),
                     Analyzer::Queueing => served.queueing(at, voting.tuning),
+                    // It is made of what pages count, and these models have none.
+                    Analyzer::Foresight => unreachable!("none of the votings names it"),
                 })
                 .collect();
             let votes: Vec<Vote<'_>> = voting

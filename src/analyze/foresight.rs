@@ -188,9 +188,7 @@ impl Hold {
     /// The largest need of the last so many seconds, this one counted, and since when.
     pub fn take(&mut self, now: Timestamp, need: f64, length: f64) -> (Timestamp, f64) {
         // A clock that went back leaves needs of the future, which would be held for ever.
-        self.needs.retain(|(at, _)| {
-            *at <= now && now.duration_since(*at).as_secs_f64() <= length
-        });
+        self.needs.retain(|(at, _)| *at <= now && now.duration_since(*at).as_secs_f64() <= length);
         while self.needs.back().is_some_and(|(_, value)| *value <= need) {
             self.needs.pop_back();
         }
@@ -314,7 +312,8 @@ pub fn analyze(
     }
     let apart = totals.keys().any(|role| *role != Role::Both);
     let roles = if apart { totals } else { BTreeMap::new() };
-    let report = CapacityReport { unit: Unit::RequestsPerSecond, variants: capacities, total, roles };
+    let report =
+        CapacityReport { unit: Unit::RequestsPerSecond, variants: capacities, total, roles };
     let report = if withheld.is_some() { report.without_spare() } else { report };
     Analysis { report, foreseen, spare_withheld: withheld }
 }
@@ -395,7 +394,8 @@ impl Foreseen {
     fn judge(&self, supply: Totals) -> Totals {
         let wanted = self.held - ROUND_DOWN * self.least;
         let required = wanted - supply.anticipated.amount();
-        let safe = self.held + (1.0 + ROUND_UP) * self.least <= supply.supply.amount() * (1.0 + EPSILON);
+        let safe =
+            self.held + (1.0 + ROUND_UP) * self.least <= supply.supply.amount() * (1.0 + EPSILON);
         let spare = if safe && self.mature { supply.supply.amount() - wanted } else { 0.0 };
         Totals {
             demand: amount(self.held),
@@ -449,4 +449,3 @@ fn cold_start(variants: &[VariantStrides<'_>]) -> Analysis {
     let withheld = Some(SpareWithheld::DemandUnknown);
     Analysis { report, foreseen: BTreeMap::new(), spare_withheld: withheld }
 }
-

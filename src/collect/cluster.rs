@@ -19,6 +19,7 @@ pub mod discovery;
 mod document;
 mod follow;
 mod hpa;
+mod inventory;
 pub(crate) mod keda;
 mod keys;
 mod pod;
@@ -41,12 +42,14 @@ pub use crate::collect::cluster::follow::Pace;
 pub use crate::collect::cluster::hpa::{
     Direction, Finding, Follower, Ignored, Tolerances, Windows,
 };
+pub use crate::collect::cluster::inventory::Accelerators;
 pub use crate::collect::cluster::keda::Paused;
 pub use crate::collect::cluster::registration::{
     API_SERVICE, Expected, Registration, authentication, registration,
 };
 pub use crate::collect::cluster::run::watch;
 use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, Role, VariantKey};
+use crate::observe::inventory::Inventory;
 use crate::observe::{Autoscaler, Listing, Scale, Start, Way, WhyUnknown};
 use crate::units::Replicas;
 
@@ -57,6 +60,8 @@ pub struct Needs {
     pub variants: Vec<Wanted>,
     /// What is to be discovered beside them, if anything.
     pub discover: Option<Discover>,
+    /// What of accelerators is to be watched.
+    pub accelerators: Accelerators,
 }
 
 /// A variant whose scale target is to be watched.
@@ -93,6 +98,8 @@ pub struct ClusterState {
     pub variants: BTreeMap<VariantKey, VariantState>,
     /// What is discovered.
     pub discovery: Arc<Discovery>,
+    /// What there is of accelerators, where they are watched.
+    pub inventory: Arc<Inventory>,
 }
 
 /// What is known of one variant.

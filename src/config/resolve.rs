@@ -97,9 +97,8 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     } = file;
     let tick_interval =
         checks.duration("tick_interval", *tick_interval, &TICK_INTERVALS).unwrap_or(TICK_INTERVAL);
-    let listen =
-        checks.listen("server.listen", server.as_ref().and_then(|it| it.listen.as_deref()));
-    let listen = listen.unwrap_or(LISTEN);
+    let listen = server.as_ref().and_then(|it| it.listen.as_deref());
+    let listen = checks.listen("server.listen", listen).unwrap_or(LISTEN);
     let kubernetes = resolve_kubernetes(kubernetes.clone().unwrap_or_default(), checks);
     let external_metrics = external_metrics.as_ref().and_then(|section| {
         resolve_external_metrics(section, checks, kubernetes.is_some(), tick_interval)
@@ -120,8 +119,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         prometheus: prometheus.is_some(),
     };
     let variants = variants::resolve(variants.as_deref(), around, checks);
-    let Names { wva_metrics, wva_config, wva } =
-        resolve_names(compatibility.clone().unwrap_or_default(), checks);
+    let Names { wva_metrics, wva_config, wva } = resolve_names(compatibility.as_ref(), checks);
     let relayed = prometheus.as_ref().map(|settings| settings.stale_after);
     let sizing = (*analysis, capacity.as_ref());
     let known = (!discovery).then_some(variants.as_slice());
@@ -129,7 +127,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let signals = scale_to_zero.as_ref().and_then(|section| section.wake.as_deref());
     let wake =
         wake::resolve(signals, &wake::Around { prometheus: prometheus.is_some(), known }, checks);
-    let limits = limits.as_ref();
+    let limits = (limits.as_ref(), kubernetes.is_some());
     let policies =
         Policies { discovery, observe, saturation, sizing, enforce, zero, limits, wva, relayed };
     let policy = policies.resolve(&global, &variants, checks)?;
@@ -177,8 +175,8 @@ struct Names {
     wva: Wva,
 }
 
-fn resolve_names(section: file::Compatibility, checks: &mut Checks<'_>) -> Names {
-    let file::Compatibility { wva_metrics, wva_config } = section;
+fn resolve_names(section: Option<&file::Compatibility>, checks: &mut Checks<'_>) -> Names {
+    let file::Compatibility { wva_metrics, wva_config } = section.cloned().unwrap_or_default();
     let wva_config = checks.path(wva::KEY, wva_config.as_ref());
     let entries = checks.wva_entries(wva::KEY, wva_config.as_deref());
     let wva = wva::parse(&entries, checks);
@@ -288,7 +286,8 @@ struct Policies<'a> {
     enforce: &'a Option<file::Enforce>,
     /// Which models may have no replicas.
     zero: Zero,
-    limits: Option<&'a file::Limits>,
+    /// What may be used, and whether there is a cluster that could say it.
+    limits: (Option<&'a file::Limits>, bool),
     /// What lies under the section of the saturation.
     wva: Wva,
     /// Age from which data from Prometheus is too old, where there is one.
@@ -316,7 +315,8 @@ impl Policies<'_> {
         numbers.check_together("saturation", checks);
         let overrides = saturation.overrides.unwrap_or_default();
         let known = (!self.discovery).then_some(variants);
-        let limits = limits::resolve(self.limits, known, checks);
+        let (limits, cluster) = self.limits;
+        let limits = limits::resolve(limits, (known, cluster), checks);
         let overrides = resolve_overrides(&overrides, &self.wva.overrides, &numbers, known, checks);
         let patience = "saturation.transition_patience";
         let transition_patience = checks

@@ -16,13 +16,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::collect::cluster::discovery::{Discover, Discovered, Filter, Scraped, Vocabulary};
-use crate::collect::cluster::{ClusterState, Discovery, Needs, Wanted, WantedTarget};
+use crate::collect::cluster::{Accelerators, ClusterState, Discovery, Needs, Wanted, WantedTarget};
 use crate::collect::prometheus::{Found, Instances, Wanted as InPrometheus, Which};
 use crate::collect::scrape::Target;
 use crate::collect::targets::{Endpoint, Listed, Lister, Metrics, NameServer, Source};
 use crate::config::{self, Config, ReadBy, Scrape, Targets, Variant};
 use crate::fleet::{Fleet, ModelName, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::{Listing, Scale, Way, WhyUnknown};
+use crate::pipeline::limits::Watched;
 use crate::publish::selector::Selector;
 
 /// What listers need beside their source.
@@ -341,6 +342,10 @@ pub(crate) fn needs(config: &Config) -> Needs {
     Needs {
         variants: config.variants.iter().map(wanted).collect(),
         discover: discovery.map(discover),
+        accelerators: Accelerators {
+            nodes: config.policy.limits.nodes == Watched::On,
+            quotas: config.policy.limits.quotas == Watched::On,
+        },
     }
 }
 

@@ -298,7 +298,9 @@ impl Ticks {
         let demand = self.parts.signals.demand(&seen.fleet);
         let variants = cluster.iter().flat_map(|cluster| &cluster.variants);
         let starts = variants.flat_map(|(key, state)| state.starts(key)).collect();
-        Inputs { fleet: seen.fleet, listings: seen.listings, scrapes, autoscalers, demand, starts }
+        let inventory = cluster.as_ref().map(|it| Arc::clone(&it.inventory)).unwrap_or_default();
+        let (fleet, listings) = (seen.fleet, seen.listings);
+        Inputs { fleet, listings, inventory, scrapes, autoscalers, demand, starts }
     }
 
     fn publish(

@@ -34,7 +34,7 @@ mod turns;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::decide::limit::ledger::Used;
@@ -43,9 +43,10 @@ use crate::decide::optimize::Headroom;
 use crate::fleet::{Accelerator, Bounds, ModelKey, Namespace, VariantKey};
 use crate::units::{Amount, CostPerHour, Gpus, Replicas, Seconds, Weight};
 
-pub use crate::decide::limit::inventory::{NodeStock, inventory, normalised};
+pub use crate::decide::limit::inventory::{inventory, normalised};
 pub use crate::decide::limit::ledger::{Ledger, room, without};
 pub use crate::decide::limit::report::{LimitReport, Reading, Row, Spending, report};
+pub use crate::observe::inventory::NodeStock;
 
 /// The name of a limit, as an explanation shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +70,8 @@ pub enum Scope {
     Cluster,
     /// The variants of a namespace.
     Namespace(Namespace),
+    /// These variants.
+    Variants(BTreeSet<VariantKey>),
 }
 
 /// What a limit says, and how far that can be relied on.
@@ -459,6 +462,7 @@ impl Limit {
         match &self.scope {
             Scope::Cluster => true,
             Scope::Namespace(namespace) => want.key.namespace == *namespace,
+            Scope::Variants(variants) => variants.contains(&want.key),
         }
     }
 

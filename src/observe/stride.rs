@@ -94,10 +94,7 @@ impl Stride {
         Self {
             elapsed: self.elapsed + next.elapsed,
             arrived: both(self.arrived, next.arrived),
-            lengths: self
-                .lengths
-                .zip(next.lengths)
-                .map(|(a, b)| (a.0 + b.0, a.1 + b.1, a.2 + b.2)),
+            lengths: self.lengths.zip(next.lengths).map(|(a, b)| (a.0 + b.0, a.1 + b.1, a.2 + b.2)),
             steps: both(self.steps, next.steps),
             prompt: both(self.prompt, next.prompt),
             generated: both(self.generated, next.generated),

@@ -9,27 +9,49 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
 
 use crate::analyze::capacity::Unit;
 use crate::decide::limit::{
-    Grant, Grants, Limit, Priority, Refusal, Shadow, Sharing, Source, Want, limit, normalised,
-    report, without,
+    Allowance, Grant, Grants, Limit, LimitName, Priority, Refusal, Scope, Shadow, Sharing, Source,
+    Want, limit, normalised, report, without,
 };
 use crate::decide::limited::{Limited, Price, Short};
-use crate::decide::optimize::{self, Consent, Contender, Plan, least_cost, least_cost_of_all};
+use crate::decide::optimize::{
+    self, Consent, Contender, Headroom, Plan, least_cost, least_cost_of_all,
+};
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
-use crate::fleet::{Bounds, Fleet, ModelKey, VariantKey, VariantSpec};
-use crate::observe::Observation;
-use crate::pipeline::{Decisions, Pipeline};
-use crate::units::{Amount, Gpus, Replicas};
+use crate::fleet::{Accelerator, Bounds, Fleet, ModelKey, VariantKey, VariantSpec};
+use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock};
+use crate::observe::{Inputs, Observation};
+use crate::pipeline::{Decisions, LISTING_STALE, Pipeline};
+use crate::units::{Amount, Gpus, Replicas, Seconds};
 
 /// What may be used, and who comes first where it does not suffice.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
+    /// Whether what nodes have limits variants.
+    pub nodes: Watched,
+    /// Whether `ResourceQuota`s do.
+    pub quotas: Watched,
+    /// What products are called; one that is not here has its normalised name.
+    pub names: BTreeMap<Accelerator, Accelerator>,
     /// Budgets and quotas that are configured.
     pub configured: Vec<Limit>,
     /// How models stand beside others; a model that is not here stands as [`Priority::default`].
     pub priorities: BTreeMap<ModelKey, Priority>,
+}
+
+/// Whether something in a cluster is looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Watched {
+    /// It is not, and limits nothing.
+    #[default]
+    Off,
+    /// It is. While it has never been read, nothing that it would count grows.
+    On,
 }
 
 /// What a replica of each variant carries, where somebody knows.
@@ -43,6 +65,7 @@ pub(crate) struct Room {
     pub(crate) sizes: Sizes,
     /// What cut the plans.
     shadows: Vec<Shadow>,
+    inventory: Arc<Inventory>,
 }
 
 /// The plan of one model.
@@ -74,14 +97,110 @@ impl Limits {
     fn priority(&self, model: &ModelKey) -> Priority {
         self.priorities.get(model).copied().unwrap_or_default()
     }
+
+    /// What a product is called: as configured, else normalised. A name that is configured for some
+    /// product is a name as it is.
+    #[must_use]
+    pub fn named(&self, product: &Accelerator) -> Accelerator {
+        let own = || self.names.values().find(|name| *name == product);
+        let known = self.names.get(product).or_else(own);
+        known.cloned().unwrap_or_else(|| normalised(product))
+    }
+
+    /// What nodes have, by the names that products go by, one row for each.
+    fn stock(&self, nodes: &[NodeStock]) -> Vec<NodeStock> {
+        let mut kinds: BTreeMap<Accelerator, (Gpus, Gpus)> = BTreeMap::new();
+        for NodeStock { product, allocatable, used_by_others } in nodes {
+            let (has, others) = kinds.entry(self.named(product)).or_default();
+            *has += *allocatable;
+            *others += *used_by_others;
+        }
+        let row = |(product, (allocatable, used_by_others))| NodeStock {
+            product,
+            allocatable,
+            used_by_others,
+        };
+        kinds.into_iter().map(row).collect()
+    }
+
+    fn nodes(&self, now: Timestamp, known: Option<&Known<Vec<NodeStock>>>) -> Option<Limit> {
+        let source = source(now, known, |nodes| of_nodes(&self.stock(nodes)));
+        Some(Limit { name: LimitName::new(NODES)?, scope: Scope::Cluster, source })
+    }
+}
+
+/// What is left of each kind for the variants.
+fn of_nodes(stock: &[NodeStock]) -> Allowance {
+    let left = |row: &NodeStock| {
+        let left = row.allocatable.beyond(row.used_by_others);
+        (row.product.clone(), Headroom::Limited(left))
+    };
+    Allowance::Kinds(stock.iter().map(left).collect())
+}
+
+/// The name of the limit that is what nodes have.
+const NODES: &str = "nodes";
+
+/// What a source says, and how far that can be relied on.
+fn source<T>(
+    now: Timestamp,
+    known: Option<&Known<T>>,
+    allowance: impl Fn(&T) -> Allowance,
+) -> Source {
+    let Some(Known { value, as_of }) = known else { return Source::Unread };
+    let age = Seconds::from_span(now.duration_since(*as_of)).unwrap_or_default();
+    let allowance = allowance(value);
+    if age.seconds() > LISTING_STALE {
+        Source::Held { last: allowance, age }
+    } else {
+        Source::Read(allowance)
+    }
+}
+
+/// The limits that `ResourceQuota`s are, each of one resource.
+fn resource_quotas(now: Timestamp, fleet: &Fleet, inventory: &Inventory) -> Vec<Limit> {
+    let Some(Known { value: quotas, as_of }) = &inventory.quotas else {
+        let (scope, source) = (Scope::Cluster, Source::Unread);
+        let name = LimitName::new("resource quotas");
+        return name.map(|name| Limit { name, scope, source }).into_iter().collect();
+    };
+    let limit = |stock: &QuotaStock| {
+        let QuotaStock { namespace, name, resource, hard, used_by_others } = stock;
+        let name = LimitName::new(&format!("resource quota {namespace}/{name} ({resource})"))?;
+        let variants = fleet.variants().map(|spec| &spec.key);
+        let scope = Scope::Variants(inventory.takers(namespace, resource, variants));
+        let left = Known { value: hard.beyond(*used_by_others), as_of: *as_of };
+        let source = source(now, Some(&left), |left| Allowance::Total(*left));
+        Some(Limit { name, scope, source })
+    };
+    quotas.iter().filter_map(limit).collect()
 }
 
 // === impl Pipeline ===
 
 impl Pipeline {
     /// What limits this tick.
-    pub(crate) fn room(&self) -> Room {
-        Room { limits: self.policy.limits.configured.clone(), ..Room::default() }
+    pub(crate) fn room(&self, now: Timestamp, inputs: &Inputs) -> Room {
+        let policy = &self.policy.limits;
+        let inventory = Arc::clone(&inputs.inventory);
+        let mut limits = Vec::new();
+        if policy.nodes == Watched::On {
+            limits.extend(policy.nodes(now, inventory.nodes.as_ref()));
+        }
+        if policy.quotas == Watched::On {
+            limits.extend(resource_quotas(now, &inputs.fleet, &inventory));
+        }
+        limits.extend(policy.configured.iter().cloned());
+        Room { limits, inventory, ..Room::default() }
+    }
+
+    /// What a variant runs on, and how many a replica takes: as configured, else as its pods say,
+    /// and one where nobody says anything.
+    fn takes(&self, room: &Room, spec: &VariantSpec) -> (Option<Accelerator>, Gpus) {
+        let unit = room.inventory.units.get(&spec.key);
+        let product = spec.accelerator.as_ref().or(unit.and_then(|unit| unit.product.as_ref()));
+        let gpus = spec.gpus.or(unit.map(|unit| unit.gpus)).unwrap_or(Gpus::ONE);
+        (product.map(|product| self.policy.limits.named(product)), gpus)
     }
 
     /// Plans models: alone, and where that breaks a limit, together.
@@ -99,7 +218,9 @@ impl Pipeline {
             return models.iter().map(alone).map(planned).collect();
         }
         for candidate in models.iter_mut().flat_map(|model| &mut model.candidates) {
-            candidate.accelerator = candidate.accelerator.as_ref().map(normalised);
+            if let Some(spec) = fleet.get(&candidate.key) {
+                (candidate.accelerator, candidate.gpus) = self.takes(room, spec);
+            }
         }
         // What others hold, and what replicas that do not start hold beside those that count.
         let counted: BTreeMap<&VariantKey, Replicas> = models
@@ -111,7 +232,7 @@ impl Pipeline {
             let held = self.held(spec, observations.get(&spec.key));
             let counted = counted.get(&spec.key).copied().unwrap_or_default();
             let held = held.beyond(counted);
-            self.want(spec, spec.bounds, Numbers { held, desired: held })
+            self.want(room, spec, (spec.bounds, Numbers { held, desired: held }))
         });
         let left = without(&room.limits, &beside.collect::<Vec<_>>());
         let contenders: Vec<Contender<'_>> = models
@@ -146,14 +267,14 @@ impl Pipeline {
                 match decided.get(&spec.key) {
                     Some(decision) if decision.basis == Basis::Fresh => {
                         let desired = decision.desired();
-                        self.want(spec, decision.bounds, Numbers { held, desired })
+                        self.want(room, spec, (decision.bounds, Numbers { held, desired }))
                     }
                     // A number that is kept for want of data is in use as it is.
                     Some(decision) => {
                         let held = held.max(decision.desired());
-                        self.want(spec, decision.bounds, Numbers { held, desired: held })
+                        self.want(room, spec, (decision.bounds, Numbers { held, desired: held }))
                     }
-                    None => self.want(spec, spec.bounds, Numbers { held, desired: held }),
+                    None => self.want(room, spec, (spec.bounds, Numbers { held, desired: held })),
                 }
             })
             .collect();
@@ -182,6 +303,9 @@ impl Pipeline {
         for report in &mut found.limits {
             let shadow = shadows.iter().find(|shadow| shadow.limit == report.name);
             report.price = shadow.and_then(|shadow| price(shadow, room));
+            if let (NODES, Some(nodes)) = (report.name.as_str(), &room.inventory.nodes) {
+                report.stock = self.policy.limits.stock(&nodes.value);
+            }
         }
     }
 
@@ -194,15 +318,20 @@ impl Pipeline {
         seen.or_else(in_force).unwrap_or(bounds.min())
     }
 
-    fn want(&self, spec: &VariantSpec, bounds: Bounds, numbers: Numbers) -> Want {
-        let Numbers { held, desired } = numbers;
+    fn want(
+        &self,
+        room: &Room,
+        spec: &VariantSpec,
+        (bounds, Numbers { held, desired }): (Bounds, Numbers),
+    ) -> Want {
+        let (accelerator, gpus) = self.takes(room, spec);
         let model = spec.model_key();
         Want {
             key: spec.key.clone(),
             priority: self.policy.limits.priority(&model),
             model,
-            accelerator: spec.accelerator.as_ref().map(normalised),
-            gpus: gpus(spec),
+            accelerator,
+            gpus,
             cost: spec.cost,
             size: None,
             bounds,
@@ -210,11 +339,6 @@ impl Pipeline {
             desired,
         }
     }
-}
-
-/// Accelerators that one replica takes; one where nobody says otherwise.
-pub(crate) fn gpus(spec: &VariantSpec) -> Gpus {
-    spec.gpus.unwrap_or(Gpus::ONE)
 }
 
 /// What each model gets, in the order of the plans.

@@ -27,8 +27,8 @@ use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::{Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
-use crate::pipeline::limits::{Planned, Room, Shared, gpus};
-use crate::units::{Amount, Replicas, Seconds, Weight};
+use crate::pipeline::limits::{Planned, Room, Shared};
+use crate::units::{Amount, Gpus, Replicas, Seconds, Weight};
 
 /// Which analyzers vote, and by what they judge.
 #[derive(Clone, Debug, PartialEq)]
@@ -356,8 +356,7 @@ impl Learned {
             .and_then(|age| now.checked_sub(age).ok())
             .unwrap_or(now);
         let policy = &policy.foresight;
-        let found =
-            foresight::analyze(now, through, policy, model, &variants, &mut self.foresight);
+        let found = foresight::analyze(now, through, policy, model, &variants, &mut self.foresight);
         self.foreseen = found.foreseen;
         found.report
     }
@@ -371,7 +370,7 @@ impl Learned {
             Analyzer::Queueing if floor && !knows => Franchise::Shown,
             Analyzer::Tokens | Analyzer::Throughput | Analyzer::Queueing | Analyzer::Foresight => {
                 Franchise::Votes
-            },
+            }
         }
     }
 }
@@ -494,7 +493,7 @@ impl<'a> Sizable<'a> {
             key: self.spec.key.clone(),
             role: self.spec.role,
             accelerator: self.spec.accelerator.clone(),
-            gpus: gpus(self.spec),
+            gpus: self.spec.gpus.unwrap_or(Gpus::ONE),
             cost: self.spec.cost,
             bounds: Bounds::new(min, max).unwrap_or(self.bounds),
             current: self.counted(),
@@ -588,4 +587,3 @@ fn sizes(model: &Model<'_>) -> Vec<(VariantKey, (Amount, Unit))> {
     let known = |it: &VariantCapacity| Some((it.key.clone(), (it.per_replica?, unit)));
     model.sizing.variants.iter().filter_map(known).collect()
 }
-

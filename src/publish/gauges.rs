@@ -135,6 +135,10 @@ families! {
         "What all replicas that the limit counts may cost in an hour.";
     HELD_COST = "plimsoll_limit_cost_per_hour_held", &["limit"],
         "What the replicas that are asked for cost in an hour.";
+    ON_NODES = "plimsoll_node_accelerators", &["accelerator"],
+        "Accelerators of the nodes that can be given to pods; of closed nodes, those that ours hold.";
+    OF_OTHERS = "plimsoll_node_accelerators_of_others", &["accelerator"],
+        "Accelerators of the nodes that pods hold which are not replicas of a variant.";
     PRICE = "plimsoll_limit_shadow_price", &["limit", "of", "namespace", "variant", "unit"],
         "What one more of what is short would let the next variant carry; there while it is short.";
     SOURCE_AGE = "plimsoll_limit_age_seconds", &["limit"],

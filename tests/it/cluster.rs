@@ -2,6 +2,7 @@
 
 mod discovery;
 pub(crate) mod fake;
+mod inventory;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ struct Watching {
 
 impl Watching {
     fn start(fake: &FakeCluster, wanted: &[Wanted]) -> Self {
-        Self::needing(fake, Needs { variants: wanted.to_vec(), discover: None })
+        Self::needing(fake, Needs { variants: wanted.to_vec(), ..Needs::default() })
     }
 
     fn needing(fake: &FakeCluster, needs: Needs) -> Self {
@@ -291,7 +292,8 @@ async fn two_variants_on_one_target_leave_both_unknown() {
     watching.until_scale(&one, &owners).await;
     watching.until_scale(&two, &owners).await;
 
-    let needs = Needs { variants: vec![deployment_of(&one, "llama")], discover: None };
+    let variants = vec![deployment_of(&one, "llama")];
+    let needs = Needs { variants, ..Needs::default() };
     watching.needs.send_replace(Arc::new(needs));
     watching.until_scale(&one, &known(1, 1, 0, 1, None)).await;
     assert_eq!(watching.state.borrow().variants.get(&two), None);
@@ -509,7 +511,7 @@ async fn a_reload_leaves_the_watches_alone_that_are_still_needed() {
     let lists = [DEPLOYMENTS, HPAS, PODS].map(|path| fake.lists_of(path));
 
     let variants = vec![deployment_of(&llama, "llama"), deployment_of(&mistral, "mistral")];
-    watching.needs.send_replace(Arc::new(Needs { variants, discover: None }));
+    watching.needs.send_replace(Arc::new(Needs { variants, ..Needs::default() }));
     watching.until_scale(&mistral, &known(2, 2, 0, 2, None)).await;
     assert_eq!(watching.state.borrow().variants[&llama].scale, known(1, 1, 0, 1, None));
     assert_eq!([DEPLOYMENTS, HPAS, PODS].map(|path| fake.lists_of(path)), lists);

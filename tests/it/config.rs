@@ -256,12 +256,13 @@ fn limits_are_possible_and_of_what_is_there() {
     check_errors(
         &limits(
             "accelerators: {H100: 1, NVIDIA-H100-PCIE: 2, L4: null}, budget_per_hour: -1, \
-             models: {m: {weight: 0}}",
+             models: {m: {weight: 0}}, nodes: true",
         ),
         &[
             ("limits.accelerators.NVIDIA-H100-PCIE", "is H100, which is in the list already"),
             ("limits.accelerators.L4", "must be a number of accelerators"),
             ("limits.budget_per_hour", "must be from 0 to"),
+            ("limits.nodes", "needs kubernetes.enabled"),
             ("limits.models.m", "must be named MODEL#NAMESPACE"),
             ("limits.models.m.weight", "must be from 0.001 to 1000"),
         ],
@@ -980,6 +981,9 @@ scale_to_zero:
 limits:
   budget_per_hour: 12.5
   accelerators: {H100: 8, A100-MIG-1g.10gb: 0}
+  nodes: true
+  quotas: true
+  names: {NVIDIA-A100-SXM4-40GB: A100-40GB}
   namespaces: {n: {accelerators: {}}, default: {budget_per_hour: 0}}
   models: {\"m#n\": {priority: 3, weight: 0.5, guaranteed: 2}}
 scrape: {body_limit: 1500kB, tls: {cert_file: a, key_file: b}, scheme: https}

@@ -2,6 +2,7 @@
 //! for it, and every cut says which limit made it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::config::{Files, Surroundings, parse};
@@ -9,14 +10,15 @@ use plimsoll::decide::limit::{Allowance, Limit, LimitName, Priority, Scope, Sour
 use plimsoll::decide::limited::Limited;
 use plimsoll::decide::optimize::Headroom;
 use plimsoll::decide::{Reason, Stage};
-use plimsoll::fleet::{Accelerator, ModelKey, ModelName, Namespace, VariantSpec};
-use plimsoll::observe::ScrapeFailure;
-use plimsoll::pipeline::limits::Limits;
+use plimsoll::fleet::{Accelerator, ModelKey, ModelName, Namespace, Resource, VariantSpec};
+use plimsoll::observe::inventory::{Inventory, Known, NodeStock, QuotaStock, ReplicaUnit};
+use plimsoll::observe::{Inputs, ScrapeFailure};
+use plimsoll::pipeline::limits::{Limits, Watched};
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{CostPerHour, Gpus, Seconds, Weight};
 use proptest::prelude::*;
 
-use crate::pipeline::{BUSY, IDLE, World, desired, of, policy, spec};
+use crate::pipeline::{BUSY, IDLE, World, at, desired, key, of, policy, spec};
 use crate::sizing::sized;
 
 /// A variant of a model on H100s or what else.
@@ -136,6 +138,127 @@ fn a_replica_of_several_accelerators_takes_them_all() {
     );
 }
 
+/// What nodes have, as it was known so many seconds ago.
+fn stocked(world: &World, rows: &[(&str, u32, u32)], age: i64) -> Inventory {
+    let stock = |&(product, allocatable, used_by_others): &(&str, u32, u32)| NodeStock {
+        product: kind_of(product),
+        allocatable: Gpus::new(allocatable),
+        used_by_others: Gpus::new(used_by_others),
+    };
+    let value = rows.iter().map(stock).collect();
+    let nodes = Some(Known { value, as_of: at(world.second - age) });
+    Inventory { nodes, ..Inventory::default() }
+}
+
+fn ticked(world: &mut World, inventory: Inventory) -> Decisions {
+    let inputs = Inputs { inventory: Arc::new(inventory), ..world.inputs() };
+    let decisions = world.pipeline.tick(at(world.second), &inputs);
+    world.second += 1;
+    decisions
+}
+
+#[test]
+fn what_nodes_have_without_what_others_take_is_a_limit_that_holds_when_it_grows_old() {
+    let policy = Policy { limits: Limits { nodes: Watched::On, ..Limits::default() }, ..policy() };
+    let specs = vec![on("a", "a", "H100", 4.0), on("b", "b", "L4", 4.0)];
+    let mut world = World::with(policy, specs);
+    world.set("a", 2, BUSY);
+    world.set("b", 2, BUSY);
+    let rows = [("NVIDIA-H100-80GB-HBM3", 8, 5), ("NVIDIA-H100-NVL", 1, 1)];
+    for age in [0, 0, 600] {
+        let inventory = stocked(&world, &rows, age);
+        let decisions = ticked(&mut world, inventory);
+        if age == 0 && desired(&decisions, "a") == 2 {
+            continue;
+        }
+        assert_eq!(desired(&decisions, "a"), 3, "of nine, six are others'");
+        let said = last(&decisions, "b");
+        assert!(said.starts_with("limit: 3 -> 2, limited by nodes: it has no L4"), "{said}");
+        let report = &decisions.limits[0];
+        assert_eq!(
+            (report.rows[0].allowed, report.rows[0].held),
+            (Some(Gpus::new(3)), Gpus::new(2))
+        );
+    }
+    world.set("a", 3, BUSY);
+    for _ in 0..3 {
+        let inventory = stocked(&world, &rows, 600);
+        let decisions = ticked(&mut world, inventory);
+        assert_eq!(
+            last(&decisions, "a"),
+            "limit: 4 -> 3, limited by nodes: a replica takes 1 H100 and 0 are free, as it was \
+             read 600 s ago"
+        );
+    }
+    let decisions = ticked(&mut world, Inventory::default());
+    assert_eq!(last(&decisions, "a"), "limit: 4 -> 3, limited by nodes: it has not been read yet");
+}
+
+#[test]
+fn a_resource_quota_counts_the_variants_of_its_namespace_that_take_its_resource() {
+    let limits = Limits { quotas: Watched::On, ..Limits::default() };
+    let specs = vec![on("a", "a", "H100", 4.0), on("b", "b", "MI300X", 4.0)];
+    let mut world = World::with(Policy { limits, ..policy() }, specs);
+    world.set("a", 2, BUSY);
+    world.set("b", 2, BUSY);
+    let resource = |name: &str| Resource::new(name).unwrap();
+    let unit = |name: &str, gpus: u32| ReplicaUnit {
+        resource: resource(name),
+        gpus: Gpus::new(gpus),
+        product: None,
+    };
+    let inventory = |now: i64| Inventory {
+        nodes: None,
+        quotas: Some(Known {
+            value: vec![QuotaStock {
+                namespace: Namespace::new("shop").unwrap(),
+                name: "gpus".to_owned(),
+                resource: resource("nvidia.com/gpu"),
+                hard: Gpus::new(12),
+                used_by_others: Gpus::new(1),
+            }],
+            as_of: at(now),
+        }),
+        units: BTreeMap::from([
+            (key("a"), unit("nvidia.com/gpu", 4)),
+            (key("b"), unit("amd.com/gpu", 8)),
+        ]),
+    };
+    let mut decisions = Decisions::default();
+    for _ in 0..3 {
+        let now = inventory(world.second);
+        decisions = ticked(&mut world, now);
+    }
+    assert_eq!(desired(&decisions, "b"), 3, "it takes another resource");
+    assert_eq!(
+        last(&decisions, "a"),
+        "limit: 3 -> 2, limited by resource quota shop/gpus (nvidia.com/gpu): a replica takes 4 \
+         accelerators and 3 are free"
+    );
+    let decisions = ticked(&mut world, Inventory::default());
+    assert_eq!(
+        last(&decisions, "b"),
+        "limit: 3 -> 2, limited by resource quotas: it has not been read yet"
+    );
+}
+
+#[test]
+fn a_product_goes_by_the_name_that_is_configured() {
+    let names = BTreeMap::from([(kind_of("NVIDIA-A100-SXM4-40GB"), kind_of("A100-40GB"))]);
+    let limits = Limits { nodes: Watched::On, names, ..Limits::default() };
+    let specs = vec![on("a", "a", "A100-40GB", 4.0), on("b", "b", "A100", 4.0)];
+    let mut world = World::with(Policy { limits, ..policy() }, specs);
+    world.set("a", 1, BUSY);
+    world.set("b", 1, BUSY);
+    let rows = [("NVIDIA-A100-SXM4-40GB", 1, 0), ("NVIDIA-A100-SXM4-80GB", 2, 0)];
+    let mut decisions = Decisions::default();
+    for _ in 0..3 {
+        let inventory = stocked(&world, &rows, 0);
+        decisions = ticked(&mut world, inventory);
+    }
+    assert_eq!((desired(&decisions, "a"), desired(&decisions, "b")), (1, 2));
+}
+
 /// The worked example of docs/limits.md.
 #[test]
 fn the_worked_example_of_the_document_is_what_comes_out() {
@@ -143,6 +266,7 @@ fn the_worked_example_of_the_document_is_what_comes_out() {
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/limits.md"),
     )
     .unwrap();
+    let document = document.split("## An example").nth(1).unwrap();
     let configuration =
         document.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let surroundings = Surroundings {
@@ -180,7 +304,8 @@ fn who_is_guaranteed_some_comes_first_up_to_that_whatever_the_class() {
         let first = Priority { class: 9, ..Priority::default() };
         let floor = Priority { guaranteed: Gpus::new(guaranteed), ..Priority::default() };
         let priorities = BTreeMap::from([(model("a"), first), (model("b"), floor)]);
-        let limits = Limits { configured: vec![quota(&[("H100", 10)])], priorities };
+        let configured = vec![quota(&[("H100", 10)])];
+        let limits = Limits { configured, priorities, ..Limits::default() };
         let mut world = World::with(Policy { limits, ..sized(&[Analyzer::Tokens]) }, specs());
         world.set("a", 4, (0.98, 0.0));
         world.set("b", 4, (0.98, 0.0));
@@ -241,7 +366,7 @@ proptest! {
             Priority { weight: Weight::new(f64::from(weight)).unwrap(), ..Priority::default() };
         let with = |configured: Vec<Limit>| {
             let priorities = BTreeMap::from([(model("m1"), weighted)]);
-            let limits = Limits { configured, priorities };
+            let limits = Limits { configured, priorities, ..Limits::default() };
             decided(Policy { limits, ..base() }, &rows)
         };
         let quota = || quota(&[("H100", h100), ("L4", l4)]);

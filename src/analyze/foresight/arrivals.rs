@@ -190,7 +190,9 @@ mod tests {
             let arrivals = fed(step, 7.0, 300);
             assert!((arrivals.rate(at(300)).unwrap() - 7.0).abs() < 1e-9);
             let points = arrivals.points();
-            assert!(points.len() >= 17 && points.iter().all(|point| (point.rate - 7.0).abs() < 1e-9));
+            assert!(
+                points.len() >= 17 && points.iter().all(|point| (point.rate - 7.0).abs() < 1e-9)
+            );
         }
     }
 

@@ -135,11 +135,16 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
 mod tests {
     use super::*;
 
-    const ITERATION: Iteration = Iteration { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
+    const ITERATION: Iteration =
+        Iteration { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
 
     fn requested(prompt: f64, output: f64) -> Requested {
         let tokens = |value: f64| Tokens::new(value).unwrap();
-        Requested { prompt: tokens(prompt), output: tokens(output), held: tokens(prompt + output / 2.0) }
+        Requested {
+            prompt: tokens(prompt),
+            output: tokens(output),
+            held: tokens(prompt + output / 2.0),
+        }
     }
 
     const ROOMY: Limits = Limits { itl: None, seats: 256.0, kv: None, budget: 2048.0 };

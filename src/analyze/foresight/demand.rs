@@ -246,7 +246,8 @@ fn slope(values: &[f64]) -> Option<(f64, f64)> {
     }
     let middle = (count - 1.0) / 2.0;
     let mean = values.iter().sum::<f64>() / count;
-    let offsets = || values.iter().enumerate().map(|(at, value)| (at as f64 - middle, value - mean));
+    let offsets =
+        || values.iter().enumerate().map(|(at, value)| (at as f64 - middle, value - mean));
     let width: f64 = offsets().map(|(x, _)| x * x).sum();
     let slope = offsets().map(|(x, y)| x * y).sum::<f64>() / width;
     let left: f64 = offsets().map(|(x, y)| (y - slope * x).powi(2)).sum();
@@ -296,11 +297,7 @@ fn quantile(ordered: &[f64], share: f64) -> Option<f64> {
     Some(low + (high - low) * (at - at.floor()))
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a position in a list"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in a list")]
 fn index(at: f64) -> usize {
     at as usize
 }

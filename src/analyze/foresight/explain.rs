@@ -35,10 +35,16 @@ impl fmt::Display for Foreseen {
         write!(f, "{arriving:.2} requests/s arrive")?;
         match (need.decided_by(), ramp, burst) {
             (Term::Ramp, Some(ramp), _) => {
-                write!(f, ", rising to {ramp:.2} in the {horizon:.0} s until a new replica serves")?;
+                write!(
+                    f,
+                    ", rising to {ramp:.2} in the {horizon:.0} s until a new replica serves"
+                )?;
             }
             (Term::Growth, _, _) => {
-                write!(f, ", which may grow to {growth:.2} in the {horizon:.0} s until a new replica serves")?;
+                write!(
+                    f,
+                    ", which may grow to {growth:.2} in the {horizon:.0} s until a new replica serves"
+                )?;
             }
             (Term::Burst, _, Some((rate, window))) => {
                 write!(f, ", in bursts that take {rate:.2} over {window} s")?;

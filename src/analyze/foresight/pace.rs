@@ -220,7 +220,11 @@ mod tests {
     fn one_absurd_lesson_moves_little() {
         let mut pace = Pace::default();
         for round in 0..60 {
-            pace.learn(&stride(TRUTH, f64::from(round % 7) * 300.0, f64::from(8 + round % 11 * 20)));
+            pace.learn(&stride(
+                TRUTH,
+                f64::from(round % 7) * 300.0,
+                f64::from(8 + round % 11 * 20),
+            ));
         }
         let before = pace.iteration().unwrap();
         pace.update([1.0, 900.0, 100.0], 3.0);

@@ -50,7 +50,8 @@ struct World {
 
 impl World {
     fn new(replicas: u32) -> Self {
-        let policy = Policy { itl: Seconds::new(ITL), startup: Seconds::literal(60), ..Policy::default() };
+        let policy =
+            Policy { itl: Seconds::new(ITL), startup: Seconds::literal(60), ..Policy::default() };
         let spec = VariantSpec::example("a");
         Self { spec, foresight: Foresight::default(), policy, now: 0, replicas, waiting: 0.0 }
     }
@@ -104,12 +105,8 @@ fn truth() -> f64 {
         output: Tokens::new(OUTPUT).unwrap(),
         held: Tokens::new(PROMPT + OUTPUT / 2.0).unwrap(),
     };
-    let limits = Limits {
-        itl: Seconds::new(ITL),
-        seats: 256.0,
-        kv: Tokens::new(900_000.0),
-        budget: 2048.0,
-    };
+    let limits =
+        Limits { itl: Seconds::new(ITL), seats: 256.0, kv: Tokens::new(900_000.0), budget: 2048.0 };
     carried(TRUTH, &requested, &limits).unwrap().rate.requests_per_second()
 }
 

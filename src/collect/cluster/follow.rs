@@ -173,7 +173,7 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
 {
     let mut retry = Retry::new(pace);
     loop {
-        let (objects, mut version) = match list(&api, &selection, pace).await {
+        let (objects, mut version) = match list(&api, &selection, pace, &facts).await {
             Ok(listed) => listed,
             Err(failure) => {
                 tell(Change::Broken(retry.judge(failure))).await;
@@ -181,11 +181,7 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
                 continue;
             }
         };
-        let objects = objects.into_iter().filter_map(|object| {
-            let name = ObjectName::of(&object);
-            facts(object).map(|facts| (name, facts))
-        });
-        tell(Change::Synced(objects.collect())).await;
+        tell(Change::Synced(objects)).await;
         retry.reset();
         loop {
             match watch(&api, &selection, pace, &mut version, &facts, &mut tell, &mut retry).await {
@@ -207,12 +203,14 @@ pub(crate) async fn follow<K, T, F, Tell, Told>(
     }
 }
 
-/// All objects, and the resource version from which to watch.
-async fn list<K>(
+/// What is kept of all objects, and the resource version from which to watch. No more than a page
+/// of the objects themselves is held at once: a cluster may have more pods than fit in memory.
+async fn list<K, T>(
     api: &Api<K>,
     selection: &Selection,
     pace: Pace,
-) -> Result<(Vec<K>, String), Failure>
+    facts: &impl Fn(K) -> Option<T>,
+) -> Result<(BTreeMap<ObjectName, T>, String), Failure>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
@@ -223,10 +221,13 @@ where
         limit: Some(PAGE),
         ..ListParams::default()
     };
-    let mut objects = Vec::new();
+    let mut objects = BTreeMap::new();
     loop {
         let part = answer(pace, api.list(&params)).await?;
-        objects.extend(part.items);
+        objects.extend(part.items.into_iter().filter_map(|object| {
+            let name = ObjectName::of(&object);
+            facts(object).map(|facts| (name, facts))
+        }));
         match part.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
             None => return Ok((objects, part.metadata.resource_version.unwrap_or_default())),

@@ -20,6 +20,7 @@ use crate::collect::cluster::discovery::ledger::{Discovery, Ledger};
 use crate::collect::cluster::discovery::{Discover, Marked, is_excluded};
 use crate::collect::cluster::follow::{Change, Failure, Pace, Retry, Selection, answer, follow};
 use crate::collect::cluster::hpa::Hpa;
+use crate::collect::cluster::inventory;
 use crate::collect::cluster::keda::{self, ScaledObject};
 use crate::collect::cluster::keys::{Reach, Scope, TargetKey, WatchKey};
 use crate::collect::cluster::world::{
@@ -27,6 +28,7 @@ use crate::collect::cluster::world::{
 };
 use crate::collect::cluster::{ClusterState, Needs, Pod, Wanted};
 use crate::observe::Scale;
+use crate::observe::inventory::Inventory;
 
 /// Changes that may wait to be taken in. A watch that is ahead of us waits, which costs nothing.
 const BACKLOG: usize = 256;
@@ -73,6 +75,7 @@ struct Watcher {
     reads: BTreeMap<TargetKey, DropGuard>,
     started: u64,
     state: watch::Sender<Arc<ClusterState>>,
+    inventory: watch::Receiver<Arc<Inventory>>,
 }
 
 /// Watches what is needed, until `stop`; `needs` may be replaced at any time, and a watch that is
@@ -94,6 +97,9 @@ pub fn watch(
     let (since, discovery) = (clock.now(), Arc::default());
     let state = world.judge(&first.variants, &discovery, since);
     let (state, published) = watch::channel(Arc::new(state));
+    let (asked, shown, stopped) = (needs.clone(), published.clone(), stop.clone());
+    let api = (client.clone(), pace);
+    let inventory = inventory::watch(api, asked, shown, clock, tracker, stopped);
     let watcher = Watcher {
         client,
         pace,
@@ -113,6 +119,7 @@ pub fn watch(
         reads: BTreeMap::new(),
         started: 0,
         state,
+        inventory,
     };
     let run = async move { stop.run_until_cancelled(watcher.run(needs, inbox)).await };
     tracker.spawn(run.instrument(info_span!("cluster")));
@@ -214,7 +221,7 @@ impl Watcher {
         if !std::mem::take(&mut self.unsettled) {
             return;
         }
-        let Needs { variants, discover } = &*self.needs;
+        let Needs { variants, discover, accelerators: _ } = &*self.needs;
         let everywhere = |discover: &Discover| discover.namespaces.is_empty();
         self.world.reach = match discover {
             Some(discover) if everywhere(discover) => Reach::Cluster,
@@ -351,7 +358,8 @@ impl Watcher {
     }
 
     fn publish(&self) {
-        let next = self.world.judge(&self.wanted, &self.discovery, self.since);
+        let mut next = self.world.judge(&self.wanted, &self.discovery, self.since);
+        next.inventory = self.inventory.borrow().clone();
         let previous = self.state.send_replace(Arc::new(next));
         log_changes(&previous, &self.state.borrow());
     }

@@ -171,6 +171,16 @@ impl<T> Feed<T> {
         self.items.get(name)
     }
 
+    /// All objects.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (&ObjectName, &T)> {
+        self.items.iter()
+    }
+
+    /// When all of this was last known to be true; `None` while it has never been told.
+    pub(crate) fn known(&self) -> Option<Timestamp> {
+        self.true_at.filter(|_| self.synced)
+    }
+
     /// Whether there is no object of this name, as opposed to not knowing.
     fn lacks(&self, name: &ObjectName) -> bool {
         self.synced && !self.items.contains_key(name)
@@ -373,7 +383,8 @@ impl World {
             };
             Some((want.variant.clone(), state))
         });
-        ClusterState { variants: variants.collect(), discovery: Arc::clone(discovery) }
+        let (variants, discovery) = (variants.collect(), Arc::clone(discovery));
+        ClusterState { variants, discovery, inventory: Arc::default() }
     }
 
     fn judge_target(

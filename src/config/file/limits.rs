@@ -12,6 +12,14 @@ sections! {
         budget_per_hour: f64,
         /// Accelerators by their kind, all namespaces together; of a kind that is not listed, none.
         accelerators: BTreeMap<String, Option<u32>>,
+        /// Whether what the nodes have limits all variants: their accelerators without what other
+        /// pods take. Needs `kubernetes.enabled`.
+        nodes: bool,
+        /// Whether `ResourceQuota`s limit the variants of their namespaces. Needs
+        /// `kubernetes.enabled`.
+        quotas: bool,
+        /// What products are called, by the names that nodes give them.
+        names: BTreeMap<String, Option<String>>,
         /// The same for single namespaces.
         namespaces: BTreeMap<String, Option<NamespaceLimits>>,
         /// How models stand beside others where not everybody gets what is asked for, by

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use crate::config::file;
 use crate::decide::limit::{Allowance, Limit, Priority, Scope};
 use crate::decide::optimize::Headroom;
-use crate::pipeline::limits::Limits;
+use crate::pipeline::limits::{Limits, Watched};
 
 /// The section that gives these limits.
 pub(crate) fn section(limits: &Limits) -> file::Limits {
-    let Limits { configured, priorities } = limits;
+    let Limits { nodes, quotas, names, configured, priorities } = limits;
     let mut all = file::NamespaceLimits::default();
     let mut namespaces: BTreeMap<String, Option<file::NamespaceLimits>> = BTreeMap::new();
     for Limit { name: _, scope, source } in configured {
@@ -18,6 +18,8 @@ pub(crate) fn section(limits: &Limits) -> file::Limits {
             Scope::Namespace(name) => {
                 namespaces.entry(name.to_string()).or_default().get_or_insert_default()
             }
+            // Nothing in a file becomes one of these.
+            Scope::Variants(_) => continue,
         };
         match source.allowance() {
             Some(Allowance::Budget(budget)) => there.budget_per_hour = Some(budget.per_hour()),
@@ -44,5 +46,14 @@ pub(crate) fn section(limits: &Limits) -> file::Limits {
         (key.to_string(), Some(standing))
     });
     let models = Some(models.collect());
-    file::Limits { budget_per_hour, accelerators, namespaces: Some(namespaces), models }
+    let names = names.iter().map(|(product, name)| (product.to_string(), Some(name.to_string())));
+    file::Limits {
+        budget_per_hour,
+        accelerators,
+        nodes: Some(*nodes == Watched::On),
+        quotas: Some(*quotas == Watched::On),
+        names: Some(names.collect()),
+        namespaces: Some(namespaces),
+        models,
+    }
 }

@@ -50,11 +50,7 @@ pub(super) fn usual_hold(sizing: Option<&Sizing>) -> Seconds {
 }
 
 /// The rules that published numbers follow; `hold` is how long a lower one waits by default.
-pub(super) fn resolve(
-    section: file::Enforce,
-    hold: Seconds,
-    checks: &mut Checks<'_>,
-) -> Behavior {
+pub(super) fn resolve(section: file::Enforce, hold: Seconds, checks: &mut Checks<'_>) -> Behavior {
     let file::Enforce { scale_up, scale_down, min_dwell, flap_budget, panic, defer_to_hpa } =
         section;
     let file::Dwell { after_scale_up, after_scale_down } = min_dwell.unwrap_or_default();

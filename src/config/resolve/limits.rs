@@ -9,10 +9,10 @@ use crate::config::file;
 use crate::config::names;
 use crate::config::problem::join;
 use crate::config::resolve::saturation::model_key;
-use crate::decide::limit::{Allowance, Limit, LimitName, Priority, Scope, Source, normalised};
+use crate::decide::limit::{Allowance, Limit, LimitName, Priority, Scope, Source};
 use crate::decide::optimize::Headroom;
 use crate::fleet::{Accelerator, ModelKey, Namespace};
-use crate::pipeline::limits::Limits;
+use crate::pipeline::limits::{Limits, Watched};
 use crate::units::{CostPerHour, Gpus, Weight};
 
 const PATH: &str = "limits";
@@ -27,16 +27,30 @@ const WEIGHTS: RangeInclusive<f64> = 0.001..=1000.0;
 /// What one scope says: a budget, and accelerators by their kind.
 type Written = (Option<f64>, Option<BTreeMap<String, Option<u32>>>);
 
-/// Resolves the section. `known` are the variants, where there are no others.
+/// Resolves the section. `known` are the variants, where there are no others; `cluster` is whether
+/// there is one.
 pub(crate) fn resolve(
     section: Option<&file::Limits>,
-    known: Option<&[Variant]>,
+    (known, cluster): (Option<&[Variant]>, bool),
     checks: &mut Checks<'_>,
 ) -> Limits {
     let written = section.cloned().unwrap_or_default();
-    let file::Limits { budget_per_hour, accelerators, namespaces, models } = written;
+    let file::Limits { budget_per_hour, accelerators, nodes, quotas, names, namespaces, models } =
+        written;
+    let mut watched = |key: &str, on: Option<bool>| match on {
+        Some(true) if !cluster => {
+            checks.problems.error_at(join(PATH, key), "needs kubernetes.enabled to be true");
+            Watched::Off
+        }
+        Some(true) => Watched::On,
+        Some(false) | None => Watched::Off,
+    };
+    let (nodes, quotas) = (watched("nodes", nodes), watched("quotas", quotas));
+    let names = products(names.unwrap_or_default(), checks);
+    let mut limits = Limits { nodes, quotas, names, ..Limits::default() };
     let written = (budget_per_hour, accelerators);
-    let mut configured = limits_of(PATH, &Scope::Cluster, written, checks);
+    let configured = limits_of(PATH, (&limits, None), written, checks);
+    limits.configured = configured;
     for (name, written) in namespaces.unwrap_or_default() {
         let path = join(&join(PATH, "namespaces"), &name);
         let text = checks.text(&path, Some(&name), names::is_dns_label, names::DNS_LABEL);
@@ -47,32 +61,49 @@ pub(crate) fn resolve(
         }
         let file::NamespaceLimits { budget_per_hour, accelerators } = written.unwrap_or_default();
         let written = (budget_per_hour, accelerators);
-        configured.extend(limits_of(&path, &Scope::Namespace(namespace), written, checks));
+        let configured = limits_of(&path, (&limits, Some(&namespace)), written, checks);
+        limits.configured.extend(configured);
     }
     let models = models.unwrap_or_default();
     let priorities = models
         .into_iter()
         .filter_map(|(name, written)| priority(&name, &written.unwrap_or_default(), known, checks));
-    Limits { configured, priorities: priorities.collect() }
+    Limits { priorities: priorities.collect(), ..limits }
 }
 
-/// The limits of all variants, or of a namespace's.
+fn products(
+    written: BTreeMap<String, Option<String>>,
+    checks: &mut Checks<'_>,
+) -> BTreeMap<Accelerator, Accelerator> {
+    let mut products = BTreeMap::new();
+    for (product, name) in written {
+        let path = join(&join(PATH, "names"), &product);
+        if name.is_none() {
+            checks.problems.missing(&path, "must be the name of an accelerator, such as H100");
+        }
+        let rule = "must not be empty, nor have spaces at the ends or control characters";
+        let text = checks.text(&path, Some(&product), names::is_label_text, rule);
+        let name = checks.text(&path, name.as_deref(), names::is_label_text, rule);
+        products.extend(text.and_then(Accelerator::new).zip(name.and_then(Accelerator::new)));
+    }
+    products
+}
+
+/// The limits of a namespace's variants, or of all.
 fn limits_of(
     path: &str,
-    scope: &Scope,
+    (limits, namespace): (&Limits, Option<&Namespace>),
     (budget, accelerators): Written,
     checks: &mut Checks<'_>,
 ) -> Vec<Limit> {
     let budget = checks.number(&join(path, "budget_per_hour"), budget, &BUDGETS);
     let budget = budget.and_then(CostPerHour::new).map(Allowance::Budget);
-    let quota = accelerators.map(|written| kinds(&join(path, "accelerators"), &written, checks));
+    let quota =
+        accelerators.map(|written| kinds(&join(path, "accelerators"), limits, &written, checks));
     let limit = |(what, allowance): (&str, Allowance)| {
-        let name = match scope {
-            Scope::Cluster => what.to_owned(),
-            Scope::Namespace(namespace) => format!("{what} of {namespace}"),
-        };
-        let (name, scope) = (LimitName::new(&name)?, scope.clone());
-        Some(Limit { name, scope, source: Source::Read(allowance) })
+        let name = namespace.map_or_else(|| what.to_owned(), |it| format!("{what} of {it}"));
+        let scope = namespace.map_or(Scope::Cluster, |it| Scope::Namespace(it.clone()));
+        Some(Limit { name: LimitName::new(&name)?, scope, source: Source::Read(allowance) })
     };
     let all = [("quota", quota), ("budget", budget)];
     let there = all.into_iter().filter_map(|(what, allowance)| Some((what, allowance?)));
@@ -81,6 +112,7 @@ fn limits_of(
 
 fn kinds(
     path: &str,
+    limits: &Limits,
     written: &BTreeMap<String, Option<u32>>,
     checks: &mut Checks<'_>,
 ) -> Allowance {
@@ -94,7 +126,7 @@ fn kinds(
         }
         let gpus = checks.number(&path, *gpus, &GPUS);
         let Some((kind, gpus)) = text.and_then(Accelerator::new).zip(gpus) else { continue };
-        let kind = normalised(&kind);
+        let kind = limits.named(&kind);
         if kinds.insert(kind.clone(), Headroom::Limited(Gpus::new(gpus))).is_some() {
             checks.problems.error_at(path, format!("is {kind}, which is in the list already"));
         }

@@ -108,12 +108,8 @@ impl One<'_> {
             self.required("model", model.as_ref(), names::is_model_name, names::MODEL_NAME, checks);
         let aliases = self.aliases(model_aliases.as_deref().unwrap_or_default(), model, checks);
         let rule = "must not be empty, nor have spaces at the ends or control characters";
-        let accelerator = checks.text(
-            &self.at("accelerator"),
-            accelerator.as_deref(),
-            names::is_label_text,
-            rule,
-        );
+        let path = self.at("accelerator");
+        let accelerator = checks.text(&path, accelerator.as_deref(), names::is_label_text, rule);
         let gpus = checks.number(&self.at("gpus"), *gpus, &GPUS).map(Gpus::new);
         let cost = checks.number(&self.at("cost"), *cost, &COSTS).unwrap_or(COST);
         let bounds = self.bounds(&replicas.clone().unwrap_or_default(), checks);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use crate::decide::limit::Allowance;
 use crate::decide::optimize::Headroom;
 use crate::fleet::Accelerator;
+use crate::observe::inventory::NodeStock;
 use crate::units::Gpus;
 
 /// Words that name a vendor or a brand, and not a card.
@@ -16,17 +17,6 @@ const BRANDS: [&str; 6] = ["NVIDIA", "AMD", "INTEL", "TESLA", "GEFORCE", "INSTIN
 
 /// How a card is mounted or what memory it has begins here; numbers may follow.
 const FORMS: [&str; 6] = ["SXM", "PCIE", "NVL", "HBM", "OAM", "GENERATION"];
-
-/// The accelerators of one product on one node.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NodeStock {
-    /// The product, as the node's label has it.
-    pub product: Accelerator,
-    /// What workloads can be given.
-    pub allocatable: Gpus,
-    /// What workloads that are not decided here have been given.
-    pub used_by_others: Gpus,
-}
 
 /// What the nodes have for the workloads that are decided here.
 #[must_use]

@@ -94,16 +94,26 @@ impl<'a> Ledger<'a> {
             .filter_map(|want| Some((&want.key.namespace, want.accelerator.as_ref()?)))
             .collect();
         for (namespace, kind) in kinds {
-            let free = |scope: &Scope| {
+            let free = |holds: &dyn Fn(&Scope) -> bool| {
                 let counted = self.limits.iter().zip(&self.used);
                 counted
-                    .filter(|(limit, _)| limit.scope == *scope)
+                    .filter(|(limit, _)| holds(&limit.scope))
                     .map(|(limit, used)| limit.free(kind, used))
                     .min()
             };
-            let cluster = free(&Scope::Cluster).unwrap_or(Headroom::Unlimited);
-            room.cluster.insert(kind.clone(), cluster);
-            if let Some(own) = free(&Scope::Namespace(namespace.clone())) {
+            let takes = |want: &Want| {
+                want.key.namespace == *namespace && want.accelerator.as_ref() == Some(kind)
+            };
+            let cluster = free(&|scope| *scope == Scope::Cluster);
+            room.cluster.insert(kind.clone(), cluster.unwrap_or(Headroom::Unlimited));
+            let own = free(&|scope| match scope {
+                Scope::Cluster => false,
+                Scope::Namespace(name) => name == namespace,
+                Scope::Variants(keys) => {
+                    wants.iter().any(|want| takes(want) && keys.contains(&want.key))
+                }
+            });
+            if let Some(own) = own {
                 let list = room.namespaces.entry(namespace.clone()).or_default();
                 list.insert(kind.clone(), own);
             }

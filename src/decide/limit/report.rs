@@ -5,6 +5,7 @@ use crate::decide::limit::{Allowance, Ledger, Limit, LimitName, Source, Want};
 use crate::decide::limited::Price;
 use crate::decide::optimize::Headroom;
 use crate::fleet::Accelerator;
+use crate::observe::inventory::NodeStock;
 use crate::units::{CostPerHour, Gpus, Seconds};
 
 /// One limit at one instant.
@@ -20,6 +21,8 @@ pub struct LimitReport {
     pub spending: Option<Spending>,
     /// What one more would buy, while it cuts and that is known.
     pub price: Option<Price>,
+    /// What nodes have, if it is what nodes have; products by the names that they go by.
+    pub stock: Vec<NodeStock>,
 }
 
 /// How far what a limit says can be relied on.
@@ -84,7 +87,8 @@ pub fn report(wants: &[Want], limits: &[Limit]) -> Vec<LimitReport> {
                 spending = Some(Spending { allowed: *allowed, held: used.cost });
             }
         }
-        LimitReport { name: limit.name.clone(), reading, rows, spending, price: None }
+        let (name, price, stock) = (limit.name.clone(), None, Vec::new());
+        LimitReport { name, reading, rows, spending, price, stock }
     };
     limits.iter().zip(ledger.into_used()).map(row).collect()
 }

@@ -6,8 +6,8 @@ use crate::fleet::ReplicaKey;
 use crate::observe::histogram::{Histogram, Life};
 use crate::observe::record::ranks::{Grown, RankRecord, column as rank_column, grow};
 use crate::observe::record::work::WorkRecord;
-use crate::observe::stride::{Odometer, Stride};
 use crate::observe::record::{Detail, Horizon};
+use crate::observe::stride::{Odometer, Stride};
 use crate::observe::window::{
     Cell, Columns, Counter, Increase, Page, Pane, Window, length, nanoseconds,
 };

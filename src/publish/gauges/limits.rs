@@ -3,22 +3,28 @@
 use crate::decide::limit::{LimitReport, Reading, Row, Spending};
 use crate::decide::limited::{Limited, Price, Short};
 use crate::decide::{Decision, Reason};
+use crate::observe::inventory::NodeStock;
 use crate::publish::PublishedVariant;
 use crate::publish::gauges::{
-    ALLOWED, ALLOWED_COST, CUT, HELD, HELD_COST, PRICE, SOURCE_AGE, Sheet, UNREAD, count, one_if,
+    ALLOWED, ALLOWED_COST, CUT, HELD, HELD_COST, OF_OTHERS, ON_NODES, PRICE, SOURCE_AGE, Sheet,
+    UNREAD, count, one_if,
 };
 use crate::units::{Gpus, Replicas, Seconds};
 
 impl Sheet {
     /// What one limit allows.
     pub(super) fn limit(&mut self, report: &LimitReport) {
-        let LimitReport { name, reading, rows, spending, price } = report;
+        let LimitReport { name, reading, rows, spending, price, stock } = report;
         let limit = name.as_str();
         for Row { kind, allowed, held } in rows {
             let labels = [limit, kind.as_ref().map_or("", |kind| kind.as_str())];
             let gpus = |gpus: Gpus| f64::from(gpus.count());
             self.set(&ALLOWED, &labels, allowed.map(gpus));
             self.set(&HELD, &labels, Some(gpus(*held)));
+        }
+        for NodeStock { product, allocatable, used_by_others } in stock {
+            self.set(&ON_NODES, &[product.as_str()], Some(f64::from(allocatable.count())));
+            self.set(&OF_OTHERS, &[product.as_str()], Some(f64::from(used_by_others.count())));
         }
         if let Some(Spending { allowed, held }) = spending {
             self.set(&ALLOWED_COST, &[limit], Some(allowed.per_hour()));

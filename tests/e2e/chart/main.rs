@@ -94,6 +94,11 @@ fn c_the_account_may_do_what_is_listed_and_nothing_else() {
     ];
     assert_eq!(release.permissions("plimsoll"), rules(&[&own[..], &election].concat()));
     assert_eq!(release.permissions("production"), rules(&[]));
+
+    release.upgrade(&["config.limits.nodes=true", "config.limits.quotas=true"]);
+    let limits = ["nodes [list watch]", "resourcequotas [list watch]"];
+    assert_eq!(release.permissions("production"), rules(&limits));
+    release.upgrade(&[]);
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn everywhere() -> Discover {
 }
 
 fn start(fake: &FakeCluster, discover: Discover) -> Watching {
-    Watching::needing(fake, Needs { variants: Vec::new(), discover: Some(discover) })
+    Watching::needing(fake, Needs { discover: Some(discover), ..Needs::default() })
 }
 
 /// A cluster that knows all kinds of workloads but `LeaderWorkerSet`s, and KEDA's.
@@ -241,7 +241,7 @@ async fn the_configuration_is_in_force_over_objects_on_its_targets_and_of_its_na
         target: plimsoll::collect::cluster::WantedTarget::Elsewhere,
     };
     let variants = vec![deployment_of(&declared, "llama"), elsewhere];
-    let needs = Needs { variants, discover: Some(everywhere()) };
+    let needs = Needs { variants, discover: Some(everywhere()), ..Needs::default() };
     let mut watching = Watching::needing(&fake, needs);
     let found = watching
         .until_discovered(|found| found.standings.get(&Standing::Shadowed) == Some(&2))
@@ -262,7 +262,7 @@ async fn the_configuration_is_in_force_over_objects_on_its_targets_and_of_its_na
     assert_eq!(watching.state.borrow().variants.get(&key), None, "nothing of it is watched");
 
     // A reload that takes them out leaves them to be discovered.
-    let needs = Needs { variants: Vec::new(), discover: Some(everywhere()) };
+    let needs = Needs { discover: Some(everywhere()), ..Needs::default() };
     watching.needs.send_replace(Arc::new(needs));
     watching.until_variants(&["shop/llama", "shop/qwen"]).await;
 }
@@ -384,7 +384,7 @@ async fn what_was_annotated_for_the_workload_variant_autoscaler_is_found_under_i
     assert_eq!(state.role, Some(Role::Prefill));
 
     let own = Discover { wva: Vocabulary::Own, ..everywhere() };
-    watching.needs.send_replace(Arc::new(Needs { variants: Vec::new(), discover: Some(own) }));
+    watching.needs.send_replace(Arc::new(Needs { discover: Some(own), ..Needs::default() }));
     watching.until_variants(&[]).await;
 }
 

@@ -381,7 +381,7 @@ fn is_collection(path: &str) -> bool {
     }
     // The kinds of a cluster, or of all its namespaces.
     let parts = path.split('/').count();
-    (path.starts_with("/apis/") && parts == 5) || path == "/api/v1/namespaces"
+    (path.starts_with("/apis/") && parts == 5) || (path.starts_with("/api/v1/") && parts == 4)
 }
 
 /// Whether a collection is the one at the path, or that of one namespace where the path is of all.
@@ -464,7 +464,10 @@ fn selects(query: &BTreeMap<String, String>, object: &Value) -> bool {
         pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect::<Vec<_>>()
     };
     pairs(labels).iter().all(|(key, value)| object["metadata"]["labels"][key] == value.as_str())
-        && pairs(fields).iter().all(|(_, name)| object["metadata"]["name"] == name.as_str())
+        && pairs(fields).iter().all(|(key, value)| match key.as_str() {
+            "status.phase!" => object["status"]["phase"] != value.as_str(),
+            _ => object["metadata"]["name"] == value.as_str(),
+        })
 }
 
 fn whole(status: StatusCode, document: &Value) -> Response<Body> {
