@@ -112,13 +112,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         checks.problems.error("external_metrics.listen", rule, listen);
     }
     let shutdown = resolve_shutdown(&shutdown.clone().unwrap_or_default(), checks);
-    let state_file = checks.file_to_write("state_file", state_file.as_ref());
-    let elects = kubernetes.as_ref().is_some_and(|it| it.leader_election.is_some());
-    if state_file.is_some() && elects {
-        let rule = "has no effect, because with kubernetes.leader_election.enabled the replicas \
-                    share their decisions in a ConfigMap";
-        checks.problems.warning("state_file", rule);
-    }
+    let state_file = resolve_state_file(state_file.as_ref(), kubernetes.as_ref(), checks);
     let global = scrape::resolve(scrape.as_ref(), checks);
     let discovery = kubernetes.as_ref().is_some_and(|it| it.discovery.is_some());
     let prometheus = prometheus.as_ref().map(|section| prometheus::resolve(section, checks));
@@ -134,10 +128,8 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let relayed = prometheus.as_ref().map(|settings| settings.stale_after);
     let sizing = (*analysis, capacity.as_ref());
     let known = (!discovery).then_some(variants.as_slice());
-    let zero = zero::resolve(scale_to_zero.as_ref(), known, checks);
-    let signals = scale_to_zero.as_ref().and_then(|section| section.wake.as_deref());
-    let wake =
-        wake::resolve(signals, &wake::Around { prometheus: prometheus.is_some(), known }, checks);
+    let around = wake::Around { prometheus: prometheus.is_some(), known };
+    let (zero, wake) = zero::resolve(scale_to_zero.as_ref(), &wva, &around, checks);
     let policies = Policies { discovery, observe, saturation, sizing, enforce, zero, wva, relayed };
     let policy = policies.resolve(&global, &variants, checks)?;
     let Scraped { scrape, concurrency } = global;
@@ -157,6 +149,21 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         prometheus,
         wake,
     })
+}
+
+fn resolve_state_file(
+    written: Option<&PathBuf>,
+    kubernetes: Option<&Kubernetes>,
+    checks: &mut Checks<'_>,
+) -> Option<PathBuf> {
+    let state_file = checks.file_to_write("state_file", written);
+    let elects = kubernetes.is_some_and(|it| it.leader_election.is_some());
+    if state_file.is_some() && elects {
+        let rule = "has no effect, because with kubernetes.leader_election.enabled the replicas \
+                    share their decisions in a ConfigMap";
+        checks.problems.warning("state_file", rule);
+    }
+    state_file
 }
 
 /// Names that other programs know.

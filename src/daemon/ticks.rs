@@ -1,7 +1,6 @@
 //! The decision loop: a tick takes in what has arrived, decides, publishes, and says what changed.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -295,8 +294,7 @@ impl Ticks {
         // must not matter.
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
         let demand = self.parts.signals.demand(&seen.fleet);
-        let variants = cluster.iter().flat_map(|cluster| &cluster.variants);
-        let starts = variants.flat_map(|(key, state)| state.starts(key)).collect();
+        let starts = cluster.as_deref().map(ClusterState::starts).unwrap_or_default();
         Inputs { fleet: seen.fleet, listings: seen.listings, scrapes, demand, starts }
     }
 
