@@ -239,7 +239,7 @@ impl VariantState {
     }
 
     /// When its replicas started, as far as the cluster says.
-    pub fn starts(&self, variant: &VariantKey) -> impl Iterator<Item = (ReplicaKey, Start)> {
+    fn starts(&self, variant: &VariantKey) -> impl Iterator<Item = (ReplicaKey, Start)> {
         self.pods.iter().filter(|pod| pod.counts()).filter_map(|pod| {
             let ready = pod.ready_since.filter(|_| pod.serves());
             Some((pod.key(variant), Start { created: pod.created?, ready }))
@@ -260,6 +260,12 @@ impl ClusterState {
     #[must_use]
     pub fn addresses(&self) -> Vec<(ReplicaKey, IpAddr)> {
         self.variants.iter().flat_map(|(key, state)| state.addresses(key)).collect()
+    }
+
+    /// When the replicas of all variants started, as far as the cluster says.
+    #[must_use]
+    pub fn starts(&self) -> BTreeMap<ReplicaKey, Start> {
+        self.variants.iter().flat_map(|(key, state)| state.starts(key)).collect()
     }
 }
 

@@ -123,10 +123,8 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let relayed = prometheus.as_ref().map(|settings| settings.stale_after);
     let sizing = (*analysis, capacity.as_ref());
     let known = (!discovery).then_some(variants.as_slice());
-    let zero = zero::resolve(scale_to_zero.as_ref(), known, checks);
-    let signals = scale_to_zero.as_ref().and_then(|section| section.wake.as_deref());
-    let wake =
-        wake::resolve(signals, &wake::Around { prometheus: prometheus.is_some(), known }, checks);
+    let around = wake::Around { prometheus: prometheus.is_some(), known };
+    let (zero, wake) = zero::resolve(scale_to_zero.as_ref(), &wva, &around, checks);
     let limits = (limits.as_ref(), kubernetes.is_some());
     let policies =
         Policies { discovery, observe, saturation, sizing, enforce, zero, limits, wva, relayed };

@@ -48,8 +48,11 @@ const THRESHOLDS: [(&str, f64); 4] = [
 const MODEL: &str = "model_id";
 const NAMESPACE: &str = "namespace";
 
+/// Whether models may have no replicas: a mapping with `enabled`.
+const ZERO: &str = "scaleToZero";
+
 /// What WVA reads of an entry and Plimsoll does not, and what that means.
-const IGNORED: [(&str, &str); 9] = [
+const IGNORED: [(&str, &str); 8] = [
     ("analyzers", "the percentages decide here, as in WVA without this section"),
     ("analyzerName", "the percentages decide here, as in WVA without this key"),
     ("scaleUpThreshold", "it belongs to WVA's token-based analyzer"),
@@ -58,7 +61,6 @@ const IGNORED: [(&str, &str); 9] = [
     ("enableLimiter", "WVA's GPU limiter is not read from here"),
     ("enableRescale", "WVA's GPU limiter is not read from here"),
     ("limiters", "WVA's GPU limiter is not read from here"),
-    ("scaleToZero", "scaling to zero is not read from here"),
 ];
 
 /// The entries of the `ConfigMap` by their keys.
@@ -71,6 +73,10 @@ pub(crate) struct Wva {
     pub(crate) default: Thresholds,
     /// Of single models, by `MODEL#NAMESPACE`.
     pub(crate) overrides: BTreeMap<String, Thresholds>,
+    /// Whether models may have no replicas.
+    pub(crate) zero: Option<bool>,
+    /// The same of single models.
+    pub(crate) zero_overrides: BTreeMap<String, bool>,
 }
 
 /// Reads the entries of a mounted `ConfigMap`. A volume has folders and links of its own beside the
@@ -117,16 +123,18 @@ pub(crate) fn parse(entries: &Entries, checks: &mut Checks<'_>) -> Wva {
         let Some(entry) = Entry::read(name, text, checks) else { continue };
         if name == DEFAULT {
             wva.default = entry.thresholds(checks);
+            wva.zero = entry.zero(checks);
             continue;
         }
         let Some(model) = entry.model(checks) else { continue };
-        let thresholds = entry.thresholds(checks);
+        let (thresholds, zero) = (entry.thresholds(checks), entry.zero(checks));
         if let Some(first) = owners.get(&model) {
             let rule = format!("has no effect: the entry {first} is for {model} as well");
             checks.problems.warning(entry.path(), rule);
             continue;
         }
         owners.insert(model.clone(), name);
+        wva.zero_overrides.extend(zero.map(|zero| (model.clone(), zero)));
         wva.overrides.insert(model, thresholds);
     }
     wva
@@ -202,10 +210,21 @@ impl<'a> Entry<'a> {
         checks.positive(&self.field(field), Some(number), limit)
     }
 
+    /// Whether it lets models have no replicas.
+    fn zero(&self, checks: &mut Checks<'_>) -> Option<bool> {
+        let value = self.fields.get(ZERO).filter(|value| !value.is_null())?;
+        let enabled = value.get("enabled").and_then(Value::as_bool);
+        if enabled.is_none() {
+            let rule = "must be a mapping with enabled, which is true or false";
+            checks.problems.error(self.field(ZERO), rule, value);
+        }
+        enabled
+    }
+
     /// Says of a field that is no threshold that it has no effect, unless it asks for nothing.
     fn note(&self, field: &str, value: &Value, checks: &mut Checks<'_>) {
         if THRESHOLDS.iter().any(|(known, _)| *known == field)
-            || [MODEL, NAMESPACE].contains(&field)
+            || [MODEL, NAMESPACE, ZERO].contains(&field)
         {
             return;
         }
@@ -215,7 +234,7 @@ impl<'a> Entry<'a> {
             }
             return;
         }
-        let known = THRESHOLDS.iter().map(|(known, _)| *known).chain([MODEL, NAMESPACE]);
+        let known = THRESHOLDS.iter().map(|(known, _)| *known).chain([MODEL, NAMESPACE, ZERO]);
         let meant = nearest(field, known).map(|near| format!("; did you mean {near}?"));
         let rule = format!("is ignored: it is not a known field{}", meant.unwrap_or_default());
         checks.problems.warning(self.field(field), rule);
@@ -292,7 +311,7 @@ mod tests {
         let granite = Thresholds { kv_spare_trigger: Some(0.2), ..Thresholds::default() };
         let overrides = [("ibm/granite-13b#lab", granite), ("m#lab", Thresholds::default())];
         let overrides = overrides.map(|(model, thresholds)| (model.to_owned(), thresholds));
-        assert_eq!(wva, Wva { default, overrides: overrides.into() });
+        assert_eq!(wva, Wva { default, overrides: overrides.into(), ..Wva::default() });
     }
 
     #[test]

@@ -2,8 +2,7 @@
 
 mod keep;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -296,8 +295,7 @@ impl Ticks {
         scrapes.sort_by(|a, b| (&a.replica, a.at).cmp(&(&b.replica, b.at)));
         let autoscalers = cluster.as_deref().map(ClusterState::autoscalers).unwrap_or_default();
         let demand = self.parts.signals.demand(&seen.fleet);
-        let variants = cluster.iter().flat_map(|cluster| &cluster.variants);
-        let starts = variants.flat_map(|(key, state)| state.starts(key)).collect();
+        let starts = cluster.as_deref().map(ClusterState::starts).unwrap_or_default();
         let inventory = cluster.as_ref().map(|it| Arc::clone(&it.inventory)).unwrap_or_default();
         let (fleet, listings) = (seen.fleet, seen.listings);
         Inputs { fleet, listings, inventory, scrapes, autoscalers, demand, starts }

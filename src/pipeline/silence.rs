@@ -184,7 +184,8 @@ impl Silences {
         let known = self.replicas.insert(replica.clone(), Heard { at, counted });
         let Some(before) = known else {
             // What it did before it was first heard nobody saw, unless it has done nothing ever.
-            said.finished_unknown |= counted[0].is_none() || counted.iter().any(is_positive);
+            said.finished_unknown |=
+                counted[0].is_none() || counted.iter().flatten().any(|count| *count > 0.0);
             return;
         };
         let passed = Seconds::from_span(at.duration_since(before.at));
@@ -245,10 +246,6 @@ fn in_flight(ranks: &[RankReading]) -> Option<f64> {
         return None;
     }
     ranks.iter().map(|rank| Some(rank.running?.requests() + rank.waiting?.requests())).sum()
-}
-
-fn is_positive(count: &Option<f64>) -> bool {
-    count.is_some_and(|count| count > 0.0)
 }
 
 /// What queues in front of a model, by all of its signals: the most that one of them says, and

@@ -10,6 +10,8 @@ use plimsoll::config::{
     Severity, Surroundings, Targets, load, parse, schema,
 };
 use plimsoll::decide::zero::ZeroPolicy;
+use plimsoll::fleet::{ModelKey, ModelName, Namespace};
+use plimsoll::pipeline::zero::Zero;
 use plimsoll::units::Seconds;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -202,7 +204,8 @@ fn a_model_goes_to_zero_only_where_it_is_allowed_to() {
     check_errors(&section("after: 1s"), &[("scale_to_zero.after", "from 10s to 168h")]);
     check_errors(&section("overrides: {m: {}}"), &[("scale_to_zero.overrides.m", "MODEL#NAME")]);
     let other = "overrides: {\"other#default\": {enabled: true}}";
-    check_warning(&section(other), "scale_to_zero.overrides.other#default", "no variant serves");
+    let path = "scale_to_zero.overrides[\"other#default\"]";
+    check_warning(&section(other), path, "no variant serves");
 }
 
 #[test]
@@ -915,6 +918,28 @@ fn thresholds_of_wva_lie_under_the_section_and_the_nearer_key_wins() {
     assert_eq!(overrides, want.map(|(key, numbers)| (key.to_owned(), numbers.to_owned())));
     // What is printed needs the folder no more.
     assert_eq!(valid(&config.print()).config, config);
+}
+
+#[test]
+fn what_wva_says_of_scaling_to_zero_lies_under_the_section() {
+    let entries = [
+        ("default", "scaleToZero: {enabled: true}\n"),
+        ("m", "model_id: m\nnamespace: default\nscaleToZero: {enabled: false}\n"),
+    ];
+    let none = "scale_to_zero: {wake: []}\n";
+    let zero = with_wva(&entries, none).unwrap().config.policy.zero;
+    let rule = |zero: &Zero, model: &str| {
+        let namespace = Namespace::new("default").unwrap();
+        zero.of(&ModelKey { namespace, model: ModelName::new(model).unwrap() }).policy
+    };
+    let idle = ZeroPolicy::AfterIdle(Seconds::new(900.0).unwrap());
+    assert_eq!((rule(&zero, "m"), rule(&zero, "other")), (ZeroPolicy::KeepOne, idle));
+    let written = "scale_to_zero: {wake: [], overrides: {\"m#default\": {enabled: true}}}\n";
+    let zero = with_wva(&entries, written).unwrap().config.policy.zero;
+    assert_eq!(rule(&zero, "m"), idle, "what is written here wins");
+    let wrong = with_wva(&[("default", "scaleToZero: {enabled: 1}\n")], none).unwrap_err();
+    let said = "compatibility.wva_config/default:1 scaleToZero must be a mapping with enabled";
+    assert!(wrong.to_string().contains(said), "{wrong}");
 }
 
 #[test]

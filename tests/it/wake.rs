@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use hyper::StatusCode;
+use plimsoll::clock::Clock;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -126,7 +127,7 @@ async fn an_expression_in_prometheus_wakes_a_model_and_an_empty_answer_does_not(
     let daemon = asleep(signal, &section).await;
     until_moved(&daemon, FAILS).await;
     assert_eq!(daemon.desired("a").await, Some(0.0), "no series is not 0, and not more");
-    let now = jiff::Timestamp::now().as_second();
+    let now = Clock::start().now().as_second();
     let series = format!("{{\"metric\":{{}},\"values\":[[{},\"0\"],[{now},\"0.5\"]]}}", now - 5);
     prometheus.play(Play::Body(format!("{from}{series}{to}").leak()));
     daemon.until_desired("a", Some(1.0)).await;

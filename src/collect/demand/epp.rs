@@ -67,10 +67,12 @@ mod tests {
     use crate::collect::exposition::samples::samples;
     use crate::fleet::ModelName;
 
-    /// What a page says of the model `m`: `None` where it is no page of flow control.
-    fn says(page: &str) -> Option<Option<f64>> {
-        let amounts = read(&samples(page.as_bytes(), None, &wants).unwrap())?;
-        Some(amounts.of(&ModelName::new("m").unwrap()).map(Requests::requests))
+    /// What a page says of the model `m`.
+    fn says(page: &str) -> String {
+        let amounts = read(&samples(page.as_bytes(), None, &wants).unwrap());
+        let Some(amounts) = amounts else { return "no flow control".to_owned() };
+        let queued = amounts.of(&ModelName::new("m").unwrap());
+        queued.map_or_else(|| "unknown".to_owned(), |queued| queued.requests().to_string())
     }
 
     #[test]
@@ -81,16 +83,16 @@ mod tests {
         let both = "priority=\"0\",model_name=\"asked\",target_model_name=\"m\"";
         let more = "priority=\"1\",model_name=\"asked\",target_model_name=\"m\"";
         for (page, queued) in [
-            (one(old, both, "2"), Some(Some(2.0))),
-            (one(old, both, "2") + &one(new, both, "2") + &one(new, more, "3"), Some(Some(5.0))),
-            (one(new, "model_name=\"m\",target_model_name=\"\"", "4"), Some(Some(4.0))),
-            (one(new, "model_name=\"m\",target_model_name=\"other-model\"", "4"), Some(Some(0.0))),
-            (one(new, both, "NaN"), Some(None)),
-            (one("llm_d_epp_ready_endpoints", "", "0"), None),
-            (one("llm_d_epp_flow_control_pool_saturation", "", "1"), Some(Some(0.0))),
-            (one(new, "target_model_name=\"other\"", "0"), Some(Some(0.0))),
-            (one(new, "target_model_name=\"other\"", "1"), Some(None)),
-            (one(new, "target_model_name=\"other\"", "1") + &one(new, both, "1"), Some(Some(1.0))),
+            (one(old, both, "2"), "2"),
+            (one(old, both, "2") + &one(new, both, "2") + &one(new, more, "3"), "5"),
+            (one(new, "model_name=\"m\",target_model_name=\"\"", "4"), "4"),
+            (one(new, "model_name=\"m\",target_model_name=\"other-model\"", "4"), "0"),
+            (one(new, both, "NaN"), "unknown"),
+            (one("llm_d_epp_ready_endpoints", "", "0"), "no flow control"),
+            (one("llm_d_epp_flow_control_pool_saturation", "", "1"), "0"),
+            (one(new, "target_model_name=\"other\"", "0"), "0"),
+            (one(new, "target_model_name=\"other\"", "1"), "unknown"),
+            (one(new, "target_model_name=\"other\"", "1") + &one(new, both, "1"), "1"),
         ] {
             assert_eq!(says(&page), queued, "{page}");
         }

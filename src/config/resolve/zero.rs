@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::collect::demand::Signal;
 use crate::config::check::{Checks, Durations};
 use crate::config::problem::join;
 use crate::config::resolve::saturation::model_key;
+use crate::config::resolve::wake::{self, Around};
 use crate::config::resolve::{DAY, seconds};
+use crate::config::wva::Wva;
 use crate::config::{Targets, Variant, file};
 use crate::decide::zero::ZeroPolicy;
 use crate::pipeline::zero::{Rule, Zero};
@@ -23,18 +26,25 @@ const AFTERS: Durations = Duration::from_secs(10)..=Duration::from_hours(168);
 const AWAKE_FOR: Duration = Duration::from_mins(5);
 const AWAKES: Durations = Duration::ZERO..=DAY;
 
-/// Resolves the section. Models that are not `known` can only be warned of where all are known.
+/// Resolves the section. What names no variant can only be warned of where all are known.
 pub(crate) fn resolve(
     section: Option<&file::ScaleToZero>,
-    known: Option<&[Variant]>,
+    wva: &Wva,
+    around: &Around<'_>,
     checks: &mut Checks<'_>,
-) -> Zero {
+) -> (Zero, Vec<Signal>) {
+    let known = around.known;
     let file::ScaleToZero { enabled, after, awake_for, overrides, wake } =
         section.cloned().unwrap_or_default();
-    let usual = Written { enabled: false, after: AFTER, awake_for: AWAKE_FOR };
+    let beneath = wva.zero.unwrap_or(false);
+    let usual = Written { enabled: beneath, after: AFTER, awake_for: AWAKE_FOR };
     let all = file::ZeroRule { enabled, after, awake_for };
     let usual = usual.overlaid(SECTION, &all, checks);
     let mut rules = BTreeMap::new();
+    for (name, enabled) in &wva.zero_overrides {
+        let Some(key) = model_key(name) else { continue };
+        rules.insert(key, Written { enabled: *enabled, ..usual }.rule());
+    }
     for (name, written) in overrides.unwrap_or_default() {
         let path = join(&join(SECTION, "overrides"), &name);
         let Some(key) = model_key(&name) else {
@@ -42,7 +52,9 @@ pub(crate) fn resolve(
             checks.problems.error_at(path, rule);
             continue;
         };
-        let rule = usual.overlaid(&path, &written.unwrap_or_default(), checks);
+        let enabled = wva.zero_overrides.get(&name).copied().unwrap_or(usual.enabled);
+        let beneath = Written { enabled, ..usual };
+        let rule = beneath.overlaid(&path, &written.unwrap_or_default(), checks);
         let serves = |variant: &Variant| variant.spec.model_key() == key;
         if known.is_some_and(|variants| !variants.iter().any(serves)) {
             checks.problems.warning(path, "has no effect, because no variant serves this model");
@@ -50,14 +62,14 @@ pub(crate) fn resolve(
         rules.insert(key, rule.rule());
     }
     let zero = Zero { default: usual.rule(), overrides: rules };
-    let wakes = wake.is_some() || zero.is_off();
-    if !wakes {
+    if wake.is_none() && !zero.is_off() {
         let rule = "is missing, so nothing here brings a model back that went to zero; write an \
                     empty list where something else does";
         checks.problems.warning(join(SECTION, "wake"), rule);
     }
     warn_of_minima(&zero, known.unwrap_or_default(), checks);
-    zero
+    let signals = wake::resolve(wake.as_deref(), around, checks);
+    (zero, signals)
 }
 
 /// Says of variants that may have no replicas by this section that their minimum keeps them. Where

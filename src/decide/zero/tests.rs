@@ -183,8 +183,8 @@ prop_compose! {
             Some(Some(queued)) => InFront::Queued(queued),
         };
         let seen_for = Seconds::new(f64::from(seen)).unwrap();
-        let evidence = Evidence::default();
-        Work { finished, on_replicas, in_front, seen_for, starting: replicas(starting), evidence }
+        let (starting, evidence) = (replicas(starting), Evidence::default());
+        Work { finished, on_replicas, in_front, seen_for, starting, evidence }
     }
 }
 
