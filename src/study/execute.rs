@@ -65,14 +65,14 @@ pub(crate) fn execute(
             }
             let mut scenario = Scenario::clone(&ready.scenario);
             ready.plan.peer.apply(&mut scenario);
-            let mut seen = Micros::ZERO;
+            let mut shown = Micros::ZERO;
             let mut watch = |reached: Micros| {
-                bar.inc(reached.since(seen).micros());
-                seen = reached;
+                bar.inc(reached.since(shown).micros());
+                shown = reached;
                 !stop.load(Ordering::Relaxed)
             };
             let outcome = run::run(&scenario, ready.seed, &mut watch)?;
-            bar.inc(outcome.ended.since(seen).micros());
+            bar.inc(outcome.ended.since(shown).micros());
             let result = RunResult::new(&ready.plan, ready.seed, &scenario, &outcome);
             let keep = Some(ready.plan.index) == first_index;
             Ok(Some((result, keep.then_some(First { scenario, outcome }))))
