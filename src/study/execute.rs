@@ -98,13 +98,12 @@ fn prepare(
     let mut known: Option<(Map<String, Value>, Arc<Scenario>, u64)> = None;
     for plan in plans.into_iter().filter(|plan| shard.has(plan.index)) {
         let same = known.as_ref().filter(|(settings, ..)| *settings == plan.settings);
-        let (scenario, named) = match same {
-            Some((_, scenario, named)) => (Arc::clone(scenario), *named),
-            None => {
-                let (scenario, named) = resolve(study, &plan.settings, known.is_none())?;
-                known = Some((plan.settings.clone(), Arc::clone(&scenario), named));
-                (scenario, named)
-            }
+        let (scenario, named) = if let Some((_, scenario, named)) = same {
+            (Arc::clone(scenario), *named)
+        } else {
+            let (scenario, named) = resolve(study, &plan.settings, known.is_none())?;
+            known = Some((plan.settings.clone(), Arc::clone(&scenario), named));
+            (scenario, named)
         };
         let seed = seed.unwrap_or(named).wrapping_add(plan.seed);
         ready.push(Ready { plan, seed, scenario });
