@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn purposes_seeds_and_indices_have_numbers_of_their_own() {
-        let first = |seed, purpose, index| uniform(&mut generator(seed, purpose, index));
+        let first = |seed, purpose, index| uniform(&mut generator(seed, purpose, index)).to_bits();
         let all = [
             first(1, Purpose::Times, 0),
             first(2, Purpose::Times, 0),

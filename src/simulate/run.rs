@@ -192,13 +192,6 @@ impl<'s> Simulation<'s> {
         self.agenda.push(Reverse((at.max(self.now), happening)));
     }
 
-    /// The wall clock's reading at a time.
-    fn at(&self, time: Micros) -> Timestamp {
-        let epoch = Timestamp::from_second(EPOCH).unwrap_or(Timestamp::UNIX_EPOCH);
-        let passed = SignedDuration::from_micros(i64::try_from(time.micros()).unwrap_or(i64::MAX));
-        epoch.checked_add(passed).unwrap_or(Timestamp::MAX)
-    }
-
     fn finish(mut self, complete: bool) -> Outcome {
         if complete {
             self.now = self.scenario.length;
@@ -219,4 +212,11 @@ impl<'s> Simulation<'s> {
             violations: self.violations,
         }
     }
+}
+
+/// The wall clock's reading at a time.
+fn wall_clock(time: Micros) -> Timestamp {
+    let epoch = Timestamp::from_second(EPOCH).unwrap_or(Timestamp::UNIX_EPOCH);
+    let passed = SignedDuration::from_micros(i64::try_from(time.micros()).unwrap_or(i64::MAX));
+    epoch.checked_add(passed).unwrap_or(Timestamp::MAX)
 }

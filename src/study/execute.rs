@@ -65,14 +65,14 @@ pub(crate) fn execute(
             }
             let mut scenario = Scenario::clone(&ready.scenario);
             ready.plan.peer.apply(&mut scenario);
-            let mut seen = Micros::ZERO;
+            let mut shown = Micros::ZERO;
             let mut watch = |reached: Micros| {
-                bar.inc(reached.since(seen).micros());
-                seen = reached;
+                bar.inc(reached.since(shown).micros());
+                shown = reached;
                 !stop.load(Ordering::Relaxed)
             };
             let outcome = run::run(&scenario, ready.seed, &mut watch)?;
-            bar.inc(outcome.ended.since(seen).micros());
+            bar.inc(outcome.ended.since(shown).micros());
             let result = RunResult::new(&ready.plan, ready.seed, &scenario, &outcome);
             let keep = Some(ready.plan.index) == first_index;
             Ok(Some((result, keep.then_some(First { scenario, outcome }))))
@@ -98,13 +98,12 @@ fn prepare(
     let mut known: Option<(Map<String, Value>, Arc<Scenario>, u64)> = None;
     for plan in plans.into_iter().filter(|plan| shard.has(plan.index)) {
         let same = known.as_ref().filter(|(settings, ..)| *settings == plan.settings);
-        let (scenario, named) = match same {
-            Some((_, scenario, named)) => (Arc::clone(scenario), *named),
-            None => {
-                let (scenario, named) = resolve(study, &plan.settings, known.is_none())?;
-                known = Some((plan.settings.clone(), Arc::clone(&scenario), named));
-                (scenario, named)
-            }
+        let (scenario, named) = if let Some((_, scenario, named)) = same {
+            (Arc::clone(scenario), *named)
+        } else {
+            let (scenario, named) = resolve(study, &plan.settings, known.is_none())?;
+            known = Some((plan.settings.clone(), Arc::clone(&scenario), named));
+            (scenario, named)
         };
         let seed = seed.unwrap_or(named).wrapping_add(plan.seed);
         ready.push(Ready { plan, seed, scenario });

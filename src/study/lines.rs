@@ -55,15 +55,15 @@ impl Walk {
                 *next += 1;
                 element
             }
-            Some(Open::Map { path, key }) => match key.take() {
-                Some(name) => return Some(join(path, &name)),
-                None => {
-                    let name = scalar.unwrap_or_default();
-                    self.lines.entry(join(path, name)).or_insert(line);
-                    *key = Some(name.to_owned());
-                    return None;
+            Some(Open::Map { path, key }) => {
+                if let Some(name) = key.take() {
+                    return Some(join(path, &name));
                 }
-            },
+                let name = scalar.unwrap_or_default();
+                self.lines.entry(join(path, name)).or_insert(line);
+                *key = Some(name.to_owned());
+                return None;
+            }
         };
         self.lines.entry(path.clone()).or_insert(line);
         Some(path)

@@ -11,6 +11,7 @@ use crate::simulate::Micros;
 use crate::simulate::scenario::{Scenario, Variant};
 use crate::simulate::score::{Crew, Outcome, Service, Spread};
 use crate::study::plan::Plan;
+use crate::units::Replicas;
 
 /// The version of this shape. It grows when a field changes its meaning or goes.
 const VERSION: u32 = 1;
@@ -290,7 +291,7 @@ impl RunResult {
                 .map(|change| DecisionResult {
                     at_s: change.at.seconds(),
                     variant: name(change.variant),
-                    before: change.before.map(|before| before.count()),
+                    before: change.before.map(Replicas::count),
                     after: change.after.count(),
                     why: change.why.clone(),
                 })

@@ -17,7 +17,7 @@ use crate::simulate::Micros;
 use crate::simulate::random::{Purpose, generator};
 use crate::simulate::reading::{self, Names};
 use crate::simulate::run::pods::State;
-use crate::simulate::run::{Happening, Simulation};
+use crate::simulate::run::{Happening, Simulation, wall_clock};
 use crate::simulate::scaler::{MetricError, MilliValue, Outcome, Scaler};
 use crate::simulate::scenario::{Actuator, Hpa, Keda, Scenario, Signal, Variant};
 use crate::simulate::score::{CHANGES_MAX, Change};
@@ -106,7 +106,7 @@ impl Simulation<'_> {
     pub(crate) fn tick(&mut self) {
         if self.controller.follows {
             let inputs = self.look();
-            let decisions = self.controller.pipeline.tick(self.at(self.now), &inputs);
+            let decisions = self.controller.pipeline.tick(wall_clock(self.now), &inputs);
             self.publish(&decisions);
         }
         for variant in 0..self.crews.len() {
@@ -119,7 +119,7 @@ impl Simulation<'_> {
     /// Everything that the daemon sees now.
     fn look(&mut self) -> Inputs {
         let control = &self.scenario.control;
-        let now = self.at(self.now);
+        let now = wall_clock(self.now);
         let way = if control.relay.is_some() { Way::Relayed } else { Way::Scraped };
         // Scrapes of one replica are this many ticks apart, and replicas take turns.
         let every = (control.scrape.micros() / control.tick.micros().max(1)).max(1);
@@ -169,7 +169,7 @@ impl Simulation<'_> {
     fn scrape(&mut self, pod: usize, at: Timestamp) -> Scrape {
         self.advance(pod);
         let lost = self.scenario.control.scrape_loss.fraction();
-        let started = self.at(self.pods[pod].process);
+        let started = wall_clock(self.pods[pod].process);
         let taken = &self.pods[pod];
         let names = &self.controller.names[taken.variant];
         let outcome = match (&taken.replica, taken.state) {
@@ -222,7 +222,7 @@ impl Simulation<'_> {
     /// What the daemon serves: nothing once it is too old.
     fn published(&self, variant: usize) -> Option<MilliValue> {
         let (desired, inputs_at) = self.controller.autoscalers[variant].published?;
-        let age = self.at(self.now).duration_since(inputs_at).as_secs_f64();
+        let age = wall_clock(self.now).duration_since(inputs_at).as_secs_f64();
         let fresh = age <= self.scenario.control.hold.seconds();
         fresh.then(|| MilliValue(i64::from(desired.count()) * 1000))
     }

@@ -117,7 +117,7 @@ impl Rate {
             };
             let share = if to > from { (place.within - from) / (to - from) } else { 1.0 };
             let (rate, span) = (start + (end - start) * share, to - place.within);
-            let due = (rate + end) / 2.0 * span;
+            let due = f64::midpoint(rate, end) * span;
             if due > left {
                 let slope = (end - rate) / span;
                 let root = (rate * rate + 2.0 * slope * left).max(0.0).sqrt();

@@ -26,7 +26,7 @@ const REPLICAS_MAX: u32 = 10_000;
 const SEATS: u32 = 256;
 const BATCH_TOKENS: u32 = 2_048;
 const BLOCK_SIZE: u32 = 16;
-const STEPS: Durations = Duration::ZERO..=Duration::from_secs(60);
+const STEPS: Durations = Duration::ZERO..=Duration::from_mins(1);
 const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
 /// The default of `terminationGracePeriodSeconds`.
 const GRACE: Duration = Duration::from_secs(30);

@@ -15,7 +15,7 @@ use crate::study::traces::{self, Recorded};
 const RATE_MAX: f64 = 1e6;
 /// How far copies of a trace are shifted: below the minutes in which load changes, and above the
 /// seconds in which requests bunch.
-const SPREAD: Duration = Duration::from_secs(60);
+const SPREAD: Duration = Duration::from_mins(1);
 const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
 /// The time for which somebody reads an answer.
 const THINK: Duration = Duration::from_secs(10);
