@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::units::Seconds;
 
 /// Seconds that bins are kept.
-pub const BINS: usize = 320;
+pub const BINS: i64 = 320;
 
 /// Length of a stride in seconds: one sync period of an HPA.
 pub const STRIDE: i64 = 15;
@@ -92,7 +92,7 @@ impl Arrivals {
     /// Requests a second over the last stride, or over the time between pages where that is longer.
     #[must_use]
     pub fn rate(&self, through: Timestamp) -> Option<f64> {
-        let length = (self.spacing.ceil() as i64).clamp(STRIDE, BINS as i64 / 2);
+        let length = whole(self.spacing.ceil()).clamp(STRIDE, BINS / 2);
         let to = whole(seconds(through));
         let from = (to - length).max(self.begun? + 1);
         (to > from).then(|| self.between(from, to) / (to - from) as f64)
@@ -136,17 +136,21 @@ impl Arrivals {
         self.bins.range(index(from).min(end)..end).sum()
     }
 
+    fn length(&self) -> i64 {
+        i64::try_from(self.bins.len()).unwrap_or(i64::MAX)
+    }
+
     fn make_room(&mut self, from: i64, to: i64) {
-        let last = self.first + self.bins.len() as i64;
-        if self.bins.is_empty() || from - last > BINS as i64 || self.first - to > BINS as i64 {
+        let last = self.first + self.length();
+        if self.bins.is_empty() || from - last > BINS || self.first - to > BINS {
             // A clock that jumped, or a silence that is longer than everything that is kept: what
             // was before says nothing of the time after.
             *self = Self { first: from, ..Self::default() };
         }
-        while self.first + (self.bins.len() as i64) <= to {
+        while self.first + self.length() <= to {
             self.bins.push_back(0.0);
         }
-        while self.bins.len() > BINS {
+        while self.length() > BINS {
             self.bins.pop_front();
             self.first += 1;
         }
@@ -208,7 +212,7 @@ mod tests {
         let arrivals = fed(1, 1.0, 20_000);
         let strides: Vec<i64> = arrivals.points().iter().map(|point| point.stride).collect();
         assert!(strides.windows(2).all(|pair| pair[1] == pair[0] + 1));
-        assert!(strides.len() <= 301 && arrivals.bins.len() <= BINS);
+        assert!(strides.len() <= 301 && arrivals.length() <= BINS);
     }
 
     #[test]
