@@ -103,10 +103,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let external_metrics = external_metrics.as_ref().and_then(|section| {
         resolve_external_metrics(section, checks, kubernetes.is_some(), tick_interval)
     });
-    if external_metrics.as_ref().is_some_and(|served| overlaps(served.listen, listen)) {
-        let rule = "must not be the address of server.listen";
-        checks.problems.error("external_metrics.listen", rule, listen);
-    }
+    refuse_overlap(external_metrics.as_ref(), listen, checks);
     let shutdown = resolve_shutdown(&shutdown.clone().unwrap_or_default(), checks);
     let state_file = resolve_state_file(state_file.as_ref(), kubernetes.as_ref(), checks);
     let global = scrape::resolve(scrape.as_ref(), checks);
@@ -129,7 +126,6 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let policies =
         Policies { discovery, observe, saturation, sizing, enforce, zero, limits, wva, relayed };
     let policy = policies.resolve(&global, &variants, checks)?;
-    let known = (!discovery).then_some(variants.as_slice());
     let pools = pools::resolve(pools.as_ref(), known, policy.window, checks);
     let policy = Policy { pools, ..policy };
     let Scraped { scrape, concurrency } = global;
@@ -149,6 +145,14 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         prometheus,
         wake,
     })
+}
+
+/// Refuses one address for both servers.
+fn refuse_overlap(served: Option<&ExternalMetrics>, listen: SocketAddr, checks: &mut Checks<'_>) {
+    if served.is_some_and(|served| overlaps(served.listen, listen)) {
+        let rule = "must not be the address of server.listen";
+        checks.problems.error("external_metrics.listen", rule, listen);
+    }
 }
 
 fn resolve_state_file(

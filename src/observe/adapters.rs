@@ -444,9 +444,7 @@ mod tests {
 
     #[test]
     fn those_that_were_used_last_are_loaded() {
-        fn page<'a>(names: &'a [&'a str]) -> Option<Page<'a>> {
-            Some((1.0, 0.0, names, &[], 0))
-        }
+        let page = |names| -> Option<Page<'_>> { Some((1.0, 0.0, names, &[], 0)) };
         let found = after(&[page(&["a", "b"]), page(&["c"]), page(&["b"])]);
         assert_eq!(found.replicas[0].loaded, names(&["b", "c"]));
         assert_eq!(found.replicas[0].running, names(&["b"]));
