@@ -1004,7 +1004,6 @@ scale_to_zero:
   - {name: g, url: \"http://h/m\", metric: q, labels: {a: \"1\"}, models: [\"m#n\"], interval: 2s}
   - {name: p, query: \"sum(x)\", models: [\"m#n\"]}
 limits:
-  budget_per_hour: 12.5
   accelerators: {H100: 8, A100-MIG-1g.10gb: 0}
   nodes: true
   quotas: true

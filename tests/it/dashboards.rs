@@ -189,8 +189,9 @@ fn every_runbook_that_a_panel_leads_to_exists() {
             linked.insert(alert.to_owned());
         }
     }
-    // Where nothing is left to draw, a panel cannot lead to the runbook.
+    // Where nothing is left to draw, a panel cannot lead to the runbook; and what only those have
+    // who limit by a cluster has no panel, because it would be empty for everybody else.
     let headings = runbooks.lines().filter_map(|line| line.strip_prefix("## "));
     let unlinked: Vec<&str> = headings.filter(|alert| !linked.contains(*alert)).collect();
-    assert_eq!(unlinked, ["PlimsollAbsent"]);
+    assert_eq!(unlinked, ["PlimsollAbsent", "PlimsollLimitUnreadable"]);
 }

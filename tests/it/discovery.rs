@@ -77,7 +77,10 @@ async fn a_cluster_that_first_refuses_costs_no_number_of_what_it_would_have_show
     let state = folder.path().join("state.json");
     fs::write(&state, saved).unwrap();
     let text = discovering(&folder, &fake, &engine).replace("state.json", state.to_str().unwrap())
-        + "variants:\n- {name: other, model: m, targets: {static: [\"127.0.0.1:1\"]}}\n";
+        + &format!(
+            "variants:\n- {{name: other, model: m, targets: {{static: [\"{}\"]}}}}\n",
+            engine.address
+        );
 
     fake.refuse(HPAS);
     let daemon = Running::start_in(folder, &text).await;
