@@ -14,6 +14,8 @@ use crate::prometheus::server::{Server, Target};
 use crate::prometheus::{engine as page, labels};
 
 const HPAS: &str = "/apis/autoscaling/v2/namespaces/shop/horizontalpodautoscalers";
+/// Where discovery lists those of all namespaces.
+const ALL_HPAS: &str = "/apis/autoscaling/v2/horizontalpodautoscalers";
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
 
 /// Annotates the HPA of that cluster, with this beside the model.
@@ -82,7 +84,7 @@ async fn a_cluster_that_first_refuses_costs_no_number_of_what_it_would_have_show
             engine.address
         );
 
-    fake.refuse(HPAS);
+    fake.refuse(ALL_HPAS);
     let daemon = Running::start_in(folder, &text).await;
     daemon.until_desired("other", Some(1.0)).await;
     daemon.until_sample("plimsoll_discovery_objects{state=\"accepted\"}", 0.0).await;
@@ -90,7 +92,7 @@ async fn a_cluster_that_first_refuses_costs_no_number_of_what_it_would_have_show
     let kept = fs::read_to_string(&state).unwrap();
     assert!(kept.contains("\"other\"") && kept.contains("\"desired\":7"), "{kept}");
 
-    fake.allow(HPAS);
+    fake.allow(ALL_HPAS);
     let daemon = Running::start_in(folder, &text).await;
     daemon.until_desired("llama", Some(7.0)).await;
     daemon.end().await;
