@@ -68,6 +68,17 @@ fn the_example_of_a_day_compares_with_a_stock_hpa() {
 }
 
 #[test]
+fn foresight_serves_a_jump_as_a_stock_hpa_does_for_a_third_of_its_cost() {
+    let both = ["examples/simulate-jump.yaml", "--policy", "plimsoll,in-flight:20", "--json", "-"];
+    let output = simulate(&both);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |run: usize, what: &str| results["runs"][run][what].as_f64().unwrap();
+    assert!(of(0, "within_slo") >= of(1, "within_slo") - 0.001, "{results}");
+    assert!(of(0, "cost") * 3.0 < of(1, "cost") && of(0, "flips") <= 2.0, "{results}");
+}
+
+#[test]
 fn everything_that_is_wrong_is_listed_with_its_line_and_path() {
     let scenario = "\
 length: 0s
