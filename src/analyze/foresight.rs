@@ -320,11 +320,6 @@ pub fn analyze(
 
 fn capacity_of(variant: &VariantStrides<'_>, carried: Option<Carried>) -> VariantCapacity {
     let rate = carried.map(|it| it.rate.requests_per_second()).filter(|rate| *rate > RATE_MIN);
-    let arrived = variant.replicas.iter().flat_map(|replica| replica.strides);
-    let (requests, seconds) = arrived.fold((0.0, 0.0), |(requests, seconds), stride| {
-        let arrived = stride.arrived.map_or(0.0, Requests::requests);
-        (requests + arrived, f64::max(seconds, stride.elapsed.seconds()))
-    });
     VariantCapacity {
         key: variant.spec.key.clone(),
         role: variant.spec.role,
@@ -332,7 +327,8 @@ fn capacity_of(variant: &VariantStrides<'_>, carried: Option<Carried>) -> Varian
         replicas: variant.current.beyond(variant.pending),
         pending: variant.pending,
         per_replica: rate.map(amount),
-        demand: if seconds > 0.0 { amount(requests / seconds) } else { amount(0.0) },
+        // What is foreseen is asked of all variants of a role together.
+        demand: amount(0.0),
         confidence: if variant.replicas.is_empty() {
             Confidence::Remembered
         } else {

@@ -23,7 +23,7 @@ pub struct Sized {
     pub absent: Vec<(Analyzer, Standing)>,
     /// Whether the plan leaves a part of what is asked uncarried.
     pub short: Shortfall,
-    /// What is foreseen, where that is what binds.
+    /// What is foreseen for its role, where `foresight` votes.
     pub foreseen: Option<Box<Foreseen>>,
 }
 

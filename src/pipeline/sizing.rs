@@ -98,8 +98,6 @@ pub(crate) struct Learned {
     /// Variants whose idle replicas already miss the latency target.
     pub(crate) floors: BTreeMap<VariantKey, Refusal>,
     pub(crate) foresight: Foresight,
-    /// What was foreseen of the model that was looked at last.
-    foreseen: BTreeMap<Role, Foreseen>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -205,12 +203,21 @@ impl Learned {
         members: Vec<Sizable<'a>>,
         shrinking: Shrinking,
     ) -> Option<Judged<'a>> {
-        self.foreseen.clear();
-        let reports: Vec<(Analyzer, CapacityReport)> = policy
-            .analyzers
-            .iter()
-            .map(|&analyzer| (analyzer, self.analyze(analyzer, moment, policy, model, &members)))
-            .collect();
+        let mut foreseen = BTreeMap::new();
+        let mut reports = Vec::with_capacity(policy.analyzers.len());
+        for &analyzer in &policy.analyzers {
+            let report = match analyzer {
+                Analyzer::Tokens => self.tokens_of(moment.now, policy, model, &members),
+                Analyzer::Throughput => self.throughput_of(moment.now, policy, &members),
+                Analyzer::Queueing => self.queueing_of(moment, policy, &members),
+                Analyzer::Foresight => {
+                    let found = self.foresight_of(moment.now, policy, model, &members);
+                    foreseen = found.foreseen;
+                    found.report
+                }
+            };
+            reports.push((analyzer, report));
+        }
         // What is remembered of a variant is no data: somebody must be heard.
         let heard = members.iter().any(|member| member.measured().next().is_some());
         for (analyzer, report) in reports.iter().filter(|_| heard) {
@@ -228,25 +235,9 @@ impl Learned {
             })
             .collect();
         let ballot = ballot::cast(moment.now, policy.patience, &votes);
-        let (model, foreseen) = (model.clone(), std::mem::take(&mut self.foreseen));
+        let model = model.clone();
         let judged = Judged { model, members, reports, ballot, foreseen, shrinking };
         (judged.ballot.model != Verdict::Held).then_some(judged)
-    }
-
-    fn analyze(
-        &mut self,
-        analyzer: Analyzer,
-        moment: Moment,
-        policy: &Sizing,
-        model: &ModelKey,
-        members: &[Sizable<'_>],
-    ) -> CapacityReport {
-        match analyzer {
-            Analyzer::Tokens => self.tokens_of(moment.now, policy, model, members),
-            Analyzer::Throughput => self.throughput_of(moment.now, policy, members),
-            Analyzer::Queueing => self.queueing_of(moment, policy, members),
-            Analyzer::Foresight => self.foresight_of(moment.now, policy, model, members),
-        }
     }
 
     fn tokens_of(
@@ -338,7 +329,7 @@ impl Learned {
         policy: &Sizing,
         model: &ModelKey,
         members: &[Sizable<'_>],
-    ) -> CapacityReport {
+    ) -> foresight::Analysis {
         let variants: Vec<VariantStrides<'_>> = members
             .iter()
             .map(|member| VariantStrides {
@@ -356,9 +347,7 @@ impl Learned {
             .and_then(|age| now.checked_sub(age).ok())
             .unwrap_or(now);
         let policy = &policy.foresight;
-        let found = foresight::analyze(now, through, policy, model, &variants, &mut self.foresight);
-        self.foreseen = found.foreseen;
-        found.report
+        foresight::analyze(now, through, policy, model, &variants, &mut self.foresight)
     }
 
     /// Whether an analyzer has a say. A latency target that no number of replicas meets asks for

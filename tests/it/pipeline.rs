@@ -501,6 +501,16 @@ fn an_idle_decoder_is_no_room_for_prompts() {
 }
 
 #[test]
+fn a_role_at_its_maximum_does_not_keep_the_other_from_growing() {
+    let role = |name: &str, role, max| VariantSpec { role, ..spec(name, 1.0, (1, max)) };
+    let mut world = World::new(vec![role("p", Role::Prefill, 9), role("d", Role::Decode, 2)]);
+    world.set("p", 2, BUSY);
+    world.set("d", 2, BUSY);
+    let decisions = world.run(3);
+    assert_eq!((desired(&decisions, "p"), desired(&decisions, "d")), (3, 2));
+}
+
+#[test]
 fn each_transition_rule_treats_a_wish_that_is_not_carried_out_in_its_own_way() {
     // `a` is asked for one more and stays; then `b` alone becomes the one with the load.
     for (rule, b_grows) in [

@@ -29,7 +29,6 @@
 //! by simulation.
 
 use crate::observe::stride::Stride;
-use crate::units::Seconds;
 
 /// Mean number of generated tokens an iteration below which the engine is too idle to learn from.
 pub const BATCH_MIN: f64 = 4.0;
@@ -110,14 +109,6 @@ impl Pace {
         (self.lessons >= SETTLED).then_some(Iteration { alpha, beta, delta })
     }
 
-    /// Standard deviation of the time that an iteration with this content is predicted to take.
-    #[must_use]
-    pub fn doubt(&self, prompt: f64, batch: f64) -> Seconds {
-        let features = [1.0, prompt, batch];
-        Seconds::new(dot(features, times(&self.covariance, features)).max(0.0).sqrt())
-            .unwrap_or_default()
-    }
-
     fn update(&mut self, features: [f64; 3], seconds: f64) {
         for at in 0..3 {
             self.covariance[at][at] += (self.theta[at] * DRIFT).powi(2);
@@ -177,7 +168,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::units::{Requests, Tokens};
+    use crate::units::{Requests, Seconds, Tokens};
 
     /// What an engine with these coefficients does in 15 s with this batch and share of prompts.
     fn stride(truth: Iteration, prompt: f64, batch: f64) -> Stride {

@@ -15,6 +15,9 @@ use kube::core::Status;
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 /// Objects in one page of a list, which bounds what the API server and we hold at once.
 const PAGE: u32 = 500;
@@ -23,6 +26,21 @@ const PAGE: u32 = 500;
 /// has granted the same request: after a start it refuses everybody for some seconds. With the
 /// default delays these are about ten seconds.
 pub(crate) const REFUSALS_IN_PASSING: u32 = 6;
+
+/// Runs a task until `stop`, and for as long as its guard is kept.
+pub(crate) fn guarded(
+    tracker: &TaskTracker,
+    stop: &CancellationToken,
+    task: impl Future<Output = ()> + Send + 'static,
+) -> DropGuard {
+    let token = stop.child_token();
+    let guard = token.clone().drop_guard();
+    let task = async move {
+        token.run_until_cancelled(task).await;
+    };
+    tracker.spawn(task.in_current_span());
+    guard
+}
 
 /// How the cluster is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,9 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 use crate::clock::Clock;
 use crate::collect::cluster::discovery::ledger::{Discovery, Ledger};
 use crate::collect::cluster::discovery::{Discover, Marked, is_excluded};
-use crate::collect::cluster::follow::{Change, Failure, Pace, Retry, Selection, answer, follow};
+use crate::collect::cluster::follow::{
+    Change, Failure, Pace, Retry, Selection, answer, follow, guarded,
+};
 use crate::collect::cluster::hpa::Hpa;
 use crate::collect::cluster::inventory;
 use crate::collect::cluster::keda::{self, ScaledObject};
@@ -348,13 +350,7 @@ impl Watcher {
 
     /// Runs a task for as long as its guard is kept.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> DropGuard {
-        let token = self.stop.child_token();
-        let guard = token.clone().drop_guard();
-        let task = async move {
-            token.run_until_cancelled(task).await;
-        };
-        self.tracker.spawn(task.in_current_span());
-        guard
+        guarded(&self.tracker, &self.stop, task)
     }
 
     fn publish(&self) {

@@ -7,7 +7,7 @@ use crate::observe::histogram::{Histogram, Life};
 use crate::observe::record::ranks::{Grown, RankRecord, column as rank_column, grow};
 use crate::observe::record::work::WorkRecord;
 use crate::observe::record::{Detail, Horizon};
-use crate::observe::stride::{Odometer, Stride};
+use crate::observe::stride::{Gone, Odometer, Stride, arrived};
 use crate::observe::window::{
     Cell, Columns, Counter, Increase, Page, Pane, Window, length, nanoseconds,
 };
@@ -286,32 +286,19 @@ pub(crate) fn span(time: Seconds) -> i64 {
     length(SignedDuration::try_from_secs_f64(time.seconds()).unwrap_or(SignedDuration::MAX))
 }
 
-/// Requests that arrived: those that left, and the growth of those in flight.
-///
-/// `arrivals = (left + in flight at the end - in flight at the start) / elapsed`
-///
-/// A client that hangs up is not among the finished requests of any vLLM up to 0.33, but the
-/// HTTP server counts its answer. So `left` is what finished, and in addition what was answered
-/// without finishing: the answers beyond the finished requests, which the histogram of `n`
-/// counts once where a request for two completions finishes twice. Requests that admission
-/// control turns away have arrived as well.
-///
-/// # Source
-///
-/// Conservation of requests over the window; what each counter counts was found in recordings
-/// of vLLM 0.11 and 0.32.
+/// Requests that arrived in the window, a second; [`arrived`] says how they are counted.
 fn arrivals(pane: &Pane<'_, { column::ALL }>, grown: &Grown) -> Option<RequestRate> {
     let finished = grown[rank_column::FINISHED]?;
     let (first, last) = pane.ends([column::WAITING, column::RUNNING])?;
     let increases = pane.increases();
     let amount = |column: usize| increases[column].map_or(0.0, |grown| grown.amount);
-    let (answered, rejected) = (amount(column::ANSWERED), amount(column::REJECTED));
-    let left = match grown[rank_column::ASKED] {
-        Some(asked) => finished.amount + (answered - asked.amount).max(0.0),
-        None => finished.amount.max(answered),
+    let gone = Gone {
+        finished: finished.amount,
+        asked: grown[rank_column::ASKED].map(|grown| grown.amount),
+        answered: amount(column::ANSWERED),
+        rejected: amount(column::REJECTED),
     };
-    let amount = (left + last - first).max(0.0) + rejected;
-    request_rate(Increase { amount, ..finished })
+    request_rate(Increase { amount: arrived(gone, last - first), ..finished })
 }
 
 fn request_rate(grown: Increase) -> Option<RequestRate> {

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::clock::Clock;
-use crate::collect::cluster::follow::{Change, Failure, Pace, Selection, follow};
+use crate::collect::cluster::follow::{Change, Failure, Pace, Selection, follow, guarded};
 use crate::collect::cluster::inventory::{Node, Quota, Seen, Taker};
 use crate::collect::cluster::keys::Scope;
 use crate::collect::cluster::world::{Feed, Health, Now};
@@ -236,13 +236,7 @@ impl Watcher {
 
     /// Runs a task for as long as its guard is kept.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> DropGuard {
-        let token = self.stop.child_token();
-        let guard = token.clone().drop_guard();
-        let task = async move {
-            token.run_until_cancelled(task).await;
-        };
-        self.tracker.spawn(task.in_current_span());
-        guard
+        guarded(&self.tracker, &self.stop, task)
     }
 }
 
