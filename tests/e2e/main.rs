@@ -15,6 +15,7 @@ mod page;
 mod prometheus;
 mod stage;
 mod wait;
+mod zero;
 
 use std::time::Duration;
 
