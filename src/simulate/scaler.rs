@@ -12,11 +12,18 @@
 //! is the interval form of Kubernetes 1.33 and later, both ends included, so that 20 -> 22 stays at
 //! 20 with the tolerance of 0.1; before, a rounding error let it pass.
 //!
+//! An object without `behavior` stays without it: the API server gives no defaults to what is not
+//! there. The controller then holds the highest recommendation of the window for scaling down, and
+//! lets a number double, or grow to four, in each sync.
+//!
+//! A target at zero is left alone, unless it was this HPA that took it there: the condition
+//! `ScaledToZero` of Kubernetes 1.36 says so.
+//!
 //! # Limits
 //!
-//! `behavior` is always in force (its fields default as the API server would default them); the
-//! path of an object without `behavior` is not modelled. Neither are several metrics, pod readiness,
-//! which External metrics do not look at, nor the delay of the controller's queue.
+//! Several metrics, pod readiness, which External metrics do not look at, and the delay of the
+//! controller's queue are not modelled. `make e2e` feeds the same values to this and to the real
+//! controller, and compares (`tests/e2e/twin.rs`).
 
 use std::cmp::Ordering;
 
@@ -40,6 +47,9 @@ pub struct Settings {
     pub max: Replicas,
     /// `averageValue` of the target; must be above zero.
     pub target: MilliValue,
+    /// Whether the object has `behavior`. Without it only the tolerances and the window for scaling
+    /// down are read, which are then settings of the controller.
+    pub behavior: bool,
     /// `behavior.scaleUp`.
     pub up: Rules,
     /// `behavior.scaleDown`.
@@ -96,7 +106,7 @@ pub enum Outcome {
     Scale(Replicas),
     /// The metric could not be read, so nothing changes.
     Hold,
-    /// The target is at zero and the object's minimum is not, which switches the HPA off.
+    /// The target is at zero and this HPA did not take it there, which switches the HPA off.
     Disabled,
 }
 
@@ -107,20 +117,29 @@ pub struct Scaler {
     recommendations: Vec<(Micros, i64)>,
     ups: Vec<(Micros, i64)>,
     downs: Vec<(Micros, i64)>,
+    /// The condition `ScaledToZero`.
+    at_zero: bool,
 }
 
 // === impl Settings ===
 
 impl Settings {
-    /// What the API server makes of an object that says only its bounds and target.
+    /// An object that says only its bounds and target, and a controller with its own defaults.
     #[must_use]
     pub fn new(min: Replicas, max: Replicas, target: MilliValue) -> Self {
+        Self { behavior: false, ..Self::with_behavior(min, max, target) }
+    }
+
+    /// What the API server makes of an object whose `behavior` is there and says nothing.
+    #[must_use]
+    pub fn with_behavior(min: Replicas, max: Replicas, target: MilliValue) -> Self {
         let fifteen = Micros::from_secs(15);
         let policy = |limit| Policy { limit, period: fifteen };
         Self {
             min,
             max,
             target,
+            behavior: true,
             up: Rules {
                 tolerance: 0.1,
                 window: Micros::ZERO,
@@ -140,7 +159,7 @@ impl Settings {
     /// and policies that never limit.
     #[must_use]
     pub fn following(min: Replicas, max: Replicas) -> Self {
-        let mut settings = Self::new(min, max, MilliValue(1000));
+        let mut settings = Self::with_behavior(min, max, MilliValue(1000));
         let period = Micros::from_secs(15);
         settings.up.tolerance = 0.0;
         settings.up.policies = vec![
@@ -159,7 +178,19 @@ impl Scaler {
     /// An object that the controller has not synced yet.
     #[must_use]
     pub const fn new(settings: Settings) -> Self {
-        Self { settings, recommendations: Vec::new(), ups: Vec::new(), downs: Vec::new() }
+        Self {
+            settings,
+            recommendations: Vec::new(),
+            ups: Vec::new(),
+            downs: Vec::new(),
+            at_zero: false,
+        }
+    }
+
+    /// The same, when the target is at zero because this HPA has taken it there.
+    #[must_use]
+    pub fn resting_at_zero(self) -> Self {
+        Self { at_zero: true, ..self }
     }
 
     /// Syncs the object once: `spec` is what the scale target asks for, `status` what it has.
@@ -174,22 +205,30 @@ impl Scaler {
             self.recommendations.push((now, current));
         }
         let (min, max) = (self.settings.min, self.settings.max);
-        if spec == Replicas::ZERO && min != Replicas::ZERO {
+        if spec == Replicas::ZERO && !self.at_zero {
             return Outcome::Disabled;
         }
-        // The bounds hold even while the metric cannot be read.
+        // The bounds hold even while the metric cannot be read, but for a target at zero.
         let desired = if spec > max {
             max
-        } else if spec < min {
+        } else if spec < min && spec != Replicas::ZERO {
             min
         } else {
             let Ok(value) = metric else { return Outcome::Hold };
             let proposal = self.propose(status, value);
-            let stabilized = self.stabilize(now, current, proposal);
-            let limited = self.limit(now, current, stabilized);
-            replicas(limited)
+            let limited = if self.settings.behavior {
+                let stabilized = self.stabilize(now, current, proposal);
+                self.limit(now, current, stabilized)
+            } else {
+                let stabilized = self.hold_highest(now, proposal);
+                self.limit_to_double(current, stabilized)
+            };
+            if spec == Replicas::ZERO { replicas(limited).max(min) } else { replicas(limited) }
         };
         let change = i64::from(desired.count()) - current;
+        if change != 0 {
+            self.at_zero = desired == Replicas::ZERO && min == Replicas::ZERO;
+        }
         if change > 0 {
             self.ups.push((now, change));
         } else if change < 0 {
@@ -230,6 +269,23 @@ impl Scaler {
         self.recommendations.push((now, proposal));
         // Not `clamp`: with two windows the lower limit may be above the upper one.
         current.max(lowest).min(highest)
+    }
+
+    /// What an object without `behavior` does against flapping.
+    fn hold_highest(&mut self, now: Micros, proposal: i64) -> i64 {
+        let window = self.settings.down.window;
+        self.recommendations.retain(|(at, _)| now.since(*at) <= window);
+        let highest = self.recommendations.iter().map(|(_, past)| *past).fold(proposal, i64::max);
+        self.recommendations.push((now, proposal));
+        highest
+    }
+
+    fn limit_to_double(&self, current: i64, desired: i64) -> i64 {
+        let Settings { min, max, .. } = self.settings;
+        let (min, max) = (i64::from(min.count()), i64::from(max.count()));
+        let most = max.min((2 * current).max(4));
+        // As the controller: the minimum wins where the two are at odds.
+        desired.min(most).max(min)
     }
 
     fn limit(&mut self, now: Micros, current: i64, desired: i64) -> i64 {
@@ -405,14 +461,16 @@ mod tests {
         assert_eq!(sync(&settings, 11), Outcome::Scale(n(10)));
         assert_eq!(sync(&settings, 0), Outcome::Disabled);
         settings.min = Replicas::ZERO;
-        assert_eq!(sync(&settings, 0), Outcome::Hold);
+        assert_eq!(sync(&settings, 0), Outcome::Disabled, "somebody else took it to zero");
+        let mut scaler = Scaler::new(settings).resting_at_zero();
+        assert_eq!(scaler.sync(at(0), steady(0), Err(MetricError)), Outcome::Hold);
     }
 
     #[test]
     fn from_zero_the_first_value_decides() {
         let mut settings = Settings::following(n(0), n(10));
         settings.up.tolerance = 0.1;
-        let mut scaler = Scaler::new(settings);
+        let mut scaler = Scaler::new(settings).resting_at_zero();
         assert_eq!(scaler.sync(at(0), steady(0), Ok(MilliValue(3_000))), Outcome::Scale(n(3)));
         assert_eq!(scaler.sync(at(15), steady(3), Ok(MilliValue(0))), Outcome::Scale(n(0)));
         assert_eq!(scaler.sync(at(30), steady(0), Ok(MilliValue(0))), Outcome::Scale(n(0)));
@@ -420,7 +478,8 @@ mod tests {
 
     #[test]
     fn scaling_down_waits_for_the_highest_recommendation_of_the_window() {
-        let mut scaler = Scaler::new(Settings::new(n(1), n(100), MilliValue(1000)));
+        let settings = Settings::with_behavior(n(1), n(100), MilliValue(1000));
+        let mut scaler = Scaler::new(settings);
         let mut current = 10;
         let mut seen = Vec::new();
         for (second, milli) in [(0, 10_000), (15, 4_000), (30, 6_000), (299, 3_000), (300, 3_000)] {
@@ -449,10 +508,35 @@ mod tests {
 
     #[test]
     fn default_policies_double_or_add_four_in_fifteen_seconds() {
-        let mut scaler = Scaler::new(Settings::new(n(1), n(100), MilliValue(1000)));
+        let settings = Settings::with_behavior(n(1), n(100), MilliValue(1000));
+        let mut scaler = Scaler::new(settings);
         for (second, from, want) in [(0, 1, 5), (10, 5, 5), (15, 5, 10), (30, 10, 20), (45, 20, 40)]
         {
             let outcome = scaler.sync(at(second), steady(from), Ok(MilliValue(90_000)));
+            assert_eq!(outcome, Outcome::Scale(n(want)), "at second {second}");
+        }
+    }
+
+    #[test]
+    fn without_behavior_a_number_doubles_or_grows_to_four_in_each_sync() {
+        let mut scaler = Scaler::new(Settings::new(n(1), n(30), MilliValue(1000)));
+        for (second, from, want) in [(0, 1, 4), (1, 4, 8), (2, 8, 16), (3, 16, 30), (4, 30, 30)] {
+            let outcome = scaler.sync(at(second), steady(from), Ok(MilliValue(90_000)));
+            assert_eq!(outcome, Outcome::Scale(n(want)), "at second {second}");
+        }
+    }
+
+    #[test]
+    fn without_behavior_the_highest_recommendation_of_five_minutes_is_held() {
+        let mut scaler = Scaler::new(Settings::new(n(1), n(30), MilliValue(1000)));
+        for (second, milli, from, want) in [
+            (0, 10_000, 10, 10),
+            (15, 4_000, 10, 10),
+            (300, 3_000, 10, 10),
+            (301, 3_000, 10, 4),
+            (320, 3_000, 4, 3),
+        ] {
+            let outcome = scaler.sync(at(second), steady(from), Ok(MilliValue(milli)));
             assert_eq!(outcome, Outcome::Scale(n(want)), "at second {second}");
         }
     }

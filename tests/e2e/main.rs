@@ -14,6 +14,7 @@ mod leader;
 mod page;
 mod prometheus;
 mod stage;
+mod twin;
 mod wait;
 mod zero;
 

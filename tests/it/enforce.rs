@@ -146,7 +146,8 @@ proptest! {
     ) {
         let ours = published(start, &asks, &Behavior { scale_up: up, scale_down: down, ..Behavior::default() });
         let settings = scaler::Settings {
-            min: n(1), max: n(1000), target: MilliValue(1000), up: their_up, down: their_down,
+            min: n(1), max: n(1000), target: MilliValue(1000), behavior: true,
+            up: their_up, down: their_down,
         };
         let mut hpa = Scaler::new(settings);
         let (mut now, mut count, mut theirs) = (0, n(start), Vec::new());

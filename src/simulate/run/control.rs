@@ -52,8 +52,13 @@ struct Autoscaler {
 
 impl Controller {
     pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
-        let autoscaler = |actuator: &Actuator| Autoscaler {
-            scaler: hpa(actuator).map(|hpa| Scaler::new(hpa.settings.clone())),
+        let scaler = |hpa: &Hpa, initial: Replicas| {
+            let scaler = Scaler::new(hpa.settings.clone());
+            let zero = initial == Replicas::ZERO && hpa.settings.min == Replicas::ZERO;
+            if zero { scaler.resting_at_zero() } else { scaler }
+        };
+        let autoscaler = |variant: &Variant| Autoscaler {
+            scaler: hpa(&variant.actuator).map(|hpa| scaler(hpa, variant.initial)),
             published: None,
             signal: VecDeque::new(),
             active: None,
@@ -65,7 +70,7 @@ impl Controller {
             pipeline: Pipeline::new(scenario.control.policy.clone()),
             fleet: Arc::new(Fleet::new(variants.iter().map(|variant| variant.spec.clone()))),
             names: variants.iter().map(|variant| names(&variant.spec)).collect(),
-            autoscalers: variants.iter().map(|it| autoscaler(&it.actuator)).collect(),
+            autoscalers: variants.iter().map(autoscaler).collect(),
             relayed: VecDeque::new(),
             ticks: 0,
             losses: generator(seed, Purpose::Scrapes, 0),

@@ -276,7 +276,10 @@ impl One<'_, '_, '_> {
             if target.is_none() {
                 self.checks.problems.missing(path, "is required, unless follows is desired");
             }
-            scaler::Settings::new(bounds.min(), max, MilliValue(1000))
+            let behavior = written.scale_up.is_some() || written.scale_down.is_some();
+            let settings =
+                if behavior { scaler::Settings::with_behavior } else { scaler::Settings::new };
+            settings(bounds.min(), max, MilliValue(1000))
         };
         if let Some(target) = target {
             settings.target = milli(target);

@@ -1,0 +1,575 @@
+//! The model of the HPA beside the real HPA controller: both are given the same metric values.
+//!
+//! An external metrics API that follows a script stands where Plimsoll would. The controller asks it
+//! once in each sync of each HPA, so what it is asked counts the syncs, and what the scale target
+//! says when it is asked is what the sync before has come to. The scale target is a custom resource
+//! without pods, whose status follows its spec at once.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use plimsoll::clock::Clock;
+use plimsoll::server::tls::{self, ServingCertificate, server_config};
+use plimsoll::simulate::Micros;
+use plimsoll::simulate::scaler::{
+    Limit, MetricError, MilliValue, Outcome, Policy, Scale, Scaler, Select, Settings,
+};
+use plimsoll::units::Replicas;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::task::TaskTracker;
+
+use crate::daemon::Daemon;
+use crate::stage::{Stage, stage};
+use crate::wait::within;
+
+const NAMESPACE: &str = "twin";
+
+/// The slowest series takes its number of syncs, a second each, after the controller has learned of
+/// the custom resource, for which it looks every half minute.
+const PATIENCE: Duration = Duration::from_mins(4);
+
+/// How often the status of the scale targets follows their spec, many times in a sync.
+const FOLLOWING: Duration = Duration::from_millis(100);
+
+/// How long an answer takes. The controller waits for a second between two syncs, and windows are
+/// whole seconds: with this, no value is as old as a window.
+const THOUGHT: Duration = Duration::from_millis(120);
+
+/// What lies between an answer and the moment for which the controller remembers it, at most. Where a
+/// value is as old as a window but for this, nobody can tell what the controller will do.
+const BLUR: Duration = Duration::from_millis(50);
+
+/// Scale targets that are nothing but a number.
+const TARGETS: &str = r"
+apiVersion: v1
+kind: Namespace
+metadata: {name: twin}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: crowds.plimsoll.test}
+spec:
+  group: plimsoll.test
+  scope: Namespaced
+  names: {plural: crowds, singular: crowd, kind: Crowd}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources:
+      status: {}
+      scale:
+        specReplicasPath: .spec.replicas
+        statusReplicasPath: .status.replicas
+        labelSelectorPath: .status.selector
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec: {type: object, properties: {replicas: {type: integer}}}
+          status:
+            type: object
+            properties: {replicas: {type: integer}, selector: {type: string}}
+";
+
+/// What the metrics API says to one question.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// One item, in thousandths.
+    Sum(i64),
+    /// Two items, which an HPA adds up.
+    Items(i64, i64),
+    /// A list without items.
+    Nothing,
+    /// This status.
+    Refused(u16),
+}
+
+/// One HPA, its model, and what both are told.
+struct Series {
+    name: &'static str,
+    settings: Settings,
+    initial: u32,
+    /// How many more pods the target has than it asks for, as while it rolls out.
+    surge: u32,
+    answers: Vec<Answer>,
+}
+
+/// What was seen when the controller asked.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    at: Micros,
+    scale: Scale,
+}
+
+type Log = Arc<Mutex<BTreeMap<String, Vec<Asked>>>>;
+
+fn n(count: u32) -> Replicas {
+    Replicas::saturating(count)
+}
+
+fn secs(seconds: u64) -> Micros {
+    Micros::from_secs(seconds)
+}
+
+fn sums(values: &[i64]) -> Vec<Answer> {
+    values.iter().map(|value| Answer::Sum(value * 1000)).collect()
+}
+
+fn exact(max: u32) -> Settings {
+    Settings::following(n(1), n(max))
+}
+
+fn policy(limit: Limit, seconds: u64) -> Policy {
+    Policy { limit, period: secs(seconds) }
+}
+
+/// With `behavior`, without tolerance or limits, and what the function changes.
+fn behaving(change: impl FnOnce(&mut Settings)) -> Settings {
+    let mut settings = exact(100);
+    change(&mut settings);
+    settings
+}
+
+/// The controller's own window is switched off on this stage.
+fn plain(min: u32, max: u32, milli: i64) -> Settings {
+    let mut settings = Settings::new(n(min), n(max), MilliValue(milli));
+    settings.down.window = Micros::ZERO;
+    settings
+}
+
+fn about_tolerance() -> Vec<Series> {
+    let tolerant = |up, down| {
+        behaving(|settings| {
+            settings.up.tolerance = up;
+            settings.down.tolerance = down;
+        })
+    };
+    let around = |middle: i64| {
+        let steps = [0, 1, 2, 3, 2, -1, -2, -3, -2, 4, -4, 0];
+        steps.iter().map(|step| Answer::Sum((middle + step) * 1000)).collect::<Vec<_>>()
+    };
+    let series =
+        |name, settings, initial, answers| Series { name, settings, initial, surge: 0, answers };
+    vec![
+        series("exact", exact(100), 20, around(20)),
+        series("tolerant", tolerant(0.1, 0.1), 20, around(20)),
+        series("uneven", tolerant(0.05, 0.2), 30, around(30)),
+        series(
+            "fractions",
+            behaving(|settings| settings.target = MilliValue(2_500)),
+            4,
+            [10_000, 10_001, 12_499, 12_500, 12_501, 7_499, 1, 0, 31_000, 30_000]
+                .map(Answer::Sum)
+                .into(),
+        ),
+        Series {
+            surge: 2,
+            ..series("surge", tolerant(0.1, 0.1), 10, sums(&[10, 11, 12, 13, 14, 15, 9, 8, 12]))
+        },
+    ]
+}
+
+fn about_windows() -> Vec<Series> {
+    let down_window = behaving(|settings| settings.down.window = secs(5));
+    let up_window = behaving(|settings| settings.up.window = secs(4));
+    let both = behaving(|settings| {
+        settings.up.window = secs(3);
+        settings.down.window = secs(6);
+        settings.up.policies = vec![policy(Limit::Pods(3), 4)];
+        settings.down.policies = vec![policy(Limit::Percent(30), 5)];
+    });
+    let waves = [8, 3, 3, 6, 2, 2, 2, 2, 2, 2, 9, 2, 2, 12, 2, 2, 2, 2, 2, 2, 2];
+    let series = |name, settings, values: &[i64]| Series {
+        name,
+        settings,
+        initial: 8,
+        surge: 0,
+        answers: sums(values),
+    };
+    vec![
+        series("window-down", down_window, &waves),
+        series("window-up", up_window, &[8, 20, 15, 9, 30, 30, 30, 30, 30, 4, 4, 25, 25, 25, 25]),
+        series("windows-and-rates", both, &waves),
+    ]
+}
+
+fn about_rates() -> Vec<Series> {
+    let rates = |select, up: Vec<Policy>, down: Vec<Policy>| {
+        behaving(|settings| {
+            (settings.up.select, settings.down.select) = (select, select);
+            (settings.up.policies, settings.down.policies) = (up, down);
+        })
+    };
+    let two = || {
+        (
+            vec![policy(Limit::Pods(2), 3), policy(Limit::Percent(50), 4)],
+            vec![policy(Limit::Pods(3), 4), policy(Limit::Percent(40), 3)],
+        )
+    };
+    let jump = [5, 40, 40, 40, 40, 40, 40, 40, 40, 1, 1, 1, 1, 1, 1, 1, 30, 1, 30, 1, 1];
+    let of = |select| rates(select, two().0, two().1);
+    let doubling = behaving(|settings| {
+        *settings = Settings::with_behavior(n(1), n(100), MilliValue(1000));
+        settings.down.window = Micros::ZERO;
+    });
+    let series =
+        |name, settings| Series { name, settings, initial: 5, surge: 0, answers: sums(&jump) };
+    vec![
+        series("rates-max", of(Select::Max)),
+        series("rates-min", of(Select::Min)),
+        series("rates-off", of(Select::Disabled)),
+        series("defaults", doubling),
+        series("no-behavior", plain(2, 36, 1000)),
+    ]
+}
+
+fn about_what_is_missing() -> Vec<Series> {
+    let gaps = vec![
+        Answer::Sum(6_000),
+        Answer::Nothing,
+        Answer::Refused(500),
+        Answer::Sum(9_000),
+        Answer::Refused(404),
+        Answer::Refused(403),
+        Answer::Items(3_500, 2_400),
+        Answer::Nothing,
+        Answer::Sum(0),
+        Answer::Items(0, 7_001),
+        Answer::Sum(-4_000),
+    ];
+    let zero = Settings { min: Replicas::ZERO, ..exact(10) };
+    let zeroes = vec![
+        Answer::Sum(2_000),
+        Answer::Sum(0),
+        Answer::Sum(0),
+        Answer::Nothing,
+        Answer::Sum(1),
+        Answer::Sum(4_000),
+        Answer::Sum(0),
+        Answer::Refused(503),
+        Answer::Sum(30_000),
+    ];
+    let series =
+        |name, settings, initial, answers| Series { name, settings, initial, surge: 0, answers };
+    vec![
+        series("gaps", exact(12), 6, gaps.clone()),
+        series("gaps-no-behavior", plain(1, 12, 1000), 6, gaps),
+        series("zero", zero.clone(), 2, zeroes),
+        // What somebody else has taken to zero is left alone, and its metric not even asked for.
+        series("asleep", zero, 0, sums(&[3])),
+    ]
+}
+
+fn all() -> Vec<Series> {
+    [about_tolerance(), about_windows(), about_rates(), about_what_is_missing()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn hpa(series: &Series) -> Value {
+    let Settings { min, max, target, behavior, up, down } = &series.settings;
+    let rules = |rules: &plimsoll::simulate::scaler::Rules| {
+        let policies: Vec<Value> = rules
+            .policies
+            .iter()
+            .map(|policy| {
+                let (kind, value) = match policy.limit {
+                    Limit::Pods(pods) => ("Pods", pods),
+                    Limit::Percent(percent) => ("Percent", percent),
+                };
+                json!({"type": kind, "value": value, "periodSeconds": whole(policy.period)})
+            })
+            .collect();
+        let select = match rules.select {
+            Select::Max => "Max",
+            Select::Min => "Min",
+            Select::Disabled => "Disabled",
+        };
+        json!({
+            "tolerance": rules.tolerance.to_string(),
+            "stabilizationWindowSeconds": whole(rules.window),
+            "selectPolicy": select,
+            "policies": policies,
+        })
+    };
+    let metric = json!({"name": series.name});
+    let target = json!({"type": "AverageValue", "averageValue": format!("{}m", target.0)});
+    let mut spec = json!({
+        "scaleTargetRef": {"apiVersion": "plimsoll.test/v1", "kind": "Crowd", "name": series.name},
+        "minReplicas": min.count(),
+        "maxReplicas": max.count(),
+        "metrics": [{"type": "External", "external": {"metric": metric, "target": target}}],
+    });
+    if *behavior {
+        spec["behavior"] = json!({"scaleUp": rules(up), "scaleDown": rules(down)});
+    }
+    json!({
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": series.name, "namespace": NAMESPACE},
+        "spec": spec,
+    })
+}
+
+fn whole(time: Micros) -> u64 {
+    time.micros() / 1_000_000
+}
+
+fn crowd(series: &Series) -> Value {
+    json!({
+        "apiVersion": "plimsoll.test/v1",
+        "kind": "Crowd",
+        "metadata": {"name": series.name, "namespace": NAMESPACE},
+        "spec": {"replicas": series.initial},
+    })
+}
+
+fn crowds(client: Client) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("plimsoll.test", "v1", "Crowd");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "crowds");
+    Api::namespaced_with(client, NAMESPACE, &resource)
+}
+
+fn count(object: &DynamicObject, part: &str) -> Option<u32> {
+    object.data[part]["replicas"].as_u64()?.try_into().ok()
+}
+
+/// Keeps the status of every target at what it asks for, and its surge more.
+async fn follow(crowds: Api<DynamicObject>, surges: BTreeMap<String, u32>) {
+    loop {
+        // The next look makes up for one that fails.
+        if let Ok(list) = crowds.list(&ListParams::default()).await {
+            for object in list {
+                let name = object.name_any();
+                let Some(asked) = count(&object, "spec") else { continue };
+                let there = asked + surges.get(&name).copied().unwrap_or(0);
+                if count(&object, "status") != Some(there) {
+                    let selector = format!("app={name}");
+                    let status = json!({"status": {"replicas": there, "selector": selector}});
+                    let patch = Patch::Merge(status);
+                    let _ = crowds.patch_status(&name, &PatchParams::default(), &patch).await;
+                }
+            }
+        }
+        tokio::time::sleep(FOLLOWING).await;
+    }
+}
+
+/// The metrics API.
+#[derive(Clone)]
+struct Script {
+    answers: Arc<BTreeMap<String, Vec<Answer>>>,
+    log: Log,
+    crowds: Api<DynamicObject>,
+    clock: Clock,
+}
+
+impl Script {
+    async fn serve(self, listener: TcpListener, acceptor: TlsAcceptor, tasks: TaskTracker) {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (script, acceptor) = (self.clone(), acceptor.clone());
+            tasks.spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let script = script.clone();
+                    async move { Ok::<_, Infallible>(script.answer(request.uri().path()).await) }
+                });
+                let http = auto::Builder::new(TokioExecutor::new());
+                // A connection that breaks is the API server's to make anew.
+                let _ = http.serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    }
+
+    async fn answer(&self, path: &str) -> Response<Full<Bytes>> {
+        let name = path.split_once("/namespaces/twin/").map(|(_, name)| name);
+        let Some(answers) = name.and_then(|name| self.answers.get(name)) else {
+            let list = json!({
+                "kind": "APIResourceList",
+                "apiVersion": "v1",
+                "groupVersion": "external.metrics.k8s.io/v1beta1",
+                "resources": [],
+            });
+            return respond(200, &list);
+        };
+        let name = name.unwrap_or_default();
+        tokio::time::sleep(THOUGHT).await;
+        let at = Micros::from_duration(self.clock.elapsed());
+        let object = self.crowds.get(name).await.unwrap();
+        let [spec, status] = ["spec", "status"].map(|part| count(&object, part).unwrap_or(0));
+        let asked = Asked { at, scale: Scale { spec: n(spec), status: n(status) } };
+        let number = {
+            let mut log = self.log.lock().unwrap();
+            let asked_before = log.entry(name.to_owned()).or_default();
+            asked_before.push(asked);
+            asked_before.len() - 1
+        };
+        // After the last answer there is none, which changes nothing.
+        match answers.get(number).copied().unwrap_or(Answer::Nothing) {
+            Answer::Sum(value) => values(name, &[value]),
+            Answer::Items(one, other) => values(name, &[one, other]),
+            Answer::Nothing => values(name, &[]),
+            Answer::Refused(status) => {
+                let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                                  "message": "as the script says", "code": status});
+                respond(status, &body)
+            }
+        }
+    }
+}
+
+fn values(name: &str, milli: &[i64]) -> Response<Full<Bytes>> {
+    let items: Vec<Value> = milli
+        .iter()
+        .map(|value| {
+            json!({"metricName": name, "metricLabels": {}, "timestamp": "2026-01-01T00:00:00Z",
+                   "value": format!("{value}m")})
+        })
+        .collect();
+    let list = json!({
+        "kind": "ExternalMetricValueList",
+        "apiVersion": "external.metrics.k8s.io/v1beta1",
+        "metadata": {},
+        "items": items,
+    });
+    respond(200, &list)
+}
+
+fn respond(status: u16, body: &Value) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+    response.headers_mut().insert("content-type", "application/json".parse().unwrap());
+    response
+}
+
+/// Plays the script to the controller until every series is over.
+fn play(stage: &Stage, series: &[Series]) -> BTreeMap<String, Vec<Asked>> {
+    stage.apply(TARGETS);
+    let client = stage.client();
+    let targets = crowds(client);
+    within(PATIENCE, "the custom resource", || {
+        stage.run(targets.list(&ListParams::default())).ok().map(drop)
+    });
+    let answers = series.iter().map(|it| (it.name.to_owned(), it.answers.clone())).collect();
+    let log = Log::default();
+    let script = Script {
+        answers: Arc::new(answers),
+        log: Arc::clone(&log),
+        crowds: targets.clone(),
+        clock: Clock::start(),
+    };
+    let pki = stage.cluster().join("pki");
+    let certificate = tls::Settings {
+        cert_file: pki.join("plimsoll.plimsoll.crt"),
+        key_file: pki.join("plimsoll.plimsoll.key"),
+    };
+    let tasks = TaskTracker::new();
+    let surges = series.iter().map(|it| (it.name.to_owned(), it.surge)).collect();
+    let (serving, following) = stage.run(async {
+        let loaded = ServingCertificate::load(script.clock.now(), certificate).await.unwrap();
+        let acceptor = TlsAcceptor::from(server_config(Arc::new(loaded)).unwrap());
+        let listener = TcpListener::bind((stage.address(), 8443)).await.unwrap();
+        let serving = tasks.spawn(script.serve(listener, acceptor, tasks.clone()));
+        (serving, tasks.spawn(follow(targets, surges)))
+    });
+    Daemon::wait_until_registered(stage);
+    let objects: Vec<String> = series
+        .iter()
+        .flat_map(|series| [crowd(series), hpa(series)])
+        .map(|object| object.to_string())
+        .collect();
+    stage.apply(&objects.join("\n---\n"));
+    within(PATIENCE, "the end of every series", || {
+        let log = log.lock().unwrap();
+        let over = |series: &Series| {
+            series.initial == 0
+                || log.get(series.name).is_some_and(|it| it.len() > series.answers.len())
+        };
+        series.iter().all(over).then_some(())
+    });
+    serving.abort();
+    following.abort();
+    std::mem::take(&mut log.lock().unwrap())
+}
+
+/// The number after each sync, of the controller and of the twin.
+fn compare(series: &Series, asked: &[Asked]) -> (Vec<u32>, Vec<u32>) {
+    let mut twin = Scaler::new(series.settings.clone());
+    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+    for (at, (pair, answer)) in asked.windows(2).zip(&series.answers).enumerate() {
+        let metric = match *answer {
+            Answer::Sum(value) => Ok(MilliValue(value)),
+            Answer::Items(one, other) => Ok(MilliValue(one + other)),
+            Answer::Nothing | Answer::Refused(_) => Err(MetricError),
+        };
+        let real = pair[1].scale.spec.count();
+        let model = match twin.sync(pair[0].at, pair[0].scale, metric) {
+            Outcome::Scale(next) => next.count(),
+            Outcome::Hold | Outcome::Disabled => pair[0].scale.spec.count(),
+        };
+        if real != model && blurred(&series.settings, &asked[..=at]) {
+            break;
+        }
+        theirs.push(real);
+        ours.push(model);
+    }
+    (theirs, ours)
+}
+
+/// Whether something is about as old as a window or a period at the last of these syncs.
+fn blurred(settings: &Settings, asked: &[Asked]) -> bool {
+    let Some((last, before)) = asked.split_last() else { return false };
+    let rules = [&settings.up, &settings.down];
+    let spans = rules
+        .iter()
+        .flat_map(|rules| rules.policies.iter().map(|policy| policy.period).chain([rules.window]));
+    let about = |age: Duration, span: Duration| age.abs_diff(span) < BLUR;
+    let mut ages =
+        spans.flat_map(|span| before.iter().map(move |past| (last.at.since(past.at), span)));
+    settings.behavior && ages.any(|(age, span)| about(age.duration(), span.duration()))
+}
+
+#[test]
+fn a_the_twin_of_the_hpa_does_what_the_real_controller_does() {
+    let series = all();
+    let seen = play(stage(), &series);
+    let (mut whole, mut differences) = (0, Vec::new());
+    for series in &series {
+        let asked = seen.get(series.name).map(Vec::as_slice).unwrap_or_default();
+        if series.initial == 0 {
+            let nothing = Scale { spec: n(0), status: n(0) };
+            let outcome =
+                Scaler::new(series.settings.clone()).sync(secs(0), nothing, Ok(MilliValue(3_000)));
+            assert_eq!(outcome, Outcome::Disabled);
+            assert!(asked.is_empty(), "{}: {asked:?}", series.name);
+            continue;
+        }
+        let (theirs, ours) = compare(series, asked);
+        println!("{:>18}: {theirs:?}", series.name);
+        whole += usize::from(theirs.len() == series.answers.len());
+        if ours != theirs {
+            differences.push(format!("{}: {theirs:?}, and the twin {ours:?}", series.name));
+        }
+    }
+    assert!(
+        differences.is_empty(),
+        "the controller and its twin differ:\n{}",
+        differences.join("\n")
+    );
+    assert!(whole >= 12, "only {whole} series could be compared to their end");
+}
