@@ -53,8 +53,12 @@ fn without_api(whole: &str) -> String {
 
 /// Makes a namespace with the variant and a `ScaledObject` that scales it by the gauge.
 fn open(stage: &Stage, namespace: &str, scaled_object: &str) {
-    let prometheus = &keda(stage).prometheus;
     stage.deploy(namespace, 1, PATIENCE);
+    scale_by(stage, namespace, scaled_object);
+}
+
+fn scale_by(stage: &Stage, namespace: &str, scaled_object: &str) {
+    let prometheus = &keda(stage).prometheus;
     let object = scaled_object
         .replace("http://prometheus.monitoring:9090", prometheus)
         .replace("namespace: shop", &format!("namespace: {namespace}"))
@@ -125,9 +129,14 @@ fn c_without_the_two_guards_of_the_example_everything_goes_to_zero() {
     let without = format!("{start}  cooldownPeriod: 5\n  triggers:{end}")
         .replace("minReplicaCount: 1", "minReplicaCount: 0")
         .replace("ignoreNullValues: \"false\"", "activationThreshold: \"0\"");
-    open(stage, "trap", &without);
+    stage.deploy("trap", 1, PATIENCE);
     stage.engines.load("trap", 0.3);
     let daemon = Daemon::launch(stage, "trap", &gauge_only(stage, "trap"));
+    // Before there is a number the trap closes at once.
+    let query = "/api/v1/query?query=plimsoll_desired_replicas%7Bnamespace%3D%22trap%22%7D";
+    let query = format!("{}{query}", keda(stage).prometheus);
+    until("the number in Prometheus", || stage.page(&query)?.contains("\"value\"").then_some(()));
+    scale_by(stage, "trap", &without);
     follows(stage, &daemon, "trap", 2.0, 3);
     drop(daemon);
     within(OUTAGE * 4, "the trap closing", || (stage.replicas("trap")? == 0).then_some(()));
