@@ -98,6 +98,23 @@ fn b_the_hpa_scales_with_the_load_up_and_down() {
 }
 
 #[test]
+fn b_by_capacity_the_hpa_jumps_to_what_the_load_needs() {
+    let stage = stage();
+    stage.open("capacity", 1);
+    stage.engines.load("capacity", 0.3);
+    let daemon = Daemon::start_with(
+        stage,
+        "capacity",
+        "analysis: capacity\ncapacity: {analyzers: [tokens]}\n",
+    );
+    until("a first number", || (daemon.desired(stage)? == 1).then_some(()));
+    // Of the tokens that a replica's cache holds, a fifth is kept free, and of the rest 15 %.
+    follows(stage, &daemon, "capacity", 3.0, 5);
+    keeps(stage, "capacity", 5);
+    follows(stage, &daemon, "capacity", 0.3, 1);
+}
+
+#[test]
 fn c_past_ten_replicas_the_number_is_followed_exactly_or_its_neglect_is_reported() {
     let stage = stage();
     stage.open("exact", 10);
