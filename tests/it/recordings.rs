@@ -10,6 +10,7 @@
 mod agreement;
 mod clients;
 mod decisions;
+mod engine;
 mod recording;
 mod replay;
 mod serving;

@@ -76,6 +76,8 @@ pub(crate) struct Request {
     pub(crate) end: End,
     /// Tokens of its prompt.
     pub(crate) prompt_tokens: f64,
+    /// Tokens that each completion was to have; the end of the answer was ignored.
+    pub(crate) wanted: f64,
     /// Tokens that it got.
     pub(crate) tokens: f64,
     /// The number and the sum of the times between its tokens, of a streamed one.
@@ -206,6 +208,7 @@ impl Request {
             ended: sent + number("e2e").unwrap_or(0.0),
             end,
             prompt_tokens: number("prompt_tokens").unwrap(),
+            wanted: number("max_tokens").unwrap(),
             tokens,
             gaps: (gaps, number("itl_sum").unwrap_or(0.0)),
         }
