@@ -19,9 +19,8 @@ use crate::decide::limit::{
     Want, limit, normalised, report, without,
 };
 use crate::decide::limited::{Limited, Price, Short};
-use crate::decide::optimize::{
-    self, Consent, Contender, Headroom, Plan, least_cost, least_cost_of_all,
-};
+use crate::decide::optimize::{self, Consent, Contender, Headroom, Plan, plan, plan_all};
+use crate::decide::rank::{Rank, Ranking};
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
 use crate::fleet::{Accelerator, Bounds, Fleet, ModelKey, VariantKey, VariantSpec};
 use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock};
@@ -213,7 +212,7 @@ impl Pipeline {
         check: &dyn Fn(&VariantKey, Replicas) -> Consent,
     ) -> Vec<Planned> {
         if room.limits.is_empty() {
-            let alone = |model| least_cost(model, None, policy, check);
+            let alone = |model| plan(model, None, policy, check);
             let planned = |alone| Planned { alone, shared: BTreeMap::new() };
             return models.iter().map(alone).map(planned).collect();
         }
@@ -242,7 +241,7 @@ impl Pipeline {
                 Contender { model, priority }
             })
             .collect();
-        let together = least_cost_of_all(&contenders, &left, policy, check);
+        let together = plan_all(&contenders, &left, policy, check);
         room.shadows.clone_from(&together.contended.shadows);
         planned(together, room)
     }
@@ -349,6 +348,7 @@ fn planned(together: optimize::FleetPlan, room: &Room) -> Vec<Planned> {
     let first: BTreeMap<&VariantKey, &Grant> =
         contended.grants.iter().map(|grant| (&grant.key, grant)).collect();
     let one = |(position, plan): (usize, Plan)| {
+        let again = Arc::clone(&plan.rankings);
         let alone = alone.remove(&position).unwrap_or(plan);
         // Who was cut first is why the model is planned again.
         let is_cut = |key: &VariantKey| first.get(key).is_some_and(|it| it.granted < it.desired);
@@ -358,16 +358,17 @@ fn planned(together: optimize::FleetPlan, room: &Room) -> Vec<Planned> {
             let cut = grants.into_iter().flatten().find(|grant| grant.granted < grant.desired)?;
             limited(cut, &room.shadows, room)
         };
-        let instead = || {
+        let instead = |key: &VariantKey| {
             let (of, cut) = (of?, first.get(of?)?.cut.as_ref()?);
-            Some(Limited::Instead { of: of.variant.clone(), limit: cut.limit.clone() })
+            let (of, limit) = (of.variant.clone(), cut.limit.clone());
+            Some(Limited::Instead { of, limit, rank: rank(key, &again) })
         };
         let shared = |placement: &optimize::Placement| {
             let after = granted.get(&placement.key)?.granted;
             let why = match after.cmp(&placement.after) {
                 Ordering::Equal => return None,
-                Ordering::Less => cut(&placement.key).or_else(instead)?,
-                Ordering::Greater => instead()?,
+                Ordering::Less => cut(&placement.key).or_else(|| instead(&placement.key))?,
+                Ordering::Greater => instead(&placement.key)?,
             };
             Some((placement.key.clone(), Shared { after, why }))
         };
@@ -375,6 +376,12 @@ fn planned(together: optimize::FleetPlan, room: &Room) -> Vec<Planned> {
         Planned { alone, shared }
     };
     plans.into_iter().enumerate().map(one).collect()
+}
+
+/// How a variant fared in the rankings of its model; `None` where nothing was ranked.
+pub(crate) fn rank(variant: &VariantKey, rankings: &Arc<[Ranking]>) -> Option<Box<Rank>> {
+    let rank = || Rank { variant: variant.clone(), rankings: Arc::clone(rankings) };
+    (!rankings.is_empty()).then(|| Box::new(rank()))
 }
 
 /// Why a variant is cut.

@@ -27,7 +27,7 @@ use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::{Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
-use crate::pipeline::limits::{Planned, Room, Shared};
+use crate::pipeline::limits::{Planned, Room, Shared, rank};
 use crate::units::{Amount, Gpus, Replicas, Seconds, Weight};
 
 /// Which analyzers vote, and by what they judge.
@@ -408,6 +408,7 @@ impl Judged<'_> {
                 .copied()
                 .collect(),
             short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
+            rank: rank(key, &plan.rankings),
             foreseen: foreseen.get(&member.spec.role).copied().map(Box::new),
         };
         let after = placement.after + member.stuck;
@@ -484,6 +485,7 @@ impl<'a> Sizable<'a> {
             accelerator: self.spec.accelerator.clone(),
             gpus: self.spec.gpus.unwrap_or(Gpus::ONE),
             cost: self.spec.cost,
+            list_price: self.spec.list_price.unwrap_or(self.spec.cost),
             bounds: Bounds::new(min, max).unwrap_or(self.bounds),
             current: self.counted(),
             pending: self.coming(),

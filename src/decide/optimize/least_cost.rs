@@ -14,16 +14,29 @@ use std::collections::BTreeMap;
 use crate::decide::optimize::cover::{Chosen, GRID, Item, STEPS_MAX, Search, choose};
 use crate::decide::optimize::sheet::{SLACK, Sheet};
 use crate::decide::optimize::{Because, Candidate, Headroom, Method, Model, Plan, Room};
+use crate::decide::rank;
 use crate::fleet::VariantKey;
 use crate::units::{CostPerHour, Fraction, Replicas};
 
-/// How the cheapest numbers are looked for.
+/// How numbers are looked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Policy {
+    /// By which rule replicas are added.
+    pub rule: Rule,
     /// What changing the number of replicas costs.
     pub switching: Switching,
     /// Replicas of each role that stay in any case, where there are any. See [`headroom_floor`].
     pub replicas_min: KeptMin,
+}
+
+/// By which rule replicas are added where some are missing. What is spare goes at the least cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Rule {
+    /// The cheapest numbers that carry what is wanted.
+    #[default]
+    LeastCost,
+    /// The best rank of its price, round by round.
+    Ranked(rank::Policy),
 }
 
 /// The fewest replicas of a role that an optimizer leaves.
@@ -118,9 +131,9 @@ pub fn least_cost(
 }
 
 /// One role of one model as a question to the search.
-struct Question<'a> {
+pub(super) struct Question<'a> {
     /// The variants of which somebody knows what a replica carries.
-    members: Vec<usize>,
+    pub(super) members: Vec<usize>,
     variants: Vec<&'a Candidate>,
     items: Vec<Item>,
     wants: Vec<f64>,
@@ -128,7 +141,12 @@ struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    fn new(sheet: &Sheet<'a>, group: usize, room: Option<&Room>, policy: &Policy) -> Self {
+    pub(super) fn new(
+        sheet: &Sheet<'a>,
+        group: usize,
+        room: Option<&Room>,
+        policy: &Policy,
+    ) -> Self {
         let (rows, mut wants): (Vec<_>, Vec<f64>) = sheet
             .voices
             .iter()
@@ -162,12 +180,20 @@ impl<'a> Question<'a> {
         Self { members, variants, items, wants, stocks }
     }
 
-    fn ask(&self) -> Chosen {
+    /// The same question without growth: which of what is there is the cheapest that suffices.
+    pub(super) fn among_what_is_there(mut self) -> Self {
+        for item in &mut self.items {
+            item.max = item.max.min(item.current.max(item.min));
+        }
+        self
+    }
+
+    pub(super) fn ask(&self) -> Chosen {
         choose(&self.items, &self.wants, &self.stocks)
     }
 
     /// What each variant should ask for: what was chosen, and those that must stay for a while.
-    fn release(
+    pub(super) fn release(
         &self,
         chosen: &Chosen,
         check: &dyn Fn(&VariantKey, Replicas) -> Consent,

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::decide::optimize::Candidate;
 use crate::fleet::{Accelerator, Namespace};
 use crate::units::{Gpus, Replicas};
 
@@ -79,6 +80,19 @@ impl Room {
         let own = self.namespaces.get_mut(namespace).and_then(|list| list.get_mut(kind));
         for headroom in [self.cluster.get_mut(kind), own].into_iter().flatten() {
             *headroom = headroom.without(used);
+        }
+    }
+
+    /// How many replicas of a variant may start; `None` when nothing limits them.
+    pub(crate) fn fit(&self, candidate: &Candidate) -> Option<Replicas> {
+        let free = |kind| self.free(&candidate.key.namespace, kind);
+        candidate.accelerator.as_ref().map_or(Headroom::NONE, free).replicas(candidate.gpus)
+    }
+
+    /// Takes what so many replicas of a variant run on.
+    pub(crate) fn start(&mut self, candidate: &Candidate, replicas: Replicas) {
+        if let Some(kind) = &candidate.accelerator {
+            self.take(&candidate.key.namespace, kind, candidate.gpus.times(replicas));
         }
     }
 

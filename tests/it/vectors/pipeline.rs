@@ -325,6 +325,7 @@ impl<'a> Case<'a> {
                     accelerator: spec.accelerator,
                     gpus: Gpus::new(whole(&state["gpus"]).max(1)),
                     cost: spec.cost,
+                    list_price: spec.cost,
                     bounds: Bounds::new(Replicas::saturating(min), max).unwrap(),
                     current: Replicas::saturating(whole(&state["current"])),
                     pending: Replicas::saturating(whole(&state["pending"])),

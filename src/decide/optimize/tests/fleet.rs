@@ -46,12 +46,8 @@ fn who_gets_none_of_one_kind_makes_do_with_another() {
     let chat = part("chat", &offers, &["H100", "A100"], 300.0);
     let code = part("code", &[("code-h100", 4.0, 100.0, 1)], &["H100"], 300.0);
     let contenders = [contender(&chat, 0), contender(&code, 1)];
-    let plan = least_cost_of_all(
-        &contenders,
-        &[kinds(&[("H100", 6), ("A100", 4)])],
-        &Policy::default(),
-        &consent,
-    );
+    let plan =
+        plan_all(&contenders, &[kinds(&[("H100", 6), ("A100", 4)])], &Policy::default(), &consent);
     // Four H100s are free: three for the higher class, one for chat, which takes the rest in A100s.
     assert_eq!(numbers(&plan), [4, 2, 4]);
     assert!(plan.plans.iter().all(|plan| plan.shortfall().is_none()));
@@ -84,7 +80,7 @@ fn fifty_models_of_six_variants_stay_inside_what_they_share() {
         .collect();
     let contenders: Vec<Contender<'_>> = parts.iter().map(|part| contender(part, 0)).collect();
     let limits = [kinds(&[("H100", 150), ("A100", 130), ("L40S", 120), ("H200", 90)])];
-    let plan = least_cost_of_all(&contenders, &limits, &Policy::default(), &consent);
+    let plan = plan_all(&contenders, &limits, &Policy::default(), &consent);
     let mut used: BTreeMap<Accelerator, u32> = BTreeMap::new();
     let mut steps = 0;
     for (contender, plan) in contenders.iter().zip(&plan.plans) {
