@@ -984,8 +984,6 @@ saturation:
   transition: model_wide
   kv_cache_threshold: 0.7
   overrides: {\"m#n\": {queue_length_threshold: 7}}
-analysis: capacity
-capacity: {optimizer: rank, rank: {preferred_replicas: 3, weight: 0.5, unfitness_max: 9, damper: 2, cold: 1}}
 pools:
   n/a: {max_loras: 4, copies: {max: 3}, adapters: {x: {copies: 2}, \"1\": {min: 1, max: 9}, z: }}
   n/b: {idle_after: 20m, packing: {enabled: false, window: 90s}}
@@ -1230,6 +1228,10 @@ fn a_ranking_says_what_is_wrong_with_it() {
         let said = refused(&format!("{capacity}\n{VARIANT}"));
         assert!(said.contains(message), "{rank}: {said}");
     }
+    let all = "preferred_replicas: 3, weight: 0.5, unfitness_max: 9, damper: 2, cold: 1";
+    let capacity = format!("analysis: capacity\ncapacity: {{optimizer: rank, rank: {{{all}}}}}");
+    let config = valid(&format!("{capacity}\n{VARIANT}")).config;
+    assert_eq!(valid(&config.print()).config, config, "{}", config.print());
     let capacity = "analysis: capacity\ncapacity: {rank: {weight: 1}}";
     let warnings = valid(&format!("{capacity}\n{VARIANT}")).warnings;
     let message = "capacity.rank has no effect, because capacity.optimizer is not rank";

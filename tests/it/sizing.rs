@@ -126,7 +126,7 @@ fn by_rank_what_is_cheap_for_its_list_price_grows_and_the_decision_keeps_every_o
         whole.contains("ranked by price for KV tokens and not taken: 1 replica for 10.00"),
         "{whole}"
     );
-    assert!(whole.ends_with(", against 0.987 of shop/spot"), "{whole}");
+    assert!(whole.ends_with(", against 0.987 of spot"), "{whole}");
 }
 
 #[test]

@@ -279,11 +279,11 @@ impl Left {
         let fit = self.room.as_ref().and_then(|room| room.fit(candidate));
         let count = Replicas::saturating(needed).min(below_max).min(fit.unwrap_or(Replicas::LIMIT));
         let mut capacity = variant.size.times(count).amount();
-        let (mut serves, mut theoretical) = (0.0, 0.0);
+        let (mut all, mut theoretical) = (0.0, 0.0);
         for class in eligible {
             let served = class.amount.amount().min(capacity);
             capacity -= served;
-            serves += served;
+            all += served;
             let able = variants.iter().filter(|other| other.serves(class));
             theoretical += served * able.map(|it| it.price()).fold(f64::INFINITY, f64::min);
         }
@@ -297,7 +297,7 @@ impl Left {
                 Warmth::Cold => Start::Cold,
             },
         };
-        (offer, Amount::new(serves).unwrap_or_default())
+        (offer, Amount::new(all).unwrap_or_default())
     }
 
     /// Takes what so many replicas of a variant serve, and what they run on.
