@@ -48,6 +48,10 @@ pub use crate::decide::limit::ledger::{Ledger, room, without};
 pub use crate::decide::limit::report::{LimitReport, Reading, Row, Spending, report};
 pub use crate::observe::inventory::NodeStock;
 
+/// Sums of prices differ in their last digits, and a budget of 0.30 is for three times 0.10. Less
+/// than this share of it is nothing.
+const BUDGET_SLACK: f64 = 1e-9;
+
 /// The name of a limit, as an explanation shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LimitName(Arc<str>);
@@ -500,7 +504,9 @@ impl Limit {
         match self.source.allowance() {
             Some(Allowance::Budget(budget)) => {
                 let left = budget.beyond(used.cost);
-                (left < want.cost).then_some(Refusal::Budget { needed: want.cost, left })
+                let short = want.cost.per_hour() - left.per_hour();
+                let refused = short > BUDGET_SLACK * budget.per_hour();
+                refused.then_some(Refusal::Budget { needed: want.cost, left })
             }
             // What takes no accelerators is limited by money alone.
             None | Some(Allowance::Total(_) | Allowance::Kinds(_)) if want.gpus == Gpus::ZERO => {

@@ -21,6 +21,7 @@
 //! such that   sum of  p * x  >=  wanted         for each voice and role
 //!             min <= x <= max                   for each variant
 //!             sum of  gpus * max(0, x - now)  <=  free      for each limited accelerator
+//!             sum of  c * max(0, x - now)  <=  left         for each budget
 //! ```
 //!
 //! `wanted` is what is there or coming, plus what is missing; when something is spare, what is
@@ -68,7 +69,7 @@ pub use crate::decide::optimize::least_cost::{
 };
 pub use crate::decide::optimize::ranked::ranked;
 pub use crate::decide::optimize::rescale::{Claim, Shares, water_fill};
-pub use crate::decide::optimize::room::{Headroom, Room};
+pub use crate::decide::optimize::room::{Headroom, Purse, Room};
 
 /// A variant that replicas can be put in.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decide::limit::{Allowance, Limit, Scope, Source, Want};
-use crate::decide::optimize::{Headroom, Room};
+use crate::decide::optimize::{Headroom, Purse, Room};
 use crate::fleet::{Accelerator, Namespace};
 use crate::units::{CostPerHour, Gpus, Replicas};
 
@@ -25,8 +25,7 @@ pub struct Ledger<'a> {
     used: Vec<Used>,
 }
 
-/// What is free for variants that may still grow, as the optimizer counts it: `None` when no limit
-/// counts accelerators.
+/// What is free for variants that may still grow, as the optimizer counts it: `None` without limits.
 #[must_use]
 pub fn room(wants: &[Want], limits: &[Limit]) -> Option<Room> {
     let mut ledger = Ledger::new(limits);
@@ -81,14 +80,17 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// What is free for these variants, in the kinds that they run on: `None` when no limit counts
-    /// accelerators.
+    /// What is free for these variants, in the kinds that they run on, and what is left of budgets:
+    /// `None` without limits.
     #[must_use]
     pub fn room(&self, wants: &[Want]) -> Option<Room> {
-        let counts =
-            |limit: &&Limit| !matches!(limit.source.allowance(), Some(Allowance::Budget(_)));
-        self.limits.iter().find(counts)?;
-        let mut room = Room::default();
+        self.limits.first()?;
+        let is_budget =
+            |limit: &Limit| matches!(limit.source.allowance(), Some(Allowance::Budget(_)));
+        let mut room = Room { purses: self.purses(wants), ..Room::default() };
+        if self.limits.iter().all(is_budget) {
+            room.unknown = Headroom::Unlimited;
+        }
         let kinds: BTreeSet<(&Namespace, &Accelerator)> = wants
             .iter()
             .filter_map(|want| Some((&want.key.namespace, want.accelerator.as_ref()?)))
@@ -119,6 +121,20 @@ impl<'a> Ledger<'a> {
             }
         }
         Some(room)
+    }
+
+    /// What is left of each budget that counts some of these variants.
+    fn purses(&self, wants: &[Want]) -> Vec<Purse> {
+        let counted = self.limits.iter().zip(&self.used);
+        counted
+            .filter_map(|(limit, used)| {
+                let Some(Allowance::Budget(budget)) = limit.source.allowance() else { return None };
+                let left = budget.beyond(used.cost);
+                let own = wants.iter().filter(|want| limit.counts(want));
+                Some(Purse { left, counts: own.map(|want| want.key.clone()).collect() })
+            })
+            .filter(|purse| !purse.counts.is_empty())
+            .collect()
     }
 
     /// What counts against each limit.
@@ -157,12 +173,13 @@ impl Used {
         self.cost += want.cost.times(replicas);
     }
 
-    /// Takes out what was added. Costs stay: sums of them are not exact, and no room depends on them.
+    /// Takes out what was added. Sums of costs are not exact; what reads them allows for that.
     fn remove(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
         let gpus = want.gpus.times(replicas);
         if let Some(used) = limit.kind(want).and_then(|kind| self.kinds.get_mut(kind)) {
             *used = used.beyond(gpus);
         }
         self.total = self.total.beyond(gpus);
+        self.cost = self.cost.beyond(want.cost.times(replicas));
     }
 }

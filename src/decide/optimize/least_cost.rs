@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::optimize::cover::{Chosen, GRID, Item, STEPS_MAX, Search, choose};
+use crate::decide::optimize::cover::{Chosen, GRID, Item, STEPS_MAX, Search, Take, choose};
 use crate::decide::optimize::sheet::{SLACK, Sheet};
 use crate::decide::optimize::{Because, Candidate, Headroom, Method, Model, Plan, Room};
 use crate::decide::rank;
@@ -137,7 +137,7 @@ pub(super) struct Question<'a> {
     variants: Vec<&'a Candidate>,
     items: Vec<Item>,
     wants: Vec<f64>,
-    stocks: Vec<u32>,
+    stocks: Vec<f64>,
 }
 
 impl<'a> Question<'a> {
@@ -164,17 +164,17 @@ impl<'a> Question<'a> {
         if counts_replicas {
             wants.push(f64::from(kept.count()));
         }
-        let (kinds, stocks) = stocks(&variants, room);
+        let (takes, stocks) = stocks(&variants, room);
         let dearest = variants.iter().map(|it| it.cost).fold(CostPerHour::ZERO, CostPerHour::max);
         let items = members
             .iter()
             .zip(&variants)
-            .zip(kinds)
-            .map(|((&member, variant), kind)| {
+            .zip(takes)
+            .map(|((&member, variant), takes)| {
                 let mut sizes: Vec<f64> =
                     rows.iter().map(|row| row.sizes[member].unwrap_or(0.0)).collect();
                 sizes.extend(counts_replicas.then_some(1.0));
-                item(variant, sizes, &Prices::new(variant.cost, dearest, policy.switching), kind)
+                item(variant, sizes, &Prices::new(variant.cost, dearest, policy.switching), takes)
             })
             .collect();
         Self { members, variants, items, wants, stocks }
@@ -255,28 +255,31 @@ impl<'a> Question<'a> {
     }
 }
 
-/// Which stock each variant starts replicas from, and how much there is of each; a variant that
-/// nothing limits has none.
-fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Vec<Option<usize>>, Vec<u32>) {
-    let Some(room) = room else { return (vec![None; variants.len()], Vec::new()) };
+/// What each variant takes of which stock for a replica that it starts, and how much there is of
+/// each: accelerators of a kind, and money.
+fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Vec<Vec<Take>>, Vec<f64>) {
+    let mut all = vec![Vec::new(); variants.len()];
+    let Some(room) = room else { return (all, Vec::new()) };
     let mut stocks = Vec::new();
     let mut known = BTreeMap::new();
-    let kinds = variants
-        .iter()
-        .map(|variant| {
-            let free = variant
-                .accelerator
-                .as_ref()
-                .map_or(Headroom::NONE, |kind| room.free(&variant.key.namespace, kind));
-            let Headroom::Limited(free) = free else { return None };
-            let position = known.entry(variant.accelerator.as_ref()).or_insert_with(|| {
-                stocks.push(free.count());
-                stocks.len() - 1
-            });
-            Some(*position)
-        })
-        .collect();
-    (kinds, stocks)
+    for (variant, takes) in variants.iter().zip(&mut all) {
+        let Headroom::Limited(free) = room.headroom(variant) else { continue };
+        let stock = *known.entry(variant.accelerator.as_ref()).or_insert_with(|| {
+            stocks.push(f64::from(free.count()));
+            stocks.len() - 1
+        });
+        takes.push(Take { stock, each: f64::from(variant.gpus.count()) });
+    }
+    for purse in &room.purses {
+        let stock = stocks.len();
+        stocks.push(purse.left.per_hour());
+        let counted =
+            variants.iter().zip(&mut all).filter(|(it, _)| purse.counts.contains(&it.key));
+        for (variant, takes) in counted {
+            takes.push(Take { stock, each: variant.cost.per_hour() });
+        }
+    }
+    (all, stocks)
 }
 
 /// What one replica costs on the grid of the search.
@@ -312,7 +315,7 @@ fn on_grid(price: f64) -> u64 {
     }
 }
 
-fn item(variant: &Candidate, sizes: Vec<f64>, prices: &Prices, stock: Option<usize>) -> Item {
+fn item(variant: &Candidate, sizes: Vec<f64>, prices: &Prices, takes: Vec<Take>) -> Item {
     let Prices { price, start, drain } = *prices;
     Item {
         min: variant.bounds.min().count(),
@@ -322,6 +325,6 @@ fn item(variant: &Candidate, sizes: Vec<f64>, prices: &Prices, stock: Option<usi
         start,
         drain,
         sizes,
-        stock: stock.map(|stock| (stock, variant.gpus.count())),
+        takes,
     }
 }

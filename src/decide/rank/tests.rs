@@ -145,7 +145,7 @@ fn what_one_option_leaves_is_ranked_again_until_everything_is_served() {
             (kind("h100"), free(1)),
             (kind("h100x2"), free(1)),
         ]),
-        namespaces: BTreeMap::new(),
+        ..Room::default()
     };
     let residual = ranked(300.0, 60.0, 1.0, Some(&room));
     let taken: Vec<_> = residual

@@ -265,7 +265,7 @@ fn room(inventory: &Value, cases: &[Case<'_>]) -> Room {
         stock.entry(kind).and_modify(|free| *free = free.beyond(used));
     }
     let free = stock.into_iter().map(|(kind, free)| (kind, Headroom::Limited(free)));
-    Room { cluster: free.collect(), namespaces: BTreeMap::new() }
+    Room { cluster: free.collect(), ..Room::default() }
 }
 
 impl<'a> Case<'a> {
