@@ -4,7 +4,8 @@
 use std::fmt;
 
 use crate::analyze::ballot::{Analyzer, Standing, Verdict};
-use crate::analyze::foresight::Foreseen;
+use crate::analyze::foresight::{Floor, Foreseen};
+use crate::analyze::queueing::Refusal;
 use crate::decide::optimize::{Because, Method};
 use crate::decide::rank::Rank;
 use crate::units::Replicas;
@@ -37,6 +38,15 @@ pub enum Shortfall {
     None,
     /// It does not, inside the bounds.
     Some,
+}
+
+/// Why no number of replicas meets a latency target, as the analyzer says that judges by it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unmeetable {
+    /// By the queueing model.
+    Queueing(Refusal),
+    /// By what an iteration takes.
+    Foresight(Floor),
 }
 
 // === impl Sized ===
@@ -79,6 +89,15 @@ impl fmt::Display for Sized {
         match foreseen {
             None => Ok(()),
             Some(foreseen) => write!(f, " ({foreseen})"),
+        }
+    }
+}
+
+impl fmt::Display for Unmeetable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queueing(refusal) => refusal.fmt(f),
+            Self::Foresight(floor) => floor.fmt(f),
         }
     }
 }
