@@ -15,8 +15,8 @@ use jiff::Timestamp;
 
 use crate::analyze::capacity::Unit;
 use crate::decide::limit::{
-    Allowance, Grant, Grants, Limit, LimitName, Priority, Refusal, Scope, Shadow, Sharing, Source,
-    Want, limit, normalised, report, without,
+    Allowance, Grant, Grants, Limit, LimitName, Nodes, Priority, Refusal, Scope, Shadow, Sharing,
+    Source, Want, limit, normalised, report, without,
 };
 use crate::decide::limited::{Limited, Price, Short};
 use crate::decide::optimize::{self, Consent, Contender, Headroom, Plan, plan, plan_all};
@@ -122,19 +122,26 @@ impl Limits {
         kinds.into_iter().map(row).collect()
     }
 
-    fn nodes(&self, now: Timestamp, known: Option<&Known<Vec<NodeStock>>>) -> Option<Limit> {
-        let source = source(now, known, |nodes| of_nodes(&self.stock(nodes)));
+    fn nodes(&self, now: Timestamp, inventory: &Inventory) -> Option<Limit> {
+        let source = source(now, inventory.nodes.as_ref(), |nodes| {
+            let kinds = of_nodes(&self.stock(nodes));
+            let mut free: BTreeMap<Accelerator, Vec<Gpus>> = BTreeMap::new();
+            for (product, left) in &inventory.free {
+                free.entry(self.named(product)).or_default().extend(left);
+            }
+            Allowance::Nodes(Arc::new(Nodes { kinds, free, pods: inventory.pods.clone() }))
+        });
         Some(Limit { name: LimitName::new(NODES)?, scope: Scope::Cluster, source })
     }
 }
 
 /// What is left of each kind for the variants.
-fn of_nodes(stock: &[NodeStock]) -> Allowance {
+fn of_nodes(stock: &[NodeStock]) -> BTreeMap<Accelerator, Headroom> {
     let left = |row: &NodeStock| {
         let left = row.allocatable.beyond(row.used_by_others);
         (row.product.clone(), Headroom::Limited(left))
     };
-    Allowance::Kinds(stock.iter().map(left).collect())
+    stock.iter().map(left).collect()
 }
 
 /// The name of the limit that is what nodes have.
@@ -184,7 +191,7 @@ impl Pipeline {
         let inventory = Arc::clone(&inputs.inventory);
         let mut limits = Vec::new();
         if policy.nodes == Watched::On {
-            limits.extend(policy.nodes(now, inventory.nodes.as_ref()));
+            limits.extend(policy.nodes(now, &inventory));
         }
         if policy.quotas == Watched::On {
             limits.extend(resource_quotas(now, &inputs.fleet, &inventory));
@@ -410,7 +417,11 @@ fn price(shadow: &Shadow, room: &Room) -> Option<Price> {
             let each = size.amount() / needed.per_hour();
             (Short::CostPerHour, Amount::new(each)?)
         }
-        Refusal::NotListed(_) | Refusal::UnknownKind | Refusal::Unread => return None,
+        // More of it elsewhere would not help, and nobody knows where more would be.
+        Refusal::Scattered { .. }
+        | Refusal::NotListed(_)
+        | Refusal::UnknownKind
+        | Refusal::Unread => return None,
     };
     Some(Price { of, next: shadow.next.clone(), carries, unit })
 }

@@ -1,10 +1,12 @@
 //! What is held of each limit, and what that leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use crate::decide::limit::nodes::{Nodes, Started};
 use crate::decide::limit::{Allowance, Limit, Scope, Source, Want};
 use crate::decide::optimize::{Headroom, Purse, Room};
-use crate::fleet::{Accelerator, Namespace};
+use crate::fleet::{Accelerator, Namespace, VariantKey};
 use crate::units::{CostPerHour, Gpus, Replicas};
 
 /// What counts against one limit.
@@ -13,6 +15,8 @@ pub(super) struct Used {
     pub(super) kinds: BTreeMap<Accelerator, Gpus>,
     pub(super) total: Gpus,
     pub(super) cost: CostPerHour,
+    /// What has been started and is on no node yet.
+    pub(super) started: Started,
 }
 
 /// The accelerators that are held, by limit.
@@ -62,11 +66,13 @@ impl<'a> Ledger<'a> {
         Self { limits, used: vec![Used::default(); limits.len()] }
     }
 
-    /// So many replicas of a variant hold accelerators.
+    /// So many replicas of a variant hold accelerators; those beyond what its scale target asks for
+    /// have to be started.
     pub fn hold(&mut self, want: &Want, replicas: Replicas) {
         for (limit, used) in self.limits.iter().zip(&mut self.used) {
             if limit.counts(want) {
                 used.add(limit, want, replicas);
+                used.start(limit, want, replicas.beyond(want.current));
             }
         }
     }
@@ -76,6 +82,7 @@ impl<'a> Ledger<'a> {
         for (limit, used) in self.limits.iter().zip(&mut self.used) {
             if limit.counts(want) {
                 used.remove(limit, want, replicas);
+                used.started.stop(want, replicas.beyond(want.current));
             }
         }
     }
@@ -87,7 +94,8 @@ impl<'a> Ledger<'a> {
         self.limits.first()?;
         let is_budget =
             |limit: &Limit| matches!(limit.source.allowance(), Some(Allowance::Budget(_)));
-        let mut room = Room { purses: self.purses(wants), ..Room::default() };
+        let (purses, slots) = (self.purses(wants), self.slots(wants));
+        let mut room = Room { purses, slots, ..Room::default() };
         if self.limits.iter().all(is_budget) {
             room.unknown = Headroom::Unlimited;
         }
@@ -137,6 +145,22 @@ impl<'a> Ledger<'a> {
             .collect()
     }
 
+    /// How many replicas more of each variant nodes have a place for, where that is known.
+    fn slots(&self, wants: &[Want]) -> BTreeMap<VariantKey, Replicas> {
+        let mut slots = BTreeMap::new();
+        for (limit, used) in self.limits.iter().zip(&self.used) {
+            let Some(Allowance::Nodes(nodes)) = limit.source.allowance() else { continue };
+            for want in wants.iter().filter(|want| limit.counts(want)) {
+                let fit = limit
+                    .kind(want)
+                    .and_then(|kind| nodes.fit(&used.started, want, kind, Replicas::LIMIT));
+                let Some(fit) = fit else { continue };
+                slots.insert(want.key.clone(), fit);
+            }
+        }
+        slots
+    }
+
     /// What counts against each limit.
     pub(super) fn into_used(self) -> Vec<Used> {
         self.used
@@ -149,15 +173,33 @@ impl Used {
     /// What is left of an allowance.
     fn left_of(&self, allowance: &Allowance) -> Allowance {
         match allowance {
-            Allowance::Kinds(kinds) => {
-                let left = |(kind, headroom): (&Accelerator, &Headroom)| {
-                    let used = self.kinds.get(kind).copied().unwrap_or_default();
-                    (kind.clone(), headroom.without(used))
-                };
-                Allowance::Kinds(kinds.iter().map(left).collect())
+            Allowance::Kinds(kinds) => Allowance::Kinds(self.left_of_kinds(kinds)),
+            Allowance::Nodes(nodes) => {
+                let kinds = self.left_of_kinds(&nodes.kinds);
+                Allowance::Nodes(Arc::new(Nodes { kinds, ..Nodes::clone(nodes) }))
             }
             Allowance::Total(total) => Allowance::Total(total.beyond(self.total)),
             Allowance::Budget(budget) => Allowance::Budget(budget.beyond(self.cost)),
+        }
+    }
+
+    fn left_of_kinds(
+        &self,
+        kinds: &BTreeMap<Accelerator, Headroom>,
+    ) -> BTreeMap<Accelerator, Headroom> {
+        let left = |(kind, headroom): (&Accelerator, &Headroom)| {
+            let used = self.kinds.get(kind).copied().unwrap_or_default();
+            (kind.clone(), headroom.without(used))
+        };
+        kinds.iter().map(left).collect()
+    }
+
+    /// So many replicas need a place on a node.
+    pub(super) fn start(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
+        if let Some(Allowance::Nodes(nodes)) = limit.source.allowance()
+            && let Some(kind) = limit.kind(want)
+        {
+            self.started.start(nodes, want, kind, replicas);
         }
     }
 

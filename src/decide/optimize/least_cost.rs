@@ -174,7 +174,13 @@ impl<'a> Question<'a> {
                 let mut sizes: Vec<f64> =
                     rows.iter().map(|row| row.sizes[member].unwrap_or(0.0)).collect();
                 sizes.extend(counts_replicas.then_some(1.0));
-                item(variant, sizes, &Prices::new(variant.cost, dearest, policy.switching), takes)
+                let prices = Prices::new(variant.cost, dearest, policy.switching);
+                let mut item = item(variant, sizes, &prices, takes);
+                if let Some(slots) = room.and_then(|room| room.slots.get(&variant.key)) {
+                    let held = item.min.max(item.current);
+                    item.max = item.max.min(held.saturating_add(slots.count()));
+                }
+                item
             })
             .collect();
         Self { members, variants, items, wants, stocks }

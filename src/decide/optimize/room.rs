@@ -30,6 +30,8 @@ pub struct Room {
     pub unknown: Headroom,
     /// What is left of each budget.
     pub purses: Vec<Purse>,
+    /// How many replicas more of a variant nodes have a place for; of others nothing is known.
+    pub slots: BTreeMap<VariantKey, Replicas>,
 }
 
 /// What is left of a budget.
@@ -114,13 +116,17 @@ impl Room {
         let paid = self.purses.iter().filter(|purse| purse.counts.contains(&candidate.key));
         let paid = paid.filter_map(|purse| purse.left.replicas_of(candidate.cost)).min();
         let started = self.headroom(candidate).replicas(candidate.gpus);
-        [started, paid].into_iter().flatten().min()
+        let placed = self.slots.get(&candidate.key).copied();
+        [started, paid, placed].into_iter().flatten().min()
     }
 
     /// Takes what so many replicas of a variant run on and cost.
     pub(crate) fn start(&mut self, candidate: &Candidate, replicas: Replicas) {
         if let Some(kind) = &candidate.accelerator {
             self.take(&candidate.key.namespace, kind, candidate.gpus.times(replicas));
+        }
+        if let Some(slots) = self.slots.get_mut(&candidate.key) {
+            *slots = slots.beyond(replicas);
         }
         for purse in self.purses.iter_mut().filter(|it| it.counts.contains(&candidate.key)) {
             purse.left = purse.left.beyond(candidate.cost.times(replicas));
