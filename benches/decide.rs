@@ -76,6 +76,7 @@ fn spec(index: u32) -> VariantSpec {
         gpus: None,
         role: Role::Both,
         cost: CostPerHour::new(2.5).expect("a cost"),
+        list_price: None,
         bounds: Bounds::new(Replicas::ONE, Some(Replicas::saturating(16))).expect("bounds"),
     }
 }

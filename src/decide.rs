@@ -19,12 +19,11 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use crate::analyze::queueing::Refusal;
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
 use crate::decide::enforce::Restraint;
 use crate::decide::limited::Limited;
 use crate::decide::pools::pooled::Pooled;
-use crate::decide::sized::{Shortfall, Sized};
+use crate::decide::sized::{Shortfall, Sized, Unmeetable};
 use crate::decide::zero::Move;
 use crate::fleet::{Bounds, ModelKey, VariantKey, VariantName};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
@@ -288,7 +287,7 @@ pub enum Reason {
         window: Seconds,
     },
     /// No number of replicas meets a latency target, so it asks for none.
-    SloUnmeetable(Refusal),
+    SloUnmeetable(Unmeetable),
     /// A rule holds the number back, or lets it go.
     Restrained(Restraint),
     /// The number may not move further in this period.
@@ -473,7 +472,7 @@ impl fmt::Display for Reason {
             Self::Stabilized { window } => {
                 write!(f, "held by the stabilisation window of {:.0} s", window.seconds())
             }
-            Self::SloUnmeetable(refusal) => write!(f, "{refusal}, so this target has no say"),
+            Self::SloUnmeetable(why) => write!(f, "{why}, so this target has no say"),
             Self::Restrained(restraint) => write!(f, "{restraint}"),
             Self::StepLimited { period } => {
                 write!(f, "limited to what may change in {:.0} s", period.seconds())

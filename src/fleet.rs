@@ -234,6 +234,8 @@ pub struct VariantSpec {
     pub role: Role,
     /// What one replica costs.
     pub cost: CostPerHour,
+    /// What it costs without a discount, where that is something else.
+    pub list_price: Option<CostPerHour>,
     /// What it may be scaled to, as configured; a scale target's own bounds come with the inputs.
     pub bounds: Bounds,
 }
@@ -258,6 +260,7 @@ impl VariantSpec {
             gpus: None,
             role: Role::Both,
             cost: CostPerHour::ZERO,
+            list_price: None,
             bounds: Bounds::new(Replicas::ONE, Replicas::new(5)).unwrap(),
         }
     }

@@ -128,6 +128,16 @@ impl CostPerHour {
     pub fn beyond(self, other: Self) -> Self {
         Self((self.0 - other.0).max(0.0))
     }
+
+    /// How many replicas at this price it pays for; `None` when they cost nothing. What is left of a
+    /// budget is a difference, so its last digits do not count: 0.30 pays for three times 0.10.
+    #[must_use]
+    pub fn replicas_of(self, each: Self) -> Option<Replicas> {
+        let count = (self.0 / each.0 * (1.0 + 1e-10)).floor();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+        let count = count.clamp(0.0, f64::from(Replicas::LIMIT.count())) as u32;
+        (each.0 > 0.0).then(|| Replicas::saturating(count))
+    }
 }
 
 impl Amount {

@@ -20,8 +20,7 @@ use plimsoll::analyze::tokens::{self, ReplicaLoad, VariantLoad};
 use plimsoll::analyze::tuner::{Latencies, OperatingPoint, Tuner};
 use plimsoll::decide::limit::{Allowance, Limit, LimitName, Priority, Scope, Source};
 use plimsoll::decide::optimize::{
-    Candidate, Consent, Contender, FleetPlan, Headroom, Model, Policy, Standing, Voice,
-    least_cost_of_all,
+    Candidate, Consent, Contender, FleetPlan, Headroom, Model, Policy, Standing, Voice, plan_all,
 };
 use plimsoll::fleet::{
     Accelerator, Bounds, ModelKey, ModelName, Namespace, ReplicaKey, ReplicaName, Role, VariantKey,
@@ -222,7 +221,7 @@ impl World {
                 priority: Priority::default(),
             })
             .collect();
-        least_cost_of_all(&contenders, &self.limits, &Policy::default(), &|_, _| Consent::Given)
+        plan_all(&contenders, &self.limits, &Policy::default(), &|_, _| Consent::Given)
     }
 }
 
@@ -293,6 +292,7 @@ impl Serving {
             accelerator: self.spec.accelerator.clone(),
             gpus: Gpus::ONE,
             cost: self.spec.cost,
+            list_price: self.spec.cost,
             bounds: self.spec.bounds,
             current: replicas(),
             pending: Replicas::ZERO,
@@ -322,6 +322,7 @@ fn served(index: u32, variants: usize) -> Served {
                 role: Role::Both,
                 // A few prices, so that not every model has the same answer.
                 cost: CostPerHour::new(cost * (1.0 + f64::from(index % 7) / 50.0)).expect("a cost"),
+                list_price: None,
                 bounds: Bounds::new(Replicas::ONE, Some(Replicas::saturating(64))).expect("bounds"),
             };
             let shown = LOADS.iter().map(|load| shown(&spec, *speed, *load)).collect();

@@ -147,6 +147,7 @@ fn variant(index: usize, clock: Clock) -> Option<(VariantKey, PublishedVariant)>
         gpus: None,
         role: Role::Both,
         cost: CostPerHour::ZERO,
+        list_price: None,
         bounds: Bounds::default(),
     };
     let after = Replicas::ONE;

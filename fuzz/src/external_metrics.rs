@@ -195,6 +195,7 @@ fn variant(namespace: &str, name: &str, decided: Option<(u32, Duration)>) -> Pub
             gpus: None,
             role: Role::Both,
             cost: CostPerHour::ZERO,
+            list_price: None,
             bounds: Bounds::default(),
         },
         observation: Observation::of_nothing(Bounds::default()),

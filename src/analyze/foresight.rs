@@ -48,7 +48,7 @@ use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
 };
 use crate::analyze::foresight::arrivals::Arrivals;
-use crate::analyze::foresight::capacity::{Carried, Limits, carried};
+use crate::analyze::foresight::capacity::{Bound, Carried, Limits, carried};
 use crate::analyze::foresight::demand::{Need, Queue, Setting};
 use crate::analyze::foresight::seen::{Lengths, Seen};
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
@@ -151,6 +151,17 @@ pub struct Analysis {
     pub foreseen: BTreeMap<Role, Foreseen>,
     /// Why nothing counts as spare whatever the numbers say, if so.
     pub spare_withheld: Option<SpareWithheld>,
+    /// Variants of which no number of replicas keeps the time between tokens, by their keys.
+    pub floors: BTreeMap<VariantKey, Floor>,
+}
+
+/// A target that a request misses which is alone on a replica.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Floor {
+    /// The target for the mean time between tokens.
+    pub target: Seconds,
+    /// What such a request gets.
+    pub alone: Seconds,
 }
 
 /// What was needed, as long as it is held.
@@ -282,6 +293,7 @@ pub fn analyze(
     if cold {
         return cold_start(variants);
     }
+    let floors = sides.values().flat_map(|side| side.floors(policy)).collect();
     let mut foreseen = BTreeMap::new();
     let mut totals = BTreeMap::new();
     let mut withheld = None;
@@ -315,7 +327,7 @@ pub fn analyze(
     let report =
         CapacityReport { unit: Unit::RequestsPerSecond, variants: capacities, total, roles };
     let report = if withheld.is_some() { report.without_spare() } else { report };
-    Analysis { report, foreseen, spare_withheld: withheld }
+    Analysis { report, foreseen, spare_withheld: withheld, floors }
 }
 
 fn capacity_of(variant: &VariantStrides<'_>, carried: Option<Carried>) -> VariantCapacity {
@@ -343,6 +355,16 @@ const RATE_MIN: f64 = 1e-4;
 // === impl Side ===
 
 impl Side<'_> {
+    /// The variants that carry nothing for the sake of the time between tokens.
+    fn floors(&self, policy: &Policy) -> impl Iterator<Item = (VariantKey, Floor)> {
+        self.variants.iter().filter_map(|(variant, carried)| {
+            let Carried { rate, bound, alone } = (*carried)?;
+            let floor = Floor { target: policy.itl?, alone };
+            let is_floor = bound == Bound::Itl && rate.requests_per_second() <= RATE_MIN;
+            is_floor.then(|| (variant.spec.key.clone(), floor))
+        })
+    }
+
     /// What will be asked of these variants.
     fn foresee(
         &self,
@@ -443,5 +465,6 @@ fn cold_start(variants: &[VariantStrides<'_>]) -> Analysis {
         roles: BTreeMap::new(),
     };
     let withheld = Some(SpareWithheld::DemandUnknown);
-    Analysis { report, foreseen: BTreeMap::new(), spare_withheld: withheld }
+    let (foreseen, floors) = (BTreeMap::new(), BTreeMap::new());
+    Analysis { report, foreseen, spare_withheld: withheld, floors }
 }

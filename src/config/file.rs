@@ -26,12 +26,14 @@ macro_rules! sections {
 mod leader_election;
 mod limits;
 mod pools;
+mod rank;
 mod targets;
 mod zero;
 
 pub(crate) use crate::config::file::leader_election::LeaderElection;
 pub(crate) use crate::config::file::limits::{Limits, NamespaceLimits, Standing};
 pub(crate) use crate::config::file::pools::{Adapter, Copies, Packing, Pool};
+pub(crate) use crate::config::file::rank::Rank;
 pub(crate) use crate::config::file::targets::{
     DnsTargets, FileTargets, PrometheusTargets, ScaleTarget, Targets,
 };
@@ -221,6 +223,10 @@ sections! {
         /// Latency objectives of the analyzer `queueing`; without any they are inferred from what
         /// the replicas do without load.
         slo: Slo,
+        /// Which variants are chosen for what is required.
+        optimizer: Optimizer,
+        /// How variants are ranked, where `optimizer` is `rank`.
+        rank: Rank,
         /// What it costs to start a replica, as a share of what it costs in an hour.
         start_cost: f64,
         /// What it costs to drain a replica, as a share of what it costs in an hour.
@@ -436,6 +442,9 @@ sections! {
         role: Role,
         /// What one replica costs for an hour, in any currency that all variants share.
         cost: f64,
+        /// What one replica costs for an hour without a discount, such as that of spot nodes, where
+        /// `cost` has one; for `capacity.optimizer: rank`.
+        list_price: f64,
         /// The replica counts between which it may be scaled.
         replicas: ReplicaBounds,
         /// Where its replicas are listed. Required: exactly one key.
@@ -485,6 +494,14 @@ choices! {
         /// Requests that will have arrived by the time that a new replica serves, against what a
         /// replica carries by the counters of its iterations.
         Foresight = "foresight",
+    }
+
+    /// Which variants are chosen for what is required.
+    Optimizer {
+        /// Those that cost least together, found by an exact search.
+        LeastCost = "least_cost",
+        /// By the rank of their price, best first.
+        Rank = "rank",
     }
 
     /// Who may ask for external metrics.

@@ -5,6 +5,7 @@
 
 mod limits;
 mod pools;
+mod rank;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ use crate::fleet::{ModelKey, Role, VariantSpec};
 use crate::pipeline::Policy;
 use crate::pipeline::sizing::Sizing;
 use crate::pipeline::zero::{Rule, Zero};
-use crate::units::{Gpus, Replicas, Seconds};
+use crate::units::{CostPerHour, Gpus, Replicas, Seconds};
 
 /// The smallest configuration, whose effective form shows the defaults of everything global.
 const SMALLEST: &str = "\
@@ -265,6 +266,7 @@ fn saturation_section(policy: &Policy) -> file::Saturation {
 
 fn capacity_section(sizing: &Sizing) -> file::Capacity {
     let Sizing { analyzers, tokens, queueing, foresight, optimizer, .. } = sizing;
+    let (rule, rank) = rank::sections(&optimizer.rule);
     let queueing::Targets { ttft, itl } = queueing.targets;
     let percentile = ttft.and_then(|ttft| match ttft.of {
         Statistic::Mean => None,
@@ -285,6 +287,8 @@ fn capacity_section(sizing: &Sizing) -> file::Capacity {
             ttft_percentile: percentile,
             itl: itl.map(written),
         }),
+        optimizer: Some(rule),
+        rank: Some(rank),
         start_cost: Some(optimizer.switching.start.fraction()),
         drain_cost: Some(optimizer.switching.drain.fraction()),
         utilisation: Some(foresight.used.fraction()),
@@ -501,7 +505,7 @@ fn client_sections(client: Client) -> (file::ClientTls, Option<PathBuf>) {
 
 fn variant_section(variant: &Variant) -> file::Variant {
     let Variant { spec, aliases, targets, endpoint, scrape, read_by } = variant;
-    let VariantSpec { key, model, accelerator, gpus, role, cost, bounds } = spec;
+    let VariantSpec { key, model, accelerator, gpus, role, cost, list_price, bounds } = spec;
     file::Variant {
         name: Some(key.variant.to_string()),
         namespace: Some(key.namespace.to_string()),
@@ -515,6 +519,7 @@ fn variant_section(variant: &Variant) -> file::Variant {
             Role::Decode => file::Role::Decode,
         }),
         cost: Some(cost.per_hour()),
+        list_price: list_price.map(CostPerHour::per_hour),
         replicas: Some(file::ReplicaBounds {
             min: Some(bounds.min().count()),
             max: bounds.max().map(Replicas::count),

@@ -229,7 +229,8 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         WantedTarget::Selector(selector) => Targets::Selector(selector),
         WantedTarget::Elsewhere => Targets::Selector(String::new()),
     };
-    let spec = VariantSpec { key, model, accelerator, gpus: None, role, cost, bounds };
+    let (gpus, list_price) = (None, None);
+    let spec = VariantSpec { key, model, accelerator, gpus, role, cost, list_price, bounds };
     Variant { spec, aliases, targets, read_by, endpoint, scrape: Arc::clone(settings) }
 }
 

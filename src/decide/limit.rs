@@ -28,6 +28,7 @@
 mod explain;
 mod inventory;
 mod ledger;
+mod nodes;
 mod report;
 mod turns;
 
@@ -45,8 +46,13 @@ use crate::units::{Amount, CostPerHour, Gpus, Replicas, Seconds, Weight};
 
 pub use crate::decide::limit::inventory::{inventory, normalised};
 pub use crate::decide::limit::ledger::{Ledger, room, without};
+pub use crate::decide::limit::nodes::Nodes;
 pub use crate::decide::limit::report::{LimitReport, Reading, Row, Spending, report};
 pub use crate::observe::inventory::NodeStock;
+
+/// Sums of prices differ in their last digits, and a budget of 0.30 is for three times 0.10. Less
+/// than this share of it is nothing.
+const BUDGET_SLACK: f64 = 1e-9;
 
 /// The name of a limit, as an explanation shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,6 +101,8 @@ pub enum Source {
 pub enum Allowance {
     /// So many accelerators of each kind; none of a kind that is not listed.
     Kinds(BTreeMap<Accelerator, Headroom>),
+    /// What nodes have of each kind, and where; none of a kind that is not listed.
+    Nodes(Arc<Nodes>),
     /// So many accelerators, of all kinds together.
     Total(Gpus),
     /// So much cost an hour.
@@ -181,6 +189,17 @@ pub enum Refusal {
         /// What a replica takes.
         needed: Gpus,
         /// What is free.
+        free: Gpus,
+    },
+    /// Enough is free, and on no node enough for a pod.
+    Scattered {
+        /// Of which kind.
+        kind: Accelerator,
+        /// What a pod takes.
+        needed: Gpus,
+        /// What is free on the node that has most.
+        largest: Gpus,
+        /// What is free on all nodes together.
         free: Gpus,
     },
     /// Less of the budget is left than a replica costs.
@@ -355,6 +374,7 @@ impl<'a> State<'a> {
         for (limit, used) in self.limits.iter().zip(&mut self.used) {
             if limit.counts(want) {
                 used.add(limit, want, Replicas::ONE);
+                used.start(limit, want, Replicas::ONE);
             }
         }
     }
@@ -468,9 +488,9 @@ impl Limit {
 
     /// What a variant runs on for this limit: where there is one kind only, it is that one.
     fn kind<'a>(&'a self, want: &'a Want) -> Option<&'a Accelerator> {
-        let only = || match self.source.allowance() {
-            Some(Allowance::Kinds(kinds)) if kinds.len() == 1 => kinds.keys().next(),
-            Some(_) | None => None,
+        let only = || {
+            let kinds = self.source.allowance()?.kinds()?;
+            kinds.keys().next().filter(|_| kinds.len() == 1)
         };
         want.accelerator.as_ref().or_else(only)
     }
@@ -481,10 +501,8 @@ impl Limit {
             None => Headroom::NONE,
             Some(Allowance::Budget(_)) => Headroom::Unlimited,
             Some(Allowance::Total(total)) => Headroom::Limited(*total).without(used.total),
-            Some(Allowance::Kinds(kinds)) => {
-                let used = used.kinds.get(kind).copied().unwrap_or_default();
-                kinds.get(kind).map_or(Headroom::NONE, |headroom| headroom.without(used))
-            }
+            Some(Allowance::Kinds(kinds)) => left_of_kind(kinds, kind, used),
+            Some(Allowance::Nodes(nodes)) => left_of_kind(&nodes.kinds, kind, used),
         }
     }
 
@@ -500,24 +518,71 @@ impl Limit {
         match self.source.allowance() {
             Some(Allowance::Budget(budget)) => {
                 let left = budget.beyond(used.cost);
-                (left < want.cost).then_some(Refusal::Budget { needed: want.cost, left })
+                let short = want.cost.per_hour() - left.per_hour();
+                let refused = short > BUDGET_SLACK * budget.per_hour();
+                refused.then_some(Refusal::Budget { needed: want.cost, left })
             }
             // What takes no accelerators is limited by money alone.
-            None | Some(Allowance::Total(_) | Allowance::Kinds(_)) if want.gpus == Gpus::ZERO => {
+            None | Some(Allowance::Total(_) | Allowance::Kinds(_) | Allowance::Nodes(_))
+                if want.gpus == Gpus::ZERO =>
+            {
                 None
             }
             None => Some(Refusal::Unread),
             Some(Allowance::Total(total)) => {
                 short(None, Headroom::Limited(*total).without(used.total))
             }
-            Some(Allowance::Kinds(kinds)) => {
+            Some(allowance @ (Allowance::Kinds(_) | Allowance::Nodes(_))) => {
+                let kinds = allowance.kinds()?;
                 let Some(kind) = self.kind(want) else { return Some(Refusal::UnknownKind) };
-                let Some(headroom) = kinds.get(kind) else {
+                if !kinds.contains_key(kind) {
                     return Some(Refusal::NotListed(kind.clone()));
-                };
-                let used = used.kinds.get(kind).copied().unwrap_or_default();
-                short(Some(kind), headroom.without(used))
+                }
+                let left = left_of_kind(kinds, kind, used);
+                short(Some(kind), left).or_else(|| scattered(allowance, want, kind, used))
             }
         }
     }
+}
+
+impl Allowance {
+    /// What it allows of each kind, if it knows kinds.
+    #[must_use]
+    pub fn kinds(&self) -> Option<&BTreeMap<Accelerator, Headroom>> {
+        match self {
+            Self::Kinds(kinds) => Some(kinds),
+            Self::Nodes(nodes) => Some(&nodes.kinds),
+            Self::Total(_) | Self::Budget(_) => None,
+        }
+    }
+}
+
+/// What is left of a kind; none of one that is not listed.
+fn left_of_kind(
+    kinds: &BTreeMap<Accelerator, Headroom>,
+    kind: &Accelerator,
+    used: &Used,
+) -> Headroom {
+    let used = used.kinds.get(kind).copied().unwrap_or_default();
+    kinds.get(kind).map_or(Headroom::NONE, |headroom| headroom.without(used))
+}
+
+/// Why no node takes one replica more, where nodes are known.
+fn scattered(
+    allowance: &Allowance,
+    want: &Want,
+    kind: &Accelerator,
+    used: &Used,
+) -> Option<Refusal> {
+    let Allowance::Nodes(nodes) = allowance else { return None };
+    let fit = nodes.fit(&used.started, want, kind, Replicas::ONE)?;
+    (fit == Replicas::ZERO).then(|| Refusal::Scattered {
+        kind: kind.clone(),
+        needed: nodes.pod(want),
+        largest: nodes.largest(kind),
+        free: match left_of_kind(&nodes.kinds, kind, used) {
+            Headroom::Limited(free) => free,
+            Headroom::Unlimited => Gpus::ZERO,
+        },
+    })
 }

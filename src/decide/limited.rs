@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::analyze::capacity::Unit;
 use crate::decide::limit::{Cut, LimitName, Refusal};
+use crate::decide::rank::Rank;
 use crate::fleet::{Accelerator, VariantKey, VariantName};
 use crate::units::{Amount, Seconds};
 
@@ -26,6 +27,8 @@ pub enum Limited {
         of: VariantName,
         /// The limit.
         limit: LimitName,
+        /// How this one fared when they were ranked anew, if they were.
+        rank: Option<Box<Rank>>,
     },
 }
 
@@ -73,8 +76,10 @@ impl fmt::Display for Limited {
                 }
                 price.as_ref().map_or(Ok(()), |price| write!(f, "; {price}"))
             }
-            Self::Instead { of, limit } => {
-                write!(f, "planned with what is left, because {limit} keeps {of} from having more")
+            Self::Instead { of, limit, rank } => {
+                f.write_str("planned with what is left, because ")?;
+                write!(f, "{limit} keeps {of} from having more")?;
+                rank.as_ref().map_or(Ok(()), |rank| write!(f, "; {rank}"))
             }
         }
     }

@@ -6,7 +6,8 @@
 //!
 //! - [`least_cost`] finds the cheapest numbers that carry what every voice asks for. It is exact
 //!   for the sizes that occur, and says so when it is not.
-//! - [`least_cost_of_all`] does so for several models inside limits that they share.
+//! - [`ranked`] adds by the rank of price of [`rank`](crate::decide::rank), round by round.
+//! - [`plan_all`] plans several models by either, inside limits that they share.
 //! - [`cost_aware`] and [`greedy_by_score`] are the rules of the Workload Variant Autoscaler: they
 //!   add where a replica is cheapest for what it carries, and never exchange.
 //!
@@ -20,6 +21,7 @@
 //! such that   sum of  p * x  >=  wanted         for each voice and role
 //!             min <= x <= max                   for each variant
 //!             sum of  gpus * max(0, x - now)  <=  free      for each limited accelerator
+//!             sum of  c * max(0, x - now)  <=  left         for each budget
 //! ```
 //!
 //! `wanted` is what is there or coming, plus what is missing; when something is spare, what is
@@ -44,6 +46,7 @@ mod explain;
 mod fleet;
 mod greedy;
 mod least_cost;
+mod ranked;
 mod rescale;
 mod room;
 mod sheet;
@@ -51,18 +54,22 @@ mod sheet;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use crate::analyze::capacity::{CapacityReport, Unit};
+use crate::decide::rank::Ranking;
 use crate::fleet::{Accelerator, Bounds, ModelKey, Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Gpus, Replicas, Weight};
 
 pub use crate::decide::optimize::cost_aware::{Defects, cost_aware};
-pub use crate::decide::optimize::fleet::{Contender, FleetPlan, least_cost_of_all};
+pub use crate::decide::optimize::fleet::{Contender, FleetPlan, plan_all};
 pub use crate::decide::optimize::greedy::{Rescale, Share, greedy_by_score};
 pub use crate::decide::optimize::least_cost::{
-    Consent, KeptMin, Policy, Switching, headroom_floor, least_cost,
+    Consent, KeptMin, Policy, Rule, Switching, headroom_floor, least_cost,
 };
+pub use crate::decide::optimize::ranked::ranked;
 pub use crate::decide::optimize::rescale::{Claim, Shares, water_fill};
-pub use crate::decide::optimize::room::{Headroom, Room};
+pub use crate::decide::optimize::room::{Headroom, Purse, Room};
 
 /// A variant that replicas can be put in.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +84,8 @@ pub struct Candidate {
     pub gpus: Gpus,
     /// What one replica costs.
     pub cost: CostPerHour,
+    /// What one replica costs without a discount.
+    pub list_price: CostPerHour,
     /// What it may be scaled to.
     pub bounds: Bounds,
     /// Replicas that its scale target asks for.
@@ -136,6 +145,8 @@ pub struct Plan {
     pub cost_before: CostPerHour,
     /// What all replicas of the plan cost.
     pub cost_after: CostPerHour,
+    /// How variants were ranked, where replicas were added by rank.
+    pub rankings: Arc<[Ranking]>,
 }
 
 /// How a plan was found.
@@ -159,6 +170,8 @@ pub enum Method {
     GreedyByScore,
     /// The accelerators of a contended kind were shared by weight and demand.
     Rescale,
+    /// Replicas were added by the rank of their price, or removed at the least cost.
+    Ranked,
 }
 
 /// What becomes of one variant.
@@ -210,6 +223,19 @@ pub struct Cover {
     pub wanted: Amount,
     /// How much the plan carries, once all its replicas do.
     pub planned: Amount,
+}
+
+/// Plans one model by the rule of the policy, inside what is free if that is limited.
+pub fn plan(
+    model: &Model<'_>,
+    room: Option<&Room>,
+    policy: &Policy,
+    check: &dyn Fn(&VariantKey, Replicas) -> Consent,
+) -> Plan {
+    match &policy.rule {
+        Rule::LeastCost => least_cost(model, room, policy, check),
+        Rule::Ranked(by) => ranked(model, room, policy, by, check),
+    }
 }
 
 impl Plan {

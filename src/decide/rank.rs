@@ -45,7 +45,7 @@ use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
 pub use crate::decide::rank::preferred::{PREFERRED, Preference, preferred_cpus};
 pub use crate::decide::rank::residual::{
-    Class, Demand, Policy, Ranked, Residual, Round, Warmth, rank_variants,
+    Choice, Class, Demand, Policy, Rank, Ranked, Ranking, Residual, Round, Warmth, rank_variants,
 };
 
 /// How many replicas it takes until their number matters more than their size: at this many above

@@ -4,8 +4,10 @@
 use std::fmt;
 
 use crate::analyze::ballot::{Analyzer, Standing, Verdict};
-use crate::analyze::foresight::Foreseen;
+use crate::analyze::foresight::{Floor, Foreseen};
+use crate::analyze::queueing::Refusal;
 use crate::decide::optimize::{Because, Method};
+use crate::decide::rank::Rank;
 use crate::units::Replicas;
 
 /// Why a variant gets its number, in numbers that make a sentence.
@@ -23,6 +25,8 @@ pub struct Sized {
     pub absent: Vec<(Analyzer, Standing)>,
     /// Whether the plan leaves a part of what is asked uncarried.
     pub short: Shortfall,
+    /// How it fared when its model's variants were ranked, if they were.
+    pub rank: Option<Box<Rank>>,
     /// What is foreseen for its role, where `foresight` votes.
     pub foreseen: Option<Box<Foreseen>>,
 }
@@ -34,6 +38,15 @@ pub enum Shortfall {
     None,
     /// It does not, inside the bounds.
     Some,
+}
+
+/// Why no number of replicas meets a latency target, as the analyzer says that judges by it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unmeetable {
+    /// By the queueing model.
+    Queueing(Refusal),
+    /// By what an iteration takes.
+    Foresight(Floor),
 }
 
 // === impl Sized ===
@@ -55,10 +68,13 @@ impl Sized {
 
 impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verdict, because, method, stuck, absent, short, foreseen } = self;
+        let Self { verdict, because, method, stuck, absent, short, rank, foreseen } = self;
         write!(f, "{verdict}; {because}")?;
         if matches!(because, Because::Added | Because::Removed) {
             write!(f, ", {method}")?;
+        }
+        if let Some(rank) = rank {
+            write!(f, "; {rank}")?;
         }
         if *stuck > Replicas::ZERO {
             write!(f, "; {stuck} do not start and are not counted on")?;
@@ -73,6 +89,15 @@ impl fmt::Display for Sized {
         match foreseen {
             None => Ok(()),
             Some(foreseen) => write!(f, " ({foreseen})"),
+        }
+    }
+}
+
+impl fmt::Display for Unmeetable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queueing(refusal) => refusal.fmt(f),
+            Self::Foresight(floor) => floor.fmt(f),
         }
     }
 }

@@ -398,6 +398,7 @@ mod tests {
             gpus: None,
             role: crate::fleet::Role::Both,
             cost: variant.cost,
+            list_price: None,
             bounds: variant.bounds(),
         };
         let after = Replicas::saturating(desired);

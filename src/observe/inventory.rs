@@ -16,10 +16,14 @@ use crate::units::Gpus;
 pub struct Inventory {
     /// What nodes have, by product.
     pub nodes: Option<Known<Vec<NodeStock>>>,
+    /// What is free on each node that takes new pods and has some of it, by product.
+    pub free: BTreeMap<Accelerator, Vec<Gpus>>,
     /// What `ResourceQuota`s leave to the variants.
     pub quotas: Option<Known<Vec<QuotaStock>>>,
     /// What a replica of each variant takes, of those of which a pod has been seen.
     pub units: BTreeMap<VariantKey, ReplicaUnit>,
+    /// What the largest pod of a replica takes, of the same variants.
+    pub pods: BTreeMap<VariantKey, Gpus>,
 }
 
 /// What was read, and when it was last known to be true.

@@ -15,13 +15,12 @@ use jiff::Timestamp;
 
 use crate::analyze::capacity::Unit;
 use crate::decide::limit::{
-    Allowance, Grant, Grants, Limit, LimitName, Priority, Refusal, Scope, Shadow, Sharing, Source,
-    Want, limit, normalised, report, without,
+    Allowance, Grant, Grants, Limit, LimitName, Nodes, Priority, Refusal, Scope, Shadow, Sharing,
+    Source, Want, limit, normalised, report, without,
 };
 use crate::decide::limited::{Limited, Price, Short};
-use crate::decide::optimize::{
-    self, Consent, Contender, Headroom, Plan, least_cost, least_cost_of_all,
-};
+use crate::decide::optimize::{self, Consent, Contender, Headroom, Plan, plan, plan_all};
+use crate::decide::rank::{Rank, Ranking};
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
 use crate::fleet::{Accelerator, Bounds, Fleet, ModelKey, VariantKey, VariantSpec};
 use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock};
@@ -123,19 +122,26 @@ impl Limits {
         kinds.into_iter().map(row).collect()
     }
 
-    fn nodes(&self, now: Timestamp, known: Option<&Known<Vec<NodeStock>>>) -> Option<Limit> {
-        let source = source(now, known, |nodes| of_nodes(&self.stock(nodes)));
+    fn nodes(&self, now: Timestamp, inventory: &Inventory) -> Option<Limit> {
+        let source = source(now, inventory.nodes.as_ref(), |nodes| {
+            let kinds = of_nodes(&self.stock(nodes));
+            let mut free: BTreeMap<Accelerator, Vec<Gpus>> = BTreeMap::new();
+            for (product, left) in &inventory.free {
+                free.entry(self.named(product)).or_default().extend(left);
+            }
+            Allowance::Nodes(Arc::new(Nodes { kinds, free, pods: inventory.pods.clone() }))
+        });
         Some(Limit { name: LimitName::new(NODES)?, scope: Scope::Cluster, source })
     }
 }
 
 /// What is left of each kind for the variants.
-fn of_nodes(stock: &[NodeStock]) -> Allowance {
+fn of_nodes(stock: &[NodeStock]) -> BTreeMap<Accelerator, Headroom> {
     let left = |row: &NodeStock| {
         let left = row.allocatable.beyond(row.used_by_others);
         (row.product.clone(), Headroom::Limited(left))
     };
-    Allowance::Kinds(stock.iter().map(left).collect())
+    stock.iter().map(left).collect()
 }
 
 /// The name of the limit that is what nodes have.
@@ -185,7 +191,7 @@ impl Pipeline {
         let inventory = Arc::clone(&inputs.inventory);
         let mut limits = Vec::new();
         if policy.nodes == Watched::On {
-            limits.extend(policy.nodes(now, inventory.nodes.as_ref()));
+            limits.extend(policy.nodes(now, &inventory));
         }
         if policy.quotas == Watched::On {
             limits.extend(resource_quotas(now, &inputs.fleet, &inventory));
@@ -213,7 +219,7 @@ impl Pipeline {
         check: &dyn Fn(&VariantKey, Replicas) -> Consent,
     ) -> Vec<Planned> {
         if room.limits.is_empty() {
-            let alone = |model| least_cost(model, None, policy, check);
+            let alone = |model| plan(model, None, policy, check);
             let planned = |alone| Planned { alone, shared: BTreeMap::new() };
             return models.iter().map(alone).map(planned).collect();
         }
@@ -242,7 +248,7 @@ impl Pipeline {
                 Contender { model, priority }
             })
             .collect();
-        let together = least_cost_of_all(&contenders, &left, policy, check);
+        let together = plan_all(&contenders, &left, policy, check);
         room.shadows.clone_from(&together.contended.shadows);
         planned(together, room)
     }
@@ -349,6 +355,7 @@ fn planned(together: optimize::FleetPlan, room: &Room) -> Vec<Planned> {
     let first: BTreeMap<&VariantKey, &Grant> =
         contended.grants.iter().map(|grant| (&grant.key, grant)).collect();
     let one = |(position, plan): (usize, Plan)| {
+        let again = Arc::clone(&plan.rankings);
         let alone = alone.remove(&position).unwrap_or(plan);
         // Who was cut first is why the model is planned again.
         let is_cut = |key: &VariantKey| first.get(key).is_some_and(|it| it.granted < it.desired);
@@ -358,16 +365,17 @@ fn planned(together: optimize::FleetPlan, room: &Room) -> Vec<Planned> {
             let cut = grants.into_iter().flatten().find(|grant| grant.granted < grant.desired)?;
             limited(cut, &room.shadows, room)
         };
-        let instead = || {
+        let instead = |key: &VariantKey| {
             let (of, cut) = (of?, first.get(of?)?.cut.as_ref()?);
-            Some(Limited::Instead { of: of.variant.clone(), limit: cut.limit.clone() })
+            let (of, limit) = (of.variant.clone(), cut.limit.clone());
+            Some(Limited::Instead { of, limit, rank: rank(key, &again) })
         };
         let shared = |placement: &optimize::Placement| {
             let after = granted.get(&placement.key)?.granted;
             let why = match after.cmp(&placement.after) {
                 Ordering::Equal => return None,
-                Ordering::Less => cut(&placement.key).or_else(instead)?,
-                Ordering::Greater => instead()?,
+                Ordering::Less => cut(&placement.key).or_else(|| instead(&placement.key))?,
+                Ordering::Greater => instead(&placement.key)?,
             };
             Some((placement.key.clone(), Shared { after, why }))
         };
@@ -375,6 +383,12 @@ fn planned(together: optimize::FleetPlan, room: &Room) -> Vec<Planned> {
         Planned { alone, shared }
     };
     plans.into_iter().enumerate().map(one).collect()
+}
+
+/// How a variant fared in the rankings of its model; `None` where nothing was ranked.
+pub(crate) fn rank(variant: &VariantKey, rankings: &Arc<[Ranking]>) -> Option<Box<Rank>> {
+    let rank = || Rank { variant: variant.clone(), rankings: Arc::clone(rankings) };
+    (!rankings.is_empty()).then(|| Box::new(rank()))
 }
 
 /// Why a variant is cut.
@@ -403,7 +417,11 @@ fn price(shadow: &Shadow, room: &Room) -> Option<Price> {
             let each = size.amount() / needed.per_hour();
             (Short::CostPerHour, Amount::new(each)?)
         }
-        Refusal::NotListed(_) | Refusal::UnknownKind | Refusal::Unread => return None,
+        // More of it elsewhere would not help, and nobody knows where more would be.
+        Refusal::Scattered { .. }
+        | Refusal::NotListed(_)
+        | Refusal::UnknownKind
+        | Refusal::Unread => return None,
     };
     Some(Price { of, next: shadow.next.clone(), carries, unit })
 }

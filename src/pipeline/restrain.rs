@@ -27,15 +27,17 @@ impl Pipeline {
         }
     }
 
-    /// Says when the variant's idle replicas already miss the latency target.
+    /// Says when the variant's idle replicas already miss a latency target.
     fn note_floor(&self, mut decision: Decision) -> Decision {
-        let floor = self.learned.floors.get(&decision.variant);
-        if let Some(floor) = floor.filter(|_| decision.basis == Basis::Fresh)
+        let floors = self.learned.floors.get(&decision.variant);
+        if let Some(floors) = floors.filter(|_| decision.basis == Basis::Fresh)
             && let Some(number) = decision.steps.first().map(|step| step.after)
         {
-            let reason = Reason::SloUnmeetable(*floor);
-            let (stage, before, after) = (Stage::Analyze, number, number);
-            decision.steps.insert(1, Step { stage, before, after, reason });
+            for why in floors.values().rev() {
+                let reason = Reason::SloUnmeetable(*why);
+                let (stage, before, after) = (Stage::Analyze, number, number);
+                decision.steps.insert(1, Step { stage, before, after, reason });
+            }
         }
         decision
     }

@@ -8,6 +8,8 @@
 //! Replicas that take twice the time that starts usually take are [*stuck*](crate::pipeline): they are
 //! counted neither as supply nor as coming, and stay on top of what the plan asks for.
 
+mod taught;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
@@ -20,15 +22,16 @@ use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPac
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::analyze::tokens::knowledge::Knowledge;
 use crate::analyze::tokens::{self, ReplicaLoad, VariantLoad};
-use crate::analyze::tuner::{Latencies, OperatingPoint, Tuner};
 use crate::decide::optimize::{self, Candidate, Consent, Model, Standing, Voice};
-use crate::decide::sized::{Shortfall, Sized};
+use crate::decide::sized::{Shortfall, Sized, Unmeetable};
 use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::{Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
-use crate::pipeline::limits::{Planned, Room, Shared};
+use crate::pipeline::limits::{Planned, Room, Shared, rank};
 use crate::units::{Amount, Gpus, Replicas, Seconds, Weight};
+
+pub(crate) use crate::pipeline::sizing::taught::Taught;
 
 /// Which analyzers vote, and by what they judge.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,15 +98,9 @@ pub(crate) struct Learned {
     pub(crate) curves: Curves,
     pub(crate) tuners: BTreeMap<VariantKey, Taught>,
     pub(crate) informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
-    /// Variants whose idle replicas already miss the latency target.
-    pub(crate) floors: BTreeMap<VariantKey, Refusal>,
+    /// Of variants whose idle replicas already miss a latency target, who says so.
+    pub(crate) floors: BTreeMap<VariantKey, BTreeMap<Analyzer, Unmeetable>>,
     pub(crate) foresight: Foresight,
-}
-
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Taught {
-    pub(crate) tuner: Tuner,
-    pub(crate) at: Option<Timestamp>,
 }
 
 /// Whether a model may shrink, whatever the plan says.
@@ -213,6 +210,11 @@ impl Learned {
                 Analyzer::Foresight => {
                     let found = self.foresight_of(moment.now, policy, model, &members);
                     foreseen = found.foreseen;
+                    for member in &members {
+                        let floor = found.floors.get(&member.spec.key).copied();
+                        let floor = floor.map(Unmeetable::Foresight);
+                        self.floor(&member.spec.key, analyzer, floor);
+                    }
                     found.report
                 }
             };
@@ -313,10 +315,10 @@ impl Learned {
         for queueing::VariantSizing { key, sizing, .. } in &found.variants {
             match sizing {
                 queueing::Sizing::Unsized(Unsized::Refused(floor @ Refusal::IdleFloor { .. })) => {
-                    self.floors.insert(key.clone(), *floor);
+                    self.floor(key, Analyzer::Queueing, Some(Unmeetable::Queueing(*floor)));
                 }
                 queueing::Sizing::Sized { .. } | queueing::Sizing::Unsized(_) => {
-                    self.floors.remove(key);
+                    self.floor(key, Analyzer::Queueing, None);
                 }
             }
         }
@@ -350,17 +352,23 @@ impl Learned {
         foresight::analyze(now, through, policy, model, &variants, &mut self.foresight)
     }
 
+    /// Notes that no number of replicas meets a target, or that some does.
+    fn floor(&mut self, variant: &VariantKey, analyzer: Analyzer, floor: Option<Unmeetable>) {
+        if let Some(floor) = floor {
+            self.floors.entry(variant.clone()).or_default().insert(analyzer, floor);
+        } else if let Some(floors) = self.floors.get_mut(variant) {
+            floors.remove(&analyzer);
+        }
+    }
+
     /// Whether an analyzer has a say. A latency target that no number of replicas meets asks for
     /// none, and must not keep the model from shrinking to what the others ask for.
     fn franchise(&self, analyzer: Analyzer, report: &CapacityReport) -> Franchise {
         let knows = report.variants.iter().any(|variant| variant.per_replica.is_some());
-        let floor = report.variants.iter().any(|variant| self.floors.contains_key(&variant.key));
-        match analyzer {
-            Analyzer::Queueing if floor && !knows => Franchise::Shown,
-            Analyzer::Tokens | Analyzer::Throughput | Analyzer::Queueing | Analyzer::Foresight => {
-                Franchise::Votes
-            }
-        }
+        let of =
+            |key: &VariantKey| self.floors.get(key).is_some_and(|it| it.contains_key(&analyzer));
+        let floor = !knows && report.variants.iter().any(|variant| of(&variant.key));
+        if floor { Franchise::Shown } else { Franchise::Votes }
     }
 }
 
@@ -408,6 +416,7 @@ impl Judged<'_> {
                 .copied()
                 .collect(),
             short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
+            rank: rank(key, &plan.rankings),
             foreseen: foreseen.get(&member.spec.role).copied().map(Box::new),
         };
         let after = placement.after + member.stuck;
@@ -428,31 +437,6 @@ impl Judged<'_> {
         match self.shrinking {
             Shrinking::Allowed if all_live => agreed,
             Shrinking::Allowed | Shrinking::Forbidden => Consent::Refused,
-        }
-    }
-}
-
-// === impl Taught ===
-
-impl Taught {
-    /// Learns from what the replicas did, once in half a window: what is seen a second later is
-    /// nearly the same, and would count as if it were not.
-    fn learn(&mut self, moment: Moment, member: &Sizable<'_>) {
-        let Moment { now, window } = moment;
-        let since = self.at.and_then(|at| Seconds::from_span(now.duration_since(at)));
-        if since.is_some_and(|since| since.seconds() < window.seconds() / 2.0) {
-            return;
-        }
-        let mut learned = false;
-        for replica in member.measured() {
-            let Some(point) = operating_point(replica) else { continue };
-            let started = replica.work.and_then(|work| work.started);
-            let served = started.and_then(|at| Seconds::from_span(now.duration_since(at)));
-            let _lesson = self.tuner.learn(served, &point);
-            learned = true;
-        }
-        if learned {
-            self.at = Some(now);
         }
     }
 }
@@ -484,6 +468,7 @@ impl<'a> Sizable<'a> {
             accelerator: self.spec.accelerator.clone(),
             gpus: self.spec.gpus.unwrap_or(Gpus::ONE),
             cost: self.spec.cost,
+            list_price: self.spec.list_price.unwrap_or(self.spec.cost),
             bounds: Bounds::new(min, max).unwrap_or(self.bounds),
             current: self.counted(),
             pending: self.coming(),
@@ -550,12 +535,6 @@ fn queue_load(replica: &ReplicaObservation) -> Option<queueing::ReplicaLoad> {
         itl: replica.itl_mean,
         batch: None,
     })
-}
-
-fn operating_point(replica: &ReplicaObservation) -> Option<OperatingPoint> {
-    let latencies = Latencies { ttft: replica.ttft_mean?, itl: replica.itl_mean? };
-    let shape = queue_shape(replica)?;
-    OperatingPoint::new(replica.arrivals?, shape, queueing::BATCH_DEFAULT, latencies)
 }
 
 /// Whether what an analyzer says can be relied on to take replicas away. One that has no vote has

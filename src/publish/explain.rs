@@ -17,6 +17,7 @@
 //! The doc comments of the fields are their documentation in `docs/api.md`, word for word.
 
 mod pool;
+mod rank;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,6 +32,7 @@ use crate::publish::PublishedVariant;
 use crate::publish::api::Asked;
 use crate::publish::api::query::Filter;
 use crate::publish::explain::pool::Pool;
+use crate::publish::explain::rank::{RankedOption, options};
 use crate::publish::history::Verdict;
 use crate::publish::load::Load;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds};
@@ -174,6 +176,9 @@ struct StepLine {
     reason: &'static str,
     /// Why, as a sentence with the numbers that were compared.
     text: String,
+    /// How the variants of the model were ranked by their price, round by round; empty where they
+    /// were not, and on replicas of Plimsoll that did not decide.
+    ranking: Vec<RankedOption>,
 }
 
 /// One replica and how recent its data is.
@@ -300,6 +305,7 @@ fn step(step: &Step) -> StepLine {
         after: after.count(),
         reason: reason.label(),
         text: reason.to_string(),
+        ranking: options(reason),
     }
 }
 

@@ -211,6 +211,8 @@ sections! {
         accelerator: String,
         /// What one replica costs for an hour.
         cost: f64,
+        /// What it costs without a discount, such as that of spot nodes, where `cost` has one.
+        list_price: f64,
         /// How many replicas there may be, and are at the start.
         replicas: ReplicaCounts,
         /// Its engine. Required.

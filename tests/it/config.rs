@@ -1021,7 +1021,7 @@ prometheus:
   parameters: {dedup: \"true\"}
   labels: {pod: kubernetes_pod_name}
 variants:
-- {name: a, namespace: n, model: m, targets: {static: [h, \"[::1]\"]}, role: decode, gpus: 8}
+- {name: a, namespace: n, model: m, targets: {static: [h, \"[::1]\"]}, role: decode, gpus: 8, cost: 2, list_price: 5}
 - {name: b, namespace: n, model: m, targets: {file: {paths: [f], refresh: 90s}}, replicas: {min: 0}}
 - {name: c, model: \"no\", targets: {dns: {names: [n], type: AAAA}}, model_aliases: [\"1\", \"~\"]}
 - {name: d, model: \"1e3\", targets: {dns: {names: [_x._tcp.n], type: SRV}}, accelerator: \"0x1\"}
@@ -1211,6 +1211,31 @@ proptest! {
             prop_assert_eq!(valid(&loaded.config.print()).config, loaded.config);
         }
     }
+}
+
+#[test]
+fn a_ranking_says_what_is_wrong_with_it() {
+    for (rank, message) in [
+        ("preferred_replicas: 0", "capacity.rank.preferred_replicas must be from 1 to 100"),
+        ("weight: -1", "capacity.rank.weight must be from 0 to 2"),
+        ("unfitness_max: 0.5", "capacity.rank.unfitness_max must be from 1 to 1000"),
+        ("damper: 0", "capacity.rank.damper must be from 0.01 to 100"),
+        ("cold: .nan", "capacity.rank.cold must be a number"),
+        ("sizes: 3", "sizes"),
+    ] {
+        let capacity =
+            format!("analysis: capacity\ncapacity: {{optimizer: rank, rank: {{{rank}}}}}");
+        let said = refused(&format!("{capacity}\n{VARIANT}"));
+        assert!(said.contains(message), "{rank}: {said}");
+    }
+    let all = "preferred_replicas: 3, weight: 0.5, unfitness_max: 9, damper: 2, cold: 1";
+    let capacity = format!("analysis: capacity\ncapacity: {{optimizer: rank, rank: {{{all}}}}}");
+    let config = valid(&format!("{capacity}\n{VARIANT}")).config;
+    assert_eq!(valid(&config.print()).config, config, "{}", config.print());
+    let capacity = "analysis: capacity\ncapacity: {rank: {weight: 1}}";
+    let warnings = valid(&format!("{capacity}\n{VARIANT}")).warnings;
+    let message = "capacity.rank has no effect, because capacity.optimizer is not rank";
+    assert!(warnings.iter().any(|it| it.to_string().contains(message)), "{warnings:?}");
 }
 
 #[test]

@@ -23,6 +23,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("prometheus-only.yml", "the_prometheus_of_the_example_scrapes_what_the_variants_match"),
     ("simulate-day.yaml", "the_example_of_a_day_compares_with_a_stock_hpa"),
     ("simulate-jump.yaml", "foresight_serves_a_jump_as_a_stock_hpa_does_for_a_third_of_its_cost"),
+    (
+        "simulate-spot.yaml",
+        "the_example_of_spot_nodes_compares_the_least_cost_with_the_rank_of_prices",
+    ),
     ("simulate-trace.yaml", "the_example_is_simulated_and_says_the_same_twice"),
     ("traces/README.md", "the_example_is_simulated_and_says_the_same_twice"),
     ("traces/azure-conversation.csv", "the_example_is_simulated_and_says_the_same_twice"),

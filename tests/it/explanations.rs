@@ -167,6 +167,21 @@ fn what_cannot_be_met_asks_for_nothing() {
 }
 
 #[test]
+fn foresight_says_what_no_number_of_replicas_can_meet_and_leaves_the_others_to_decide() {
+    let mut policy = sized(&[Analyzer::Foresight]);
+    let Some(Sizing { foresight, .. }) = &mut policy.sizing else { panic!() };
+    foresight.itl = Some(seconds(0.002));
+    let mut work = Work::with(policy, vec![spec("a", 1.0, (1, 20))], Engine::default());
+    let _ = work.run(4, 1.0, 120);
+    let _ = work.run(4, 30.0, 120);
+    let said = chain(&work.run(4, 60.0, 120), "a");
+    let floor = "no number of replicas keeps the time between tokens at 2.0 ms, of which 92 % may be \
+                 used: a request alone on a replica already takes about ";
+    assert!(said.contains(floor) && said.contains("ms, so this target has no say"), "{said}");
+    assert!(said.contains("KV spare"), "saturation decides: {said}");
+}
+
+#[test]
 fn a_latency_target_binds() {
     let mut policy = sized(&[Analyzer::Tokens, Analyzer::Queueing]);
     let limit = LatencyTarget { limit: seconds(0.035), of: Statistic::Mean };

@@ -211,6 +211,7 @@ pub(crate) fn variant(namespace: &str, name: &str) -> Variant {
             gpus: None,
             role: Role::Both,
             cost: CostPerHour::ZERO,
+            list_price: None,
             bounds: Bounds::default(),
         },
         observation: Observation::of_nothing(Bounds::default()),

@@ -194,6 +194,95 @@ fn what_nodes_have_without_what_others_take_is_a_limit_that_holds_when_it_grows_
     assert_eq!(last(&decisions, "a"), "limit: 4 -> 3, limited by nodes: it has not been read yet");
 }
 
+/// Nodes of one kind with so much free on each, of which `a` takes so much for a pod.
+fn scattered(world: &World, held: u32, free: &[u32], pods: &[(&str, u32)]) -> Inventory {
+    let all = held + free.iter().sum::<u32>();
+    let free = free.iter().map(|free| Gpus::new(*free)).collect();
+    Inventory {
+        free: BTreeMap::from([(kind_of("NVIDIA-H100-80GB-HBM3"), free)]),
+        pods: pods.iter().map(|(name, gpus)| (key(name), Gpus::new(*gpus))).collect(),
+        ..stocked(world, &[("NVIDIA-H100-80GB-HBM3", all, 0)], 0)
+    }
+}
+
+#[test]
+fn accelerators_that_are_free_on_many_nodes_are_no_room_for_a_pod_that_needs_them_on_one() {
+    for (free, pod, want, said) in [
+        (
+            &[1; 8][..],
+            8,
+            2,
+            "limit: 3 -> 2, limited by nodes: a pod takes 8 H100 on one node, where 1 at most are free, of 8 on all nodes",
+        ),
+        (&[8], 8, 3, ""),
+        // A group of four pods of two.
+        (
+            &[1, 2, 5],
+            2,
+            2,
+            "limit: 3 -> 2, limited by nodes: a pod takes 2 H100 on one node, where 5 at most are free, of 8 on all nodes",
+        ),
+        (&[2, 2, 5], 2, 3, ""),
+    ] {
+        let limits = Limits { nodes: Watched::On, ..Limits::default() };
+        let eight = |name| VariantSpec { gpus: Some(Gpus::new(8)), ..on(name, name, "H100", 4.0) };
+        let mut world = World::with(Policy { limits, ..policy() }, vec![eight("a"), eight("b")]);
+        world.set("a", 2, BUSY);
+        world.set("b", 2, IDLE);
+        let mut decisions = Decisions::default();
+        for _ in 0..3 {
+            let inventory = scattered(&world, 32, free, &[("a", pod), ("b", pod)]);
+            decisions = ticked(&mut world, inventory);
+        }
+        assert_eq!(desired(&decisions, "a"), want, "{free:?}");
+        assert!(said.is_empty() || last(&decisions, "a") == said, "{}", last(&decisions, "a"));
+    }
+}
+
+#[test]
+fn two_models_do_not_both_get_the_one_node_that_fits_them() {
+    let limits = Limits { nodes: Watched::On, ..Limits::default() };
+    let eight = |name| VariantSpec { gpus: Some(Gpus::new(8)), ..on(name, name, "H100", 4.0) };
+    let mut world = World::with(Policy { limits, ..policy() }, vec![eight("a"), eight("b")]);
+    world.set("a", 2, BUSY);
+    world.set("b", 2, BUSY);
+    for _ in 0..3 {
+        let free = [8, 1, 1, 1, 1, 1, 1, 1, 1];
+        let inventory = scattered(&world, 32, &free, &[("a", 8), ("b", 8)]);
+        let decisions = ticked(&mut world, inventory);
+        let both = desired(&decisions, "a") + desired(&decisions, "b");
+        assert!(both <= 5, "{both}");
+    }
+}
+
+#[test]
+fn a_plan_makes_do_with_another_kind_where_no_node_has_enough() {
+    let limits = Limits { nodes: Watched::On, ..Limits::default() };
+    let eight = VariantSpec { gpus: Some(Gpus::new(8)), ..on("a", "m", "H100", 4.0) };
+    let specs = vec![eight, on("b", "m", "L4", 5.0)];
+    let mut world = World::with(Policy { limits, ..sized(&[Analyzer::Tokens]) }, specs);
+    world.set("a", 2, BUSY);
+    world.set("b", 1, BUSY);
+    let mut decisions = Decisions::default();
+    for _ in 0..3 {
+        let mut inventory = scattered(&world, 16, &[7, 7], &[("a", 8), ("b", 1)]);
+        inventory.free.insert(kind_of("L4"), vec![Gpus::new(1); 20]);
+        inventory.nodes.as_mut().unwrap().value.push(NodeStock {
+            product: kind_of("L4"),
+            allocatable: Gpus::new(21),
+            used_by_others: Gpus::ZERO,
+        });
+        decisions = ticked(&mut world, inventory);
+    }
+    assert_eq!(desired(&decisions, "a"), 2);
+    assert!(desired(&decisions, "b") > 1, "{}", last(&decisions, "b"));
+    let steps: Vec<String> = of(&decisions, "b").steps.iter().map(ToString::to_string).collect();
+    assert!(
+        steps.iter().any(|it| it.contains("because nodes keeps a from having more")),
+        "{steps:?}"
+    );
+}
+
 #[test]
 fn a_resource_quota_counts_the_variants_of_its_namespace_that_take_its_resource() {
     let limits = Limits { quotas: Watched::On, ..Limits::default() };
@@ -208,7 +297,6 @@ fn a_resource_quota_counts_the_variants_of_its_namespace_that_take_its_resource(
         product: None,
     };
     let inventory = |now: i64| Inventory {
-        nodes: None,
         quotas: Some(Known {
             value: vec![QuotaStock {
                 namespace: Namespace::new("shop").unwrap(),
@@ -223,6 +311,7 @@ fn a_resource_quota_counts_the_variants_of_its_namespace_that_take_its_resource(
             (key("a"), unit("nvidia.com/gpu", 4)),
             (key("b"), unit("amd.com/gpu", 8)),
         ]),
+        ..Inventory::default()
     };
     let mut decisions = Decisions::default();
     for _ in 0..3 {

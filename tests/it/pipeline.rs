@@ -53,6 +53,7 @@ pub(crate) fn spec(variant: &str, cost: f64, bounds: (u32, u32)) -> VariantSpec 
         gpus: None,
         role: Role::Both,
         cost: CostPerHour::new(cost).unwrap(),
+        list_price: None,
         bounds: Bounds::new(n(bounds.0), Some(n(bounds.1))).unwrap(),
     }
 }

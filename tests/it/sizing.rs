@@ -3,7 +3,8 @@
 
 use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::analyze::{foresight, queueing, throughput, tokens};
-use plimsoll::decide::optimize::Policy as Optimizer;
+use plimsoll::decide::optimize::{Policy as Optimizer, Rule};
+use plimsoll::decide::rank;
 use plimsoll::decide::{Basis, NoData, Reason};
 use plimsoll::observe::{Scale, ScrapeFailure};
 use plimsoll::pipeline::Policy;
@@ -91,6 +92,41 @@ fn the_cheapest_variant_that_carries_it_grows() {
     // 48,000 tokens in use need 56,471 at 85 %: five replicas of 12,800.
     let (dear, cheap) = (desired(&decisions, "dear"), desired(&decisions, "cheap"));
     assert_eq!((dear, dear + cheap), (2, 6));
+}
+
+#[test]
+fn by_rank_what_is_cheap_for_its_list_price_grows_and_the_decision_keeps_every_option() {
+    let mut by_rank = sized(&[Analyzer::Tokens]);
+    let Some(sizing) = &mut by_rank.sizing else { panic!() };
+    sizing.optimizer.rule = Rule::Ranked(rank::Policy::default());
+    let mut spot = spec("spot", 4.0, (1, 20));
+    spot.list_price = spec("listed", 10.0, (1, 20)).cost.into();
+    let mut world = World::with(by_rank, vec![spec("whole", 10.0, (1, 20)), spot]);
+    world.set("whole", 2, (0.75, 0.0));
+    world.set("spot", 2, (0.75, 0.0));
+    let decisions = world.run(3);
+    assert_eq!((desired(&decisions, "whole"), desired(&decisions, "spot")), (2, 3));
+    // 5,271 of 12,800 tokens are worth 5,271 / 12,800 * 10 at list price, and half of that is the
+    // damper of one replica.
+    let ratio = |cost: f64| (cost + 5.0) / (5_270.588 / CARRIES * 10.0 + 5.0);
+    let Reason::Sized(sized) = &of(&decisions, "spot").steps[0].reason else { panic!() };
+    let rank = sized.rank.as_ref().unwrap();
+    let [round] = rank.rankings[0].residual.rounds.as_slice() else { panic!() };
+    let scores: Vec<f64> = round.options.iter().map(|it| it.scored.unwrap().score).collect();
+    for (score, expected) in scores.iter().zip([ratio(4.0), ratio(10.0)]) {
+        assert!((score - expected).abs() < 1e-3, "{scores:?}, not {expected}");
+    }
+    let [spot, whole] = ["spot", "whole"].map(|it| of(&decisions, it).steps[0].to_string());
+    assert!(
+        spot.contains("for what is missing, by the rank of its price; ranked by price to carry \
+                       5270.6 KV tokens: 1 replica for 4.00 an hour serves what is worth 4.12: ratio 0.987"),
+        "{spot}"
+    );
+    assert!(
+        whole.contains("ranked by price for KV tokens and not taken: 1 replica for 10.00"),
+        "{whole}"
+    );
+    assert!(whole.ends_with(", against 0.987 of spot"), "{whole}");
 }
 
 #[test]

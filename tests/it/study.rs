@@ -79,6 +79,20 @@ fn foresight_serves_a_jump_as_a_stock_hpa_does_for_a_third_of_its_cost() {
 }
 
 #[test]
+fn the_example_of_spot_nodes_compares_the_least_cost_with_the_rank_of_prices() {
+    // The rise of its wave is enough to see both choose.
+    let output = simulate(&["examples/simulate-spot.yaml", "--set", "length=25m", "--json", "-"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [exact, rank] = [0, 1].map(|run| results["runs"][run].clone());
+    assert_eq!(exact["settings"]["policy.capacity.optimizer"], "least_cost");
+    assert_eq!(rank["settings"]["policy.capacity.optimizer"], "rank");
+    // It exchanges nothing, so it turns less often, and pays for that.
+    assert!(rank["flips"].as_f64().unwrap() <= exact["flips"].as_f64().unwrap(), "{results}");
+    assert!(rank["cost"].as_f64().unwrap() > 0.0, "{results}");
+}
+
+#[test]
 fn everything_that_is_wrong_is_listed_with_its_line_and_path() {
     let scenario = "\
 length: 0s

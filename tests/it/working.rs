@@ -56,6 +56,7 @@ struct Counted {
     finished: f64,
     generated: f64,
     prompted: f64,
+    steps: Histogram,
     ttft: Histogram,
     itl: Histogram,
     prompt_length: Histogram,
@@ -156,6 +157,10 @@ impl Counted {
         self.finished += rate;
         self.generated += rate * output;
         self.prompted += rate * prompt;
+        // Each running request gets a token in each step, and nothing is stepped while none runs.
+        let busy = (rate * (ttft + output * itl)).min(1.0);
+        self.steps.count += busy / itl;
+        self.steps.sum += rate * (prompt + output);
         add(&mut self.ttft, ttft, rate);
         add(&mut self.itl, itl, rate * (output - 1.0));
         add(&mut self.prompt_length, prompt, rate);
@@ -172,6 +177,7 @@ impl Counted {
         rank.finished = FinishedReading { stop: Requests::new(self.finished), ..rank.finished };
         rank.ttft = Some(self.ttft.clone());
         rank.itl = Some(self.itl.clone());
+        rank.step_tokens = Some(self.steps.clone());
         rank.prompt_length = Some(self.prompt_length.clone());
         rank.generation_length = Some(self.generation_length.clone());
         reading

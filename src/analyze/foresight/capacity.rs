@@ -31,7 +31,7 @@ use crate::analyze::foresight::pace::Iteration;
 use crate::units::{RequestRate, Seconds, Tokens};
 
 /// The share of every limit that may be used.
-const USED: f64 = 0.92;
+pub(super) const USED: f64 = 0.92;
 
 /// Halvings of the interval in which the rate lies: more than a double can tell apart.
 const HALVINGS: u32 = 52;
@@ -80,6 +80,8 @@ pub struct Carried {
     pub rate: RequestRate,
     /// What is reached first.
     pub bound: Bound,
+    /// Time between the tokens of a request that is alone on a replica.
+    pub alone: Seconds,
 }
 
 impl fmt::Display for Bound {
@@ -128,7 +130,7 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
             None => low = middle,
         }
     }
-    Some(Carried { rate: RequestRate::new(low)?, bound })
+    Some(Carried { rate: RequestRate::new(low)?, bound, alone: Seconds::new(alpha + delta)? })
 }
 
 #[cfg(test)]
@@ -150,7 +152,7 @@ mod tests {
     const ROOMY: Limits = Limits { itl: None, seats: 256.0, kv: None, budget: 2048.0 };
 
     fn rate(requested: &Requested, limits: &Limits) -> (f64, Bound) {
-        let Carried { rate, bound } = carried(ITERATION, requested, limits).unwrap();
+        let Carried { rate, bound, .. } = carried(ITERATION, requested, limits).unwrap();
         (rate.requests_per_second(), bound)
     }
 
@@ -162,6 +164,19 @@ mod tests {
         let time = 0.007_05 + 0.000_019_5 * 1024.0 * c + 0.000_025_4 * batch;
         assert_eq!(bound, Bound::Seats);
         assert!((found / (c / time) - 1.0).abs() < 0.01, "{found} against {}", c / time);
+    }
+
+    // The worked example of docs/models.md.
+    #[test]
+    fn the_worked_example_holds() {
+        let limits = Limits { itl: Seconds::new(0.03), kv: Tokens::new(900_000.0), ..ROOMY };
+        let (found, bound) = rate(&requested(1000.0, 200.0), &limits);
+        let time = 0.92 * 0.03;
+        let by_hand = (1.0 - 0.007_05 / time) / (1000.0 * 19.5e-6 + 200.0 * 25.4e-6);
+        assert!((found - by_hand).abs() < 1e-9 && (found - 30.29).abs() < 0.005, "{found}");
+        assert_eq!(bound, Bound::Itl);
+        assert!((found * 200.0 * time - 167.2).abs() < 0.05);
+        assert!((found * 1200.0 * time - 1003.25).abs() < 0.05);
     }
 
     #[test]

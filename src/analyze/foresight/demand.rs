@@ -314,6 +314,8 @@ fn weighted_quantile(ordered: &[f64], share: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -356,5 +358,49 @@ mod tests {
     fn the_weighted_quantile_is_that_of_requests_and_not_of_windows() {
         assert_eq!(weighted_quantile(&[0.0, 0.0, 0.0, 100.0], 0.95), Some(100.0));
         assert_eq!(weighted_quantile(&[1.0, 1.0, 1.0, 97.0], 0.03), Some(1.0));
+    }
+
+    #[test]
+    fn one_stride_of_more_makes_a_jump_of_a_ramp_and_is_believed_less() {
+        // Why more load may ask for less: a rise that one stride makes half of is no ramp.
+        let rates: Vec<f64> = (0..60).map(|k| 10.0 + 0.5 * f64::from(k)).collect();
+        let mut more = rates.clone();
+        more[55] = 39.4;
+        let now = rates[59];
+        let expected = |rates: &[f64]| {
+            growth(now, rates, 9).max(ramp(now, rates, 9).unwrap_or(0.0))
+                + SPREAD * roughness(rates)
+        };
+        assert!(ramp(now, &rates, 9).is_some() && ramp(now, &more, 9).is_none());
+        assert!(expected(&more) < expected(&rates), "{} {}", expected(&more), expected(&rates));
+    }
+
+    proptest! {
+        #[test]
+        fn a_load_that_is_larger_throughout_never_needs_less(
+            rates in proptest::collection::vec(0.1_f64..20.0, 4..80),
+            times in 1.0_f64..5.0,
+            horizon in 15.0_f64..300.0,
+            waiting in proptest::collection::vec(0.0_f64..40.0, 0..4),
+        ) {
+            let queues: Vec<Queue> =
+                waiting.into_iter().map(|waiting| Queue { waiting, carries: 2.0 }).collect();
+            let need = |times: f64| {
+                let mut arrivals = Arrivals::default();
+                let mut now = Timestamp::from_second(1_795_000_005).unwrap();
+                for rate in &rates {
+                    for _ in 0..STRIDE {
+                        now += jiff::SignedDuration::from_secs(1);
+                        arrivals.add(now, crate::units::Seconds::literal(1), rate * times);
+                    }
+                }
+                arrivals.close(now);
+                let through = now;
+                let setting = Setting { through, horizon, carries: 2.0, used: 1.0, queues: &queues };
+                Need::of(&arrivals, &setting).unwrap().total
+            };
+            let (less, more) = (need(1.0), need(times));
+            prop_assert!(more >= less * (1.0 - 1e-9), "{less} {more}");
+        }
     }
 }

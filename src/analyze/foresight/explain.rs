@@ -4,7 +4,8 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use crate::analyze::foresight::capacity::Bound;
+use crate::analyze::foresight::Floor;
+use crate::analyze::foresight::capacity::{Bound, USED};
 use crate::analyze::foresight::demand::{Need, Term};
 
 /// What will be asked for, and what one replica carries of it.
@@ -72,5 +73,18 @@ impl fmt::Display for Foreseen {
             f.write_str("; too little is known for anything to be spare")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Floor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { target, alone } = self;
+        let [target, alone] = [target, alone].map(|time| 1000.0 * time.seconds());
+        write!(
+            f,
+            "no number of replicas keeps the time between tokens at {target:.1} ms, of which "
+        )?;
+        write!(f, "{:.0} % may be used: a request alone on a replica ", 100.0 * USED)?;
+        write!(f, "already takes about {alone:.1} ms")
     }
 }

@@ -183,4 +183,15 @@ fn a_target_that_nothing_meets_leaves_a_replica_without_a_rate() {
     world.policy.itl = Seconds::new(0.005);
     let found = world.run(120, truth());
     assert_eq!(found.report.variants[0].per_replica, None);
+    let floor = found.floors[&world.spec.key].to_string();
+    assert!(
+        floor.starts_with(
+            "no number of replicas keeps the time between tokens at 5.0 ms, of which 92 % may be \
+             used: a request alone on a replica already takes about "
+        ),
+        "{floor}"
+    );
+    // A target that can be met has none.
+    world.policy.itl = Seconds::new(ITL);
+    assert!(world.run(10, truth()).floors.is_empty());
 }

@@ -1,4 +1,5 @@
 use jiff::SignedDuration;
+use proptest::prelude::*;
 
 use super::*;
 use crate::units::Amount;
@@ -199,4 +200,79 @@ fn a_curve_is_forgotten_after_an_hour() {
     assert_eq!(bench.readings(), 1);
     bench.curves.forget(at(3_601));
     assert_eq!(bench.curves, Curves::default());
+}
+
+/// What a replica generates a second at this filling: each request of the batch a token a step.
+fn generated_at(kv: f64, itl: f64) -> f64 {
+    kv * 1_024_000.0 / 4_600.0 / itl
+}
+
+/// A replica at this filling and time between tokens, that generates what it is asked for.
+fn serving(kv: f64, itl: f64) -> ReplicaPace {
+    let generation = TokenRate::new(generated_at(kv, itl));
+    ReplicaPace { itl: Seconds::new(itl), generation, ..pace(kv) }
+}
+
+proptest! {
+    #[test]
+    fn for_one_line_more_load_never_requires_less_and_never_leaves_more_to_spare(
+        kv in 0.2_f64..0.8,
+        rate in 0.1_f64..30.0,
+        more in 0.0_f64..30.0,
+        replicas in 1_u32..20,
+    ) {
+        let mut bench = Bench::default();
+        for reading in 0..12 {
+            let _ = bench.one(15 * i64::from(reading), pace(0.2 + 0.05 * f64::from(reading)), arriving(1.0));
+        }
+        let curves = bench.curves.clone();
+        let paces = vec![pace(kv); usize::try_from(replicas).unwrap()];
+        let mut total = |rate| {
+            bench.curves = curves.clone();
+            bench.analyze(180, &[(Role::Both, replicas, &paces)], arriving(rate)).report.total
+        };
+        let (less, more) = (total(rate), total(rate + more));
+        prop_assert!(more.required >= less.required, "{less:?} {more:?}");
+        prop_assert!(more.spare <= less.spare, "{less:?} {more:?}");
+    }
+
+    /// Whatever the line of the engine really is: of one reading with an assumed intercept, the share
+    /// that is used grows with the load, because cache and time between tokens both do.
+    #[test]
+    fn of_one_reading_more_load_is_never_a_smaller_share(
+        low in 0.05_f64..0.8,
+        higher in 0.0_f64..0.2,
+        itl in 0.007_f64..0.1,
+        slower in 0.0_f64..0.1,
+    ) {
+        let share = |kv: f64, itl: f64| {
+            let found = Bench::default().one(0, serving(kv, itl), Arrivals::default());
+            found.report.total.utilisation().unwrap().fraction()
+        };
+        let (less, more) = (share(low, itl), share(low + higher, itl + slower));
+        prop_assert!(more >= less * (1.0 - 1e-9), "{less} {more}");
+    }
+
+    /// Over a window in which the load changes, tokens count where there were more of them, and the
+    /// cache in use counts by time. So a replica looks slower than it is at the mean filling.
+    #[test]
+    fn a_change_of_load_makes_a_replica_look_weaker_and_never_stronger(
+        before in 0.16_f64..0.84,
+        after in 0.16_f64..0.84,
+        since in 0.0_f64..1.0,
+        idle in 0.0065_f64..0.02,
+    ) {
+        let itl = |kv: f64| idle + 0.073 * kv;
+        let parts = [(before, 1.0 - since), (after, since)];
+        let tokens = |(kv, time): (f64, f64)| generated_at(kv, itl(kv)) * time;
+        let all: f64 = parts.into_iter().map(tokens).sum();
+        let mean: f64 = parts.into_iter().map(|part| itl(part.0) * tokens(part)).sum::<f64>() / all;
+        let kv: f64 = parts.into_iter().map(|(kv, time)| kv * time).sum();
+        let capacity = |kv: f64, itl: f64| {
+            let found = Bench::default().one(0, serving(kv, itl), Arrivals::default());
+            found.report.variants[0].per_replica.unwrap().amount()
+        };
+        let (steady, changing) = (capacity(kv, itl(kv)), capacity(kv, mean));
+        prop_assert!(changing <= steady * (1.0 + 1e-9), "{changing} of {steady}");
+    }
 }

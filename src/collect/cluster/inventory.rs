@@ -182,8 +182,9 @@ impl Seen {
             let value = self.quotas.values().flat_map(|feed| left(feed, &pods)).collect();
             Some(Known { value, as_of: as_of.min(taken_at?) })
         });
+        let free = self.nodes.as_ref().map(|nodes| free(nodes, &pods)).unwrap_or_default();
         let units = units(&pods, self.nodes.as_ref());
-        Inventory { nodes, quotas, units }
+        Inventory { nodes, free, quotas, units, pods: largest(&pods) }
     }
 }
 
@@ -264,6 +265,55 @@ fn stock(nodes: &Feed<Node>, pods: &[Found<'_>]) -> Vec<NodeStock> {
         }
     }
     products.into_values().collect()
+}
+
+/// What is free on each node that takes new pods, by product. Pods of ours that wait for a node have
+/// the first claim, largest first, each on the node that has least beside it.
+fn free(nodes: &Feed<Node>, pods: &[Found<'_>]) -> BTreeMap<Accelerator, Vec<Gpus>> {
+    let mut free: BTreeMap<(&str, &Resource), (&Accelerator, Gpus)> = BTreeMap::new();
+    for (name, node) in nodes.objects().filter(|(_, node)| node.open) {
+        for (resource, (product, has)) in &node.stock {
+            free.insert((name.name.as_str(), resource), (product, *has));
+        }
+    }
+    for (_, pod, _) in pods {
+        let Some(node) = &pod.node else { continue };
+        for (resource, gpus) in &pod.takes {
+            if let Some((_, left)) = free.get_mut(&(node.as_str(), resource)) {
+                *left = left.beyond(*gpus);
+            }
+        }
+    }
+    let waits = pods.iter().filter(|(_, pod, variant)| variant.is_some() && pod.stays);
+    let waits = waits.filter(|(_, pod, _)| pod.node.is_none());
+    let mut waits: Vec<_> = waits.flat_map(|(_, pod, _)| &pod.takes).collect();
+    waits.sort_by(|a, b| b.1.cmp(a.1));
+    for (resource, gpus) in waits {
+        let place = free
+            .iter_mut()
+            .filter(|((_, known), (_, left))| *known == resource && left >= gpus)
+            .min_by_key(|(_, (_, left))| *left);
+        if let Some((_, (_, left))) = place {
+            *left = left.beyond(*gpus);
+        }
+    }
+    let mut products: BTreeMap<Accelerator, Vec<Gpus>> = BTreeMap::new();
+    for (product, left) in free.into_values() {
+        let list = products.entry(product.clone()).or_default();
+        list.extend((left > Gpus::ZERO).then_some(left));
+    }
+    products
+}
+
+/// What the largest pod of each variant takes, of the resource that it is counted by.
+fn largest(pods: &[Found<'_>]) -> BTreeMap<VariantKey, Gpus> {
+    let mut all: BTreeMap<VariantKey, Gpus> = BTreeMap::new();
+    for (_, pod, variant) in pods.iter().filter(|(_, pod, _)| pod.stays) {
+        let Some((variant, gpus)) = variant.zip(pod.takes.values().next()) else { continue };
+        let known = all.entry(variant.clone()).or_default();
+        *known = (*known).max(*gpus);
+    }
+    all
 }
 
 /// What quotas leave to the variants.

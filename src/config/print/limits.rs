@@ -32,7 +32,7 @@ pub(crate) fn section(limits: &Limits) -> file::Limits {
                 there.accelerators = Some(kinds.collect());
             }
             // Nothing in a file becomes one of these.
-            Some(Allowance::Total(_)) | None => {}
+            Some(Allowance::Total(_) | Allowance::Nodes(_)) | None => {}
         }
     }
     let file::NamespaceLimits { budget_per_hour, accelerators } = all;

@@ -10,9 +10,10 @@ use crate::analyze::saturation::Thresholds;
 use crate::analyze::{foresight, queueing, throughput, tokens};
 use crate::config::check::{Checks, Durations};
 use crate::config::file;
-use crate::decide::optimize::{Policy as Optimizer, Switching};
+use crate::decide::optimize::{Policy as Optimizer, Rule, Switching};
+use crate::decide::rank::{self, Preference};
 use crate::pipeline::sizing::Sizing;
-use crate::units::{Fraction, Seconds};
+use crate::units::{Fraction, Replicas, Seconds};
 
 const PATH: &str = "capacity";
 
@@ -31,6 +32,15 @@ const UTILISATIONS: RangeInclusive<f64> = 0.1..=1.5;
 const LATENCIES: Durations = Duration::from_millis(1)..=Duration::from_hours(1);
 
 const START_TIMES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
+
+/// The loss of one of a hundred is no loss.
+const PREFERRED: RangeInclusive<u32> = 1..=100;
+/// At two, size counts with its square, which no price makes good.
+const WEIGHTS: RangeInclusive<f64> = 0.0..=2.0;
+const UNFITNESS: RangeInclusive<f64> = 1.0..=1000.0;
+/// Without any damper there is nothing to hold the cost of a tiny demand against.
+const DAMPERS: RangeInclusive<f64> = 0.01..=100.0;
+const COLD: RangeInclusive<f64> = 1.0..=100.0;
 
 /// How long what an analyzer knew has a say while it knows nothing new.
 const PATIENCE: f64 = 300.0;
@@ -68,6 +78,7 @@ pub(crate) fn resolve(
         start: start.and_then(Fraction::new).unwrap_or(default.start),
         drain: drain.and_then(Fraction::new).unwrap_or(default.drain),
     };
+    let rule = rule(written.optimizer, written.rank.as_ref(), checks);
     let utilisation = Utilisation { grow, shrink };
     let usual = foresight::Policy::default();
     let used = checks.number(&at("utilisation"), written.utilisation, &UTILISATIONS);
@@ -91,9 +102,44 @@ pub(crate) fn resolve(
         throughput: throughput::Policy { utilisation, ..throughput::Policy::default() },
         queueing: queueing::Policy { targets, ..queueing::Policy::default() },
         foresight,
-        optimizer: Optimizer { switching, ..Optimizer::default() },
+        optimizer: Optimizer { rule, switching, ..Optimizer::default() },
         patience: Seconds::new(PATIENCE).unwrap_or_default(),
     })
+}
+
+/// By which rule variants are chosen.
+fn rule(
+    written: Option<file::Optimizer>,
+    section: Option<&file::Rank>,
+    checks: &mut Checks<'_>,
+) -> Rule {
+    let path = format!("{PATH}.rank");
+    let is_ranked = written == Some(file::Optimizer::Rank);
+    if section.is_some() && !is_ranked {
+        let rule = "has no effect, because capacity.optimizer is not rank";
+        checks.problems.warning(&path, rule);
+    }
+    let usual = rank::Policy::default();
+    let section = section.cloned().unwrap_or_default();
+    let at = |key: &str| format!("{path}.{key}");
+    let replicas = checks.number(&at("preferred_replicas"), section.preferred_replicas, &PREFERRED);
+    let preference = replicas.map(|it| Preference::Spread(Replicas::saturating(it)));
+    let mut factor = |key: &str, written, range: &RangeInclusive<f64>, usual| {
+        checks.number(&at(key), written, range).and_then(Fraction::new).unwrap_or(usual)
+    };
+    let policy = rank::Policy {
+        preference: preference.unwrap_or(usual.preference),
+        weight: factor("weight", section.weight, &WEIGHTS, usual.weight),
+        unfitness_max: factor(
+            "unfitness_max",
+            section.unfitness_max,
+            &UNFITNESS,
+            usual.unfitness_max,
+        ),
+        damper: factor("damper", section.damper, &DAMPERS, usual.damper),
+        cold: factor("cold", section.cold, &COLD, usual.cold),
+    };
+    if is_ranked { Rule::Ranked(policy) } else { Rule::LeastCost }
 }
 
 fn analyzers(written: Option<&[Option<file::Analyzer>]>, checks: &mut Checks<'_>) -> Vec<Analyzer> {

@@ -86,6 +86,7 @@ impl One<'_> {
             gpus,
             role,
             cost,
+            list_price,
             replicas,
             targets,
             scrape,
@@ -112,6 +113,7 @@ impl One<'_> {
         let accelerator = checks.text(&path, accelerator.as_deref(), names::is_label_text, rule);
         let gpus = checks.number(&self.at("gpus"), *gpus, &GPUS).map(Gpus::new);
         let cost = checks.number(&self.at("cost"), *cost, &COSTS).unwrap_or(COST);
+        let list_price = checks.number(&self.at("list_price"), *list_price, &COSTS);
         let bounds = self.bounds(&replicas.clone().unwrap_or_default(), checks);
         let overlaid = scrape.clone().unwrap_or_default();
         let below = &self.around.global.scrape;
@@ -136,6 +138,7 @@ impl One<'_> {
                     Some(file::Role::Decode) => Role::Decode,
                 },
                 cost: CostPerHour::new(cost)?,
+                list_price: list_price.and_then(CostPerHour::new),
                 bounds,
             },
             aliases,

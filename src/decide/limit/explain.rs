@@ -40,6 +40,13 @@ impl fmt::Display for Refusal {
             Self::Accelerators { kind: None, needed, free } => {
                 write!(f, "a replica takes {needed} accelerators and {free} are free")
             }
+            Self::Scattered { kind, needed, largest, free } => {
+                write!(
+                    f,
+                    "a pod takes {needed} {kind} on one node, where {largest} at most are free"
+                )?;
+                write!(f, ", of {free} on all nodes")
+            }
             Self::Budget { needed, left } => {
                 let (needed, left) = (needed.per_hour(), left.per_hour());
                 write!(f, "a replica costs {needed:.2} an hour and {left:.2} are left")

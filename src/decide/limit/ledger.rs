@@ -1,10 +1,12 @@
 //! What is held of each limit, and what that leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use crate::decide::limit::nodes::{Nodes, Started};
 use crate::decide::limit::{Allowance, Limit, Scope, Source, Want};
-use crate::decide::optimize::{Headroom, Room};
-use crate::fleet::{Accelerator, Namespace};
+use crate::decide::optimize::{Headroom, Purse, Room};
+use crate::fleet::{Accelerator, Namespace, VariantKey};
 use crate::units::{CostPerHour, Gpus, Replicas};
 
 /// What counts against one limit.
@@ -13,6 +15,8 @@ pub(super) struct Used {
     pub(super) kinds: BTreeMap<Accelerator, Gpus>,
     pub(super) total: Gpus,
     pub(super) cost: CostPerHour,
+    /// What has been started and is on no node yet.
+    pub(super) started: Started,
 }
 
 /// The accelerators that are held, by limit.
@@ -25,8 +29,7 @@ pub struct Ledger<'a> {
     used: Vec<Used>,
 }
 
-/// What is free for variants that may still grow, as the optimizer counts it: `None` when no limit
-/// counts accelerators.
+/// What is free for variants that may still grow, as the optimizer counts it: `None` without limits.
 #[must_use]
 pub fn room(wants: &[Want], limits: &[Limit]) -> Option<Room> {
     let mut ledger = Ledger::new(limits);
@@ -63,11 +66,13 @@ impl<'a> Ledger<'a> {
         Self { limits, used: vec![Used::default(); limits.len()] }
     }
 
-    /// So many replicas of a variant hold accelerators.
+    /// So many replicas of a variant hold accelerators; those beyond what its scale target asks for
+    /// have to be started.
     pub fn hold(&mut self, want: &Want, replicas: Replicas) {
         for (limit, used) in self.limits.iter().zip(&mut self.used) {
             if limit.counts(want) {
                 used.add(limit, want, replicas);
+                used.start(limit, want, replicas.beyond(want.current));
             }
         }
     }
@@ -77,18 +82,23 @@ impl<'a> Ledger<'a> {
         for (limit, used) in self.limits.iter().zip(&mut self.used) {
             if limit.counts(want) {
                 used.remove(limit, want, replicas);
+                used.started.stop(want, replicas.beyond(want.current));
             }
         }
     }
 
-    /// What is free for these variants, in the kinds that they run on: `None` when no limit counts
-    /// accelerators.
+    /// What is free for these variants, in the kinds that they run on, and what is left of budgets:
+    /// `None` without limits.
     #[must_use]
     pub fn room(&self, wants: &[Want]) -> Option<Room> {
-        let counts =
-            |limit: &&Limit| !matches!(limit.source.allowance(), Some(Allowance::Budget(_)));
-        self.limits.iter().find(counts)?;
-        let mut room = Room::default();
+        self.limits.first()?;
+        let is_budget =
+            |limit: &Limit| matches!(limit.source.allowance(), Some(Allowance::Budget(_)));
+        let (purses, slots) = (self.purses(wants), self.slots(wants));
+        let mut room = Room { purses, slots, ..Room::default() };
+        if self.limits.iter().all(is_budget) {
+            room.unknown = Headroom::Unlimited;
+        }
         let kinds: BTreeSet<(&Namespace, &Accelerator)> = wants
             .iter()
             .filter_map(|want| Some((&want.key.namespace, want.accelerator.as_ref()?)))
@@ -121,6 +131,36 @@ impl<'a> Ledger<'a> {
         Some(room)
     }
 
+    /// What is left of each budget that counts some of these variants.
+    fn purses(&self, wants: &[Want]) -> Vec<Purse> {
+        let counted = self.limits.iter().zip(&self.used);
+        counted
+            .filter_map(|(limit, used)| {
+                let Some(Allowance::Budget(budget)) = limit.source.allowance() else { return None };
+                let left = budget.beyond(used.cost);
+                let own = wants.iter().filter(|want| limit.counts(want));
+                Some(Purse { left, counts: own.map(|want| want.key.clone()).collect() })
+            })
+            .filter(|purse| !purse.counts.is_empty())
+            .collect()
+    }
+
+    /// How many replicas more of each variant nodes have a place for, where that is known.
+    fn slots(&self, wants: &[Want]) -> BTreeMap<VariantKey, Replicas> {
+        let mut slots = BTreeMap::new();
+        for (limit, used) in self.limits.iter().zip(&self.used) {
+            let Some(Allowance::Nodes(nodes)) = limit.source.allowance() else { continue };
+            for want in wants.iter().filter(|want| limit.counts(want)) {
+                let fit = limit
+                    .kind(want)
+                    .and_then(|kind| nodes.fit(&used.started, want, kind, Replicas::LIMIT));
+                let Some(fit) = fit else { continue };
+                slots.insert(want.key.clone(), fit);
+            }
+        }
+        slots
+    }
+
     /// What counts against each limit.
     pub(super) fn into_used(self) -> Vec<Used> {
         self.used
@@ -133,15 +173,33 @@ impl Used {
     /// What is left of an allowance.
     fn left_of(&self, allowance: &Allowance) -> Allowance {
         match allowance {
-            Allowance::Kinds(kinds) => {
-                let left = |(kind, headroom): (&Accelerator, &Headroom)| {
-                    let used = self.kinds.get(kind).copied().unwrap_or_default();
-                    (kind.clone(), headroom.without(used))
-                };
-                Allowance::Kinds(kinds.iter().map(left).collect())
+            Allowance::Kinds(kinds) => Allowance::Kinds(self.left_of_kinds(kinds)),
+            Allowance::Nodes(nodes) => {
+                let kinds = self.left_of_kinds(&nodes.kinds);
+                Allowance::Nodes(Arc::new(Nodes { kinds, ..Nodes::clone(nodes) }))
             }
             Allowance::Total(total) => Allowance::Total(total.beyond(self.total)),
             Allowance::Budget(budget) => Allowance::Budget(budget.beyond(self.cost)),
+        }
+    }
+
+    fn left_of_kinds(
+        &self,
+        kinds: &BTreeMap<Accelerator, Headroom>,
+    ) -> BTreeMap<Accelerator, Headroom> {
+        let left = |(kind, headroom): (&Accelerator, &Headroom)| {
+            let used = self.kinds.get(kind).copied().unwrap_or_default();
+            (kind.clone(), headroom.without(used))
+        };
+        kinds.iter().map(left).collect()
+    }
+
+    /// So many replicas need a place on a node.
+    pub(super) fn start(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
+        if let Some(Allowance::Nodes(nodes)) = limit.source.allowance()
+            && let Some(kind) = limit.kind(want)
+        {
+            self.started.start(nodes, want, kind, replicas);
         }
     }
 
@@ -157,12 +215,13 @@ impl Used {
         self.cost += want.cost.times(replicas);
     }
 
-    /// Takes out what was added. Costs stay: sums of them are not exact, and no room depends on them.
+    /// Takes out what was added. Sums of costs are not exact; what reads them allows for that.
     fn remove(&mut self, limit: &Limit, want: &Want, replicas: Replicas) {
         let gpus = want.gpus.times(replicas);
         if let Some(used) = limit.kind(want).and_then(|kind| self.kinds.get_mut(kind)) {
             *used = used.beyond(gpus);
         }
         self.total = self.total.beyond(gpus);
+        self.cost = self.cost.beyond(want.cost.times(replicas));
     }
 }

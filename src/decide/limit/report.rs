@@ -72,14 +72,17 @@ pub fn report(wants: &[Want], limits: &[Limit]) -> Vec<LimitReport> {
         let (mut rows, mut spending) = (Vec::new(), None);
         match limit.source.allowance() {
             None => {}
-            Some(Allowance::Kinds(kinds)) => rows.extend(kinds.iter().map(|(kind, most)| Row {
-                kind: Some(kind.clone()),
-                allowed: match most {
-                    Headroom::Limited(gpus) => Some(*gpus),
-                    Headroom::Unlimited => None,
-                },
-                held: used.kinds.get(kind).copied().unwrap_or_default(),
-            })),
+            Some(allowance @ (Allowance::Kinds(_) | Allowance::Nodes(_))) => {
+                let kinds = allowance.kinds().into_iter().flatten();
+                rows.extend(kinds.map(|(kind, most)| Row {
+                    kind: Some(kind.clone()),
+                    allowed: match most {
+                        Headroom::Limited(gpus) => Some(*gpus),
+                        Headroom::Unlimited => None,
+                    },
+                    held: used.kinds.get(kind).copied().unwrap_or_default(),
+                }));
+            }
             Some(Allowance::Total(total)) => {
                 rows.push(Row { kind: None, allowed: Some(*total), held: used.total });
             }

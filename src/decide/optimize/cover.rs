@@ -54,8 +54,15 @@ pub(crate) struct Item {
     pub(crate) drain: u64,
     /// What one covers of each want.
     pub(crate) sizes: Vec<f64>,
-    /// Which stock those that are started are taken from, and how much each takes of it.
-    pub(crate) stock: Option<(usize, u32)>,
+    /// The stocks that those that are started are taken from.
+    pub(crate) takes: Vec<Take>,
+}
+
+/// How much each that is started takes of a stock: accelerators, or money.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Take {
+    pub(crate) stock: usize,
+    pub(crate) each: f64,
 }
 
 /// How good a whole choice is; smaller is better.
@@ -85,14 +92,18 @@ pub(crate) enum Search {
     CutShort,
 }
 
+/// Prices are no whole numbers, so what is left of a stock may be less than what it was made of by
+/// its last digits.
+const STOCK_SLACK: f64 = 1e-10;
+
 /// The choice of the least worth. Of equal ones it is the first that the search meets, which depends
 /// on nothing but the items and their order; of two equal items it takes the earlier one.
-pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &[u32]) -> Chosen {
+pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &[f64]) -> Chosen {
     let problem = Problem::new(items, wants, stocks);
     let mut run = Run {
         counts: vec![0; problem.items.len()],
         left: wants.repeat(problem.items.len() + 1),
-        stocks: problem.stocks.clone(),
+        stocks: problem.stocks.repeat(problem.items.len() + 1),
         best: problem.added(),
         steps: 0,
         open: vec![Vec::new(); problem.items.len()],
@@ -122,7 +133,7 @@ struct Problem<'a> {
     order: Vec<usize>,
     wants: &'a [f64],
     /// What is left of each stock when every item is started up to its minimum.
-    stocks: Vec<u32>,
+    stocks: Vec<f64>,
     /// For each want, the segments by price for what they cover.
     segments: Vec<Vec<Segment>>,
     /// For each depth, the price of the minima from there on.
@@ -146,20 +157,23 @@ impl Item {
     }
 
     /// How many there are to have, with so much left in its stock.
-    fn had(&self, stocks: &[u32]) -> u32 {
-        let more = self.stock.and_then(|(stock, each)| stocks[stock].checked_div(each));
+    fn had(&self, stocks: &[f64]) -> u32 {
+        let taking = self.takes.iter().filter(|take| take.each > 0.0);
+        let more = taking.map(|take| fitting(stocks[take.stock], take.each)).min();
         let held = self.min.max(self.current);
         more.map_or(self.max, |more| self.max.min(held.saturating_add(more))).max(self.min)
     }
 
-    /// What so many take of its stock, beyond what the minimum takes.
-    fn taken(&self, count: u32) -> Option<(usize, u32)> {
+    /// Takes what so many need of the stocks, beyond what the minimum takes.
+    fn take(&self, count: u32, stocks: &mut [f64]) {
         let started = count.saturating_sub(self.min.max(self.current));
-        self.stock.map(|(stock, each)| (stock, each * started))
+        for Take { stock, each } in &self.takes {
+            stocks[*stock] = (stocks[*stock] - each * f64::from(started)).max(0.0);
+        }
     }
 
     /// The parts of the range above the minimum: what is there, and what must be started.
-    fn ranges(&self, stocks: &[u32]) -> [(u32, u64); 2] {
+    fn ranges(&self, stocks: &[f64]) -> [(u32, u64); 2] {
         let most = self.had(stocks);
         let kept = self.current.min(most).saturating_sub(self.min);
         let started = most.saturating_sub(self.current.max(self.min));
@@ -174,7 +188,7 @@ impl Item {
 }
 
 impl<'a> Problem<'a> {
-    fn new(items: &'a [Item], wants: &'a [f64], stocks: &[u32]) -> Self {
+    fn new(items: &'a [Item], wants: &'a [f64], stocks: &[f64]) -> Self {
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by(|&a, &b| {
             let density = |item: usize| items[item].density(wants);
@@ -185,8 +199,9 @@ impl<'a> Problem<'a> {
         let items: Vec<&Item> = order.iter().map(|&original| &items[original]).collect();
         let mut stocks = stocks.to_vec();
         for item in &items {
-            if let Some((stock, each)) = item.stock {
-                stocks[stock] = stocks[stock].saturating_sub(each.saturating_mul(item.forced()));
+            for Take { stock, each } in &item.takes {
+                let forced = each * f64::from(item.forced());
+                stocks[*stock] = (stocks[*stock] - forced).max(0.0);
             }
         }
         let segments = (0..wants.len()).map(|want| segments(&items, want, &stocks)).collect();
@@ -204,7 +219,7 @@ impl<'a> Problem<'a> {
     }
 
     /// How many of an item can be of use and can be had.
-    fn most(&self, depth: usize, left: &[f64], stocks: &[u32]) -> u32 {
+    fn most(&self, depth: usize, left: &[f64], stocks: &[f64]) -> u32 {
         let item = self.items[depth];
         let needed = |want: usize| {
             let rest = left[want] - SLACK * self.wants[want];
@@ -262,9 +277,7 @@ impl<'a> Problem<'a> {
                 *left = self.wants[want] - covered.sum::<f64>();
             }
             counts[depth] = counts[depth].max(self.most(depth, &left, &stocks));
-            if let Some((stock, taken)) = self.items[depth].taken(counts[depth]) {
-                stocks[stock] -= taken;
-            }
+            self.items[depth].take(counts[depth], &mut stocks);
         }
         (self.worth(&counts), counts)
     }
@@ -272,7 +285,7 @@ impl<'a> Problem<'a> {
 
 /// The segments of all items for one want, by price for what they cover. None is longer than its
 /// stock allows, if no other item took anything of it.
-fn segments(items: &[&Item], want: usize, stocks: &[u32]) -> Vec<Segment> {
+fn segments(items: &[&Item], want: usize, stocks: &[f64]) -> Vec<Segment> {
     let mut segments: Vec<Segment> = items
         .iter()
         .enumerate()
@@ -297,7 +310,8 @@ struct Run {
     counts: Vec<u32>,
     /// What is left to cover, for each depth; the wants of a depth follow each other.
     left: Vec<f64>,
-    stocks: Vec<u32>,
+    /// What is left of the stocks, in the same way.
+    stocks: Vec<f64>,
     best: (Worth, Vec<u32>),
     steps: u32,
     /// For each depth, the counts that are still to be tried; kept to be used again.
@@ -324,14 +338,11 @@ impl Run {
                 break;
             }
             self.choose(problem, depth, count);
-            let taken = item.taken(count);
-            if let Some((stock, taken)) = taken {
-                self.stocks[stock] -= taken;
-            }
+            let (before, after) = self.stocks.split_at_mut((depth + 1) * problem.stocks.len());
+            let after = &mut after[..problem.stocks.len()];
+            after.copy_from_slice(&before[depth * problem.stocks.len()..]);
+            item.take(count, after);
             self.branch(problem, depth + 1, spent + item.worth(count));
-            if let Some((stock, taken)) = taken {
-                self.stocks[stock] += taken;
-            }
         }
         self.open[depth] = open;
     }
@@ -347,7 +358,9 @@ impl Run {
     ) {
         let item = problem.items[depth];
         open.clear();
-        let most = problem.most(depth, self.left(problem, depth), &self.stocks);
+        let width = problem.stocks.len();
+        let stocks = &self.stocks[depth * width..(depth + 1) * width];
+        let most = problem.most(depth, self.left(problem, depth), stocks);
         // Of the last item, fewer than can be of use are never better.
         let least = if depth + 1 == problem.items.len() { most } else { item.min };
         let mut previous = None;
@@ -391,6 +404,14 @@ impl Run {
 fn share(rest: f64, wanted: f64) -> u64 {
     let share = rest / wanted;
     if share <= SLACK { 0 } else { whole(share * SHARES).max(1) }
+}
+
+/// How many fit into what is left of a stock.
+fn fitting(left: f64, each: f64) -> u32 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
+    {
+        (left / each * (1.0 + STOCK_SLACK)).floor().clamp(0.0, f64::from(u32::MAX)) as u32
+    }
 }
 
 fn count(replicas: f64) -> u32 {

@@ -16,6 +16,7 @@ impl fmt::Display for Method {
             Self::CostAware => f.write_str("by cost per capacity"),
             Self::GreedyByScore => f.write_str("by cost per capacity, the largest need first"),
             Self::Rescale => f.write_str("by a share of what is contended"),
+            Self::Ranked => f.write_str("by the rank of its price"),
         }
     }
 }
@@ -23,7 +24,8 @@ impl fmt::Display for Method {
 impl fmt::Display for Plan {
     /// `6 -> 5 replicas for 37.00 -> 26.00 an hour: the least cost, exactly (17 steps); …`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { model: _, method, placements, covers, cost_before, cost_after } = self;
+        let Self { model: _, method, placements, covers, cost_before, cost_after, rankings: _ } =
+            self;
         let before: u32 = placements.iter().map(|it| it.before.count()).sum();
         let after: u32 = placements.iter().map(|it| it.after.count()).sum();
         write!(f, "{before} -> {after} replicas for ")?;

@@ -1,4 +1,4 @@
-//! Several models at the least cost, inside limits that they share.
+//! Several models, inside limits that they share.
 //!
 //! Each model is planned as if it were alone. Where what all of them want does not fit, the limits
 //! say who gets what, and whoever was cut is planned again in what it was given and what nobody
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use crate::decide::limit::{Grant, Grants, Ledger, Limit, Priority, Sharing, Want, limit};
 use crate::decide::optimize::sheet::row_of;
-use crate::decide::optimize::{Candidate, Consent, Model, Plan, Policy, least_cost};
+use crate::decide::optimize::{Candidate, Consent, Model, Plan, Policy, plan};
 use crate::fleet::VariantKey;
 use crate::units::Replicas;
 
@@ -37,15 +37,15 @@ pub struct Contender<'a> {
     pub priority: Priority,
 }
 
-/// Plans all models at the least cost inside the limits.
-pub fn least_cost_of_all(
+/// Plans all models inside the limits, each by the rule of the policy.
+pub fn plan_all(
     contenders: &[Contender<'_>],
     limits: &[Limit],
     policy: &Policy,
     check: &dyn Fn(&VariantKey, Replicas) -> Consent,
 ) -> FleetPlan {
     let mut plans: Vec<Plan> =
-        contenders.iter().map(|it| least_cost(&it.model, None, policy, check)).collect();
+        contenders.iter().map(|it| plan(&it.model, None, policy, check)).collect();
     let mut rows: Vec<Want> = Vec::with_capacity(plans.iter().map(|it| it.placements.len()).sum());
     let mut spans = Vec::with_capacity(plans.len());
     for (contender, plan) in contenders.iter().zip(&plans) {
@@ -85,7 +85,7 @@ pub fn least_cost_of_all(
             ledger.release(held.0, granted(held));
             ledger.hold(held.0, held.0.current);
         }
-        let inside = least_cost(&turn.model, ledger.room(own).as_ref(), policy, check);
+        let inside = plan(&turn.model, ledger.room(own).as_ref(), policy, check);
         alone.insert(position, std::mem::replace(&mut plans[position], inside));
         for (row, placement) in own.iter_mut().zip(&plans[position].placements) {
             row.desired = placement.after;

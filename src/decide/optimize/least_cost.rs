@@ -11,19 +11,32 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::optimize::cover::{Chosen, GRID, Item, STEPS_MAX, Search, choose};
+use crate::decide::optimize::cover::{Chosen, GRID, Item, STEPS_MAX, Search, Take, choose};
 use crate::decide::optimize::sheet::{SLACK, Sheet};
 use crate::decide::optimize::{Because, Candidate, Headroom, Method, Model, Plan, Room};
+use crate::decide::rank;
 use crate::fleet::VariantKey;
 use crate::units::{CostPerHour, Fraction, Replicas};
 
-/// How the cheapest numbers are looked for.
+/// How numbers are looked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Policy {
+    /// By which rule replicas are added.
+    pub rule: Rule,
     /// What changing the number of replicas costs.
     pub switching: Switching,
     /// Replicas of each role that stay in any case, where there are any. See [`headroom_floor`].
     pub replicas_min: KeptMin,
+}
+
+/// By which rule replicas are added where some are missing. What is spare goes at the least cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Rule {
+    /// The cheapest numbers that carry what is wanted.
+    #[default]
+    LeastCost,
+    /// The best rank of its price, round by round.
+    Ranked(rank::Policy),
 }
 
 /// The fewest replicas of a role that an optimizer leaves.
@@ -118,17 +131,22 @@ pub fn least_cost(
 }
 
 /// One role of one model as a question to the search.
-struct Question<'a> {
+pub(super) struct Question<'a> {
     /// The variants of which somebody knows what a replica carries.
-    members: Vec<usize>,
+    pub(super) members: Vec<usize>,
     variants: Vec<&'a Candidate>,
     items: Vec<Item>,
     wants: Vec<f64>,
-    stocks: Vec<u32>,
+    stocks: Vec<f64>,
 }
 
 impl<'a> Question<'a> {
-    fn new(sheet: &Sheet<'a>, group: usize, room: Option<&Room>, policy: &Policy) -> Self {
+    pub(super) fn new(
+        sheet: &Sheet<'a>,
+        group: usize,
+        room: Option<&Room>,
+        policy: &Policy,
+    ) -> Self {
         let (rows, mut wants): (Vec<_>, Vec<f64>) = sheet
             .voices
             .iter()
@@ -146,28 +164,42 @@ impl<'a> Question<'a> {
         if counts_replicas {
             wants.push(f64::from(kept.count()));
         }
-        let (kinds, stocks) = stocks(&variants, room);
+        let (takes, stocks) = stocks(&variants, room);
         let dearest = variants.iter().map(|it| it.cost).fold(CostPerHour::ZERO, CostPerHour::max);
         let items = members
             .iter()
             .zip(&variants)
-            .zip(kinds)
-            .map(|((&member, variant), kind)| {
+            .zip(takes)
+            .map(|((&member, variant), takes)| {
                 let mut sizes: Vec<f64> =
                     rows.iter().map(|row| row.sizes[member].unwrap_or(0.0)).collect();
                 sizes.extend(counts_replicas.then_some(1.0));
-                item(variant, sizes, &Prices::new(variant.cost, dearest, policy.switching), kind)
+                let prices = Prices::new(variant.cost, dearest, policy.switching);
+                let mut item = item(variant, sizes, &prices, takes);
+                if let Some(slots) = room.and_then(|room| room.slots.get(&variant.key)) {
+                    let held = item.min.max(item.current);
+                    item.max = item.max.min(held.saturating_add(slots.count()));
+                }
+                item
             })
             .collect();
         Self { members, variants, items, wants, stocks }
     }
 
-    fn ask(&self) -> Chosen {
+    /// The same question without growth: which of what is there is the cheapest that suffices.
+    pub(super) fn among_what_is_there(mut self) -> Self {
+        for item in &mut self.items {
+            item.max = item.max.min(item.current.max(item.min));
+        }
+        self
+    }
+
+    pub(super) fn ask(&self) -> Chosen {
         choose(&self.items, &self.wants, &self.stocks)
     }
 
     /// What each variant should ask for: what was chosen, and those that must stay for a while.
-    fn release(
+    pub(super) fn release(
         &self,
         chosen: &Chosen,
         check: &dyn Fn(&VariantKey, Replicas) -> Consent,
@@ -229,28 +261,31 @@ impl<'a> Question<'a> {
     }
 }
 
-/// Which stock each variant starts replicas from, and how much there is of each; a variant that
-/// nothing limits has none.
-fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Vec<Option<usize>>, Vec<u32>) {
-    let Some(room) = room else { return (vec![None; variants.len()], Vec::new()) };
+/// What each variant takes of which stock for a replica that it starts, and how much there is of
+/// each: accelerators of a kind, and money.
+fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Vec<Vec<Take>>, Vec<f64>) {
+    let mut all = vec![Vec::new(); variants.len()];
+    let Some(room) = room else { return (all, Vec::new()) };
     let mut stocks = Vec::new();
     let mut known = BTreeMap::new();
-    let kinds = variants
-        .iter()
-        .map(|variant| {
-            let free = variant
-                .accelerator
-                .as_ref()
-                .map_or(Headroom::NONE, |kind| room.free(&variant.key.namespace, kind));
-            let Headroom::Limited(free) = free else { return None };
-            let position = known.entry(variant.accelerator.as_ref()).or_insert_with(|| {
-                stocks.push(free.count());
-                stocks.len() - 1
-            });
-            Some(*position)
-        })
-        .collect();
-    (kinds, stocks)
+    for (variant, takes) in variants.iter().zip(&mut all) {
+        let Headroom::Limited(free) = room.headroom(variant) else { continue };
+        let stock = *known.entry(variant.accelerator.as_ref()).or_insert_with(|| {
+            stocks.push(f64::from(free.count()));
+            stocks.len() - 1
+        });
+        takes.push(Take { stock, each: f64::from(variant.gpus.count()) });
+    }
+    for purse in &room.purses {
+        let stock = stocks.len();
+        stocks.push(purse.left.per_hour());
+        let counted =
+            variants.iter().zip(&mut all).filter(|(it, _)| purse.counts.contains(&it.key));
+        for (variant, takes) in counted {
+            takes.push(Take { stock, each: variant.cost.per_hour() });
+        }
+    }
+    (all, stocks)
 }
 
 /// What one replica costs on the grid of the search.
@@ -286,7 +321,7 @@ fn on_grid(price: f64) -> u64 {
     }
 }
 
-fn item(variant: &Candidate, sizes: Vec<f64>, prices: &Prices, stock: Option<usize>) -> Item {
+fn item(variant: &Candidate, sizes: Vec<f64>, prices: &Prices, takes: Vec<Take>) -> Item {
     let Prices { price, start, drain } = *prices;
     Item {
         min: variant.bounds.min().count(),
@@ -296,6 +331,6 @@ fn item(variant: &Candidate, sizes: Vec<f64>, prices: &Prices, stock: Option<usi
         start,
         drain,
         sizes,
-        stock: stock.map(|stock| (stock, variant.gpus.count())),
+        takes,
     }
 }

@@ -1,13 +1,14 @@
-//! What is free: accelerators of each kind, in the cluster and in each namespace.
+//! What is free: accelerators of each kind, in the cluster and in each namespace, and money.
 //!
 //! A kind that is not listed has nothing free: a source that does not know a kind must not be read
 //! as one that does not limit it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::fleet::{Accelerator, Namespace};
-use crate::units::{Gpus, Replicas};
+use crate::decide::optimize::Candidate;
+use crate::fleet::{Accelerator, Namespace, VariantKey};
+use crate::units::{CostPerHour, Gpus, Replicas};
 
 /// How much of one kind is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,12 +20,27 @@ pub enum Headroom {
 }
 
 /// What is free, of each kind.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Room {
     /// In the cluster.
     pub cluster: BTreeMap<Accelerator, Headroom>,
     /// In namespaces that have a list of their own, which holds beside the cluster's.
     pub namespaces: BTreeMap<Namespace, BTreeMap<Accelerator, Headroom>>,
+    /// For variants of which nobody knows the kind.
+    pub unknown: Headroom,
+    /// What is left of each budget.
+    pub purses: Vec<Purse>,
+    /// How many replicas more of a variant nodes have a place for; of others nothing is known.
+    pub slots: BTreeMap<VariantKey, Replicas>,
+}
+
+/// What is left of a budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Purse {
+    /// What replicas that start may cost together.
+    pub left: CostPerHour,
+    /// The variants that it counts.
+    pub counts: BTreeSet<VariantKey>,
 }
 
 // === impl Headroom ===
@@ -49,6 +65,13 @@ impl Headroom {
             Self::Unlimited => Self::Unlimited,
             Self::Limited(free) => Self::Limited(free.beyond(used)),
         }
+    }
+}
+
+impl Default for Headroom {
+    /// Nothing: what no list names is not there.
+    fn default() -> Self {
+        Self::NONE
     }
 }
 
@@ -79,6 +102,34 @@ impl Room {
         let own = self.namespaces.get_mut(namespace).and_then(|list| list.get_mut(kind));
         for headroom in [self.cluster.get_mut(kind), own].into_iter().flatten() {
             *headroom = headroom.without(used);
+        }
+    }
+
+    /// What a variant may take of its kind.
+    pub(crate) fn headroom(&self, candidate: &Candidate) -> Headroom {
+        let free = |kind| self.free(&candidate.key.namespace, kind);
+        candidate.accelerator.as_ref().map_or(self.unknown, free)
+    }
+
+    /// How many replicas of a variant may start; `None` when nothing limits them.
+    pub(crate) fn fit(&self, candidate: &Candidate) -> Option<Replicas> {
+        let paid = self.purses.iter().filter(|purse| purse.counts.contains(&candidate.key));
+        let paid = paid.filter_map(|purse| purse.left.replicas_of(candidate.cost)).min();
+        let started = self.headroom(candidate).replicas(candidate.gpus);
+        let placed = self.slots.get(&candidate.key).copied();
+        [started, paid, placed].into_iter().flatten().min()
+    }
+
+    /// Takes what so many replicas of a variant run on and cost.
+    pub(crate) fn start(&mut self, candidate: &Candidate, replicas: Replicas) {
+        if let Some(kind) = &candidate.accelerator {
+            self.take(&candidate.key.namespace, kind, candidate.gpus.times(replicas));
+        }
+        if let Some(slots) = self.slots.get_mut(&candidate.key) {
+            *slots = slots.beyond(replicas);
+        }
+        for purse in self.purses.iter_mut().filter(|it| it.counts.contains(&candidate.key)) {
+            purse.left = purse.left.beyond(candidate.cost.times(replicas));
         }
     }
 

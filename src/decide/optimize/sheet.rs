@@ -1,6 +1,7 @@
 //! The numbers of one model in rows and columns: variants by their position, voices by theirs.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::analyze::capacity::{CapacityReport, Totals, Unit, VariantCapacity};
 use crate::decide::optimize::{
@@ -103,6 +104,7 @@ impl<'a> Sheet<'a> {
             covers: self.covers(after),
             cost_before: cost(&|it| it.before),
             cost_after: cost(&|it| it.after),
+            rankings: Arc::default(),
             placements,
         }
     }

@@ -2,6 +2,7 @@
 
 mod fleet;
 mod properties;
+mod ranked;
 
 use std::collections::BTreeMap;
 
@@ -34,6 +35,7 @@ pub(super) fn candidate((name, cost, _, current): Offer<'_>) -> Candidate {
         accelerator: Accelerator::new("H100"),
         gpus: Gpus::ONE,
         cost: CostPerHour::new(cost).unwrap(),
+        list_price: CostPerHour::new(cost).unwrap(),
         bounds: Bounds::new(Replicas::ZERO, None).unwrap(),
         current: replicas(current),
         pending: Replicas::ZERO,

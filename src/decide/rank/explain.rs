@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use crate::decide::rank::{Dropped, Record, Residual, Round};
+use crate::analyze::capacity::Counted;
+use crate::decide::rank::{Choice, Dropped, Rank, Ranking, Record, Residual, Round};
+use crate::fleet::VariantKey;
 
 impl fmt::Display for Record {
-    /// `3 replicas for 12.00 an hour serve what is worth 6.15: ratio 1.86, unfitness 1.00, score …`.
+    /// `3 replicas for 12.00 an hour serve what is worth 6.15: ratio 1.86 x unfitness 1.00 …`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             count,
@@ -19,7 +21,9 @@ impl fmt::Display for Record {
             score,
         } = self;
         let (real, theoretical) = (real.per_hour(), theoretical.per_hour());
-        write!(f, "{count} replicas for {real:.2} an hour serve what is worth {theoretical:.2}: ")?;
+        let serve = if count.count() == 1 { "serves" } else { "serve" };
+        write!(f, "{} for {real:.2} an hour {serve} what is worth ", Counted(*count))?;
+        write!(f, "{theoretical:.2}: ")?;
         write!(f, "ratio {ratio:.3}")?;
         match unfitness {
             Some(unfitness) => write!(f, " x unfitness {unfitness:.3} counted as {suppressed:.3}")?,
@@ -47,10 +51,10 @@ impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { options, taken: (key, count), served } = self;
         write!(f, "{count} x {key} serve {:.1}", served.amount())?;
-        let record = options.iter().find(|(other, _)| other == key);
-        match record {
-            Some((_, Ok(record))) => write!(f, ": {record}"),
-            Some((_, Err(_))) | None => Ok(()),
+        let taken = options.iter().find(|option| option.key == *key);
+        match taken.map(|option| option.scored) {
+            Some(Ok(record)) => write!(f, ": {record}"),
+            Some(Err(_)) | None => Ok(()),
         }
     }
 }
@@ -68,4 +72,48 @@ impl fmt::Display for Residual {
         }
         Ok(())
     }
+}
+
+impl fmt::Display for Rank {
+    /// What became of the variant's option in each ranking: the rounds in which it was taken, else
+    /// what it lost to in the first.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { variant, rankings } = self;
+        let own = |round: &Round| {
+            let option = round.options.iter().find(|option| option.key == *variant);
+            option.map(|option| (option.scored, option.served))
+        };
+        let mut separator = "ranked by price";
+        for Ranking { unit, role: _, residual } in rankings.iter() {
+            let mut taken = residual.rounds.iter().filter(|it| it.taken.0 == *variant).peekable();
+            if taken.peek().is_none()
+                && let Some(first) = residual.rounds.first()
+                && let Some((scored, _)) = own(first)
+            {
+                write!(f, "{separator} for {} and not taken: ", unit.label())?;
+                match scored {
+                    Ok(record) => write!(f, "{record}")?,
+                    Err(why) => write!(f, "{why}")?,
+                }
+                if let Some((best, score)) = best(first) {
+                    write!(f, ", against {score:.3} of {}", best.variant)?;
+                }
+                separator = "; ranked by price";
+            }
+            for round in taken {
+                let Some((Ok(record), served)) = own(round) else { continue };
+                let (served, unit) = (served.amount(), unit.label());
+                write!(f, "{separator} to carry {served:.1} {unit}: {record}")?;
+                separator = "; ranked by price";
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What was taken in a round, and its score.
+fn best(round: &Round) -> Option<(&VariantKey, f64)> {
+    let is_taken = |option: &&Choice| option.key == round.taken.0;
+    let record = round.options.iter().find(is_taken)?.scored.ok()?;
+    Some((&round.taken.0, record.score))
 }

@@ -15,10 +15,12 @@
 //! and equal scores are decided by the lower cost, fewer replicas, what runs already, and the name.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use crate::analyze::capacity::Unit;
 use crate::decide::optimize::{Candidate, Room};
 use crate::decide::rank::{Counting, Dropped, Fit, Formula, Offer, Preference, Record, Start};
-use crate::fleet::VariantKey;
+use crate::fleet::{Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
 /// A share of the demand that is too small to be worth a replica: it comes from rounding.
@@ -68,7 +70,7 @@ pub enum Warmth {
 }
 
 /// How variants are ranked.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     /// The preferred size.
     pub preference: Preference,
@@ -96,15 +98,46 @@ impl Default for Policy {
     }
 }
 
+/// One variant's option in a round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The variant.
+    pub key: VariantKey,
+    /// What its replicas would serve of what is left.
+    pub served: Amount,
+    /// Its numbers, or why it has no score.
+    pub scored: Result<Record, Dropped>,
+}
+
 /// One round: every option with its numbers, and the one that was taken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Round {
     /// Each variant's option, in the order of their keys.
-    pub options: Vec<(VariantKey, Result<Record, Dropped>)>,
+    pub options: Vec<Choice>,
     /// The variant that was taken, with how many replicas.
     pub taken: (VariantKey, Replicas),
     /// What they serve.
     pub served: Amount,
+}
+
+/// The variants of a model, ranked for what one analyzer finds missing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranking {
+    /// The unit of all amounts.
+    pub unit: Unit,
+    /// The role; `None` where all variants serve whole requests.
+    pub role: Option<Role>,
+    /// What was taken, round by round.
+    pub residual: Residual,
+}
+
+/// How one variant fared when the variants of its model were ranked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rank {
+    /// The variant.
+    pub variant: VariantKey,
+    /// All rankings of its model.
+    pub rankings: Arc<[Ranking]>,
 }
 
 /// Everything that was taken.
@@ -199,12 +232,17 @@ impl Left {
 
     /// Ranks all options and takes the best; `None` when there is none.
     fn round(&mut self, variants: &[&Ranked<'_>], formula: &Formula) -> Option<Round> {
-        let options: Vec<_> = variants
+        let options: Vec<Choice> = variants
             .iter()
-            .enumerate()
-            .map(|(at, variant)| formula.score(&self.offer(variants, variant, self.added[at])))
+            .zip(&self.added)
+            .map(|(variant, added)| {
+                let (offer, served) = self.offer(variants, variant, *added);
+                let key = variant.candidate.key.clone();
+                Choice { key, served, scored: formula.score(&offer) }
+            })
             .collect();
-        let scored = options.iter().enumerate().filter_map(|(at, option)| Some((at, option.ok()?)));
+        let scored = options.iter().enumerate();
+        let scored = scored.filter_map(|(at, option)| Some((at, option.scored.ok()?)));
         let (best, record) = scored.reduce(|best, next| {
             let runs = |at: usize| variants[at].candidate.current == Replicas::ZERO;
             let by_score = (best.1.score * (1.0 - TIE)).total_cmp(&next.1.score);
@@ -217,16 +255,18 @@ impl Left {
         })?;
         let served = self.take(variants[best], record.count);
         self.added[best] = self.added[best] + record.count;
-        let keys = variants.iter().map(|variant| variant.candidate.key.clone());
-        Some(Round {
-            taken: (variants[best].candidate.key.clone(), record.count),
-            options: keys.zip(options).collect(),
-            served,
-        })
+        let taken = (variants[best].candidate.key.clone(), record.count);
+        Some(Round { options, taken, served })
     }
 
-    /// The option of a variant: as many replicas as serve what it can of what is left.
-    fn offer(&self, variants: &[&Ranked<'_>], variant: &Ranked<'_>, added: Replicas) -> Offer {
+    /// The option of a variant: as many replicas as serve what it can of what is left, and what
+    /// they serve.
+    fn offer(
+        &self,
+        variants: &[&Ranked<'_>],
+        variant: &Ranked<'_>,
+        added: Replicas,
+    ) -> (Offer, Amount) {
         let candidate = variant.candidate;
         let eligible = self.classes.iter().filter(|class| variant.serves(class));
         let wanted: f64 = eligible.clone().map(|class| class.amount.amount()).sum();
@@ -236,21 +276,18 @@ impl Left {
         let needed = needed.clamp(0.0, f64::from(Replicas::LIMIT.count())) as u32;
         let there = candidate.current + added;
         let below_max = candidate.bounds.max().map_or(Replicas::LIMIT, |max| max.beyond(there));
-        let free = self.room.as_ref().map_or(Some(Replicas::LIMIT), |room| {
-            let kind = candidate.accelerator.as_ref()?;
-            let free = room.free(&candidate.key.namespace, kind).replicas(candidate.gpus);
-            Some(free.unwrap_or(Replicas::LIMIT))
-        });
-        let count = Replicas::saturating(needed).min(below_max).min(free.unwrap_or(Replicas::ZERO));
+        let fit = self.room.as_ref().and_then(|room| room.fit(candidate));
+        let count = Replicas::saturating(needed).min(below_max).min(fit.unwrap_or(Replicas::LIMIT));
         let mut capacity = variant.size.times(count).amount();
-        let mut theoretical = 0.0;
+        let (mut all, mut theoretical) = (0.0, 0.0);
         for class in eligible {
             let served = class.amount.amount().min(capacity);
             capacity -= served;
+            all += served;
             let able = variants.iter().filter(|other| other.serves(class));
             theoretical += served * able.map(|it| it.price()).fold(f64::INFINITY, f64::min);
         }
-        Offer {
+        let offer = Offer {
             count,
             real: candidate.cost.times(count),
             theoretical: CostPerHour::new(theoretical).unwrap_or_default(),
@@ -259,7 +296,8 @@ impl Left {
                 Warmth::Warm => Start::Warm,
                 Warmth::Cold => Start::Cold,
             },
-        }
+        };
+        (offer, Amount::new(all).unwrap_or_default())
     }
 
     /// Takes what so many replicas of a variant serve, and what they run on.
@@ -272,9 +310,8 @@ impl Left {
             capacity = capacity.beyond(taken);
             served += taken;
         }
-        let candidate = variant.candidate;
-        if let (Some(room), Some(kind)) = (&mut self.room, &candidate.accelerator) {
-            room.take(&candidate.key.namespace, kind, candidate.gpus.times(count));
+        if let Some(room) = &mut self.room {
+            room.start(variant.candidate, count);
         }
         served
     }

@@ -71,6 +71,7 @@ fn variants() -> Vec<(Candidate, Amount)> {
                 accelerator: Accelerator::new(name),
                 gpus: Gpus::ONE,
                 cost: cost(price),
+                list_price: cost(price),
                 bounds: Bounds::new(Replicas::ZERO, None).unwrap(),
                 current: Replicas::ZERO,
                 pending: Replicas::ZERO,
@@ -114,8 +115,8 @@ fn ranked(demand: f64, preferred: f64, weight: f64, room: Option<&Room>) -> Resi
 }
 
 fn score(residual: &Residual, name: &str) -> f64 {
-    let option = residual.rounds[0].options.iter().find(|(other, _)| *other == key(name));
-    option.unwrap().1.unwrap().score
+    let option = residual.rounds[0].options.iter().find(|option| option.key == key(name));
+    option.unwrap().scored.unwrap().score
 }
 
 #[test]
@@ -144,7 +145,7 @@ fn what_one_option_leaves_is_ranked_again_until_everything_is_served() {
             (kind("h100"), free(1)),
             (kind("h100x2"), free(1)),
         ]),
-        namespaces: BTreeMap::new(),
+        ..Room::default()
     };
     let residual = ranked(300.0, 60.0, 1.0, Some(&room));
     let taken: Vec<_> = residual
@@ -157,7 +158,7 @@ fn what_one_option_leaves_is_ranked_again_until_everything_is_served() {
     assert_eq!(residual.added(&key("l4")).count(), 16);
     assert!(
         residual.to_string().starts_with(
-            "1 x shop/h100 serve 60.0: 1 replicas for 8.00 an hour serve what is worth 7.38: ratio"
+            "1 x shop/h100 serve 60.0: 1 replica for 8.00 an hour serves what is worth 7.38: ratio"
         ),
         "{residual}"
     );
@@ -185,7 +186,7 @@ fn demand_that_nobody_can_serve_is_said_and_does_not_count_for_others() {
     assert_eq!(residual.added(&key("a100")).count(), 1);
     assert_eq!(residual.rounds.len(), 1);
     assert_eq!(residual.unserved, amount(5.0));
-    assert_eq!(residual.rounds[0].options[1].1, Err(Dropped::NoReplicas));
+    assert_eq!(residual.rounds[0].options[1].scored, Err(Dropped::NoReplicas));
 }
 
 proptest! {

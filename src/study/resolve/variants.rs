@@ -76,6 +76,7 @@ pub(crate) fn resolve(
     let model = one.model(written.model.as_deref(), models);
     let name = one.name(written.name.as_deref());
     let cost = one.checks.number(&one.at("cost"), written.cost, &COSTS).unwrap_or(COST);
+    let list_price = one.checks.number(&one.at("list_price"), written.list_price, &COSTS);
     let counts = written.replicas.clone().unwrap_or_default();
     let (bounds, initial) = one.counts(&counts)?;
     let engine = one.engine(&written.engine.clone().unwrap_or_default());
@@ -94,6 +95,9 @@ pub(crate) fn resolve(
     });
     if let Some(accelerator) = &written.accelerator {
         words["accelerator"] = json!(accelerator);
+    }
+    if let Some(list_price) = list_price {
+        words["list_price"] = json!(list_price);
     }
     Some(Drafted {
         words,

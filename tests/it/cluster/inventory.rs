@@ -99,6 +99,13 @@ async fn what_others_take_is_not_there_and_what_ours_take_is() {
         product: Accelerator::new(H100),
     };
     assert_eq!(inventory.units, BTreeMap::from([(variant("llama"), unit)]));
+    assert_eq!(inventory.pods, BTreeMap::from([(variant("llama"), Gpus::new(4))]));
+    assert_eq!(inventory.free[&Accelerator::new(H100).unwrap()], [4, 2].map(Gpus::new));
+    // A pod of ours that waits has the node on which it leaves least.
+    fake.put(PODS, &taker("llama-1", None, "nvidia.com/gpu", 2));
+    let waits = [Gpus::new(4)];
+    until(&mut watching, |it| it.free.values().any(|free| *free == waits)).await;
+    fake.delete(PODS, "llama-1");
     // One of ours that is told to stop is not ours, and holds what it has until it is gone.
     fake.delete(OTHERS, "train");
     until(&mut watching, |it| nodes(it) == Some(&vec![stock(H100, 16, 0)])).await;

@@ -117,6 +117,7 @@ impl Replay<'_> {
             gpus: None,
             role: Role::Both,
             cost: CostPerHour::new(1.0).unwrap(),
+            list_price: None,
             bounds: Bounds::new(Replicas::ONE, Replicas::new(9)).unwrap(),
         };
         Inputs {

@@ -173,6 +173,7 @@ impl Case {
                     accelerator: Accelerator::new(&text(row, "accelerator")),
                     gpus: Gpus::new(whole(&state["gpus"]).max(1)),
                     cost: CostPerHour::new(number(row, "cost")).unwrap(),
+                    list_price: CostPerHour::new(number(row, "cost")).unwrap(),
                     bounds: Bounds::new(
                         Replicas::saturating(min),
                         max.map(|max| Replicas::saturating(max.max(min))),

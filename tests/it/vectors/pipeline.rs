@@ -265,7 +265,7 @@ fn room(inventory: &Value, cases: &[Case<'_>]) -> Room {
         stock.entry(kind).and_modify(|free| *free = free.beyond(used));
     }
     let free = stock.into_iter().map(|(kind, free)| (kind, Headroom::Limited(free)));
-    Room { cluster: free.collect(), namespaces: BTreeMap::new() }
+    Room { cluster: free.collect(), ..Room::default() }
 }
 
 impl<'a> Case<'a> {
@@ -325,6 +325,7 @@ impl<'a> Case<'a> {
                     accelerator: spec.accelerator,
                     gpus: Gpus::new(whole(&state["gpus"]).max(1)),
                     cost: spec.cost,
+                    list_price: spec.cost,
                     bounds: Bounds::new(Replicas::saturating(min), max).unwrap(),
                     current: Replicas::saturating(whole(&state["current"])),
                     pending: Replicas::saturating(whole(&state["pending"])),

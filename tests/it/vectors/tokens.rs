@@ -245,6 +245,7 @@ pub(super) fn spec(input: &Value, variant: &str, row: &Value) -> VariantSpec {
         gpus: None,
         role: role(row),
         cost: CostPerHour::new(number(row, "cost")).unwrap(),
+        list_price: None,
         bounds: Bounds::default(),
     }
 }

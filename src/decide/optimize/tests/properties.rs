@@ -41,6 +41,7 @@ fn solve(built: &Built) -> Plan {
     let policy = Policy {
         switching: Switching { start: Fraction::ZERO, drain: Fraction::ZERO },
         replicas_min: KeptMin(Replicas::ZERO),
+        ..Policy::default()
     };
     least_cost(&model, None, &policy, &consent)
 }
