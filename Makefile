@@ -1,6 +1,6 @@
 # The same commands as .ci/run.
 
-.PHONY: check test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda
+.PHONY: check test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda scoreboard
 
 # Formatting, lints, and what the dependencies may be.
 check:
@@ -46,6 +46,11 @@ e2e-vllm:
 
 bench:
 	cargo bench
+
+# Every policy on every scenario, into docs/scoreboard.md. PLIMSOLL_TRACES names a folder with the
+# recorded traces; without it, the scenarios that need none are simulated.
+scoreboard:
+	cargo run --release -- scoreboard scoreboard/*.yaml --out docs/scoreboard
 
 # What docs/performance.md compares with: Prometheus' parsers on the same pages.
 bench-baseline:

@@ -14,7 +14,7 @@ use clap::error::ErrorKind;
 
 pub use crate::cli::args::{
     Args, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, DemoScenario, LogFormat, RunArgs,
-    SimulateArgs,
+    ScoreboardArgs, SimulateArgs,
 };
 
 use crate::config::{self, Files, LoadError, Loaded};
@@ -67,6 +67,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Schema => schema(),
         Command::Demo(args) => crate::demo::run(args),
         Command::Simulate(args) => crate::study::run(&args),
+        Command::Scoreboard(args) => crate::study::scoreboard(&args),
     }
 }
 

@@ -11,6 +11,7 @@ mod plan;
 mod report;
 mod resolve;
 mod results;
+mod scoreboard;
 mod series;
 mod table;
 mod traces;
@@ -24,6 +25,7 @@ use serde_json::{Map, Value};
 
 pub use crate::study::plan::PlanError;
 pub use crate::study::results::MergeError;
+pub use crate::study::scoreboard::run as scoreboard;
 
 use crate::cli::SimulateArgs;
 use crate::config::problem::Problem;
@@ -97,8 +99,8 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     };
     let study = Study::read(path)?;
     let peers = match args.policy.as_slice() {
-        [] => vec![Peer::Scenario],
-        texts => texts.iter().map(|text| peer(text)).collect::<Result<_, _>>()?,
+        [] => study.compared()?,
+        texts => texts.iter().map(|text| peer(text, "--policy")).collect::<Result<_, _>>()?,
     };
     let set = args.set.iter().map(|text| plan::setting(text)).collect::<Result<Map<_, _>, _>>()?;
     let sweep = study.value.get("sweep").cloned().unwrap_or_default();
@@ -111,8 +113,8 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     write(args, &results, first.as_ref())
 }
 
-fn peer(text: &str) -> Result<Peer, PlanError> {
-    Peer::parse(text).map_err(|error| PlanError(format!("--policy {text} {error}")))
+fn peer(text: &str, named_by: &str) -> Result<Peer, PlanError> {
+    Peer::parse(text).map_err(|error| PlanError(format!("{named_by} {text} {error}")))
 }
 
 /// Writes everything that was asked for.
@@ -158,6 +160,14 @@ impl Study {
             ScenarioError::Syntax { path: path.to_owned(), line, message }
         })?;
         Ok(Self { path: path.to_owned(), value, lines: Lines::of(&text) })
+    }
+
+    /// Who is compared where the command line names nobody.
+    fn compared(&self) -> Result<Vec<Peer>, PlanError> {
+        let texts = self.value.get("compare").and_then(Value::as_array);
+        let texts = texts.into_iter().flatten().filter_map(Value::as_str);
+        let peers: Vec<Peer> = texts.map(|text| peer(text, "compare")).collect::<Result<_, _>>()?;
+        Ok(if peers.is_empty() { vec![Peer::Scenario] } else { peers })
     }
 
     /// A text that is the same for the same scenario and the same runs of it.

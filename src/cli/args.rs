@@ -58,6 +58,12 @@ pub enum Command {
     /// is written. One scenario and one seed have one result.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Simulate(SimulateArgs),
+    /// Compares many autoscalers on many scenarios, and writes a table of them.
+    ///
+    /// All scenarios must decide by the same policy, so that none is tuned for. One whose traces
+    /// are not there is left out, and the table says so.
+    #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
+    Scoreboard(ScoreboardArgs),
 }
 
 /// Arguments of `run`.
@@ -153,8 +159,11 @@ pub struct SimulateArgs {
     /// May be given several times.
     #[arg(verbatim_doc_comment, long, value_name = "PATH=VALUE")]
     pub set: Vec<String>,
-    /// Compares these: `plimsoll` is the scenario as it is; `static:4` never scales; `waiting:5`,
-    /// `in-flight:40` and `kv:0.7` are stock HPAs on that average for each replica.
+    /// Compares these: `plimsoll` is the scenario as it is, `plimsoll-only-up` never scales down;
+    /// `static:4` never scales; `waiting:5`, `in-flight:40` and `kv:0.7` are stock HPAs on that
+    /// average for each replica; `keda-rate:15`, `kpa:100`, `apa:0.5`, `wva-v1`, `wva-v2`,
+    /// `llm-d-slo`, `dynamo-load`, `dynamo-throughput`, `melange` and `oracle` are described in
+    /// docs/simulator.md. Without it, the scenario says who is compared.
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
     /// Runs every n-th of the runs, from the i-th on, such as `2/8`; `--merge` puts them together.
@@ -175,6 +184,23 @@ pub struct SimulateArgs {
     /// Prints the JSON Schema of the results.
     #[arg(verbatim_doc_comment, long)]
     pub schema: bool,
+}
+
+/// Arguments of `scoreboard`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct ScoreboardArgs {
+    /// Simulates these scenarios.
+    #[arg(verbatim_doc_comment, value_name = "FILE", required = true)]
+    pub scenarios: Vec<PathBuf>,
+    /// Compares these instead of all; see `simulate --help`.
+    #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
+    pub policy: Vec<String>,
+    /// Looks for traces in this folder, too.
+    #[arg(verbatim_doc_comment, long, value_name = "FOLDER", env = "PLIMSOLL_TRACES")]
+    pub traces: Option<PathBuf>,
+    /// Writes the table to this path with `.md` and with `.html` at its end.
+    #[arg(verbatim_doc_comment, long, value_name = "PATH", default_value = "scoreboard")]
+    pub out: PathBuf,
 }
 
 /// What the demo plays.

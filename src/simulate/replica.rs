@@ -35,6 +35,7 @@ pub mod adapters;
 mod coast;
 mod decodes;
 mod leave;
+mod look;
 pub mod settings;
 pub mod stats;
 
@@ -44,7 +45,7 @@ use crate::simulate::Micros;
 use crate::simulate::replica::adapters::Adapters;
 use crate::simulate::replica::decodes::{Decodes, Phase};
 use crate::simulate::replica::settings::{Admission, Settings, SettingsError};
-use crate::simulate::replica::stats::{Counters, Gauges, Stats};
+use crate::simulate::replica::stats::Counters;
 use crate::units::Fraction;
 
 /// What a client asks for.
@@ -255,49 +256,6 @@ impl Replica {
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.arrivals.len() + self.waiting.len() + self.running.len()
-    }
-
-    /// What the engine reports now.
-    #[must_use]
-    pub fn snapshot(&self) -> Stats {
-        Stats {
-            running: count(self.running.len()),
-            waiting: count(self.waiting.len()),
-            deferred: self.deferred(),
-            kv_blocks_used: self.kv_blocks_used,
-            kv_blocks: self.settings.kv_blocks,
-            block_size: self.settings.block_size,
-            counters: self.counters.clone(),
-        }
-    }
-
-    /// The gauges alone, without the cost of a whole snapshot.
-    #[must_use]
-    pub fn gauges(&self) -> Gauges {
-        Gauges {
-            running: count(self.running.len()),
-            waiting: count(self.waiting.len()),
-            kv_usage: f64::from(self.kv_blocks_used) / f64::from(self.settings.kv_blocks),
-        }
-    }
-
-    /// The size of the KV cache in tokens, as the engine reports it: with the one block that is never
-    /// handed out.
-    #[must_use]
-    pub const fn kv_tokens(&self) -> u64 {
-        (self.settings.kv_blocks as u64 + 1) * self.settings.block_size as u64
-    }
-
-    /// Seats in the batch.
-    #[must_use]
-    pub const fn seats(&self) -> u32 {
-        self.settings.max_num_seqs
-    }
-
-    /// What was counted since the start.
-    #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.counters
     }
 
     fn next_start(&self) -> Option<Micros> {

@@ -8,6 +8,7 @@
 //! [`Happening`], so a run has one order.
 
 mod control;
+mod judge;
 mod pods;
 mod sample;
 mod traffic;
@@ -60,6 +61,8 @@ enum Happening {
     Poll(usize),
     /// A variant's HPA syncs.
     Sync(usize),
+    /// A variant's own autoscaler looks at it.
+    Judge(usize),
     /// The series get another sample.
     Sample,
 }
@@ -184,6 +187,7 @@ impl<'s> Simulation<'s> {
             Happening::Tick => self.tick(),
             Happening::Poll(variant) => self.poll(variant),
             Happening::Sync(variant) => self.sync(variant),
+            Happening::Judge(variant) => self.judge(variant),
             Happening::Sample => self.sample(),
         }
     }

@@ -6,6 +6,7 @@
 use crate::fleet::{ModelKey, VariantSpec};
 use crate::pipeline::Policy;
 use crate::simulate::Micros;
+use crate::simulate::peers::law::Rule;
 use crate::simulate::replica::settings::Settings;
 use crate::simulate::scaler;
 use crate::simulate::workload::Load;
@@ -50,6 +51,17 @@ pub struct Slo {
     pub ttft: Micros,
     /// The longest mean time between its tokens.
     pub itl: Micros,
+    /// How much later the first token of a long prompt may be.
+    pub allowance: Allowance,
+}
+
+/// How much later the first token of a long prompt may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowance {
+    /// For each token of the prompt beyond `beyond`.
+    pub per_token: Micros,
+    /// Tokens of a prompt that is not long.
+    pub beyond: u32,
 }
 
 /// Which of the ready replicas a request goes to.
@@ -153,6 +165,8 @@ pub enum Actuator {
     Hpa(Hpa),
     /// An HPA that KEDA keeps, with KEDA itself between zero and one.
     Keda(Keda),
+    /// An autoscaler that writes the scale itself.
+    Law(Rule),
 }
 
 /// A stock HPA.
@@ -194,6 +208,8 @@ pub enum Signal {
     InFlight,
     /// The sum of the shares of KV caches in use, so that the average is that of a replica.
     KvUsage,
+    /// Requests a second that were sent to the replicas in the last minute.
+    Rate,
 }
 
 /// How the daemon looks and decides.
@@ -211,6 +227,45 @@ pub struct Control {
     pub relay: Option<Micros>,
     /// Age up to which a decision is served.
     pub hold: Seconds,
+    /// While nobody can read what replicas say.
+    pub outage: Option<Outage>,
+}
+
+/// A time in which nobody can read what replicas say: neither the daemon nor another autoscaler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// When it begins.
+    pub from: Micros,
+    /// How long it lasts.
+    pub length: Micros,
+}
+
+// === impl Slo ===
+
+impl Slo {
+    /// Objectives that are the same for all prompts.
+    #[must_use]
+    pub fn new(ttft: Micros, itl: Micros) -> Self {
+        Self { ttft, itl, allowance: Allowance::default() }
+    }
+
+    /// The longest time to the first token for a prompt of so many tokens.
+    #[must_use]
+    pub fn ttft_of(&self, prompt: u32) -> Micros {
+        let Allowance { per_token, beyond } = self.allowance;
+        let long = u64::from(prompt.saturating_sub(beyond));
+        self.ttft + Micros::new(per_token.micros().saturating_mul(long))
+    }
+}
+
+// === impl Outage ===
+
+impl Outage {
+    /// Whether it lasts at a time.
+    #[must_use]
+    pub fn covers(&self, at: Micros) -> bool {
+        (self.from..self.from + self.length).contains(&at)
+    }
 }
 
 // === impl Delay ===

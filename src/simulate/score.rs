@@ -245,6 +245,18 @@ impl Spread {
         self.sum += other.sum;
     }
 
+    /// The values that were counted since another, which was this one at an earlier time.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = |at: usize| earlier.counts.get(at).copied().unwrap_or(0);
+        let left = |(at, count): (usize, &u64)| count.saturating_sub(before(at));
+        Self {
+            counts: self.counts.iter().enumerate().map(left).collect(),
+            total: self.total.saturating_sub(earlier.total),
+            sum: self.sum.saturating_sub(earlier.sum),
+        }
+    }
+
     /// Forgets all values.
     pub fn clear(&mut self) {
         self.counts.fill(0);
@@ -306,10 +318,11 @@ impl Service {
 }
 
 impl Slo {
-    /// Whether these times meet both objectives; a single token has no time between tokens.
+    /// Whether these times meet both objectives for a prompt of so many tokens; a single token has
+    /// no time between tokens.
     #[must_use]
-    pub fn is_met(&self, ttft: Micros, itl: Option<Micros>) -> bool {
-        ttft <= self.ttft && itl.is_none_or(|itl| itl <= self.itl)
+    pub fn is_met(&self, prompt: u32, ttft: Micros, itl: Option<Micros>) -> bool {
+        ttft <= self.ttft_of(prompt) && itl.is_none_or(|itl| itl <= self.itl)
     }
 }
 

@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 use tokio_util::task::TaskTracker;
 
 use crate::simulate::Micros;
-use crate::simulate::replica::settings::SettingsError;
+use crate::simulate::peers::Peer;
+use crate::simulate::peers::oracle::OracleError;
 use crate::simulate::run;
 use crate::simulate::scenario::Scenario;
 use crate::simulate::score::Outcome;
@@ -19,6 +20,9 @@ use crate::study::plan::{self, Plan, PlanError, Shard};
 use crate::study::resolve::Resolved;
 use crate::study::results::RunResult;
 use crate::study::{ScenarioError, Study};
+
+/// About as many runs as are simulated for one clairvoyant schedule.
+const ORACLE_RUNS: u64 = 40;
 
 /// What all runs came to.
 pub(crate) struct Executed {
@@ -35,10 +39,19 @@ pub(crate) struct First {
 }
 
 /// A run that can begin.
-struct Ready {
-    plan: Plan,
+pub(crate) struct Ready {
+    pub(crate) plan: Plan,
     seed: u64,
-    scenario: Arc<Scenario>,
+    pub(crate) scenario: Arc<Scenario>,
+}
+
+impl Ready {
+    /// About how long it takes, in simulated microseconds: whoever looks for a schedule simulates
+    /// many.
+    fn weight(&self) -> u64 {
+        let times = if self.plan.peer == Peer::Oracle { ORACLE_RUNS } else { 1 };
+        self.scenario.length.micros().saturating_mul(times)
+    }
 }
 
 /// A run that is over, and all of it where it is the first.
@@ -51,20 +64,27 @@ pub(crate) fn execute(
     shard: Shard,
     seed: Option<u64>,
 ) -> anyhow::Result<Executed> {
-    let ready = prepare(study, plans, shard, seed)?;
+    play(&prepare(study, plans, shard, seed)?)
+}
+
+/// Executes runs that can begin.
+pub(crate) fn play(ready: &[Ready]) -> anyhow::Result<Executed> {
     let stop = Arc::new(AtomicBool::new(false));
     let _listener = listen(&stop)?;
-    let total: u64 = ready.iter().map(|ready| ready.scenario.length.micros()).sum();
-    let bar = progress(total);
+    let bar = progress(ready.iter().map(Ready::weight).sum());
     let first_index = ready.first().map(|ready| ready.plan.index);
-    let outcomes: Vec<Result<Option<Done>, SettingsError>> = ready
+    let outcomes: Vec<Result<Option<Done>, OracleError>> = ready
         .par_iter()
+        // Some runs take much longer than others, and none should wait behind them.
+        .with_max_len(1)
         .map(|ready| {
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             let mut scenario = Scenario::clone(&ready.scenario);
-            ready.plan.peer.apply(&mut scenario);
+            let mut goes_on = |_: Micros| !stop.load(Ordering::Relaxed);
+            ready.plan.peer.apply(&mut scenario, ready.seed, &mut goes_on)?;
+            bar.inc(ready.weight() - ready.scenario.length.micros());
             let mut shown = Micros::ZERO;
             let mut watch = |reached: Micros| {
                 bar.inc(reached.since(shown).micros());
@@ -81,14 +101,15 @@ pub(crate) fn execute(
     bar.finish_and_clear();
     let (mut runs, mut first) = (Vec::new(), None);
     for outcome in outcomes {
-        let Some((result, full)) = outcome.context("an engine cannot be built")? else { continue };
+        let Some((result, full)) = outcome.context("cannot simulate")? else { continue };
         runs.push(result);
         first = first.or(full);
     }
     Ok(Executed { runs, first })
 }
 
-fn prepare(
+/// Resolves the scenarios of the plans that belong to a shard.
+pub(crate) fn prepare(
     study: &Study,
     plans: Vec<Plan>,
     shard: Shard,

@@ -37,6 +37,8 @@ pub(crate) type Items<T> = Vec<Option<T>>;
 sections! {
     /// A scenario.
     File {
+        /// What it is and where its traces are from, in a sentence or two.
+        about: String,
         /// How long it lasts. Without it, as long as the longest trace.
         length: WrittenDuration,
         /// What all random numbers start from.
@@ -53,6 +55,8 @@ sections! {
         daemon: Daemon,
         /// Values to try: for each path of this file a list. All combinations are run.
         sweep: Map<String, Value>,
+        /// Who is compared where the command line names nobody, as there.
+        compare: Vec<String>,
     }
 
     /// A model and its requests.
@@ -81,6 +85,10 @@ sections! {
         ttft: WrittenDuration,
         /// The longest mean time between its tokens. Required.
         itl: WrittenDuration,
+        /// How much later the first token may be for each token of the prompt beyond `long_prompt`.
+        ttft_per_token: WrittenDuration,
+        /// Tokens of a prompt from which it is long.
+        long_prompt: u32,
     }
 
     /// The requests of a model.
@@ -339,6 +347,16 @@ sections! {
         relay: WrittenDuration,
         /// Age up to which a decision is served.
         hold: WrittenDuration,
+        /// A time in which nobody can read what replicas say.
+        outage: Outage,
+    }
+
+    /// A time in which nobody can read what replicas say: neither the daemon nor another autoscaler.
+    Outage {
+        /// When it begins. Required.
+        at: WrittenDuration,
+        /// How long it lasts. Required.
+        length: WrittenDuration,
     }
 }
 
@@ -387,6 +405,8 @@ choices! {
         InFlight,
         /// The share of the KV cache in use.
         KvUsage,
+        /// Requests a second.
+        Rate,
     }
 
     /// Which policy wins.

@@ -15,7 +15,9 @@ use crate::config::problem::{Problem, Severity, join};
 use crate::config::{Config, Files, LoadError, Surroundings, layers, names};
 use crate::fleet::{ModelKey, ModelName, Namespace};
 use crate::simulate::Micros;
-use crate::simulate::scenario::{Client, Control, Gateway, Model, Router, Scenario, Slo};
+use crate::simulate::scenario::{
+    Allowance, Client, Control, Gateway, Model, Outage, Router, Scenario, Slo,
+};
 use crate::study::file::{self, File};
 use crate::study::resolve::variants::Drafted;
 use crate::study::resolve::workload::Loaded;
@@ -35,6 +37,9 @@ const ROUTER_REFRESH: Duration = Duration::from_millis(50);
 const REFRESHES: Durations = Duration::from_millis(1)..=Duration::from_hours(1);
 /// More than any client would wait behind.
 const QUEUE: u32 = 100_000;
+/// A prompt is long from here on, where more time is allowed for each token of it.
+const LONG_PROMPT: u32 = 4_000;
+const PER_TOKEN: Durations = Duration::ZERO..=Duration::from_secs(1);
 const BACKOFF: Duration = Duration::from_secs(1);
 /// The HPA's own stabilisation of scaling down, as `external_metrics.hold`.
 const HOLD: Duration = Duration::from_mins(5);
@@ -148,6 +153,7 @@ fn resolve_model(
         latency
     };
     let (ttft, itl) = (latency("ttft", slo.ttft), latency("itl", slo.itl));
+    let allowance = allowance(&at("slo"), &slo, checks);
     let refresh = checks.duration(&at("router_refresh"), written.router_refresh, &REFRESHES);
     let refresh = Micros::from_duration(refresh.unwrap_or(ROUTER_REFRESH));
     let router = match written.router {
@@ -174,13 +180,41 @@ fn resolve_model(
     let key = ModelKey { namespace: Namespace::new(namespace?)?, model: ModelName::new(name?)? };
     let model = Model {
         key,
-        slo: Slo { ttft: ttft?, itl: itl? },
+        slo: Slo { ttft: ttft?, itl: itl?, allowance },
         load,
         router,
         gateway: Gateway { queue, per_replica: limit },
         client: Client { timeout, retries, backoff },
     };
     Some((model, span))
+}
+
+fn allowance(path: &str, written: &file::Slo, checks: &mut Checks<'_>) -> Allowance {
+    let at = |key: &str| join(path, key);
+    let per_token = checks.duration(&at("ttft_per_token"), written.ttft_per_token, &PER_TOKEN);
+    let beyond = checks.number(&at("long_prompt"), written.long_prompt, &(0..=100_000_000));
+    if written.long_prompt.is_some() && written.ttft_per_token.is_none() {
+        let rule = format!("has no effect without {}", at("ttft_per_token"));
+        checks.problems.warning(at("long_prompt"), rule);
+    }
+    Allowance {
+        per_token: per_token.map(Micros::from_duration).unwrap_or_default(),
+        beyond: beyond.unwrap_or(LONG_PROMPT),
+    }
+}
+
+fn outage(written: Option<&file::Outage>, checks: &mut Checks<'_>) -> Option<Outage> {
+    let file::Outage { at, length } = written?;
+    let mut span = |key: &str, written| {
+        let path = format!("daemon.outage.{key}");
+        let span = checks.duration(&path, written, &SPANS).map(Micros::from_duration);
+        if span.is_none() {
+            checks.problems.missing(path, "is required");
+        }
+        span
+    };
+    let (from, length) = (span("at", *at), span("length", *length));
+    Some(Outage { from: from?, length: length? })
 }
 
 fn control(section: &file::Daemon, config: &Config, checks: &mut Checks<'_>) -> Control {
@@ -194,6 +228,7 @@ fn control(section: &file::Daemon, config: &Config, checks: &mut Checks<'_>) -> 
         scrape_loss: loss.and_then(Fraction::new).unwrap_or(Fraction::ZERO),
         relay: relay.map(Micros::from_duration),
         hold: Seconds::new(hold.as_secs_f64()).unwrap_or_default(),
+        outage: outage(section.outage.as_ref(), checks),
     }
 }
 

@@ -168,7 +168,7 @@ fn variants(text: &mut String, run: &RunResult) {
 }
 
 /// Writes rows in columns, the first to the left and the others to the right.
-fn aligned(text: &mut String, rows: &[Vec<String>]) {
+pub(crate) fn aligned(text: &mut String, rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

@@ -41,7 +41,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("leader", &["clock"]),
     ("server", &["clock"]),
     ("publish", &["pipeline", "decide", "observe", "fleet", "units", "clock", "server"]),
-    ("simulate", &["pipeline", "decide", "observe", "fleet", "units", "clock"]),
+    ("simulate", &["pipeline", "decide", "analyze", "observe", "fleet", "units", "clock"]),
     ("daemon", &["cli"]),
     ("demo", &["daemon", "simulate", "cli"]),
     ("study", &["simulate", "cli"]),
@@ -59,7 +59,7 @@ const ONLY: &[(&str, &str, &[&str])] = &[
     // The programs take their arguments as the command line gives them.
     ("daemon", "cli", &["cli::RunArgs", "cli::LogFormat", "cli::{"]),
     ("demo", "cli", &["cli::DemoArgs", "cli::DemoOutput", "cli::{"]),
-    ("study", "cli", &["cli::SimulateArgs", "cli::{"]),
+    ("study", "cli", &["cli::ScoreboardArgs", "cli::SimulateArgs", "cli::{"]),
 ];
 
 /// The most lines of a file before its tests.

@@ -26,6 +26,7 @@ fn every_help_text_is_as_reviewed() {
         ("help_schema", vec!["schema", "--help"]),
         ("help_demo", vec!["demo", "--help"]),
         ("help_simulate", vec!["simulate", "--help"]),
+        ("help_scoreboard", vec!["scoreboard", "--help"]),
     ] {
         let output = plimsoll(&arguments);
         assert_eq!(output.status.code(), Some(0), "{name}");

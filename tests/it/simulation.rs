@@ -63,7 +63,7 @@ fn scenario(load: Load) -> Scenario {
         length: secs(600),
         models: vec![Model {
             key: spec.model_key(),
-            slo: Slo { ttft: secs(2), itl: Micros::new(100_000) },
+            slo: Slo::new(secs(2), Micros::new(100_000)),
             load,
             router: Router::LeastRequests,
             gateway: Gateway { queue: 1_000, per_replica: None },
@@ -107,6 +107,7 @@ fn scenario(load: Load) -> Scenario {
             scrape_loss: Fraction::ZERO,
             relay: None,
             hold: Seconds::new(300.0).unwrap(),
+            outage: None,
         },
         sample: secs(10),
     }

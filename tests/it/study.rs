@@ -290,7 +290,7 @@ fn a_report_is_one_file_and_a_series_has_a_row_for_each_model_and_variant() {
 fn a_wrong_plan_exits_64_and_says_what_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, said) in [
-        (&["--policy", "magic"][..], "--policy magic must be plimsoll, static:N"),
+        (&["--policy", "magic"][..], "--policy magic must be plimsoll, plimsoll-only-up, static:N"),
         (&["--shard", "4/3"], "--shard 4/3 must be I/N"),
         (&["--set", "seed"], "--set seed must be PATH=VALUE"),
         (&["--set", "models[7].name=x"], "models[7].name has an index that is not there"),
@@ -302,4 +302,109 @@ fn a_wrong_plan_exits_64_and_says_what_is_wrong() {
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");
         assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
     }
+}
+
+/// Ten minutes of a load that doubles, which one replica carries at first.
+const DOUBLING: &str = "\
+length: 10m
+models:
+- name: m
+  slo: {ttft: 2s, itl: 60ms}
+  workload:
+    drawn:
+      points: [{at: 0s, rate: 4}, {at: 2m, rate: 4}, {at: 5m, rate: 14}]
+      prompt: {fixed: 1000}
+      output: {fixed: 100}
+variants:
+- name: v
+  replicas: {min: 1, max: 8}
+  engine: {alpha: 20ms, beta: 60us, delta: 60us, kv_tokens: 60000, seats: 64}
+  startup: {load: 30s}
+policy:
+  analysis: capacity
+  capacity: {analyzers: [foresight], slo: {itl: 60ms}}
+";
+
+#[test]
+fn every_policy_of_the_scoreboard_plays_and_the_clairvoyant_one_serves_what_it_promises() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("doubling.yaml");
+    fs::write(&path, DOUBLING).unwrap();
+    let out = folder.path().join("board");
+    let board = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+            .args([&["scoreboard", "--out", out.to_str().unwrap()], arguments].concat())
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env_clear()
+            .output()
+            .unwrap()
+    };
+    let output = board(&[path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let document = fs::read_to_string(out.with_extension("md")).unwrap();
+    let row = |name: &str| {
+        let line = document.lines().filter(|line| line.starts_with(&format!("| {name} |")));
+        let cells: Vec<Vec<&str>> = line.map(|line| line.split(" | ").collect()).collect();
+        cells[1].clone()
+    };
+    let number = |cell: &str| cell.split(' ').next().unwrap().parse::<f64>().unwrap();
+    for (policy, low) in [("oracle", 99.0), ("plimsoll", 90.0), ("melange", 90.0), ("kpa:100", 0.0)]
+    {
+        assert!(number(row(policy)[1]) >= low, "{policy}\n{document}");
+    }
+    assert!(number(row("oracle")[5]) == 1.0 && number(row("melange")[5]) >= 1.0, "{document}");
+    assert_eq!(document.lines().filter(|line| line.contains("dynamo-")).count(), 4);
+    let page = fs::read_to_string(out.with_extension("html")).unwrap();
+    assert!(page.contains("<td>llm-d-slo</td>") && !page.contains("http"), "{page}");
+    let again = folder.path().join("other.yaml");
+    fs::write(&again, DOUBLING.replace("itl: 60ms}}", "itl: 50ms}}")).unwrap();
+    let output = board(&[path.to_str().unwrap(), again.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(text(&output.stderr).contains("must have the same policy as"), "one policy for all");
+}
+
+#[test]
+fn the_scenarios_of_the_scoreboard_are_whole_but_for_traces_that_are_not_there() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scoreboard");
+    let mut policies = BTreeSet::new();
+    let mut files = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let written = fs::read_to_string(&path).unwrap();
+        policies.insert(written.split_once("\npolicy:").unwrap().1.to_owned());
+        files += 1;
+        let shorter = ["--set", "length=5s", "--policy", "static:1"];
+        let output = simulate(&[&[path.to_str().unwrap()], &shorter[..]].concat());
+        let said = text(&output.stderr);
+        let traced = written.contains("    trace:");
+        assert_eq!(output.status.code(), Some(if traced { 64 } else { 0 }), "{said}");
+        let problems = said.lines().filter(|line| line.contains("error:"));
+        assert!(problems.clone().all(|line| line.contains("workload.trace.file")), "{said}");
+        assert_eq!(problems.count(), usize::from(traced), "{said}");
+    }
+    assert!(files >= 10 && policies.len() == 1, "{files} scenarios, one policy for all");
+}
+
+#[test]
+fn a_scenario_says_who_is_compared_and_how_much_later_long_prompts_may_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("scenario.yaml");
+    let run = |text: &str| {
+        fs::write(&path, text).unwrap();
+        let output = simulate(&[path.to_str().unwrap(), "--json", "-"]);
+        assert_eq!(output.status.code(), Some(0), "{}", self::text(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    // A prompt of 1000 tokens takes 80 ms at least, which is too late without the allowance.
+    let strict = DOUBLING.replace("ttft: 2s", "ttft: 50ms").replace("length: 10m", "length: 1m");
+    let compared = format!("{strict}compare: [\"static:4\", \"kpa:100\"]\n");
+    let results = run(&compared);
+    assert_eq!(results["runs"][0]["policy"], "static:4");
+    assert_eq!(results["runs"][1]["policy"], "kpa:100");
+    assert_eq!(results["runs"][0]["within_slo"], 0.0);
+    let allowed =
+        compared.replace("itl: 60ms}\n", "itl: 60ms, ttft_per_token: 1ms, long_prompt: 500}\n");
+    assert_eq!(run(&allowed)["runs"][0]["within_slo"], 1.0);
+    let said = refusal(&format!("{DOUBLING}compare: [other]\n"), &[]);
+    assert!(said.contains("compare other must be plimsoll"), "{said}");
 }

@@ -14,8 +14,10 @@ use crate::fleet::{Fleet, VariantSpec};
 use crate::observe::{Inputs, Listing, Scale, ScaleState, Scrape, ScrapeFailure, Way};
 use crate::pipeline::{Decisions, Pipeline};
 use crate::simulate::Micros;
+use crate::simulate::peers::law::Law;
 use crate::simulate::random::{Purpose, generator};
 use crate::simulate::reading::{self, Names};
+use crate::simulate::run::judge::law;
 use crate::simulate::run::pods::State;
 use crate::simulate::run::{Happening, Simulation, wall_clock};
 use crate::simulate::scaler::{MetricError, MilliValue, Outcome, Scaler};
@@ -23,12 +25,17 @@ use crate::simulate::scenario::{Actuator, Hpa, Keda, Scenario, Signal, Variant};
 use crate::simulate::score::{CHANGES_MAX, Change};
 use crate::units::Replicas;
 
+/// The time over which a rate is taken.
+const RATE_WINDOW: Micros = Micros::from_secs(60);
+
 /// The daemon, and one autoscaler for each variant.
 pub(crate) struct Controller {
     pipeline: Pipeline,
     fleet: Arc<Fleet>,
     names: Vec<Names>,
     autoscalers: Vec<Autoscaler>,
+    /// The autoscalers that write the scale themselves.
+    pub(crate) laws: Vec<Option<Law>>,
     /// Pages that a Prometheus has scraped and that the daemon has not got yet, oldest first.
     relayed: VecDeque<(Micros, Scrape)>,
     ticks: u64,
@@ -44,6 +51,8 @@ struct Autoscaler {
     published: Option<(Replicas, Timestamp)>,
     /// The signal at each tick, as far back as the autoscaler's value is old.
     signal: VecDeque<(Micros, Option<MilliValue>)>,
+    /// Requests that were sent to the variant at each tick, as far back as a rate is taken.
+    sent: VecDeque<(Micros, u64)>,
     /// When KEDA last saw a value above its threshold.
     active: Option<Micros>,
 }
@@ -61,6 +70,7 @@ impl Controller {
             scaler: hpa(&variant.actuator).map(|hpa| scaler(hpa, variant.initial)),
             published: None,
             signal: VecDeque::new(),
+            sent: VecDeque::new(),
             active: None,
         };
         let names = |spec: &VariantSpec| Names { models: vec![spec.model.clone()] };
@@ -71,6 +81,7 @@ impl Controller {
             fleet: Arc::new(Fleet::new(variants.iter().map(|variant| variant.spec.clone()))),
             names: variants.iter().map(|variant| names(&variant.spec)).collect(),
             autoscalers: variants.iter().map(autoscaler).collect(),
+            laws: (0..variants.len()).map(|variant| law(scenario, variant)).collect(),
             relayed: VecDeque::new(),
             ticks: 0,
             losses: generator(seed, Purpose::Scrapes, 0),
@@ -86,7 +97,7 @@ impl Controller {
 
 fn hpa(actuator: &Actuator) -> Option<&Hpa> {
     match actuator {
-        Actuator::Fixed => None,
+        Actuator::Fixed | Actuator::Law(_) => None,
         Actuator::Hpa(hpa) | Actuator::Keda(Keda { hpa, .. }) => Some(hpa),
     }
 }
@@ -101,8 +112,10 @@ impl Simulation<'_> {
             if let Some(hpa) = hpa(&variant.actuator) {
                 self.plan(hpa.sync, Happening::Sync(index));
             }
-            if let Actuator::Keda(keda) = &variant.actuator {
-                self.plan(keda.polling, Happening::Poll(index));
+            match &variant.actuator {
+                Actuator::Keda(keda) => self.plan(keda.polling, Happening::Poll(index)),
+                Actuator::Law(rule) => self.plan(rule.every(), Happening::Judge(index)),
+                Actuator::Fixed | Actuator::Hpa(_) => {}
             }
         }
     }
@@ -177,7 +190,9 @@ impl Simulation<'_> {
         let started = wall_clock(self.pods[pod].process);
         let taken = &self.pods[pod];
         let names = &self.controller.names[taken.variant];
+        let blind = self.scenario.control.outage.is_some_and(|outage| outage.covers(self.now));
         let outcome = match (&taken.replica, taken.state) {
+            _ if blind => Err(ScrapeFailure::Timeout),
             _ if lost > 0.0 && self.controller.losses.random::<f64>() < lost => {
                 Err(ScrapeFailure::Timeout)
             }
@@ -211,9 +226,11 @@ impl Simulation<'_> {
         let Some(hpa) = hpa(&self.scenario.variants[variant].actuator) else { return };
         let value = match hpa.signal {
             Signal::Desired => self.published(variant),
+            _ if self.scenario.control.outage.is_some_and(|it| it.covers(self.now)) => None,
             Signal::Waiting | Signal::InFlight | Signal::KvUsage => {
                 self.sum_of(variant, hpa.signal)
             }
+            Signal::Rate => self.rate_of(variant),
         };
         let (now, delay) = (self.now, hpa.delay);
         let signal = &mut self.controller.autoscalers[variant].signal;
@@ -249,11 +266,25 @@ impl Simulation<'_> {
                 Signal::Waiting => f64::from(gauges.waiting),
                 Signal::InFlight => f64::from(gauges.waiting) + f64::from(gauges.running),
                 Signal::KvUsage => gauges.kv_usage,
-                Signal::Desired => return None,
+                Signal::Desired | Signal::Rate => return None,
             };
             *sum.get_or_insert(0.0) += value;
         }
         sum.map(|sum: f64| MilliValue((sum * 1000.0).round() as i64))
+    }
+
+    /// Requests a second that were sent to a variant in the last minute; `None` before two looks.
+    #[expect(clippy::cast_possible_truncation, reason = "a rate in thousandths")]
+    fn rate_of(&mut self, variant: usize) -> Option<MilliValue> {
+        let (now, sent) = (self.now, self.crews[variant].sent);
+        let seen = &mut self.controller.autoscalers[variant].sent;
+        seen.push_back((now, sent));
+        while seen.get(1).is_some_and(|(at, _)| now.since(*at) >= RATE_WINDOW) {
+            seen.pop_front();
+        }
+        let (at, before) = *seen.front().filter(|(at, _)| *at < now)?;
+        let rate = (sent - before) as f64 / now.since(at).seconds();
+        Some(MilliValue((rate * 1000.0).round() as i64))
     }
 
     /// The value that the autoscaler of a variant reads now.

@@ -22,6 +22,8 @@ pub(crate) struct Crew {
     /// Those that exist, oldest first.
     pub(crate) pods: Vec<usize>,
     pub(crate) score: score::Crew,
+    /// Requests that were sent to them.
+    pub(crate) sent: u64,
     created: u32,
     starts: Pcg64,
     faults: Pcg64,
@@ -63,6 +65,7 @@ impl Crew {
             wanted: scenario.variants[variant].initial,
             pods: Vec::new(),
             score: score::Crew::default(),
+            sent: 0,
             created: 0,
             starts: generator(seed, Purpose::Starts, variant),
             faults: generator(seed, Purpose::Faults, variant),

@@ -194,6 +194,8 @@ impl Simulation<'_> {
         if replica.submit(self.now, Request { id, prompt, output }).is_ok() {
             taken.outstanding += 1;
             taken.quiet = replica.quiet_until();
+            let variant = taken.variant;
+            self.crews[variant].sent += 1;
             self.await_release(model);
         } else {
             self.services[model].unservable += 1;
@@ -397,7 +399,11 @@ impl Simulation<'_> {
                 let first = open.first_token.unwrap_or(finished.at);
                 let gaps = u64::from(finished.request.output.saturating_sub(1));
                 let itl = finished.at.since(first).micros().checked_div(gaps).map(Micros::new);
-                let good = self.scenario.models[model].slo.is_met(first.since(open.arrived), itl);
+                let good = self.scenario.models[model].slo.is_met(
+                    finished.request.prompt,
+                    first.since(open.arrived),
+                    itl,
+                );
                 service.finished += 1;
                 service.prompt_tokens += u64::from(finished.request.prompt);
                 service.output_tokens += u64::from(finished.request.output);
@@ -418,7 +424,9 @@ impl Simulation<'_> {
         for (model, traffic) in self.traffic.iter().enumerate() {
             let (service, slo) = (&mut self.services[model], self.scenario.models[model].slo);
             for open in traffic.open.iter().filter(|open| open.place != Place::Nowhere) {
-                if open.first_token.is_none() && self.now.since(open.arrived) > slo.ttft {
+                if open.first_token.is_none()
+                    && self.now.since(open.arrived) > slo.ttft_of(open.size.prompt)
+                {
                     service.overdue += 1;
                     service.judge(open.arrived, false);
                 } else {

@@ -270,6 +270,7 @@ impl One<'_, '_, '_> {
             Some(file::Signal::Waiting) => Signal::Waiting,
             Some(file::Signal::InFlight) => Signal::InFlight,
             Some(file::Signal::KvUsage) => Signal::KvUsage,
+            Some(file::Signal::Rate) => Signal::Rate,
         };
         let path = self.at("autoscaler.target");
         let target = self.checks.positive(&path, written.target, 1e9);

@@ -1,0 +1,54 @@
+//! What a workload will ask for, for peers that know it beforehand.
+
+use crate::simulate::Micros;
+use crate::simulate::peers::profile::{self, Size};
+use crate::simulate::scenario::{Scenario, Variant};
+use crate::simulate::workload::load::{self, Load};
+
+/// The workload of a model is not known beforehand: its clients wait for their answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot be planned for a closed workload, whose requests depend on their answers")]
+pub struct Unplannable;
+
+/// The requests of a model, in order of time.
+pub(crate) fn requests(
+    scenario: &Scenario,
+    seed: u64,
+    model: usize,
+) -> Result<Vec<(Micros, load::Size)>, Unplannable> {
+    let load = &scenario.models[model].load;
+    if matches!(load, Load::Closed(_)) {
+        return Err(Unplannable);
+    }
+    let end = scenario.length;
+    Ok(load.arrivals(seed, model).take_while(|(at, _)| *at < end).collect())
+}
+
+/// The mean size of requests.
+pub(crate) fn mean(requests: &[(Micros, load::Size)]) -> Size {
+    let count = requests.len().max(1) as f64;
+    let sum = |of: fn(&load::Size) -> u32| -> f64 {
+        requests.iter().map(|(_, size)| f64::from(of(size))).sum()
+    };
+    Size { prompt: sum(|it| it.prompt) / count, output: sum(|it| it.output) / count }
+}
+
+/// The variants of a model, cheapest first for what they carry of requests of a size: the index,
+/// what a replica carries a second, and the variant.
+pub(crate) fn cheapest_first(
+    scenario: &Scenario,
+    model: usize,
+    size: Size,
+) -> Vec<(usize, f64, &Variant)> {
+    let itl = scenario.models[model].slo.itl.seconds();
+    let mut variants: Vec<(usize, f64, &Variant)> = scenario
+        .variants
+        .iter()
+        .enumerate()
+        .filter(|(_, variant)| variant.model == model)
+        .map(|(at, variant)| (at, profile::sustained(variant, itl, size), variant))
+        .collect();
+    let price = |rate: f64, variant: &Variant| variant.spec.cost.per_hour() / rate.max(1e-9);
+    variants.sort_by(|a, b| price(a.1, a.2).total_cmp(&price(b.1, b.2)));
+    variants
+}

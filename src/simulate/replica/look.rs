@@ -1,0 +1,64 @@
+//! What an engine shows of itself.
+
+use crate::simulate::replica::decodes::Phase;
+use crate::simulate::replica::stats::{Counters, Gauges, Stats};
+use crate::simulate::replica::{Replica, count};
+
+impl Replica {
+    /// What the engine reports now.
+    #[must_use]
+    pub fn snapshot(&self) -> Stats {
+        Stats {
+            running: count(self.running.len()),
+            waiting: count(self.waiting.len()),
+            deferred: self.deferred(),
+            kv_blocks_used: self.kv_blocks_used,
+            kv_blocks: self.settings.kv_blocks,
+            block_size: self.settings.block_size,
+            counters: self.counters.clone(),
+        }
+    }
+
+    /// The gauges alone, without the cost of a whole snapshot.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
+        Gauges {
+            running: count(self.running.len()),
+            waiting: count(self.waiting.len()),
+            kv_usage: f64::from(self.kv_blocks_used) / f64::from(self.settings.kv_blocks),
+        }
+    }
+
+    /// The size of the KV cache in tokens, as the engine reports it: with the one block that is never
+    /// handed out.
+    #[must_use]
+    pub const fn kv_tokens(&self) -> u64 {
+        (self.settings.kv_blocks as u64 + 1) * self.settings.block_size as u64
+    }
+
+    /// Seats in the batch.
+    #[must_use]
+    pub const fn seats(&self) -> u32 {
+        self.settings.max_num_seqs
+    }
+
+    /// What was counted since the start.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Prompt tokens of the requests that wait, those left out that it has computed.
+    #[must_use]
+    pub fn queued_tokens(&self) -> u64 {
+        let left = |&index: &usize| {
+            let life = &self.lives[index];
+            let computed = match life.phase {
+                Phase::Prefill { computed } => computed,
+                Phase::Decode { .. } => life.request.prompt,
+            };
+            u64::from(life.request.prompt.saturating_sub(computed))
+        };
+        self.waiting.iter().map(left).sum()
+    }
+}

@@ -1,0 +1,204 @@
+//! The scoreboard: every policy on every scenario, as one table.
+//!
+//! All scenarios decide by one policy, which is checked, so that what is good for one of them is not
+//! what the table shows of it.
+
+mod page;
+mod recorded;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::{Map, Value};
+
+use crate::cli::ScoreboardArgs;
+use crate::simulate::peers::Peer;
+use crate::study::execute::{self, Ready};
+use crate::study::plan::{self, PlanError, Shard};
+use crate::study::results::RunResult;
+use crate::study::scoreboard::recorded::Trace;
+use crate::study::{Study, peer};
+
+/// Those that are compared where the command line names none. The numbers are those of the guides
+/// that describe each, and the same for all scenarios.
+const POLICIES: [&str; 15] = [
+    "oracle",
+    "plimsoll",
+    "plimsoll-only-up",
+    "melange",
+    "waiting:5",
+    "in-flight:20",
+    "kv:0.7",
+    "keda-rate:15",
+    "kpa:100",
+    "apa:0.5",
+    "wva-v1",
+    "wva-v2",
+    "llm-d-slo",
+    "dynamo-load",
+    "dynamo-throughput",
+];
+
+/// What was simulated.
+struct Board {
+    policies: Vec<String>,
+    workloads: Vec<Workload>,
+    /// Scenarios that were left out, each with why.
+    left_out: Vec<(String, String)>,
+}
+
+/// One scenario with one combination of what its sweep tries.
+struct Workload {
+    name: String,
+    about: String,
+    traces: Vec<Trace>,
+    length: f64,
+    /// In the order of the policies.
+    runs: Vec<RunResult>,
+}
+
+/// A workload whose runs can begin.
+struct Prepared {
+    workload: Workload,
+    ready: Vec<Ready>,
+}
+
+/// Simulates the scenarios of the arguments under all policies, and writes the table.
+///
+/// # Errors
+///
+/// The scenarios or the arguments are not valid, or the table cannot be written.
+pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
+    let texts: Vec<&str> = match args.policy.as_slice() {
+        [] => POLICIES.to_vec(),
+        texts => texts.iter().map(String::as_str).collect(),
+    };
+    let peers: Vec<Peer> =
+        texts.iter().map(|text| peer(text, "--policy")).collect::<Result<_, _>>()?;
+    let policies = peers.iter().map(ToString::to_string).collect();
+    let mut board = Board { policies, workloads: Vec::new(), left_out: Vec::new() };
+    let mut prepared = Vec::new();
+    let mut decided_by: Option<(String, Value)> = None;
+    for path in &args.scenarios {
+        let mut study = Study::read(path)?;
+        let policy = study.value.get("policy").cloned().unwrap_or_default();
+        match &decided_by {
+            Some((_, first)) if *first == policy => {}
+            Some((name, _)) => {
+                let path = path.display();
+                let why = format!("{path} must have the same policy as {name}: one for all");
+                return Err(PlanError(why).into());
+            }
+            None => decided_by = Some((path.display().to_string(), policy)),
+        }
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let traces = match recorded::locate(&mut study.value, folder, args.traces.as_deref()) {
+            Ok(traces) => traces,
+            Err(missing) => {
+                board.left_out.push((name(path), format!("{} is not there", missing.0)));
+                continue;
+            }
+        };
+        prepared.extend(prepare(&study, &peers, &traces)?);
+    }
+    simulate(&mut board, prepared)?;
+    for (extension, text) in [("md", page::markdown(&board)), ("html", page::html(&board))] {
+        let mut path = args.out.clone().into_os_string();
+        path.push(format!(".{extension}"));
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let mut out = std::io::stdout().lock();
+    out.write_all(page::summary(&board).as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// The runs of a scenario: a workload for each combination of its sweep.
+fn prepare(study: &Study, peers: &[Peer], traces: &[Trace]) -> anyhow::Result<Vec<Prepared>> {
+    let sweep = study.value.get("sweep").cloned().unwrap_or_default();
+    let plans = plan::plan(&sweep, &Map::new(), peers, 1)?;
+    let about = study.value.get("about").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut prepared: Vec<Prepared> = Vec::new();
+    for ready in execute::prepare(study, plans, Shard::WHOLE, None)? {
+        let workload_at = ready.plan.index / peers.len();
+        if workload_at >= prepared.len() {
+            let settings = ready.plan.settings.values().map(|value| match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            });
+            let settings: Vec<String> = settings.collect();
+            let mut name = name(&study.path);
+            if !settings.is_empty() {
+                name = format!("{name} ({})", settings.join(", "));
+            }
+            let workload = Workload {
+                name,
+                about: about.clone(),
+                traces: traces.to_vec(),
+                length: ready.scenario.length.seconds(),
+                runs: Vec::new(),
+            };
+            prepared.push(Prepared { workload, ready: Vec::new() });
+        }
+        prepared[workload_at].ready.push(ready);
+    }
+    Ok(prepared)
+}
+
+/// Runs everything at once, and gives each workload its runs.
+fn simulate(board: &mut Board, prepared: Vec<Prepared>) -> anyhow::Result<()> {
+    let mut ready = Vec::new();
+    let mut ends = Vec::new();
+    for Prepared { workload, ready: runs } in prepared {
+        for mut run in runs {
+            run.plan.index = ready.len();
+            ready.push(run);
+        }
+        ends.push(ready.len());
+        board.workloads.push(workload);
+    }
+    // Those that take the longest begin first.
+    ready.sort_by_key(|run| run.plan.peer != Peer::Oracle);
+    let mut runs = execute::play(&ready)?.runs;
+    runs.sort_by_key(|run| run.index);
+    for run in runs {
+        let at = ends.partition_point(|end| *end <= run.index);
+        board.workloads[at].runs.push(run);
+    }
+    Ok(())
+}
+
+fn name(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+// === impl Workload ===
+
+impl Workload {
+    /// The run of a policy, unless it was interrupted before it began.
+    fn of(&self, policy: &str) -> Option<&RunResult> {
+        self.runs.iter().find(|run| run.policy == policy)
+    }
+
+    /// What a policy's run cost, as a multiple of the clairvoyant schedule's.
+    fn ratio(&self, policy: &str) -> Option<f64> {
+        let oracle = self.of("oracle").filter(|run| run.complete && run.cost > 0.0)?;
+        self.of(policy).filter(|run| run.complete).map(|run| run.cost / oracle.cost)
+    }
+}
+
+// === impl Board ===
+
+impl Board {
+    /// The means over all workloads of a policy's ratio and of its share of good requests.
+    fn means(&self, policy: &str) -> (Option<f64>, Option<f64>) {
+        let mean = |values: Vec<f64>| {
+            let count = values.len() as f64;
+            (!values.is_empty()).then(|| values.iter().sum::<f64>() / count)
+        };
+        let ratios = self.workloads.iter().filter_map(|it| it.ratio(policy)).collect();
+        let shares = self.workloads.iter().filter_map(|it| it.of(policy)?.within_slo).collect();
+        (mean(ratios), mean(shares))
+    }
+}

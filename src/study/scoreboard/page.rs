@@ -1,0 +1,214 @@
+//! The scoreboard as a document, as a page and as a table on a terminal.
+
+use std::fmt::Write as _;
+
+use crate::study::chart::escaped;
+use crate::study::results::RunResult;
+use crate::study::scoreboard::{Board, Workload};
+use crate::study::table::{aligned, percent, span};
+
+/// The style of the page, which is that of a report.
+const STYLE: &str = include_str!("../report.css");
+
+const INTRODUCTION: [&str; 3] = [
+    "Every policy on every workload in the simulator, by `make scoreboard`, which writes this file. \
+     A request is within its SLO when both its time to first token and its mean time between tokens \
+     are; those that were rejected, gave up or were cut off are not. Cost is that of all replicas \
+     from their node on, starts and drains included.",
+    "The ratio is the cost over that of `oracle`, a schedule for somebody who knew every request \
+     beforehand. It is found by simulated repair and is feasible, so the true optimum may be lower; \
+     it aims at 99 % within SLO. A ratio below 1 is a policy that served less, or a schedule that \
+     was not found. Changes are of the number that is asked \
+     for; the worst minute is the one of arrival with the fewest requests within SLO.",
+    "All rows have one set of parameters for all workloads. What each policy is, and where its rules \
+     are from, is in docs/simulator.md.",
+];
+
+const COLUMNS: [&str; 7] =
+    ["policy", "within SLO", "worst minute", "replica-hours", "cost", "ratio", "changes"];
+
+/// A table: its head and its rows.
+type Table = Vec<Vec<String>>;
+
+// Writing to a string cannot fail, so what it returns is dropped.
+
+/// What a terminal shows.
+pub(crate) fn summary(board: &Board) -> String {
+    let mut text = String::new();
+    aligned(&mut text, &overview(board));
+    for (name, why) in &board.left_out {
+        let _ = writeln!(text, "{name} was left out: {why}");
+    }
+    text
+}
+
+/// The document.
+pub(crate) fn markdown(board: &Board) -> String {
+    let mut text = "# Scoreboard\n".to_owned();
+    for paragraph in INTRODUCTION {
+        let _ = write!(text, "\n{}\n", wrapped(paragraph));
+    }
+    text.push_str("\n## All workloads\n\nWithin SLO in per cent / ratio.\n\n");
+    written(&mut text, &overview(board));
+    for workload in &board.workloads {
+        let _ = write!(text, "\n## {}\n\n", workload.name);
+        for line in described(workload) {
+            let _ = write!(text, "{}\n\n", wrapped(&line));
+        }
+        written(&mut text, &detail(board, workload));
+    }
+    if !board.left_out.is_empty() {
+        text.push_str("\n## Left out\n\n");
+        for (name, why) in &board.left_out {
+            let _ = writeln!(text, "- {name}: {why}.");
+        }
+    }
+    text
+}
+
+/// The page, which loads nothing from elsewhere.
+pub(crate) fn html(board: &Board) -> String {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n\
+         <title>Plimsoll: scoreboard</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <h1>Scoreboard</h1>\n"
+    );
+    for paragraph in INTRODUCTION {
+        let _ = writeln!(page, "<p>{}</p>", escaped(&paragraph.replace('`', "")));
+    }
+    page.push_str(
+        "<h2>All workloads</h2>\n<p class=\"soft\">Within SLO in per cent / ratio.</p>\n",
+    );
+    drawn(&mut page, &overview(board));
+    for workload in &board.workloads {
+        let _ = writeln!(page, "<h2>{}</h2>", escaped(&workload.name));
+        for line in described(workload) {
+            let _ = writeln!(page, "<p class=\"soft\">{}</p>", escaped(&line.replace('`', "")));
+        }
+        drawn(&mut page, &detail(board, workload));
+    }
+    for (name, why) in &board.left_out {
+        let _ = writeln!(page, "<p>{} was left out: {}.</p>", escaped(name), escaped(why));
+    }
+    page.push_str("</body>\n</html>\n");
+    page
+}
+
+/// A row for each policy, a column for each workload, and the means.
+fn overview(board: &Board) -> Table {
+    let mut head = vec!["policy".to_owned()];
+    head.extend(board.workloads.iter().map(|workload| workload.name.clone()));
+    head.push("mean".to_owned());
+    let mut table = vec![head];
+    let cell = |share: Option<f64>, ratio: Option<f64>| {
+        let share = share.map_or_else(dash, |share| format!("{:.1}", share * 100.0));
+        let ratio = ratio.map_or_else(dash, |ratio| format!("{ratio:.2}"));
+        format!("{share} / {ratio}")
+    };
+    for policy in &board.policies {
+        let mut row = vec![policy.clone()];
+        row.extend(board.workloads.iter().map(|workload| {
+            let share = workload.of(policy).and_then(|run| run.within_slo);
+            cell(share, workload.ratio(policy))
+        }));
+        let (ratio, share) = board.means(policy);
+        row.push(cell(share, ratio));
+        table.push(row);
+    }
+    table
+}
+
+fn detail(board: &Board, workload: &Workload) -> Table {
+    let mut table = vec![COLUMNS.map(str::to_owned).to_vec()];
+    for policy in &board.policies {
+        let Some(run) = workload.of(policy) else { continue };
+        let RunResult { within_slo, replica_hours, cost, actions, complete, .. } = run;
+        let worst = run.models.iter().filter_map(|model| model.worst_minute_within_slo);
+        let cut = if *complete { "" } else { " (interrupted)" };
+        table.push(vec![
+            format!("{policy}{cut}"),
+            within_slo.map_or_else(dash, percent),
+            worst.reduce(f64::min).map_or_else(dash, percent),
+            format!("{replica_hours:.2}"),
+            format!("{cost:.2}"),
+            workload.ratio(policy).map_or_else(dash, |ratio| format!("{ratio:.2}")),
+            actions.to_string(),
+        ]);
+    }
+    table
+}
+
+/// What a workload is, in sentences.
+fn described(workload: &Workload) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !workload.about.is_empty() {
+        lines.push(workload.about.trim().to_owned());
+    }
+    let requests: u64 =
+        workload.runs.first().map_or(0, |run| run.models.iter().map(|model| model.arrived).sum());
+    let mut line = format!("{requests} requests in {}", span(workload.length));
+    for trace in &workload.traces {
+        let _ = write!(line, ", of `{}` (SHA-256 `{}…`)", trace.name, trace.hash);
+    }
+    lines.push(line + ".");
+    lines
+}
+
+fn written(text: &mut String, table: &Table) {
+    for (at, row) in table.iter().enumerate() {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+        if at == 0 {
+            let _ = writeln!(text, "|{}", "---|".repeat(row.len()));
+        }
+    }
+}
+
+fn drawn(page: &mut String, table: &Table) {
+    page.push_str("<div class=\"scroll\"><table>\n");
+    for (at, row) in table.iter().enumerate() {
+        let tag = if at == 0 { "th" } else { "td" };
+        page.push_str("<tr>");
+        for cell in row {
+            let _ = write!(page, "<{tag}>{}</{tag}>", escaped(cell));
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</table></div>\n");
+}
+
+/// Lines of at most 100 columns.
+fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut width = 0;
+    for word in text.split_whitespace() {
+        let long = word.chars().count();
+        if width > 0 && width + 1 + long > 100 {
+            lines.push('\n');
+            width = 0;
+        } else if width > 0 {
+            lines.push(' ');
+            width += 1;
+        }
+        lines.push_str(word);
+        width += long;
+    }
+    lines
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paragraph_is_wrapped_between_its_words() {
+        let text = "a word or two ".repeat(30);
+        let wrapped = wrapped(&text);
+        assert!(wrapped.lines().all(|line| line.len() <= 100 && !line.ends_with(' ')));
+        assert_eq!(wrapped.replace('\n', " "), text.trim());
+    }
+}

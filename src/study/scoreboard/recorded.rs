@@ -1,0 +1,88 @@
+//! The traces of a scenario: where they are, and which.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use serde_json::Value;
+
+/// Where a scenario names files of traces.
+const PLACES: [&str; 3] = ["/trace", "/drawn/lengths", "/closed/lengths"];
+
+/// Digits of a hash that tell files apart.
+const DIGITS: usize = 16;
+
+/// A file that requests are read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trace {
+    /// Its name, as the scenario has it.
+    pub(crate) name: String,
+    /// The first digits of its SHA-256.
+    pub(crate) hash: String,
+}
+
+/// A file that is in neither folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Missing(pub(crate) String);
+
+/// Finds the files that a scenario names, beside it or in another folder, and writes into it where
+/// they are.
+pub(crate) fn locate(
+    scenario: &mut Value,
+    folder: &Path,
+    traces: Option<&Path>,
+) -> Result<Vec<Trace>, Missing> {
+    let mut found = Vec::new();
+    let models = scenario.get_mut("models").and_then(Value::as_array_mut);
+    for model in models.into_iter().flatten() {
+        for place in PLACES {
+            let place = format!("/workload{place}/file");
+            let Some(file) = model.pointer_mut(&place) else { continue };
+            let Some(name) = file.as_str().map(str::to_owned) else { continue };
+            let places = [Some(folder), traces].into_iter().flatten();
+            let paths = places.map(|place| place.join(&name));
+            let bytes = |path: PathBuf| Some((fs::read(&path).ok()?, path));
+            let (bytes, path) =
+                paths.into_iter().find_map(bytes).ok_or_else(|| Missing(name.clone()))?;
+            let path = fs::canonicalize(&path).unwrap_or(path);
+            *file = Value::String(path.to_string_lossy().into_owned());
+            found.push(Trace { name, hash: hash(&bytes) });
+        }
+    }
+    Ok(found)
+}
+
+fn hash(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in digest(&SHA256, bytes).as_ref() {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.truncate(DIGITS);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_trace_is_found_beside_the_scenario_or_in_the_folder_of_traces() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        fs::write(other.path().join("t.csv"), "abc").unwrap();
+        let written = json!({"models": [{"workload": {"trace": {"file": "t.csv"}}}, {}]});
+        let mut scenario = written.clone();
+        let missing = locate(&mut scenario, folder.path(), None);
+        assert_eq!(missing, Err(Missing("t.csv".to_owned())));
+        assert_eq!(scenario, written, "nothing is changed");
+        let found = locate(&mut scenario, folder.path(), Some(other.path())).unwrap();
+        // The first digits of the published SHA-256 of "abc".
+        let hash = "ba7816bf8f01cfea".to_owned();
+        assert_eq!(found, [Trace { name: "t.csv".to_owned(), hash }]);
+        let path = scenario.pointer("/models/0/workload/trace/file").unwrap().as_str().unwrap();
+        assert!(Path::new(path).is_absolute() && Path::new(path).exists(), "{path}");
+    }
+}
