@@ -56,6 +56,8 @@ mod tests;
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::analyze::capacity::{CapacityReport, Unit};
 use crate::decide::rank::Ranking;
 use crate::fleet::{Accelerator, Bounds, ModelKey, Role, VariantKey};
@@ -70,6 +72,10 @@ pub use crate::decide::optimize::least_cost::{
 pub use crate::decide::optimize::ranked::ranked;
 pub use crate::decide::optimize::rescale::{Claim, Shares, water_fill};
 pub use crate::decide::optimize::room::{Headroom, Purse, Room};
+
+/// Something of each variant of a model. Nearly all models have a handful, and for those nothing is
+/// allocated; a plan makes dozens of such lists.
+type Few<T> = SmallVec<[T; 8]>;
 
 /// A variant that replicas can be put in.
 #[derive(Clone, Debug, PartialEq)]

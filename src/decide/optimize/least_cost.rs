@@ -11,9 +11,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::optimize::cover::{Chosen, GRID, Item, STEPS_MAX, Search, Take, choose};
+use crate::decide::optimize::cover::{
+    Chosen, GRID, Item, STEPS_MAX, Search, Sizes, Take, Takes, choose,
+};
 use crate::decide::optimize::sheet::{SLACK, Sheet};
-use crate::decide::optimize::{Because, Candidate, Headroom, Method, Model, Plan, Room};
+use crate::decide::optimize::{Because, Candidate, Few, Headroom, Method, Model, Plan, Room};
 use crate::decide::rank;
 use crate::fleet::VariantKey;
 use crate::units::{CostPerHour, Fraction, Replicas};
@@ -104,9 +106,9 @@ pub fn least_cost(
     check: &dyn Fn(&VariantKey, Replicas) -> Consent,
 ) -> Plan {
     let sheet = Sheet::new(model);
-    let mut targets: Vec<Replicas> =
+    let mut targets: Few<Replicas> =
         sheet.variants.iter().map(|variant| variant.bounds.clamp(variant.current)).collect();
-    let mut because = vec![Because::Unknown; targets.len()];
+    let mut because = Few::from_elem(Because::Unknown, targets.len());
     let (mut steps, mut search) = (0, Search::Complete);
     for group in 0..sheet.groups.len() {
         let question = Question::new(&sheet, group, room, policy);
@@ -133,11 +135,11 @@ pub fn least_cost(
 /// One role of one model as a question to the search.
 pub(super) struct Question<'a> {
     /// The variants of which somebody knows what a replica carries.
-    pub(super) members: Vec<usize>,
-    variants: Vec<&'a Candidate>,
-    items: Vec<Item>,
-    wants: Vec<f64>,
-    stocks: Vec<f64>,
+    pub(super) members: Few<usize>,
+    variants: Few<&'a Candidate>,
+    items: Few<Item>,
+    wants: Sizes,
+    stocks: Few<f64>,
 }
 
 impl<'a> Question<'a> {
@@ -147,16 +149,16 @@ impl<'a> Question<'a> {
         room: Option<&Room>,
         policy: &Policy,
     ) -> Self {
-        let (rows, mut wants): (Vec<_>, Vec<f64>) = sheet
+        let (rows, mut wants): (Few<_>, Sizes) = sheet
             .voices
             .iter()
             .map(|voice| (voice, voice.wanted(group).amount()))
             .filter(|(_, wanted)| *wanted > 0.0)
             .unzip();
         let is_known = |member: &usize| sheet.voices.iter().any(|it| it.sizes[*member].is_some());
-        let members: Vec<usize> =
+        let members: Few<usize> =
             sheet.groups[group].members.iter().copied().filter(is_known).collect();
-        let variants: Vec<&Candidate> = members.iter().map(|&it| sheet.variants[it]).collect();
+        let variants: Few<&Candidate> = members.iter().map(|&it| sheet.variants[it]).collect();
         let there: Replicas = variants.iter().map(|variant| variant.current).sum();
         let KeptMin(kept) = policy.replicas_min;
         let kept = if wants.is_empty() { kept.min(there) } else { kept };
@@ -171,7 +173,7 @@ impl<'a> Question<'a> {
             .zip(&variants)
             .zip(takes)
             .map(|((&member, variant), takes)| {
-                let mut sizes: Vec<f64> =
+                let mut sizes: Sizes =
                     rows.iter().map(|row| row.sizes[member].unwrap_or(0.0)).collect();
                 sizes.extend(counts_replicas.then_some(1.0));
                 let prices = Prices::new(variant.cost, dearest, policy.switching);
@@ -203,9 +205,9 @@ impl<'a> Question<'a> {
         &self,
         chosen: &Chosen,
         check: &dyn Fn(&VariantKey, Replicas) -> Consent,
-    ) -> Vec<(Replicas, Because)> {
+    ) -> Few<(Replicas, Because)> {
         let planned = |at: usize| Replicas::saturating(chosen.counts[at]);
-        let mut kept: Vec<(Replicas, Because)> = (0..self.variants.len())
+        let mut kept: Few<(Replicas, Because)> = (0..self.variants.len())
             .map(|at| match planned(at).cmp(&self.variants[at].current) {
                 std::cmp::Ordering::Equal => (planned(at), Because::Kept),
                 std::cmp::Ordering::Greater => (planned(at), Because::Added),
@@ -253,8 +255,8 @@ impl<'a> Question<'a> {
         })
     }
 
-    fn dearest_first(&self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.variants.len()).collect();
+    fn dearest_first(&self) -> Few<usize> {
+        let mut order: Few<usize> = (0..self.variants.len()).collect();
         order
             .sort_by(|&a, &b| self.variants[b].cost.compare(self.variants[a].cost).then(a.cmp(&b)));
         order
@@ -263,10 +265,10 @@ impl<'a> Question<'a> {
 
 /// What each variant takes of which stock for a replica that it starts, and how much there is of
 /// each: accelerators of a kind, and money.
-fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Vec<Vec<Take>>, Vec<f64>) {
-    let mut all = vec![Vec::new(); variants.len()];
-    let Some(room) = room else { return (all, Vec::new()) };
-    let mut stocks = Vec::new();
+fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Few<Takes>, Few<f64>) {
+    let mut all: Few<Takes> = variants.iter().map(|_| Takes::new()).collect();
+    let Some(room) = room else { return (all, Few::new()) };
+    let mut stocks = Few::new();
     let mut known = BTreeMap::new();
     for (variant, takes) in variants.iter().zip(&mut all) {
         let Headroom::Limited(free) = room.headroom(variant) else { continue };
@@ -321,7 +323,7 @@ fn on_grid(price: f64) -> u64 {
     }
 }
 
-fn item(variant: &Candidate, sizes: Vec<f64>, prices: &Prices, takes: Vec<Take>) -> Item {
+fn item(variant: &Candidate, sizes: Sizes, prices: &Prices, takes: Takes) -> Item {
     let Prices { price, start, drain } = *prices;
     Item {
         min: variant.bounds.min().count(),

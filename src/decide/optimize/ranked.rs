@@ -53,16 +53,16 @@ pub fn ranked(
 }
 
 /// Replicas that are added, under way.
-struct Growth<'a> {
-    sheet: &'a Sheet<'a>,
+struct Growth<'s, 'a> {
+    sheet: &'s Sheet<'a>,
     room: Option<Room>,
     targets: Vec<Replicas>,
     rankings: Vec<Ranking>,
 }
 
-impl<'a> Growth<'a> {
+impl<'s, 'a> Growth<'s, 'a> {
     /// What is there, inside the bounds.
-    fn new(sheet: &'a Sheet<'a>, room: Option<&Room>) -> Self {
+    fn new(sheet: &'s Sheet<'a>, room: Option<&Room>) -> Self {
         let inside = |variant: &&Candidate| variant.bounds.clamp(variant.current);
         let targets = sheet.variants.iter().map(inside).collect();
         let mut growth = Self { sheet, room: room.cloned(), targets, rankings: Vec::new() };

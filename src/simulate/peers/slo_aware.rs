@@ -67,6 +67,7 @@ impl Loop {
             min,
             max,
             target: MilliValue(1000),
+            behavior: true,
             up: Rules {
                 tolerance: 0.1,
                 window: seconds(30),
