@@ -28,6 +28,7 @@ use crate::observe::{Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
 use crate::pipeline::limits::{Planned, Room, Shared};
+use crate::pipeline::workloads::Workloads;
 use crate::units::{Amount, Gpus, Replicas, Seconds, Weight};
 
 /// Which analyzers vote, and by what they judge.
@@ -98,6 +99,7 @@ pub(crate) struct Learned {
     /// Variants whose idle replicas already miss the latency target.
     pub(crate) floors: BTreeMap<VariantKey, Refusal>,
     pub(crate) foresight: Foresight,
+    pub(crate) workloads: Workloads,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -257,7 +259,7 @@ impl Learned {
                 gpus: None,
                 current: member.counted(),
                 pending: member.coming(),
-                arguments: None,
+                arguments: self.workloads.arguments(&member.spec.key),
                 replicas,
             })
             .collect();

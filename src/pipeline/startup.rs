@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use jiff::Timestamp;
 
 use crate::fleet::{Fleet, ReplicaKey, VariantKey};
-use crate::observe::{Inputs, Quantiles, Startup};
+use crate::observe::{Inputs, Observation, Quantiles, Startup};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
 use crate::units::{Replicas, Seconds};
@@ -89,6 +89,19 @@ impl Pipeline {
         };
         members.map(report).collect()
     }
+}
+
+/// What was seen of the variants, with how their replicas start.
+pub(crate) fn told(
+    mut observations: BTreeMap<VariantKey, Observation>,
+    startups: Vec<(VariantKey, Startup)>,
+) -> BTreeMap<VariantKey, Observation> {
+    for (variant, startup) in startups {
+        if let Some(observation) = observations.get_mut(&variant) {
+            observation.startup = startup;
+        }
+    }
+    observations
 }
 
 // === impl Startups ===

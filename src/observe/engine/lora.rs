@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn a_value_that_is_no_number_says_nothing_and_hides_nothing() {
         let (nothing, something) = (sample("a", "", f64::NAN), sample("b", "", 900.0));
-        assert_eq!(page(&[nothing.clone()]), None);
+        assert_eq!(page(std::slice::from_ref(&nothing)), None);
         for samples in [[nothing.clone(), something.clone()], [something, nothing]] {
             let read = page(&samples);
             assert_eq!(read, page(&samples), "and a page read twice says the same");
