@@ -15,6 +15,7 @@ mod reload;
 mod sharing;
 mod status;
 mod ticks;
+mod workloads;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -13,6 +13,7 @@ pub mod optimize;
 pub mod pools;
 pub mod rank;
 pub mod sized;
+pub mod workload;
 pub mod zero;
 
 use std::fmt;

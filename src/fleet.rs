@@ -13,7 +13,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::units::{CostPerHour, Gpus, Replicas};
+use crate::units::{CostPerHour, Gpus, Replicas, Seconds};
 
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
@@ -267,16 +267,61 @@ impl VariantSpec {
     }
 }
 
+/// What an object that declares a variant says of whether its model may have no replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ZeroWish {
+    /// Whether it may; `None` where the object does not say.
+    pub may: Option<Rest>,
+    /// How long it must be proved to be idle; `None` where the object does not say.
+    pub after: Option<Seconds>,
+}
+
+/// Whether a model may have no replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// It may.
+    Allowed,
+    /// It may not.
+    Forbidden,
+}
+
 /// All variants, by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fleet {
     variants: BTreeMap<VariantKey, VariantSpec>,
+    /// What is wished of models by the objects that declare their variants.
+    wishes: BTreeMap<ModelKey, Vec<ZeroWish>>,
 }
 
 impl Fleet {
     /// A fleet of these variants; of two with one key, the later stays.
     pub fn new(variants: impl IntoIterator<Item = VariantSpec>) -> Self {
-        Self { variants: variants.into_iter().map(|spec| (spec.key.clone(), spec)).collect() }
+        let variants = variants.into_iter().map(|spec| (spec.key.clone(), spec)).collect();
+        Self { variants, wishes: BTreeMap::new() }
+    }
+
+    /// This fleet, with what the objects that declare variants wish of their models.
+    #[must_use]
+    pub fn wishing(mut self, wishes: impl IntoIterator<Item = (ModelKey, ZeroWish)>) -> Self {
+        self.wishes.clear();
+        for (model, wish) in wishes {
+            if wish != ZeroWish::default() {
+                self.wishes.entry(model).or_default().push(wish);
+            }
+        }
+        self
+    }
+
+    /// What is wished of a model.
+    #[must_use]
+    pub fn wishes(&self, model: &ModelKey) -> &[ZeroWish] {
+        self.wishes.get(model).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Whether anything is wished of any model.
+    #[must_use]
+    pub fn has_wishes(&self) -> bool {
+        !self.wishes.is_empty()
     }
 
     /// The variant with this key.

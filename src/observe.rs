@@ -11,6 +11,7 @@ pub mod histogram;
 pub mod inventory;
 pub mod record;
 pub mod stride;
+pub mod template;
 pub(crate) mod window;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use crate::fleet::{Bounds, Fleet, ModelKey, ModelName, ReplicaKey, VariantKey};
 use crate::observe::histogram::Histogram;
 use crate::observe::inventory::Inventory;
 use crate::observe::stride::Stride;
+use crate::observe::template::Templates;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
 /// Everything that one tick may look at.
@@ -44,6 +46,8 @@ pub struct Inputs {
     /// When the replicas that an orchestrator knows were created and became ready, those included
     /// that have no address yet. Empty where nobody says.
     pub starts: BTreeMap<ReplicaKey, Start>,
+    /// What the pod templates of the scale targets say, of those that have one.
+    pub templates: Templates,
 }
 
 /// What an autoscaler that carries out a variant's number waits by itself before it does.

@@ -15,6 +15,7 @@ pub mod saved;
 mod silence;
 pub mod sizing;
 mod startup;
+mod workloads;
 pub mod zero;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use crate::decide::check::{self, Violation};
 use crate::decide::enforce::{self, Behavior, History, Published};
 use crate::decide::limit::LimitReport;
 use crate::decide::pools::pooled::PoolReport;
+use crate::decide::workload::WorkloadReport;
 use crate::decide::{
     Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
 };
@@ -101,6 +103,8 @@ pub struct Decisions {
     pub pools: BTreeMap<VariantKey, PoolReport>,
     /// What may be used, and how much of it is; empty where nothing limits.
     pub limits: Vec<LimitReport>,
+    /// What is known of each variant's workload.
+    pub workloads: BTreeMap<VariantKey, WorkloadReport>,
     /// The invariant that the set broke, in which case the decisions are those in force before.
     pub violation: Option<Violation>,
 }
@@ -238,10 +242,8 @@ impl Pipeline {
         found.decisions = capped;
         self.check(fleet, &mut found);
         let startups = self.startups_of(now, &groups);
-        found.observations = observations;
-        for (observation, startup) in found.observations.values_mut().zip(startups) {
-            observation.startup = startup;
-        }
+        found.workloads = self.workloads_of(&room, fleet, &observations);
+        found.observations = startup::told(observations, startups);
         found
     }
 
@@ -263,7 +265,7 @@ impl Pipeline {
 
     fn observe(&mut self, now: Timestamp, inputs: &Inputs) -> BTreeMap<VariantKey, Observation> {
         self.recorder.take(inputs, self.horizon(Way::Scraped));
-        self.startups.take(inputs);
+        self.take_workloads(inputs);
         let fleet = &inputs.fleet;
         // Both are in the order of their keys, which takes a comparison each instead of a search.
         let mut listings = inputs.listings.iter().peekable();

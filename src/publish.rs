@@ -18,6 +18,7 @@ use jiff::Timestamp;
 
 use crate::decide::limit::LimitReport;
 use crate::decide::pools::pooled::PoolReport;
+use crate::decide::workload::WorkloadReport;
 use crate::decide::{Decision, ModelReport, Undecided, VariantReport};
 use crate::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::Observation;
@@ -37,6 +38,8 @@ pub struct Published {
     pub decided_by: Option<String>,
     /// What may be used, and how much of it is; empty where nothing limits.
     pub limits: Vec<LimitReport>,
+    /// What is known of each variant's workload.
+    pub workloads: BTreeMap<VariantKey, WorkloadReport>,
 }
 
 /// What all surfaces show of one variant.

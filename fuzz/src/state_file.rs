@@ -26,8 +26,9 @@ pub fn check(input: &[u8]) {
     for (one, other) in saved.iter().zip(&again) {
         // The last digit of what was learned may be another after JSON.
         assert_eq!(one.memory.is_some(), other.memory.is_some());
-        let (memory, one) = (None, one.clone());
-        assert_eq!(Saved { memory, ..one }, Saved { memory: None, ..other.clone() });
+        // What is not known here is not written again.
+        let bare = |one: &Saved| Saved { memory: None, strange: Vec::new(), ..one.clone() };
+        assert_eq!(bare(one), bare(other));
     }
     // What it is made of must be sound, or left alone.
     for one in saved {

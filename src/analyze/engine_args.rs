@@ -8,52 +8,68 @@
 //!
 //! What is not written there takes the engine's default as far as it is a constant. vLLM chooses
 //! two defaults by the accelerator (tokens in a step and sequences: 8192 and 1024 on large ones,
-//! 2048 and 256 on others, in the server); here they are 8192 and 256, so a deployment whose capacity
-//! is to be derived before it has run should state them.
+//! 2048 and 256 on others, in the server); here they are 8192 and 256. Nothing that bounds a capacity
+//! rests on them: a deployment whose capacity is to be derived before it has run states its own.
 
+mod explain;
 mod flags;
 mod words;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use crate::analyze::capacity::Rules;
 use crate::analyze::engine_args::flags::Flags;
 use crate::observe::engine::Engine;
+pub use crate::observe::template::Container;
 use crate::units::{Fraction, Requests, Tokens};
 
 /// Tokens that vLLM's first engine computes in a step at least, in chunks or not.
 const STEP_TOKENS_V0: f64 = 2048.0;
 
+/// Sequences that either engine runs at once, if not told.
+const SEQUENCES: f64 = 256.0;
+
 /// Tokens that vLLM's V1 engine and `SGLang` compute in a step with chunked prefill, if not told.
 const STEP_TOKENS_CHUNKED: f64 = 8192.0;
-
-/// A container as its pod's template writes it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Container {
-    /// The image.
-    pub image: String,
-    /// What is run.
-    pub command: Vec<String>,
-    /// What it is given.
-    pub args: Vec<String>,
-    /// Variables whose values are known.
-    pub environment: BTreeMap<String, String>,
-    /// Files whose contents are known, by path; of a `ConfigMap` that is mounted, say.
-    pub files: BTreeMap<String, String>,
-}
 
 /// What the containers of a pod say of its engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parsed {
     /// The arguments.
     pub arguments: EngineArguments,
-    /// Files with more arguments that nobody could read: what they set is not in the arguments.
+    /// Whether a container names an engine; without one the arguments are a guess.
+    pub named: bool,
+    /// What is set elsewhere and is not in the arguments: files that nobody could read, and values
+    /// that refer to what only the running container knows.
     pub unread: Vec<String>,
+}
+
+/// Why nobody can say how an engine is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// No container names an engine that is known.
+    NoEngine,
+    /// What is set by these is not written in the template.
+    Elsewhere(Vec<String>),
+}
+
+/// Reads the arguments of the engine among these containers, all or nothing: what is left out could
+/// be what matters.
+///
+/// # Errors
+///
+/// No container names an engine, or some of its settings are not written there.
+pub fn read(containers: &[Container]) -> Result<EngineArguments, Unread> {
+    let Parsed { arguments, named, unread } = parse(containers, Rules::Plimsoll);
+    match (named, unread.is_empty()) {
+        (false, _) => Err(Unread::NoEngine),
+        (true, false) => Err(Unread::Elsewhere(unread)),
+        (true, true) => Ok(arguments),
+    }
 }
 
 /// Reads the arguments of the engine among these containers; without any, the defaults of vLLM.
@@ -72,7 +88,8 @@ pub fn parse(containers: &[Container], rules: Rules) -> Parsed {
     let names_engine = |(container, words): &(&Container, Vec<String>)| {
         is_sglang(container, words) || is_vllm(container, words)
     };
-    let counts_all = rules == Rules::Wva || !read.iter().any(names_engine);
+    let named = read.iter().any(names_engine);
+    let counts_all = rules == Rules::Wva || !named;
     let mut arguments = EngineArguments::default_of(engine);
     let mut flags = Flags::default();
     for (container, words) in read.iter().filter(|read| counts_all || names_engine(read)) {
@@ -83,7 +100,7 @@ pub fn parse(containers: &[Container], rules: Rules) -> Parsed {
         flags.take(&mut arguments, rules, &container.files, words);
     }
     flags.conclude(&mut arguments, rules);
-    Parsed { arguments, unread: flags.unread }
+    Parsed { arguments, named, unread: flags.unread }
 }
 
 fn is_sglang(container: &Container, words: &[String]) -> bool {
@@ -123,8 +140,8 @@ pub struct EngineArguments {
     pub kv_tokens: Option<Tokens>,
     /// Tokens computed in a step, where they are prescribed.
     pub step_tokens: Option<Tokens>,
-    /// Sequences that run at once.
-    pub sequences: Requests,
+    /// Sequences that run at once, where they are prescribed.
+    pub sequences: Option<Requests>,
     /// Longest request, prompt and output together; `None` when the model decides.
     pub context: Option<Tokens>,
     /// Whether steps are captured as CUDA graphs.
@@ -210,7 +227,7 @@ impl EngineArguments {
             kv_blocks: None,
             kv_tokens: None,
             step_tokens: None,
-            sequences: Requests::new(256.0).unwrap_or_default(),
+            sequences: None,
             context: None,
             execution: Execution::Graphs,
             prefill: Prefill::Chunked,
@@ -230,6 +247,12 @@ impl EngineArguments {
             (Prefill::Chunked, Generation::V0) => number(STEP_TOKENS_V0),
             (Prefill::Whole, _) => self.context.unwrap_or_default().max(number(STEP_TOKENS_V0)),
         })
+    }
+
+    /// Sequences that one engine runs at once: what is prescribed, else 256.
+    #[must_use]
+    pub fn sequences_at_once(&self) -> Requests {
+        self.sequences.or(Requests::new(SEQUENCES)).unwrap_or_default()
     }
 
     /// Tokens in the KV cache of one engine, where the arguments prescribe them.

@@ -35,6 +35,7 @@ pub mod capacity;
 pub mod demand;
 mod explain;
 pub mod pace;
+pub mod saved;
 mod seen;
 
 #[cfg(test)]

@@ -264,6 +264,9 @@ fn report(
 fn analyze_variant(context: &Context<'_>, known: &mut ModelKnowledge) -> VariantTokens {
     let Context { variant, .. } = context;
     let ready = variant.current.beyond(variant.pending);
+    if let (Some(arguments), Some(_)) = (variant.arguments, &variant.spec.accelerator) {
+        known.adopt(&variant.spec.key, arguments);
+    }
     let size = declared_size(context, known);
     let mut replicas = Vec::with_capacity(variant.replicas.len());
     let mut waiting = Requests::ZERO;

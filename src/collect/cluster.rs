@@ -26,6 +26,7 @@ mod pod;
 mod registration;
 mod run;
 mod scalers;
+mod template;
 mod world;
 
 use std::collections::BTreeMap;
@@ -50,6 +51,7 @@ pub use crate::collect::cluster::registration::{
 pub use crate::collect::cluster::run::watch;
 use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, Role, VariantKey};
 use crate::observe::inventory::Inventory;
+use crate::observe::template::Template;
 use crate::observe::{Autoscaler, Listing, Scale, Start, Way, WhyUnknown};
 use crate::units::Replicas;
 
@@ -117,6 +119,8 @@ pub struct VariantState {
     pub findings: Vec<Finding>,
     /// What its pods say that they serve of a request, if they do.
     pub role: Option<Role>,
+    /// What its scale target says of the pods that it makes, if that matters.
+    pub template: Option<Arc<Template>>,
     current: Option<Replicas>,
 }
 
@@ -186,6 +190,7 @@ impl VariantState {
             follower: None,
             findings: Vec::new(),
             role: None,
+            template: None,
             current: None,
         }
     }

@@ -336,6 +336,8 @@ fn panic_section(panic: Panic) -> file::Panic {
 
 fn zero_section(zero: &Zero, wake: &[Signal]) -> file::ScaleToZero {
     let file::ZeroRule { enabled, after, awake_for } = zero_rule_section(zero.default);
+    // What objects allow that name no time has this one, whether models may by themselves or not.
+    let after = after.map(|_| written(zero.after));
     let rule =
         |(model, rule): (&ModelKey, &Rule)| (model.to_string(), Some(zero_rule_section(*rule)));
     let overrides = Some(zero.overrides.iter().map(rule).collect());

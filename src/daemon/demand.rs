@@ -48,7 +48,9 @@ impl WakeSignals {
         }
         let heard = Arc::clone(&self.heard.borrow());
         for model in fleet.variants().map(VariantSpec::model_key) {
-            if self.zero.of(&model).policy == ZeroPolicy::KeepOne || demand.contains_key(&model) {
+            if self.zero.in_fleet(fleet, &model).policy == ZeroPolicy::KeepOne
+                || demand.contains_key(&model)
+            {
                 continue;
             }
             let own = signals.iter().filter(|signal| signal.is_for(&model));

@@ -21,7 +21,7 @@ use crate::collect::prometheus::{Found, Instances, Wanted as InPrometheus, Which
 use crate::collect::scrape::Target;
 use crate::collect::targets::{Endpoint, Listed, Lister, Metrics, NameServer, Source};
 use crate::config::{self, Config, ReadBy, Scrape, Targets, Variant};
-use crate::fleet::{Fleet, ModelName, ReplicaKey, Role, VariantKey, VariantSpec};
+use crate::fleet::{Fleet, ModelKey, ModelName, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::{Listing, Scale, Way, WhyUnknown};
 use crate::pipeline::limits::Watched;
 use crate::publish::selector::Selector;
@@ -166,8 +166,16 @@ impl Directory {
             let entry = Entry { variant, list: None, origin: Origin::Discovered };
             self.entries.insert(key.clone(), entry);
         }
-        self.fleet =
-            Arc::new(Fleet::new(self.entries.values().map(|entry| entry.variant.spec.clone())));
+        let fleet = Fleet::new(self.entries.values().map(|entry| entry.variant.spec.clone()));
+        let is_discovered = |key| {
+            self.entries.get(key).is_some_and(|entry: &Entry| entry.origin == Origin::Discovered)
+        };
+        let wishes = self.discovery.variants.iter().filter(|(key, _)| is_discovered(*key));
+        let wishes = wishes.map(|(key, one)| {
+            let (namespace, model) = (key.namespace.clone(), one.model.clone());
+            (ModelKey { namespace, model }, one.zero)
+        });
+        self.fleet = Arc::new(fleet.wishing(wishes));
     }
 
     /// What there is to scrape now, and what Prometheus is asked for instead.
@@ -207,6 +215,8 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         model,
         aliases,
         accelerator,
+        gpus,
+        zero: _,
         role: _,
         cost,
         bounds,
@@ -229,7 +239,7 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         WantedTarget::Selector(selector) => Targets::Selector(selector),
         WantedTarget::Elsewhere => Targets::Selector(String::new()),
     };
-    let (gpus, list_price) = (None, None);
+    let list_price = None;
     let spec = VariantSpec { key, model, accelerator, gpus, role, cost, list_price, bounds };
     Variant { spec, aliases, targets, read_by, endpoint, scrape: Arc::clone(settings) }
 }

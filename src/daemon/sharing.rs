@@ -5,7 +5,7 @@
 //! another that has taken over since. Numbers that stay the same are shown with their new ages and
 //! reasons at once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +59,8 @@ pub(crate) struct Sharing {
     committed: BTreeMap<VariantKey, Decided>,
     /// What whoever wrote it remembers.
     memories: SharedMemories,
+    /// What only its release remembers, by name.
+    strange: BTreeSet<String>,
     generation: u64,
     decided_by: Option<String>,
     /// Which document this is from.
@@ -90,6 +92,7 @@ impl Sharing {
             channels,
             committed: BTreeMap::new(),
             memories: SharedMemories::new(),
+            strange: BTreeSet::new(),
             generation: 0,
             decided_by: None,
             place: None,
@@ -179,12 +182,18 @@ impl Sharing {
             return;
         }
         let now = self.clock.now();
-        let Shared { generation, lain, mut decided, memories } =
+        let Shared { generation, lain, mut decided, memories, strange } =
             match shared::decode(body, Receipt { elapsed, now, arrival, holder }) {
                 Ok(read) => read,
                 Err(problem) => return self.say(&problem),
             };
         self.recovered();
+        if self.strange != strange {
+            if !strange.is_empty() {
+                info!(?strange, "The leader remembers what this release does not know");
+            }
+            self.strange = strange;
+        }
         self.place = Some(place.clone());
         self.body = Some(Arc::clone(body));
         if self.committed.is_empty() && !within_memory(lain) {

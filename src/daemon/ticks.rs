@@ -24,6 +24,7 @@ use crate::daemon::demand::WakeSignals;
 use crate::daemon::directory::{self, Directory, Surroundings};
 use crate::daemon::discovery::Said;
 use crate::daemon::sharing::{Sharing, Standing};
+use crate::daemon::workloads;
 use crate::decide::check::Violation;
 use crate::decide::{Basis, Decision};
 use crate::fleet::VariantKey;
@@ -82,6 +83,7 @@ pub(crate) struct Ticks {
     pipeline: Pipeline,
     directory: Directory,
     said: Said,
+    said_of_workloads: workloads::Said,
     /// Numbers of before a restart whose variants have not been seen yet.
     saved: BTreeMap<VariantKey, state::Saved>,
     /// What the last tick has found, shown or not.
@@ -118,6 +120,7 @@ impl Ticks {
             pipeline,
             directory,
             said: Said::new(parts.telemetry.discovery_objects.clone()),
+            said_of_workloads: workloads::Said::default(),
             saved,
             found: None,
             term: None,
@@ -193,6 +196,7 @@ impl Ticks {
         self.parts.history.record(now, self.parts.clock.elapsed(), &published);
         self.found = Some(found);
         self.judge_autoscalers(&published);
+        self.said_of_workloads.say(&published);
         self.save(&before, &published);
         self.parts.telemetry.ticks.inc();
         let took = self.parts.clock.elapsed().saturating_sub(began);
@@ -297,8 +301,9 @@ impl Ticks {
         let demand = self.parts.signals.demand(&seen.fleet);
         let starts = cluster.as_deref().map(ClusterState::starts).unwrap_or_default();
         let inventory = cluster.as_ref().map(|it| Arc::clone(&it.inventory)).unwrap_or_default();
+        let templates = cluster.as_deref().map(ClusterState::templates).unwrap_or_default();
         let (fleet, listings) = (seen.fleet, seen.listings);
-        Inputs { fleet, listings, inventory, scrapes, autoscalers, demand, starts }
+        Inputs { fleet, listings, inventory, scrapes, autoscalers, demand, starts, templates }
     }
 
     fn publish(
@@ -308,7 +313,7 @@ impl Ticks {
         inputs: &Inputs,
         mut found: Decisions,
     ) -> Published {
-        let decisions = found.decisions.into_iter();
+        let decisions = std::mem::take(&mut found.decisions).into_iter();
         let mut decisions: BTreeMap<VariantKey, Decision> =
             decisions.map(|decision| (decision.variant.clone(), decision)).collect();
         let published = inputs.fleet.variants().map(|spec| {
@@ -328,8 +333,8 @@ impl Ticks {
         });
         let variants = published.collect();
         let generation = before.generation + 1;
-        let (models, pools, limits) = (found.models, found.pools, found.limits);
-        Published { generation, variants, models, pools, limits, decided_by: None }
+        let Decisions { models, pools, limits, workloads, .. } = found;
+        Published { generation, variants, models, pools, limits, workloads, decided_by: None }
     }
 
     /// Gives a decision its age on the monotonic clock. A decision that is kept ages with it,

@@ -20,7 +20,8 @@ pub struct Inventory {
     pub free: BTreeMap<Accelerator, Vec<Gpus>>,
     /// What `ResourceQuota`s leave to the variants.
     pub quotas: Option<Known<Vec<QuotaStock>>>,
-    /// What a replica of each variant takes, of those of which a pod has been seen.
+    /// What a replica of each variant takes, of those whose pod template says it or of which a pod
+    /// has been seen.
     pub units: BTreeMap<VariantKey, ReplicaUnit>,
     /// What the largest pod of a replica takes, of the same variants.
     pub pods: BTreeMap<VariantKey, Gpus>,
@@ -68,8 +69,19 @@ pub struct ReplicaUnit {
     pub resource: Resource,
     /// How many, all pods of a replica together.
     pub gpus: Gpus,
-    /// What product it runs on, where one of its pods has a node.
+    /// What product it runs on, where one of its pods has a node or its template chooses one.
     pub product: Option<Accelerator>,
+    /// Who says so.
+    pub source: UnitSource,
+}
+
+/// Who says what a replica takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitSource {
+    /// The pod template of its scale target.
+    Template,
+    /// Pods that were seen.
+    Pods,
 }
 
 // === impl Inventory ===

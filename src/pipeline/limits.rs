@@ -23,7 +23,7 @@ use crate::decide::optimize::{self, Consent, Contender, Headroom, Plan, plan, pl
 use crate::decide::rank::{Rank, Ranking};
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
 use crate::fleet::{Accelerator, Bounds, Fleet, ModelKey, VariantKey, VariantSpec};
-use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock};
+use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock, ReplicaUnit};
 use crate::observe::{Inputs, Observation};
 use crate::pipeline::{Decisions, LISTING_STALE, Pipeline};
 use crate::units::{Amount, Gpus, Replicas, Seconds};
@@ -88,6 +88,15 @@ pub(crate) struct Shared {
 struct Numbers {
     held: Replicas,
     desired: Replicas,
+}
+
+// === impl Room ===
+
+impl Room {
+    /// What a replica takes, where somebody has seen it.
+    pub(crate) fn unit(&self, key: &VariantKey) -> Option<&ReplicaUnit> {
+        self.inventory.units.get(key)
+    }
 }
 
 // === impl Limits ===
@@ -200,10 +209,10 @@ impl Pipeline {
         Room { limits, inventory, ..Room::default() }
     }
 
-    /// What a variant runs on, and how many a replica takes: as configured, else as its pods say,
-    /// and one where nobody says anything.
-    fn takes(&self, room: &Room, spec: &VariantSpec) -> (Option<Accelerator>, Gpus) {
-        let unit = room.inventory.units.get(&spec.key);
+    /// What a variant runs on, and how many a replica takes: as declared, else as its pod template
+    /// or its pods say, and one where nobody says anything.
+    pub(crate) fn takes(&self, room: &Room, spec: &VariantSpec) -> (Option<Accelerator>, Gpus) {
+        let unit = room.unit(&spec.key);
         let product = spec.accelerator.as_ref().or(unit.and_then(|unit| unit.product.as_ref()));
         let gpus = spec.gpus.or(unit.map(|unit| unit.gpus)).unwrap_or(Gpus::ONE);
         (product.map(|product| self.policy.limits.named(product)), gpus)

@@ -18,11 +18,19 @@ use crate::pipeline::sizing::Taught;
 use crate::pipeline::{InForce, PAUSE_MAX, Pipeline, Unsettled};
 use crate::units::Replicas;
 
+pub use crate::analyze::foresight::arrivals::SavedArrivals;
+pub use crate::analyze::foresight::pace::SavedPace;
+pub use crate::analyze::foresight::saved::{SavedDemand, SavedForesight, SavedSeen};
 pub use crate::analyze::throughput::{Fit, SavedCurve, SavedLine, SavedReading};
 pub use crate::analyze::tokens::capacity::{OutputLength, RequestShape};
 pub use crate::analyze::tokens::knowledge::{SavedKnowledge, SavedLimit, SavedRecord, Source};
 pub use crate::analyze::tuner::{Agreed, SavedFilter, SavedPoint, SavedTuner};
 pub use crate::decide::enforce::{Burst, Direction, Moved, SavedChange, SavedHistory, SavedSpan};
+pub use crate::pipeline::silence::saved::{SavedHeard, SavedSilence};
+
+/// Those whose last word is remembered.
+const ANALYZERS: [Analyzer; 4] =
+    [Analyzer::Tokens, Analyzer::Throughput, Analyzer::Queueing, Analyzer::Foresight];
 
 /// What is remembered of one variant.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,6 +49,10 @@ pub struct Memory {
     pub tuner: Option<SavedTuner>,
     /// When the tuner has learned last.
     pub taught_at: Option<Timestamp>,
+    /// What will be asked of its model, and what its replicas carry by their iterations.
+    pub foresight: Option<SavedForesight>,
+    /// Since when its model has had nothing to do.
+    pub silence: Option<SavedSilence>,
 }
 
 /// What is known of a number that was in force before a restart.
@@ -84,10 +96,11 @@ impl Memory {
             Length::Conclusions => {
                 self.curve.iter_mut().for_each(|curve| curve.readings.clear());
                 self.tuner.iter_mut().for_each(|tuner| tuner.points.clear());
+                self.foresight.iter_mut().for_each(SavedForesight::shorten);
             }
             Length::Windows => {
-                let Self { history, waits, .. } = self;
-                self = Self { history, waits, ..Self::default() };
+                let Self { history, waits, silence, .. } = self;
+                self = Self { history, waits, silence, ..Self::default() };
             }
         }
         self
@@ -126,8 +139,7 @@ impl Pipeline {
         let history = self.in_force.get(variant)?.history.save();
         let waits = self.unsettled.get(variant);
         let learned = &self.learned;
-        let informed = [Analyzer::Tokens, Analyzer::Throughput, Analyzer::Queueing];
-        let informed = informed.into_iter().filter_map(|analyzer| {
+        let informed = ANALYZERS.into_iter().filter_map(|analyzer| {
             let at = learned.informed.get(&(model.clone(), analyzer))?;
             Some((analyzer, *at))
         });
@@ -140,6 +152,8 @@ impl Pipeline {
             curve: learned.curves.get(variant).map(Curve::save),
             tuner: taught.map(|taught| taught.tuner.save()),
             taught_at: taught.and_then(|taught| taught.at),
+            foresight: learned.foresight.save(model, variant),
+            silence: self.zeros.saved(model, variant),
         })
     }
 
@@ -152,7 +166,7 @@ impl Pipeline {
         variant: &VariantKey,
         memory: &Memory,
     ) {
-        let Memory { history, waits, informed, knowledge, curve, tuner, taught_at } = memory;
+        let Memory { history, waits, informed, knowledge, curve, tuner, taught_at, .. } = memory;
         if let Some(in_force) = self.in_force.get_mut(variant)
             && in_force.restored == Some(Recall::Number)
             && let Some(mut history) = History::restore(history)
@@ -185,6 +199,12 @@ impl Pipeline {
         if let Some(tuner) = tuner.as_ref().and_then(Tuner::restore) {
             let taught = Taught { tuner, at: *taught_at };
             learned.tuners.entry(variant.clone()).or_insert(taught);
+        }
+        if let Some(foresight) = &memory.foresight {
+            learned.foresight.recall(model, variant, foresight);
+        }
+        if let Some(silence) = &memory.silence {
+            self.zeros.recall(now, model, variant, silence);
         }
     }
 }

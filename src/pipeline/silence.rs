@@ -4,7 +4,10 @@
 //! retention of a day costs no more than one of a minute. A page says otherwise when something runs
 //! or waits, or when a counter of requests or tokens has moved since the page before. What is not
 //! seen moves it as well: a replica without fresh data, two pages too far apart, a counter that is
-//! not on the page, a queue in front that cannot be read.
+//! not on the page, a queue in front that cannot be read. A restart is a time that nobody saw, which
+//! [`saved`] covers where it can.
+
+pub(crate) mod saved;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +16,7 @@ use jiff::Timestamp;
 use crate::decide::zero::{Evidence, InFront, Work};
 use crate::fleet::{ModelKey, ReplicaKey, VariantKey};
 use crate::observe::{Demand, Freshness, Inputs, RankReading, Reading, Scale, Scrape, Way};
+use crate::pipeline::PAUSE_MAX;
 use crate::pipeline::group::{Group, Member};
 use crate::units::{Replicas, Requests, Seconds, Tokens};
 
@@ -28,18 +32,42 @@ pub(crate) struct Silences {
 }
 
 /// The silence of one model.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Silence {
     since: Timestamp,
     pages: u64,
+    /// That it is from before a restart, and not yet known to have lasted until now.
+    recalled: Option<Recalled>,
+}
+
+/// A silence of before a restart.
+#[derive(Clone, Debug)]
+struct Recalled {
+    at: Timestamp,
+    /// Replicas that have not been heard since.
+    awaited: BTreeSet<ReplicaKey>,
 }
 
 /// The last page of a replica.
 #[derive(Clone, Debug)]
 struct Heard {
     at: Timestamp,
+    started: Option<Timestamp>,
     counted: [Option<f64>; COUNTERS],
+    by: By,
 }
+
+/// Who has heard a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Us,
+    /// Whoever was here before the restart.
+    Predecessor,
+}
+
+/// How long after a restart the first page of every replica may take. Pages come each second, and a
+/// list of replicas within a few; what takes longer is not the same fleet.
+const RECALL_MAX: f64 = 60.0;
 
 /// Counters that move when there is work: requests finished, answered and turned away, and tokens
 /// read and written. The first must be on the page. A request whose client hangs up is never
@@ -83,13 +111,17 @@ impl Silences {
 
     /// Lets one model's silence begin anew.
     pub(crate) fn break_off(&mut self, now: Timestamp, model: &ModelKey) {
-        self.models.insert(model.clone(), Silence { since: now, pages: 0 });
+        self.models.insert(model.clone(), Silence::beginning(now));
     }
 
-    /// Forgets models and replicas that are not looked at any more.
+    /// Forgets models and replicas that are not looked at any more. Those of before a restart may
+    /// not have been listed yet, and are kept while one of them is waited for.
     pub(crate) fn keep(&mut self, models: &BTreeSet<ModelKey>, replicas: &BTreeSet<&ReplicaKey>) {
         self.models.retain(|model, _| models.contains(model));
-        self.replicas.retain(|replica, _| replicas.contains(replica));
+        let waits = self.models.values().any(|silence| silence.recalled.is_some());
+        self.replicas.retain(|replica, heard| {
+            replicas.contains(replica) || (waits && heard.by == By::Predecessor)
+        });
     }
 
     /// What is known of a model's work, and the name of the signal that says the most.
@@ -118,11 +150,36 @@ impl Silences {
             && on_replicas == Some(Requests::ZERO)
             && starting == Replicas::ZERO
             && matches!(in_front, InFront::NoQueue | InFront::Queued(Requests::ZERO));
-        let silence = self.models.entry(model.clone()).or_insert(Silence { since: now, pages: 0 });
+        let silence = self.models.entry(model.clone()).or_insert_with(|| Silence::beginning(now));
+        if let Some(recalled) = &mut silence.recalled {
+            let replicas = &self.replicas;
+            let by_us = |key: &ReplicaKey| {
+                replicas.get(key).is_some_and(|heard: &Heard| heard.by == By::Us)
+            };
+            recalled.awaited.retain(|key| !by_us(key));
+            let something = said.moved
+                || said.finished_unknown
+                || said.on_replicas > 0.0
+                || starting > Replicas::ZERO
+                || matches!(in_front, InFront::Queued(queued) if queued > Requests::ZERO);
+            let waited = now.duration_since(recalled.at).as_secs_f64();
+            let in_time = (0.0..=RECALL_MAX).contains(&waited);
+            if !something && in_time && !(quiet && recalled.awaited.is_empty()) {
+                // Nothing speaks against it yet, and nothing proves it.
+                let evidence = Evidence { replicas: said.heard, pages: 0 };
+                let (finished, seen_for) = (None, Seconds::ZERO);
+                let work = Work { finished, on_replicas, in_front, seen_for, starting, evidence };
+                return (work, signal);
+            }
+            silence.recalled = None;
+            if !in_time {
+                *silence = Silence::beginning(now);
+            }
+        }
         if quiet && silence.since <= now {
             silence.pages += said.pages;
         } else {
-            *silence = Silence { since: now, pages: 0 };
+            *silence = Silence::beginning(now);
         }
         let seen_for = Seconds::from_span(now.duration_since(silence.since)).unwrap_or_default();
         let evidence = Evidence { replicas: said.heard, pages: silence.pages };
@@ -181,13 +238,19 @@ impl Silences {
             Some(in_flight) => said.on_replicas = said.on_replicas.max(in_flight),
             None => said.on_replicas_unknown = true,
         }
-        let known = self.replicas.insert(replica.clone(), Heard { at, counted });
+        let heard = Heard { at, started: reading.started, counted, by: By::Us };
+        let known = self.replicas.insert(replica.clone(), heard);
         let Some(before) = known else {
             // What it did before it was first heard nobody saw, unless it has done nothing ever.
             said.finished_unknown |=
                 counted[0].is_none() || counted.iter().flatten().any(|count| *count > 0.0);
             return;
         };
+        let gap = match before.by {
+            By::Us => gap,
+            By::Predecessor => Seconds::new(PAUSE_MAX).unwrap_or(gap),
+        };
+        said.finished_unknown |= before.by == By::Predecessor && !before.goes_on(reading, &counted);
         let passed = Seconds::from_span(at.duration_since(before.at));
         said.finished_unknown |= counted[0].is_none() || passed.is_none_or(|passed| passed > gap);
         for (index, (new, old)) in counted.iter().zip(&before.counted).enumerate() {
@@ -206,6 +269,30 @@ impl Silences {
             if index == 0 {
                 said.finished += grown;
             }
+        }
+    }
+}
+
+// === impl Silence, Heard ===
+
+impl Silence {
+    const fn beginning(now: Timestamp) -> Self {
+        Self { since: now, pages: 0, recalled: None }
+    }
+}
+
+impl Heard {
+    /// Whether a later page is of the same process, so that its counters have counted everything in
+    /// between: it says when it started, or has counted something before.
+    fn goes_on(&self, reading: &Reading, counted: &[Option<f64>; COUNTERS]) -> bool {
+        // A counter that is lower has started from zero, and nobody knows what it was at the end.
+        if counted.iter().zip(&self.counted).any(|(new, old)| new < old) {
+            return false;
+        }
+        match (self.started, reading.started) {
+            (Some(before), Some(now)) => before.as_millisecond() == now.as_millisecond(),
+            (None, None) => self.counted.iter().flatten().any(|count| *count > 0.0),
+            (Some(_), None) | (None, Some(_)) => false,
         }
     }
 }

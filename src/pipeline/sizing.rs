@@ -29,6 +29,7 @@ use crate::observe::{Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
 use crate::pipeline::limits::{Planned, Room, Shared, rank};
+use crate::pipeline::workloads::Workloads;
 use crate::units::{Amount, Gpus, Replicas, Seconds, Weight};
 
 pub(crate) use crate::pipeline::sizing::taught::Taught;
@@ -101,6 +102,7 @@ pub(crate) struct Learned {
     /// Of variants whose idle replicas already miss a latency target, who says so.
     pub(crate) floors: BTreeMap<VariantKey, BTreeMap<Analyzer, Unmeetable>>,
     pub(crate) foresight: Foresight,
+    pub(crate) workloads: Workloads,
 }
 
 /// Whether a model may shrink, whatever the plan says.
@@ -259,7 +261,7 @@ impl Learned {
                 gpus: None,
                 current: member.counted(),
                 pending: member.coming(),
-                arguments: None,
+                arguments: self.workloads.arguments(&member.spec.key),
                 replicas,
             })
             .collect();

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use jiff::Timestamp;
 
 use crate::fleet::{Fleet, ReplicaKey, VariantKey};
-use crate::observe::{Inputs, Quantiles, Startup};
+use crate::observe::{Inputs, Observation, Quantiles, Startup};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
 use crate::units::{Replicas, Seconds};
@@ -85,6 +85,17 @@ impl Pipeline {
         }
         startups
     }
+}
+
+/// What was seen of the variants, with how their replicas start; both in the order of the variants.
+pub(crate) fn told(
+    mut observations: BTreeMap<VariantKey, Observation>,
+    startups: Vec<Startup>,
+) -> BTreeMap<VariantKey, Observation> {
+    for (observation, startup) in observations.values_mut().zip(startups) {
+        observation.startup = startup;
+    }
+    observations
 }
 
 // === impl Startups ===

@@ -17,10 +17,11 @@ use crate::decide::zero::{
     self, Candidate, Idleness, Move, Outcome, Rules, Sleeper, Wake, Work, ZeroPolicy,
 };
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
-use crate::fleet::{ModelKey, Role, VariantKey};
+use crate::fleet::{Fleet, ModelKey, Rest, Role, VariantKey};
 use crate::observe::{Inputs, Scrape};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
+use crate::pipeline::silence::saved::SavedSilence;
 use crate::pipeline::silence::{Hearing, Silences};
 use crate::units::{Replicas, Seconds};
 
@@ -31,6 +32,9 @@ pub struct Zero {
     pub default: Rule,
     /// Rules of single models.
     pub overrides: BTreeMap<ModelKey, Rule>,
+    /// How long a model must be proved to be idle that only an object allows to have none, and that
+    /// names no time.
+    pub after: Seconds,
 }
 
 /// Whether and when one model may have no replicas.
@@ -78,7 +82,30 @@ impl Zero {
         self.overrides.get(model).copied().unwrap_or(self.default)
     }
 
-    /// Whether no model may have no replicas.
+    /// The rule that holds for a model of a fleet: its own, else the default with what the objects
+    /// that declare its variants wish. Of several that differ, one that forbids decides, and else
+    /// the longest time.
+    #[must_use]
+    pub fn in_fleet(&self, fleet: &Fleet, model: &ModelKey) -> Rule {
+        let rule = self.of(model);
+        let wishes = fleet.wishes(model);
+        if wishes.is_empty() || self.overrides.contains_key(model) {
+            return rule;
+        }
+        let says = |what: Rest| wishes.iter().any(|wish| wish.may == Some(what));
+        let usual = match rule.policy {
+            ZeroPolicy::AfterIdle(after) => Some(after),
+            ZeroPolicy::KeepOne => says(Rest::Allowed).then_some(self.after),
+        };
+        let longest = wishes.iter().filter_map(|wish| wish.after).reduce(Seconds::max);
+        let policy = match usual.filter(|_| !says(Rest::Forbidden)) {
+            Some(usual) => ZeroPolicy::AfterIdle(longest.unwrap_or(usual)),
+            None => ZeroPolicy::KeepOne,
+        };
+        Rule { policy, ..rule }
+    }
+
+    /// Whether no model of any fleet may have no replicas, but those whose objects allow it.
     #[must_use]
     pub fn is_off(&self) -> bool {
         let keeps_one = |rule: &Rule| rule.policy == ZeroPolicy::KeepOne;
@@ -92,6 +119,23 @@ impl Zeros {
     /// Lets every silence begin anew: there was a time that nobody saw.
     pub(crate) fn begin_anew(&mut self) {
         self.silences.begin_anew();
+    }
+
+    /// Since when a model has had nothing to do, as a variant of it knows.
+    pub(crate) fn saved(&self, model: &ModelKey, variant: &VariantKey) -> Option<SavedSilence> {
+        // What was woken has yet to serve, and its silence begins with that.
+        self.silences.save(model, variant).filter(|_| !self.woken.contains_key(model))
+    }
+
+    /// Goes on from that.
+    pub(crate) fn recall(
+        &mut self,
+        now: Timestamp,
+        model: &ModelKey,
+        variant: &VariantKey,
+        saved: &SavedSilence,
+    ) {
+        self.silences.recall(now, model, variant, saved);
     }
 }
 
@@ -107,7 +151,7 @@ impl Pipeline {
         decisions: &mut [Decision],
     ) {
         let mut zeros = std::mem::take(&mut self.zeros);
-        if self.policy.zero.is_off() {
+        if self.policy.zero.is_off() && !inputs.fleet.has_wishes() {
             return;
         }
         let mut scrapes: BTreeMap<&VariantKey, Vec<&Scrape>> = BTreeMap::new();
@@ -119,7 +163,7 @@ impl Pipeline {
         let mut models = BTreeSet::new();
         for groups in groups.chunk_by(|a, b| a.model == b.model) {
             let Some(model) = groups.first().map(|group| &group.model) else { continue };
-            let rule = self.policy.zero.of(model);
+            let rule = self.policy.zero.in_fleet(&inputs.fleet, model);
             let ZeroPolicy::AfterIdle(retention) = rule.policy else { continue };
             models.insert(model.clone());
             let members = || groups.iter().flat_map(|group| &group.members);

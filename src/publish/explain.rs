@@ -25,6 +25,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::decide::workload::EngineReport;
 use crate::decide::{Decision, ModelReport, Step};
 use crate::fleet::{Accelerator, ModelKey, ReplicaKey, Role};
 use crate::observe::{Freshness, ReplicaObservation, ScrapeFailure};
@@ -92,6 +93,14 @@ struct Variant<'a> {
     model: &'a str,
     /// The kind of accelerator that it runs on; null when nobody says.
     accelerator: Option<&'a str>,
+    /// Accelerators that one replica counts with, all its pods together; null before a tick.
+    accelerators_per_replica: Option<u32>,
+    /// Who says so: `declared` in the configuration or an annotation, `template` of the pods that
+    /// its scale target makes, `pods` that were seen, or `nobody`, and then it is 1; null before a
+    /// tick.
+    accelerators_said_by: Option<&'static str>,
+    /// How its engine is started, as far as its pod template says it; null where there is none.
+    engine: Option<Engine>,
     /// What part of a request it serves: `both`, `prefill` or `decode`.
     role: &'static str,
     /// Replicas that it should have; null when nothing was ever decided.
@@ -161,6 +170,17 @@ struct Variant<'a> {
     pool: Option<Pool<'a>>,
 }
 
+/// How a variant's engine is started.
+#[derive(Serialize, JsonSchema)]
+struct Engine {
+    /// `read` when its arguments are known, `no_engine` when no container names one, `elsewhere`
+    /// when some of its settings are not written in the template, `contradicted` when a page says
+    /// something else.
+    arguments: &'static str,
+    /// The same as a sentence, with the arguments that bound what a replica carries.
+    text: String,
+}
+
 /// One link of the chain that made a number.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Step")]
@@ -213,7 +233,14 @@ impl<'a> Decisions<'a> {
         let variants = variants.filter(|it| filter.wants(&it.spec.key, &it.spec.model));
         let variants = variants.map(|it| {
             let pool = asked.published.pools.get(&it.spec.key).map(Pool::new);
-            Variant { pool, ..variant(it, details, asked.elapsed) }
+            let workload = asked.published.workloads.get(&it.spec.key);
+            Variant {
+                pool,
+                accelerators_per_replica: workload.map(|it| it.gpus.count()),
+                accelerators_said_by: workload.map(|it| it.said_by.label()),
+                engine: workload.and_then(|it| it.engine.as_ref()).map(Engine::new),
+                ..variant(it, details, asked.elapsed)
+            }
         });
         let variants: Vec<_> = variants.collect();
         // A filter by a variant's name leaves the model that the variant belongs to.
@@ -264,6 +291,9 @@ fn variant<'a>(
         variant: spec.key.variant.as_str(),
         model: spec.model.as_str(),
         accelerator: spec.accelerator.as_ref().map(Accelerator::as_str),
+        accelerators_per_replica: None,
+        accelerators_said_by: None,
+        engine: None,
         role: spec.role.label(),
         desired: decision.map(|decision| decision.desired().count()),
         unconstrained: decision.map(|decision| decision.unconstrained().count()),
@@ -294,6 +324,12 @@ fn variant<'a>(
         scale_problem: observation.scale_unknown.as_ref().map(ToString::to_string),
         replicas: observation.replicas.iter().map(|it| replica(it, details)).collect(),
         pool: None,
+    }
+}
+
+impl Engine {
+    fn new(report: &EngineReport) -> Self {
+        Self { arguments: report.label(), text: report.to_string() }
     }
 }
 

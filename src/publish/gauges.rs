@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::decide::pools::pooled::{PoolAdapter, PoolReport};
+use crate::decide::workload::WorkloadReport;
 use crate::decide::{Basis, Decision, Stage};
 use crate::observe::{Freshness, Observation, Quantiles, ReplicaObservation, Startup};
 use crate::publish::load::{Load, sum};
@@ -147,6 +148,10 @@ families! {
         "1 while the limit has never been read, so that nothing that it counts may grow, else 0.";
     SLO_UNMEETABLE = "plimsoll_slo_unmeetable", VARIANT,
         "1 while an idle replica already misses the latency target, so that no number meets it, else 0.";
+    ACCELERATORS = "plimsoll_replica_accelerators", &["namespace", "model", "variant", "said_by"],
+        "Accelerators that one replica counts with, and who says so: declared, template, pods or nobody.";
+    ENGINE_ARGUMENTS = "plimsoll_engine_arguments", &["namespace", "model", "variant", "state"],
+        "Always 1; the state says whether the pod template's arguments of the engine are known.";
     INFO = "plimsoll_variant_info", &["namespace", "model", "variant", "accelerator", "role"],
         "Always 1; carries what is known of the variant as labels.";
 }
@@ -236,6 +241,9 @@ impl Collector for Gauges {
         let mut sheet = Sheet::default();
         for variant in published.variants.values() {
             sheet.variant(variant, now);
+            if let Some(report) = published.workloads.get(&variant.spec.key) {
+                sheet.workload(report, labels(variant));
+            }
             if let Some(report) = published.pools.get(&variant.spec.key) {
                 sheet.pool(report, labels(variant));
             }
@@ -353,6 +361,15 @@ impl Sheet {
         let p95 = Fraction::new(0.95).zip(observation.ttft.as_ref());
         self.set(&TTFT_P95, &labels, p95.and_then(|(p95, ttft)| ttft.quantile(p95)));
         self.set(&ITL, &labels, weighted(|replica| replica.itl_mean));
+    }
+
+    fn workload(&mut self, report: &WorkloadReport, [namespace, model, variant]: [&str; 3]) {
+        let WorkloadReport { gpus, said_by, engine } = report;
+        let labels = [namespace, model, variant, said_by.label()];
+        self.set(&ACCELERATORS, &labels, Some(f64::from(gpus.count())));
+        if let Some(engine) = engine {
+            self.set(&ENGINE_ARGUMENTS, &[namespace, model, variant, engine.label()], Some(1.0));
+        }
     }
 
     fn pool(&mut self, report: &PoolReport, labels: [&str; 3]) {

@@ -14,11 +14,13 @@
 //! A number that was not in force when the file was written, because its variant has not been seen
 //! since the start, has a `written` of its own: when it last was.
 //!
-//! [`memory`] has the shape of what is remembered. Version 1 had none, and is still read.
+//! [`memory`] has the shape of what is remembered. Version 1 had none, and is still read. Another
+//! release may say more of a number or of its memory: what is not known here is left out and named,
+//! and costs no number. A version is later only where what is known would mean something else.
 //!
 //! # Size
 //!
-//! What is remembered of a variant is bounded, by some six thousand bytes. When all of it is larger
+//! What is remembered of a variant is bounded, by some ten thousand bytes. When all of it is larger
 //! than the file may be, the observations that something was learned from are left out, then what was
 //! learned. Numbers and windows are never left out.
 
@@ -32,6 +34,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::fleet::{ModelKey, ModelName, Namespace, VariantKey, VariantName};
 use crate::pipeline::saved::{Length, Memory};
@@ -49,7 +52,7 @@ const NUMBERS_ALONE: u32 = 1;
 const SET_ASIDE: &str = "corrupt";
 
 /// The largest file that is read, and so that is written. The numbers of ten thousand variants take
-/// two megabytes, and a thousand of them with all that is remembered six.
+/// two megabytes, and a thousand of them with all that is remembered ten.
 const BYTES_MAX: u64 = 16 << 20;
 
 /// A number that was in force when the file was written.
@@ -67,6 +70,8 @@ pub struct Saved {
     pub written: Timestamp,
     /// What is remembered of it.
     pub memory: Option<Memory>,
+    /// What only another release remembers of it, by name: it is not in the memory.
+    pub strange: Vec<String>,
 }
 
 /// What is remembered of each variant.
@@ -106,7 +111,6 @@ pub enum StateError {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct File {
     version: u32,
     written: Timestamp,
@@ -114,7 +118,6 @@ struct File {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Line {
     namespace: String,
     variant: String,
@@ -124,8 +127,9 @@ struct Line {
     /// Until when it was in force, if not until the file was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     written: Option<Timestamp>,
+    /// Of any shape, because another release may remember more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    memory: Option<MemoryLine>,
+    memory: Option<Value>,
 }
 
 /// Writes the numbers in force at `now`, with what is remembered, and those of variants that have not
@@ -151,6 +155,7 @@ pub fn save(
             at: decided.at,
             written: now,
             memory: memories.get(key).cloned(),
+            strange: Vec::new(),
         })
     });
     let saved: Vec<Saved> = saved.chain(unseen.iter().cloned()).collect();
@@ -178,16 +183,22 @@ pub fn encode(
     saved: &[Saved],
     length: Length,
 ) -> Result<Vec<u8>, serde_json::Error> {
-    let line = |saved: &Saved| Line {
-        namespace: saved.variant.namespace.as_str().to_owned(),
-        variant: saved.variant.variant.as_str().to_owned(),
-        model: saved.model.model.as_str().to_owned(),
-        desired: saved.desired.count(),
-        at: saved.at,
-        written: (saved.written != written).then_some(saved.written),
-        memory: saved.memory.clone().map(|memory| MemoryLine::from(&memory.told(length))),
+    let line = |saved: &Saved| {
+        Ok(Line {
+            namespace: saved.variant.namespace.as_str().to_owned(),
+            variant: saved.variant.variant.as_str().to_owned(),
+            model: saved.model.model.as_str().to_owned(),
+            desired: saved.desired.count(),
+            at: saved.at,
+            written: (saved.written != written).then_some(saved.written),
+            memory: saved
+                .memory
+                .clone()
+                .map(|memory| serde_json::to_value(MemoryLine::from(&memory.told(length))))
+                .transpose()?,
+        })
     };
-    let decisions = saved.iter().map(line).collect();
+    let decisions = saved.iter().map(line).collect::<Result<_, _>>()?;
     serde_json::to_vec(&File { version: VERSION, written, decisions })
 }
 
@@ -251,10 +262,11 @@ pub fn parse(path: &Path, content: &[u8]) -> Result<Vec<Saved>, StateError> {
 impl Line {
     fn saved(self, written: Timestamp) -> Option<Saved> {
         let namespace = Namespace::new(&self.namespace)?;
-        let memory = match self.memory {
-            Some(memory) => Some(memory.memory()?),
+        let read = match self.memory {
+            Some(memory) => Some(memory::read(memory)?),
             None => None,
         };
+        let (memory, strange) = read.unzip();
         Some(Saved {
             variant: VariantKey {
                 namespace: namespace.clone(),
@@ -265,6 +277,7 @@ impl Line {
             at: self.at,
             written: self.written.unwrap_or(written),
             memory,
+            strange: strange.unwrap_or_default(),
         })
     }
 }

@@ -11,7 +11,9 @@ use plimsoll::decide::limited::Limited;
 use plimsoll::decide::optimize::Headroom;
 use plimsoll::decide::{Reason, Stage};
 use plimsoll::fleet::{Accelerator, ModelKey, ModelName, Namespace, Resource, VariantSpec};
-use plimsoll::observe::inventory::{Inventory, Known, NodeStock, QuotaStock, ReplicaUnit};
+use plimsoll::observe::inventory::{
+    Inventory, Known, NodeStock, QuotaStock, ReplicaUnit, UnitSource,
+};
 use plimsoll::observe::{Inputs, ScrapeFailure};
 use plimsoll::pipeline::limits::{Limits, Watched};
 use plimsoll::pipeline::{Decisions, Policy};
@@ -295,6 +297,7 @@ fn a_resource_quota_counts_the_variants_of_its_namespace_that_take_its_resource(
         resource: resource(name),
         gpus: Gpus::new(gpus),
         product: None,
+        source: UnitSource::Template,
     };
     let inventory = |now: i64| Inventory {
         quotas: Some(Known {

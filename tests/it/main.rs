@@ -47,4 +47,5 @@ mod targets;
 mod vectors;
 mod wake;
 mod working;
+mod workloads;
 mod zero;

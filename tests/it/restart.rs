@@ -6,13 +6,17 @@ use std::collections::BTreeMap;
 use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::decide::enforce::{Behavior, Dwell};
 use plimsoll::decide::{Basis, Stage};
-use plimsoll::fleet::VariantSpec;
+use plimsoll::fleet::{Incarnation, ReplicaName, Role, VariantSpec};
+use plimsoll::leader::share::BODY_MAX;
 use plimsoll::observe::Observation;
-use plimsoll::pipeline::saved::{Length, Memory};
+use plimsoll::pipeline::saved::{
+    Length, Memory, SavedArrivals, SavedDemand, SavedForesight, SavedHeard, SavedPace, SavedSeen,
+    SavedSilence,
+};
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::publish::state::{self, Memories};
 use plimsoll::publish::{Decided, Published, PublishedVariant};
-use plimsoll::units::Seconds;
+use plimsoll::units::{Seconds, Tokens};
 use proptest::prelude::*;
 
 use crate::pipeline::{BUSY, IDLE, WINDOW, World, at, desired, key, known, of, policy, spec};
@@ -223,6 +227,95 @@ fn the_first_version_of_the_file_is_still_read() {
 }
 
 #[test]
+fn what_only_a_later_release_remembers_is_left_out_and_named_and_costs_no_number() {
+    let text = r#"{"version":2,"written":"2026-11-21T09:30:01Z","told_by":"later","decisions":[
+        {"namespace":"shop","variant":"a","model":"m","desired":3,"at":"2026-11-21T09:30:00Z","why":"later",
+         "memory":{"latest":1795253460000,"clairvoyance":{"at":1}}}]}"#;
+    let saved = state::parse(std::path::Path::new("state.json"), text.as_bytes()).unwrap();
+    assert_eq!(
+        (saved[0].desired.count(), &saved[0].strange[..]),
+        (3, &["clairvoyance".to_owned()][..])
+    );
+    assert!(saved[0].memory.as_ref().is_some_and(|memory| memory.history.latest.is_some()));
+}
+
+/// All that can be remembered of a variant beside its windows.
+fn much() -> Memory {
+    let numbers = |count: u32| (0..count).map(f64::from);
+    let demand = SavedDemand {
+        role: Role::Both,
+        arrivals: SavedArrivals {
+            begun: 1_795_000_000,
+            spacing: 1.25,
+            closed: 119_666_700,
+            rates: numbers(300).map(|n| 12.3456 + n).collect(),
+        },
+        lengths: [9_000.5, 2_000.25, 18.125],
+        needs: (0..24).zip(numbers(24)).map(|(at_, n)| (at(at_), 99.123_456_789 - n)).collect(),
+    };
+    let seen = SavedSeen {
+        pace: Some(SavedPace {
+            theta: [0.012_345_678, 0.000_04, 0.000_061],
+            covariance: [[1.234_567e-4, 1e-9, 1e-9], [1e-9, 2e-9, 1e-12], [1e-9, 1e-12, 3e-9]],
+            lessons: 412,
+        }),
+        lengths: [9_000.5, 2_000.25, 18.125],
+        held: [120_000.5, 400.75],
+        ranks: 2,
+        kv: Tokens::new(480_000.0),
+        most_running: 31.0,
+        full_at: Some(30.5),
+        busiest: 812.25,
+    };
+    let heard = |index: u32| SavedHeard {
+        replica: ReplicaName::new(&format!("llama-7d9c-{index}")).unwrap(),
+        incarnation: Incarnation::new("4f8c2b1e-0000-4000-8000-000000000000"),
+        at: at(90),
+        started: Some(at(-9_000)),
+        counted: [Some(7.0), Some(9.0), None, Some(35_000.0), Some(9_000.0)],
+    };
+    Memory {
+        foresight: Some(SavedForesight {
+            learned_at: at(99),
+            seen: Some(seen),
+            demands: vec![demand],
+        }),
+        silence: Some(SavedSilence {
+            since: at(7),
+            pages: 412,
+            replicas: (0..4).map(heard).collect(),
+        }),
+        informed: vec![(Analyzer::Foresight, at(98))],
+        ..Memory::default()
+    }
+}
+
+#[test]
+fn what_is_foreseen_and_silent_goes_through_a_file_and_fits_the_leaders_document() {
+    let saved: Vec<state::Saved> = (0..100)
+        .map(|index| state::Saved {
+            variant: key(&format!("variant-{index}")),
+            model: spec("a", 1.0, (1, 9)).model_key(),
+            desired: crate::pipeline::n(3),
+            at: at(100),
+            written: at(101),
+            memory: Some(much()),
+            strange: Vec::new(),
+        })
+        .collect();
+    let written = |length| state::encode(at(101), &saved, length).unwrap();
+    let path = std::path::Path::new("state.json");
+    assert_eq!(state::parse(path, &written(Length::Whole)).unwrap(), saved);
+    let told = state::parse(path, &written(Length::Conclusions)).unwrap().remove(0).memory.unwrap();
+    assert_eq!(told.foresight.unwrap().demands[0].arrivals.rates.len(), 60, "a quarter of an hour");
+    assert_eq!(told.silence, much().silence);
+    let bytes = written(Length::Conclusions).len();
+    assert!(bytes < BODY_MAX / 2, "{bytes} bytes beside decisions and what else was learned");
+    let windows = state::parse(path, &written(Length::Windows)).unwrap().remove(0).memory.unwrap();
+    assert_eq!((windows.foresight, windows.silence), (None, much().silence));
+}
+
+#[test]
 fn a_memory_that_cannot_be_is_refused() {
     let mut world = World::with(sized(&[Analyzer::Tokens]), vec![spec("a", 1.0, (1, 9))]);
     world.set("a", 4, BUSY);
@@ -239,7 +332,7 @@ fn a_memory_that_cannot_be_is_refused() {
         ("\"latest\":", "\"latest\":9223372036854775807,\"recommended\":[],\"was\":"),
         ("\"kv_capacity\":", "\"kv_capacity\":-1.0,\"was\":"),
         ("\"capacity\":", "\"capacity\":-"),
-        ("\"memory\":{", "\"memory\":{\"unheard_of\":1,"),
+        ("\"memory\":{", "\"memory\":{\"foresight\":1,"),
     ] {
         let bad = good.replacen(part, instead, 1);
         assert_ne!(bad, good, "{part} is there: {good}");

@@ -1,12 +1,10 @@
 //! To zero and back, through the pipeline: nothing goes to zero on what nobody saw, and what was
 //! woken is not sent back.
 
-use std::collections::BTreeMap;
-
 use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::decide::zero::{Move, ZeroPolicy};
 use plimsoll::decide::{Reason, Stage};
-use plimsoll::fleet::{Role, VariantSpec};
+use plimsoll::fleet::{Fleet, Rest, Role, VariantSpec, ZeroWish};
 use plimsoll::observe::{Demand, FinishedReading, Inputs, Reading, ScrapeFailure};
 use plimsoll::pipeline::zero::{Rule, Zero};
 use plimsoll::pipeline::{Decisions, Policy};
@@ -26,7 +24,7 @@ fn seconds(seconds: i64) -> Seconds {
 
 fn opted_in(policy: Policy) -> Policy {
     let default = Rule { policy: ZeroPolicy::AfterIdle(seconds(AFTER)), awake_min: seconds(AWAKE) };
-    Policy { zero: Zero { default, overrides: BTreeMap::new() }, ..policy }
+    Policy { zero: Zero { default, ..Zero::default() }, ..policy }
 }
 
 /// A shop whose replicas say what they have done.
@@ -133,6 +131,51 @@ impl Shop {
         shop.obey(&decisions);
         let _ = shop.run(5);
         shop
+    }
+}
+
+fn wish(may: Option<Rest>, after: Option<i64>) -> ZeroWish {
+    ZeroWish { may, after: after.map(seconds) }
+}
+
+#[test]
+fn objects_say_whether_their_model_may_have_no_replicas_and_the_configuration_says_it_last() {
+    let (yes, no) = (Some(Rest::Allowed), Some(Rest::Forbidden));
+    let off = Zero { after: seconds(AFTER), ..Zero::default() };
+    let on = opted_in(policy()).zero;
+    let idle = |after| ZeroPolicy::AfterIdle(seconds(after));
+    let key = spec("a", 1.0, (0, 9)).model_key();
+    let rule = |zero: &Zero, wishes: &[ZeroWish]| {
+        let wishes = wishes.iter().map(|wish| (key.clone(), *wish));
+        zero.in_fleet(&Fleet::new([spec("a", 1.0, (0, 9))]).wishing(wishes), &key).policy
+    };
+    for (zero, wishes, want) in [
+        (&off, vec![], ZeroPolicy::KeepOne),
+        (&off, vec![wish(yes, None)], idle(AFTER)),
+        (&off, vec![wish(yes, Some(30)), wish(None, Some(90))], idle(90)),
+        (&off, vec![wish(yes, None), wish(no, None)], ZeroPolicy::KeepOne),
+        (&off, vec![wish(None, Some(30))], ZeroPolicy::KeepOne),
+        (&on, vec![wish(None, Some(30))], idle(30)),
+        (&on, vec![wish(no, None)], ZeroPolicy::KeepOne),
+    ] {
+        assert_eq!(rule(zero, &wishes), want, "{wishes:?}");
+    }
+    let overrides = [(key.clone(), Rule::default())].into();
+    let written = Zero { overrides, ..on };
+    assert_eq!(rule(&written, &[wish(yes, None)]), ZeroPolicy::KeepOne, "what is written for it");
+}
+
+#[test]
+fn a_model_whose_object_allows_it_goes_to_zero_where_the_configuration_says_nothing() {
+    let specs = || vec![spec("a", 1.0, (0, 9))];
+    let off = Zero { after: seconds(AFTER), ..Zero::default() };
+    for (wishes, want) in [(vec![], 1), (vec![wish(Some(Rest::Allowed), None)], 0)] {
+        let mut shop = Shop::with(Policy { zero: off.clone(), ..policy() }, specs());
+        let model = specs()[0].model_key();
+        let wishes = wishes.into_iter().map(|wish| (model.clone(), wish));
+        shop.world.fleet = Fleet::new(specs()).wishing(wishes);
+        shop.world.set("a", 1, IDLE);
+        assert_eq!(desired(&shop.run(AFTER + 15), "a"), want);
     }
 }
 
@@ -349,4 +392,67 @@ fn a_part_stays_while_the_other_half_must_have_replicas() {
     assert_eq!((desired(&decisions, "prefill"), desired(&decisions, "decode")), (1, 1));
     let said = whys(&decisions, "decode");
     assert!(said.contains("prefill must have 1 and needs this one"), "{said}");
+}
+
+/// Another daemon, which knows what this one has saved, after some seconds.
+fn restarted(shop: &Shop, seconds: i64) -> Shop {
+    let policy = opted_in(policy());
+    let mut world = shop.world.clone();
+    world.pipeline = plimsoll::pipeline::Pipeline::new(policy);
+    world.second += seconds;
+    let now = at(world.second);
+    for spec in shop.world.fleet.variants() {
+        let memory = shop.world.pipeline.memory(&spec.model_key(), &spec.key).unwrap();
+        let desired = plimsoll::units::Replicas::ONE;
+        world.pipeline.restore(now, spec.key.clone(), desired, at(shop.world.second));
+        world.pipeline.recall(now, &spec.model_key(), &spec.key, &memory);
+    }
+    let Shop { finished, in_flight, demand, .. } = shop;
+    Shop { world, finished: *finished, in_flight: *in_flight, demand: demand.clone() }
+}
+
+/// After how many seconds it goes to zero.
+fn seconds_to_zero(shop: &mut Shop) -> Option<i64> {
+    (0..2 * AFTER).find(|_| desired(&shop.tick(), "a") == 0)
+}
+
+#[test]
+fn a_restart_keeps_the_proof_where_the_counters_go_on_from_where_they_were() {
+    let mut shop = Shop::idle(1);
+    let _ = shop.run(40);
+    let mut again = restarted(&shop, 5);
+    // The replica must be measured for a window before anything is lowered.
+    let took = seconds_to_zero(&mut again).unwrap();
+    assert!(took <= AFTER - 40, "{took}");
+    // A cluster takes a moment to say what there is.
+    let mut late = restarted(&shop, 5);
+    let variants = std::mem::take(&mut late.world.variants);
+    let _ = late.run(4);
+    late.world.variants = variants;
+    let took = seconds_to_zero(&mut late).unwrap();
+    assert!(took <= AFTER - 40, "{took}");
+    let cold = seconds_to_zero(&mut Shop::idle(1));
+    assert!(cold.is_none_or(|cold| cold >= AFTER - 1), "{cold:?}");
+}
+
+#[test]
+fn a_restart_begins_the_proof_anew_where_something_may_have_happened() {
+    let mut shop = Shop::idle(1);
+    let _ = shop.run(40);
+    let anew = |changed: fn(&mut Shop), pause: i64| {
+        let mut again = restarted(&shop, pause);
+        changed(&mut again);
+        seconds_to_zero(&mut again).unwrap_or(2 * AFTER)
+    };
+    for (what, changed) in [
+        ("a request has finished", (|it| it.finished = Some(8.0)) as fn(&mut Shop)),
+        ("the engine has started anew", |it| it.finished = Some(0.0)),
+        ("its counter is gone", |it| it.finished = None),
+    ] {
+        let took = anew(changed, 5);
+        assert!(took >= AFTER - 2, "{what}: {took}");
+    }
+    assert!(anew(|_| {}, 200) >= AFTER - 2, "nobody was there for minutes");
+    let lost = anew(|it| it.world.variants.get_mut("a").unwrap().listed = 0, 5);
+    assert_eq!(lost, 2 * AFTER, "the replica that was heard is not there");
 }

@@ -3,6 +3,7 @@ The daemon's configuration: that of the values, and over it what only the chart 
 the values refuses the keys that are set here.
 */}}
 {{- define "plimsoll.config" -}}
+{{- include "plimsoll.checkSections" . -}}
 {{- if not (or .Values.config.variants (include "plimsoll.discovers" .)) -}}
 {{- fail "config.variants: there must be at least one variant, or config.kubernetes.discovery.enabled; values.yaml has one as a comment, and docs/configuration.md the keys" -}}
 {{- end -}}

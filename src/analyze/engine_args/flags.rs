@@ -22,6 +22,7 @@ enum Setting {
     Pipeline,
     Data,
     DataLocal,
+    DataRank,
     DataAttention,
     Sequences,
     StepTokens,
@@ -57,6 +58,7 @@ impl Setting {
             "pipeline-parallel-size" | "pp" => Self::Pipeline,
             "data-parallel-size" | "dp" => Self::Data,
             "data-parallel-size-local" | "dpl" => Self::DataLocal,
+            "data-parallel-rank" | "dpn" => Self::DataRank,
             "max-num-seqs" => Self::Sequences,
             "max-num-batched-tokens" => Self::StepTokens,
             "max-model-len" => Self::Context,
@@ -112,6 +114,7 @@ impl Setting {
             Self::Pipeline
             | Self::Data
             | Self::DataLocal
+            | Self::DataRank
             | Self::DataAttention
             | Self::NoChunkedPrefill
             | Self::DraftTokens
@@ -136,7 +139,7 @@ pub(super) struct Flags {
     shares_attention: bool,
     chunk_size: Option<i64>,
     prefill_tokens: Option<Tokens>,
-    /// Files that are named and that nobody could read.
+    /// Files that nobody could read, and values that nobody can know before they run.
     pub(super) unread: Vec<String>,
 }
 
@@ -176,6 +179,13 @@ impl Flags {
             if setting.is_switch() {
                 self.switch(to, *setting, *value);
             } else if let Some(value) = value {
+                // What a shell or Kubernetes would put in its place is not known here.
+                if rules == Rules::Plimsoll
+                    && *setting != Setting::File
+                    && value.contains(['$', '`'])
+                {
+                    self.unread.push((*value).to_owned());
+                }
                 self.set(to, rules, (*setting, value));
             }
         }
@@ -224,9 +234,11 @@ impl Flags {
             Setting::Pipeline => to.parallel.pipeline = positive().unwrap_or(to.parallel.pipeline),
             Setting::Data => to.parallel.data = positive().unwrap_or(to.parallel.data),
             Setting::DataLocal => self.data_local = positive().or(self.data_local),
+            // Its engine is one of the ranks, and the others are replicas of their own.
+            Setting::DataRank => self.data_local = Some(NonZeroU32::MIN),
             Setting::Sequences => {
                 let sequences = number.and_then(|number| Requests::new(number as f64));
-                to.sequences = sequences.unwrap_or(to.sequences);
+                to.sequences = sequences.or(to.sequences);
             }
             Setting::StepTokens => tokens(&mut to.step_tokens),
             Setting::ChunkSize => self.chunk_size = number.or(self.chunk_size),

@@ -25,7 +25,7 @@ fn a_script_is_read_as_a_shell_would_split_it() {
     let script = "set -e\n# --max-num-seqs 1\nexport LEN=4096; exec vllm serve m \\\n\t--max-num-seqs \
                   '7' --max-model-len \"${LEN}\" --block-size ${BLOCK:-32} | tee log";
     let arguments = vllm(&["/bin/bash", "-ec", script]);
-    assert_eq!(arguments.sequences, Requests::new(7.0).unwrap());
+    assert_eq!(arguments.sequences, Requests::new(7.0));
     assert_eq!(arguments.context, Some(tokens(4096.0)));
     assert_eq!(arguments.block_size, tokens(32.0));
 }
@@ -35,7 +35,7 @@ fn references_to_the_environment_are_expanded_and_escaped_ones_are_not() {
     let mut pod = container("vllm", &["--max-num-seqs", "$(SEQS)", "--block-size=$$(SEQS)"]);
     pod.environment.insert("SEQS".to_owned(), "11".to_owned());
     let arguments = parse(&[pod], Rules::Plimsoll).arguments;
-    assert_eq!(arguments.sequences, Requests::new(11.0).unwrap());
+    assert_eq!(arguments.sequences, Requests::new(11.0));
     assert_eq!(arguments.block_size, tokens(16.0));
 }
 
@@ -49,7 +49,7 @@ fn a_file_of_arguments_is_read_and_the_command_line_wins() {
     pod.files.insert("/etc/vllm.yaml".to_owned(), text.to_owned());
     let parsed = parse(&[pod], Rules::Plimsoll);
     assert!(parsed.unread.is_empty());
-    assert_eq!(parsed.arguments.sequences, Requests::new(8.0).unwrap());
+    assert_eq!(parsed.arguments.sequences, Requests::new(8.0));
     assert_eq!(parsed.arguments.context, Some(tokens(8000.0)));
 }
 
@@ -82,6 +82,35 @@ fn drafts_are_read_from_every_way_to_write_them() {
 }
 
 #[test]
+fn a_rank_of_a_group_is_an_engine_of_its_own() {
+    let spread = ["--data-parallel-size", "16", "--data-parallel-rank", "3"];
+    assert_eq!(vllm(&spread).parallel.data.get(), 1);
+    let local = ["--data-parallel-size", "16", "--data-parallel-size-local", "8"];
+    assert_eq!(vllm(&local).parallel.data.get(), 8);
+}
+
+#[test]
+fn what_is_set_elsewhere_is_said_and_nothing_is_guessed() {
+    let told = |image: &str, words: &[&str]| super::read(&[container(image, words)]);
+    assert_eq!(told("nginx", &["--max-num-seqs", "1"]), Err(Unread::NoEngine));
+    let elsewhere = |what: &str| Err(Unread::Elsewhere(vec![what.to_owned()]));
+    assert_eq!(told("vllm", &["--max-num-seqs", "$(SEQS)"]), elsewhere("$(SEQS)"));
+    assert_eq!(told("vllm", &["--config", "/etc/engine.yaml"]), elsewhere("/etc/engine.yaml"));
+    let script = ["sh", "-c", "vllm serve m --max-num-seqs $(nproc)"];
+    assert!(matches!(told("vllm", &script), Err(Unread::Elsewhere(_))));
+    assert!(told("vllm", &["--model", "$(MODEL)"]).is_ok(), "it bounds nothing");
+    assert_eq!(
+        told("vllm", &["--max-num-seqs", "$(SEQS)"]).unwrap_err().to_string(),
+        "the engine's settings are not all written in the pod template: $(SEQS) is only known \
+         where it runs"
+    );
+    assert_eq!(
+        told("vllm", &["--max-num-seqs", "64", "--dp", "2"]).unwrap().to_string(),
+        "vllm, 64 sequences at once, 16 tokens a block, 0.9 of the memory, 2 ranks side by side"
+    );
+}
+
+#[test]
 fn numbers_may_have_a_suffix() {
     let context = |value: &str| vllm(&["--max-model-len", value]).context.map(Tokens::tokens);
     assert_eq!(context("8K"), Some(8192.0));
@@ -96,7 +125,7 @@ fn a_sidecars_flags_set_nothing() {
     let sidecar = container("envoy", &["--max-num-seqs", "1"]);
     let engine = container("vllm", &["--max-num-seqs", "64"]);
     let arguments = parse(&[engine, sidecar], Rules::Plimsoll).arguments;
-    assert_eq!(arguments.sequences, Requests::new(64.0).unwrap());
+    assert_eq!(arguments.sequences, Requests::new(64.0));
 }
 
 #[test]

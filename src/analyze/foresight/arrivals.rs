@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 use jiff::Timestamp;
 
+use crate::analyze::foresight::saved::are_amounts;
 use crate::units::Seconds;
 
 /// Seconds that bins are kept.
@@ -48,7 +49,75 @@ pub struct Arrivals {
     begun: Option<i64>,
 }
 
+/// What has arrived, in plain numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedArrivals {
+    /// The second, since the epoch, from which on arrivals are known.
+    pub begun: i64,
+    /// Seconds between pages.
+    pub spacing: f64,
+    /// The last stride that is known, in whole strides since the epoch.
+    pub closed: i64,
+    /// Requests a second in that one and in those before it, in order of time.
+    pub rates: Vec<f64>,
+}
+
+impl SavedArrivals {
+    /// Whether all of it can be.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let Self { begun, spacing, closed, rates } = self;
+        let most = (KEPT + HORIZON_MAX) / STRIDE + 1;
+        let fits = i64::try_from(rates.len()).is_ok_and(|length| length <= most);
+        let seconds = 0..=SECONDS_MAX;
+        fits && seconds.contains(begun)
+            && seconds.contains(&closed.saturating_mul(STRIDE))
+            && are_amounts(&[*spacing])
+            && are_amounts(rates)
+    }
+
+    /// The last quarter of an hour alone.
+    pub(crate) fn shorten(&mut self) {
+        let kept = usize::try_from(KEPT / STRIDE).unwrap_or_default();
+        self.rates.drain(..self.rates.len().saturating_sub(kept));
+    }
+
+    pub(crate) fn restore(&self) -> Arrivals {
+        let Self { begun, spacing, closed, rates } = self;
+        let behind = i64::try_from(rates.len()).unwrap_or_default();
+        let point = |(stride, rate): (i64, &f64)| Point { stride, rate: *rate };
+        Arrivals {
+            points: (closed - behind + 1..).zip(rates).map(point).collect(),
+            closed: Some(*closed),
+            spacing: *spacing,
+            begun: Some(*begun),
+            ..Arrivals::default()
+        }
+    }
+}
+
+/// The year 2255: what is later is no instant that somebody has seen.
+const SECONDS_MAX: i64 = 9_000_000_000;
+
+/// Strides that nobody saw and that are bridged at most: two minutes, in which a daemon is restarted.
+/// What is longer is not known.
+const BRIDGED_MAX: i64 = 8;
+
+/// Rates are told to a ten-thousandth of a request a second, or a day's would not fit.
+const TOLD: f64 = 1e4;
+
 impl Arrivals {
+    /// What has arrived; `None` while no stride is known.
+    pub(crate) fn save(&self) -> Option<SavedArrivals> {
+        let rates = self.points.iter().map(|point| (point.rate * TOLD).round() / TOLD);
+        Some(SavedArrivals {
+            begun: self.begun?,
+            spacing: (self.spacing * TOLD).round() / TOLD,
+            closed: self.points.back()?.stride,
+            rates: rates.collect(),
+        })
+    }
+
     /// Adds what arrived in the time before an instant.
     pub fn add(&mut self, at: Timestamp, elapsed: Seconds, requests: f64) {
         let elapsed = elapsed.seconds();
@@ -73,13 +142,14 @@ impl Arrivals {
 
     /// Closes the strides that are complete when everything up to this instant is known.
     pub fn close(&mut self, through: Timestamp) {
-        let Some(begun) = self.begun else { return };
+        let Some(begun) = self.begun.filter(|_| !self.bins.is_empty()) else { return };
         let last = whole(seconds(through)).div_euclid(STRIDE);
         // The first second is known in part, and so is the stride that it is in.
         let oldest = begun.max(self.first).div_euclid(STRIDE) + 2;
         let from = self.closed.map_or(oldest, |closed| closed + 1).max(oldest);
         for stride in from..=last {
             let rate = self.between((stride - 1) * STRIDE, stride * STRIDE) / STRIDE as f64;
+            self.bridge(Point { stride, rate });
             self.points.push_back(Point { stride, rate });
             self.closed = Some(stride);
         }
@@ -89,12 +159,29 @@ impl Arrivals {
         }
     }
 
+    /// Fills the strides between the last that is known and this one, which nobody saw, by a straight
+    /// line; forgets what was before, where it is too long ago.
+    fn bridge(&mut self, next: Point) {
+        let Some(last) = self.points.back().copied() else { return };
+        let missing = next.stride - last.stride - 1;
+        if missing > BRIDGED_MAX {
+            self.points.clear();
+            self.begun = Some(self.first);
+            return;
+        }
+        for step in 1..=missing {
+            let share = step as f64 / (missing + 1) as f64;
+            let rate = last.rate + (next.rate - last.rate) * share;
+            self.points.push_back(Point { stride: last.stride + step, rate });
+        }
+    }
+
     /// Requests a second over the last stride, or over the time between pages where that is longer.
     #[must_use]
     pub fn rate(&self, through: Timestamp) -> Option<f64> {
         let length = whole(self.spacing.ceil()).clamp(STRIDE, BINS / 2);
         let to = whole(seconds(through));
-        let from = (to - length).max(self.begun? + 1);
+        let from = (to - length).max(self.begun?.max(self.first) + 1);
         (to > from).then(|| self.between(from, to) / (to - from) as f64)
     }
 
@@ -107,7 +194,7 @@ impl Arrivals {
         }
         let end = whole(seconds(through));
         let Some(begun) = self.begun else { return Vec::new() };
-        let start = (end - span).max(begun + 1).max(self.first);
+        let start = (end - span).max(begun.max(self.first) + 1);
         let mut counts = Vec::new();
         let mut to = end;
         while to - length >= start {
@@ -142,7 +229,12 @@ impl Arrivals {
 
     fn make_room(&mut self, from: i64, to: i64) {
         let last = self.first + self.length();
-        if self.bins.is_empty() || from - last > BINS || self.first - to > BINS {
+        if let (true, Some(closed)) = (self.bins.is_empty(), self.closed)
+            && (0..=BINS).contains(&(from - closed * STRIDE))
+        {
+            // What was told of before a restart is known without its seconds.
+            self.first = from;
+        } else if self.bins.is_empty() || from - last > BINS || self.first - to > BINS {
             // A clock that jumped, or a silence that is longer than everything that is kept: what
             // was before says nothing of the time after.
             *self = Self { first: from, ..Self::default() };
@@ -213,6 +305,43 @@ mod tests {
         let strides: Vec<i64> = arrivals.points().iter().map(|point| point.stride).collect();
         assert!(strides.windows(2).all(|pair| pair[1] == pair[0] + 1));
         assert!(strides.len() <= 301 && arrivals.length() <= BINS);
+    }
+
+    #[test]
+    fn what_is_told_and_gone_on_with_is_bridged_over_a_short_time_that_nobody_saw() {
+        let before = fed(1, 7.0, 300);
+        let saved = before.save().unwrap();
+        assert!(saved.is_sound());
+        let mut again = saved.restore();
+        for second in 331..=400 {
+            again.add(at(second), Seconds::literal(1), 9.0);
+            again.close(at(second));
+        }
+        assert!((again.rate(at(400)).unwrap() - 9.0).abs() < 1e-9);
+        assert!(again.history(at(400)) > 390.0);
+        let strides: Vec<i64> = again.points().iter().map(|point| point.stride).collect();
+        assert!(strides.windows(2).all(|pair| pair[1] == pair[0] + 1), "{strides:?}");
+        assert!(again.points().iter().all(|point| (7.0..=9.0).contains(&point.rate)));
+        let mut late = saved.restore();
+        for second in 901..=960 {
+            late.add(at(second), Seconds::literal(1), 9.0);
+            late.close(at(second));
+        }
+        assert!(late.history(at(960)) < 62.0, "nobody knows what was before");
+    }
+
+    #[test]
+    fn what_cannot_be_is_not_sound() {
+        let sound = fed(1, 7.0, 300).save().unwrap();
+        for wrong in [
+            SavedArrivals { spacing: -1.0, ..sound.clone() },
+            SavedArrivals { rates: vec![f64::NAN], ..sound.clone() },
+            SavedArrivals { rates: vec![1.0; 1000], ..sound.clone() },
+            SavedArrivals { closed: i64::MAX, ..sound.clone() },
+            SavedArrivals { begun: -1, ..sound },
+        ] {
+            assert!(!wrong.is_sound(), "{wrong:?}");
+        }
     }
 
     #[test]

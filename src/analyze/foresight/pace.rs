@@ -84,6 +84,29 @@ pub struct Pace {
     lessons: u32,
 }
 
+/// What was learned of iterations, in plain numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SavedPace {
+    /// Seconds of an iteration, of a prompt token and of a request in the batch.
+    pub theta: [f64; 3],
+    /// How sure that is.
+    pub covariance: [[f64; 3]; 3],
+    /// From how many lessons.
+    pub lessons: u32,
+}
+
+impl SavedPace {
+    /// Whether it can be.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let Self { theta, covariance, lessons: _ } = self;
+        let known =
+            theta.iter().zip(PRIOR).all(|(it, prior)| it.is_finite() && *it >= prior * FLOOR);
+        let finite = covariance.iter().flatten().all(|it| it.is_finite());
+        known && finite && (0..3).all(|at| covariance[at][at] >= 0.0)
+    }
+}
+
 impl Default for Pace {
     fn default() -> Self {
         let mut covariance = [[0.0; 3]; 3];
@@ -100,6 +123,18 @@ impl Pace {
         if let Some((features, seconds)) = lesson(stride) {
             self.update(features, seconds);
         }
+    }
+
+    /// What was learned; `None` while nothing was.
+    pub(crate) fn save(&self) -> Option<SavedPace> {
+        let Self { theta, covariance, lessons } = *self;
+        (lessons > 0).then_some(SavedPace { theta, covariance, lessons })
+    }
+
+    /// Goes on from what was learned.
+    pub(crate) fn of(saved: SavedPace) -> Self {
+        let SavedPace { theta, covariance, lessons } = saved;
+        Self { theta, covariance, lessons }
     }
 
     /// What an iteration takes; `None` while too little was seen.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::analyze::foresight::ReplicaStrides;
 use crate::analyze::foresight::capacity::Requested;
-use crate::analyze::foresight::pace::Pace;
+use crate::analyze::foresight::pace::{Pace, SavedPace};
+use crate::analyze::foresight::saved::are_amounts;
 use crate::fleet::ReplicaKey;
 use crate::observe::stride::Stride;
 use crate::units::{Requests, Seconds, Tokens};
@@ -57,7 +58,64 @@ struct Gathered {
     full: u32,
 }
 
+/// What is known of one variant, in plain numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedSeen {
+    /// What an iteration takes.
+    pub pace: Option<SavedPace>,
+    /// Prompt tokens, output tokens and finished requests, the recent ones first.
+    pub lengths: [f64; 3],
+    /// KV tokens that were held, and by how many requests.
+    pub held: [f64; 2],
+    /// Data-parallel ranks of a replica.
+    pub ranks: u32,
+    /// The size of a replica's KV cache.
+    pub kv: Option<Tokens>,
+    /// The most requests that a rank ran.
+    pub most_running: f64,
+    /// What a rank ran when its batch was full.
+    pub full_at: Option<f64>,
+    /// The most tokens of an iteration.
+    pub busiest: f64,
+}
+
+impl SavedSeen {
+    /// Whether all of it can be.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let Self { pace, lengths, held, ranks: _, kv: _, most_running, full_at, busiest } = self;
+        pace.is_none_or(|pace| pace.is_sound())
+            && are_amounts(lengths)
+            && are_amounts(held)
+            && are_amounts(&[*most_running, *busiest, full_at.unwrap_or_default()])
+    }
+
+    pub(crate) fn restore(&self) -> Seen {
+        let Self { pace, lengths, held, ranks, kv, most_running, full_at, busiest } = self.clone();
+        Seen {
+            pace: pace.map(Pace::of).unwrap_or_default(),
+            lengths: Lengths::of(lengths),
+            held: held[0],
+            held_by: held[1],
+            ranks,
+            kv,
+            most_running,
+            full_at,
+            busiest,
+            replicas: BTreeMap::new(),
+        }
+    }
+}
+
 impl Lengths {
+    pub(crate) const fn numbers(&self) -> [f64; 3] {
+        [self.prompt, self.output, self.requests]
+    }
+
+    pub(crate) const fn of([prompt, output, requests]: [f64; 3]) -> Self {
+        Self { prompt, output, requests }
+    }
+
     pub(crate) fn take(&mut self, stride: &Stride) {
         let Some((prompt, output, requests)) = stride.lengths else { return };
         self.prompt += prompt.tokens();
@@ -80,6 +138,22 @@ impl Lengths {
 }
 
 impl Seen {
+    /// What is known, if it can be told.
+    pub(crate) fn save(&self) -> Option<SavedSeen> {
+        let Self { pace, lengths, held, held_by, ranks, kv, .. } = self;
+        let saved = SavedSeen {
+            pace: pace.save(),
+            lengths: lengths.numbers(),
+            held: [*held, *held_by],
+            ranks: *ranks,
+            kv: *kv,
+            most_running: self.most_running,
+            full_at: self.full_at,
+            busiest: self.busiest,
+        };
+        saved.is_sound().then_some(saved)
+    }
+
     /// Forgets replicas that are gone.
     pub(crate) fn retain(&mut self, replicas: &[ReplicaStrides<'_>]) {
         self.replicas.retain(|key, _| replicas.iter().any(|it| it.replica == key));

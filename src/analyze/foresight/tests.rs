@@ -195,3 +195,68 @@ fn a_target_that_nothing_meets_leaves_a_replica_without_a_rate() {
     world.policy.itl = Seconds::new(ITL);
     assert!(world.run(10, truth()).floors.is_empty());
 }
+
+/// What a fleet of these replicas is asked to grow to, as the optimizer would round it.
+fn wanted(analysis: &Analysis) -> f64 {
+    let held = analysis.foreseen.get(&Role::Both).map_or(0.0, |found| found.held);
+    analysis.report.variants[0].per_replica.map_or(0.0, |each| (held / each.amount() - 0.05).ceil())
+}
+
+#[test]
+fn a_restart_on_a_ramp_asks_for_no_less_than_going_on_would_have() {
+    let rate = |second: i64| truth() * (2.0 + second as f64 / 120.0);
+    let mut world = World::new(8);
+    drop(world.run(300, rate(0)));
+    (0..200).for_each(|second| drop(world.tick(rate(second))));
+    let (model, key) = (world.spec.model_key(), world.spec.key.clone());
+    let mut saved = world.foresight.save(&model, &key).unwrap();
+    assert!(saved.is_sound(), "{saved:?}");
+    saved.shorten();
+    let mut foresight = Foresight::default();
+    foresight.recall(&model, &key, &saved);
+    assert_eq!(foresight.save(&model, &key).map(|it| it.seen), Some(saved.seen.clone()));
+    let mut again = World { foresight, spec: world.spec.clone(), ..World::new(8) };
+    let mut cold = World { spec: world.spec.clone(), ..World::new(8) };
+    // Half a minute in which nobody looks; the first page of each replica says nothing yet.
+    (200..230).for_each(|second| drop(world.tick(rate(second))));
+    (again.now, cold.now) = (world.now, world.now);
+    let mut behind = 0;
+    for second in 230..420 {
+        let (one, other) = (world.tick(rate(second)), again.tick(rate(second)));
+        let (one, other) = (wanted(&one), wanted(&other));
+        // Until the second page of a replica nobody knows what arrives, and then the need is held.
+        if second > 231 {
+            assert!(other >= one - 1.0, "{other} for {one} at {second}");
+            behind += usize::from(other < one);
+        }
+        let unaware = wanted(&cold.tick(rate(second)));
+        if (232..240).contains(&second) {
+            assert!(unaware < other, "{unaware} for {other}: nothing is known without a memory");
+        }
+    }
+    assert!(behind < 20, "a ramp that nobody saw for half a minute is met again: {behind}");
+}
+
+#[test]
+fn needs_that_are_told_are_few_and_never_less() {
+    let mut hold = Hold::default();
+    for second in 0..170 {
+        let _ = hold.take(at(second), 1000.0 - second as f64, 180.0);
+    }
+    let mut demand = Demand { hold: hold.clone(), ..Demand::default() };
+    for second in 0..60 {
+        demand.arrivals.add(at(second), Seconds::literal(1), 3.0);
+        demand.arrivals.close(at(second));
+    }
+    let mut foresight = Foresight::default();
+    let model = VariantSpec::example("a").model_key();
+    foresight.learned.insert(model.clone(), at(60));
+    foresight.demands.insert((model.clone(), Role::Both), demand);
+    let saved = foresight.save(&model, &VariantSpec::example("a").key).unwrap();
+    assert!(saved.demands[0].needs.len() <= saved::NEEDS_MAX);
+    let mut again = Hold { needs: saved.demands[0].needs.iter().copied().collect() };
+    for second in 170..360 {
+        let ours = again.take(at(second), 1.0, 180.0).1;
+        assert!(ours >= hold.take(at(second), 1.0, 180.0).1, "{second}");
+    }
+}

@@ -1,5 +1,6 @@
 //! What one replica carries: the bound of memory, the bound of compute, and what a request takes.
 
+use crate::analyze::capacity::Rules;
 use crate::analyze::engine_args::EngineArguments;
 use crate::fleet::Role;
 use crate::units::{Fraction, Requests, Tokens};
@@ -109,14 +110,20 @@ pub fn memory_bound(kv_capacity: Tokens, threshold: Fraction) -> Tokens {
 ///
 /// # Domain
 ///
-/// A steady state with prompts spread over time; `None` without output tokens. It bounds what a step
+/// A steady state with prompts spread over time; `None` without output tokens. An engine chooses
+/// `B` and `S` by its accelerator where nobody prescribes them, and what is not prescribed bounds
+/// nothing; [`Rules::Wva`] takes 8192 and 256. It bounds what a step
 /// may hold and not how long the step takes, so it says what is possible, not what is fast enough.
 ///
 /// # Source
 ///
 /// `estimateCapacity` of the Workload Variant Autoscaler for `d = 0` and `I' = I`.
 #[must_use]
-pub fn compute_bound(arguments: &EngineArguments, requests: &RequestShape) -> Option<Tokens> {
+pub fn compute_bound(
+    arguments: &EngineArguments,
+    requests: &RequestShape,
+    rules: Rules,
+) -> Option<Tokens> {
     let prompt = requests.prompt.unwrap_or_default();
     let output = requests.output?.tokens();
     let drafts = arguments.draft_tokens.map_or(0.0, |drafts| f64::from(drafts.get()));
@@ -124,8 +131,13 @@ pub fn compute_bound(arguments: &EngineArguments, requests: &RequestShape) -> Op
     if output <= 0.0 {
         return None;
     }
-    let batch = arguments.tokens_per_step().tokens() * output / computed;
-    let batch = batch.min(arguments.sequences.requests());
+    let (step, sequences) = match rules {
+        Rules::Plimsoll => (arguments.step_tokens, arguments.sequences),
+        Rules::Wva => (Some(arguments.tokens_per_step()), Some(arguments.sequences_at_once())),
+    };
+    let by_step = step.map(|step| step.tokens() * output / computed);
+    let batch = [by_step, sequences.map(Requests::requests)].into_iter().flatten();
+    let batch = batch.reduce(f64::min)?;
     let resident = tokens(batch * (prompt.tokens() + output / 2.0));
     (resident > Tokens::ZERO).then_some(resident)
 }

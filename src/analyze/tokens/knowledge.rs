@@ -202,10 +202,11 @@ impl ModelKnowledge {
         self.records.get_mut(variant).expect("it is there, or has just been put there")
     }
 
-    /// The measured record of another variant whose replicas carry the same: of several, the one
-    /// seen last, and of those the first by name.
+    /// The measured record of another variant whose replicas carry the same, on an accelerator that
+    /// is known: of several, the one seen last, and of those the first by name.
     pub(crate) fn like(&self, variant: &VariantKey, record: &Record) -> Option<&Record> {
         let arguments = record.arguments.as_ref()?;
+        record.accelerator.as_ref()?;
         self.records
             .iter()
             .filter(|(key, other)| {
@@ -218,6 +219,29 @@ impl ModelKnowledge {
             })
             .map(|(_, other)| other)
             .min_by_key(|other| std::cmp::Reverse(other.source.at()))
+    }
+
+    /// Takes what was found for a variant alone as found for engines that are started as it is now
+    /// known to be.
+    pub(crate) fn adopt(&mut self, variant: &VariantKey, arguments: &EngineArguments) {
+        let alone = |(known, _): &(Conditions, Evidence)| {
+            let own = matches!(&known.engine, Engine::Variant(key) if key == variant);
+            own && known.accelerator.is_some()
+        };
+        while let Some(position) = self.evidence.iter().position(alone) {
+            let (known, found) = self.evidence.remove(position);
+            let to = self.evidence_mut(ConditionsRef {
+                accelerator: known.accelerator.as_ref(),
+                gpus: known.gpus,
+                engine: EngineRef::Arguments(arguments),
+                output: known.output,
+            });
+            to.pieces.extend(found.pieces);
+            to.pieces.sort_by_key(|piece| piece.at);
+            // Of several variants that shared it, each has brought it back.
+            to.pieces.dedup();
+            to.pieces.drain(..to.pieces.len().saturating_sub(PIECES_MAX));
+        }
     }
 
     pub(crate) fn evidence(&self, conditions: ConditionsRef<'_>) -> Option<&Evidence> {

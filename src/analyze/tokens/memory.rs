@@ -65,7 +65,7 @@ pub(super) fn remembered(
         .map(|kv_capacity| memory_bound(tokens(kv_capacity.tokens() * ranks), policy.kv_threshold));
     let compute = variant
         .arguments
-        .and_then(|arguments| compute_bound(arguments, requests))
+        .and_then(|arguments| compute_bound(arguments, requests, policy.rules))
         .map(|compute| tokens(compute.tokens() * ranks));
     let alike = known.like(key, record).and_then(|other| other.capacity);
     // The bound of compute alone is an upper bound that may be many times the memory.

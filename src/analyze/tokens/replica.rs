@@ -26,7 +26,8 @@ pub(super) fn analyze(
     let conditions = ConditionsRef {
         accelerator: variant.spec.accelerator.as_ref(),
         gpus: variant.gpus,
-        engine: match variant.arguments {
+        // Engines that are started alike on who knows what need not carry the same.
+        engine: match variant.arguments.filter(|_| variant.spec.accelerator.is_some()) {
             Some(arguments) => EngineRef::Arguments(arguments),
             None => EngineRef::Variant(&variant.spec.key),
         },
@@ -34,7 +35,7 @@ pub(super) fn analyze(
     };
     let carried = learn(context, known, load, (conditions, in_use));
     let derived = variant.arguments.and_then(|arguments| {
-        let bound = compute_bound(arguments, &load.requests.or(requests))?;
+        let bound = compute_bound(arguments, &load.requests.or(requests), policy.rules)?;
         // More than is possible is being carried: then more is possible.
         Some(tokens(bound.tokens() * ranks(variant.arguments)).max(carried))
     });

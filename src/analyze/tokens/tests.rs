@@ -97,7 +97,7 @@ fn bound_by_compute(bench: &mut Bench, seconds: i64) {
 fn the_worked_example_holds() {
     let arguments = EngineArguments {
         step_tokens: Some(tokens_of(2_048.0)),
-        sequences: Requests::new(32.0).unwrap(),
+        sequences: Requests::new(32.0),
         ..EngineArguments::default_of(Engine::Vllm)
     };
     let shape = load(0.0, 0.0).requests;
@@ -105,7 +105,7 @@ fn the_worked_example_holds() {
         memory_bound(tokens_of(16_000.0), Policy::default().kv_threshold),
         tokens_of(12_800.0)
     );
-    assert_eq!(compute_bound(&arguments, &shape), Some(tokens_of(17_600.0)));
+    assert_eq!(compute_bound(&arguments, &shape, Rules::Plimsoll), Some(tokens_of(17_600.0)));
     let cached = RequestShape { prefix_hits: Fraction::new(0.8), ..shape };
     assert_eq!(tokens_of_request(&shape, Role::Both), Some(tokens_of(550.0)));
     let each = tokens_of_request(&cached, Role::Both).unwrap();
@@ -193,10 +193,10 @@ fn what_is_learned_depends_on_the_engines_arguments_and_not_on_the_namespace() {
 fn data_parallel_ranks_make_one_replica() {
     let mut bench = Bench::new();
     let arguments = EngineArguments {
-        sequences: Requests::new(8.0).unwrap(),
+        sequences: Requests::new(8.0),
         ..EngineArguments::default_of(Engine::Vllm)
     };
-    let one = compute_bound(&arguments, &load(0.0, 0.0).requests);
+    let one = compute_bound(&arguments, &load(0.0, 0.0).requests, Rules::Plimsoll);
     assert_eq!(one, Some(tokens_of(4_400.0)));
     let mut spread = arguments;
     spread.parallel.data = NonZeroU32::new(2).unwrap();
@@ -282,6 +282,42 @@ fn a_variant_without_replicas_is_known_by_one_that_is_started_alike() {
     assert_eq!(analysis.variants[0].source, CapacitySource::Declared);
     assert_eq!(analysis.variants[0].capacity, Some(tokens_of(12_800.0)));
     assert_eq!(analysis.report.variants[0].confidence, Confidence::Assumed);
+}
+
+#[test]
+fn what_is_started_alike_on_unknown_accelerators_says_nothing_of_another() {
+    let mut bench = Bench::new();
+    bench.spec.accelerator = None;
+    bench.arguments = Some(EngineArguments::default_of(Engine::Vllm));
+    bound_by_compute(&mut bench, 0);
+    assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(3_000.0));
+    bench.spec.key = VariantSpec::example("b").key;
+    assert_eq!(bench.analyze(at(75), 0, &[]).variants[0].capacity, None);
+    assert_eq!(bench.capacity(at(80), load(1_000.0, 0.0)), tokens_of(12_800.0));
+}
+
+#[test]
+fn what_nobody_prescribes_bounds_nothing() {
+    let shape = load(0.0, 0.0).requests;
+    let untold = EngineArguments::default_of(Engine::Vllm);
+    assert_eq!(compute_bound(&untold, &shape, Rules::Plimsoll), None);
+    assert_eq!(compute_bound(&untold, &shape, Rules::Wva), Some(tokens_of(140_800.0)));
+    let stepped = EngineArguments { step_tokens: Some(tokens_of(600.0)), ..untold };
+    assert_eq!(compute_bound(&stepped, &shape, Rules::Plimsoll), Some(tokens_of(55_000.0)));
+}
+
+#[test]
+fn what_was_learned_before_the_arguments_were_known_goes_on_with_them_and_over_a_restart() {
+    let mut bench = Bench::new();
+    bound_by_compute(&mut bench, 0);
+    bench.arguments = Some(EngineArguments::default_of(Engine::Vllm));
+    assert_eq!(bench.capacity(at(60), load(1_000.0, 0.0)), tokens_of(3_000.0));
+    let (model, key) = (bench.spec.model.clone(), bench.spec.key.clone());
+    let saved = bench.knowledge.save(&model, &key);
+    assert_eq!(saved.limits.len(), 1);
+    bench.knowledge = Knowledge::default();
+    bench.knowledge.recall(&model, &key, &saved);
+    assert_eq!(bench.capacity(at(75), load(1_000.0, 0.0)), tokens_of(3_000.0));
 }
 
 #[test]

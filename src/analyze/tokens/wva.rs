@@ -7,7 +7,7 @@
 //! a step. An engine counts as a replica. Source: `internal/engines/analyzers/saturation_v2` of
 //! commit ff40965.
 
-use crate::analyze::capacity::Confidence;
+use crate::analyze::capacity::{Confidence, Rules};
 use crate::analyze::tokens::capacity::{
     OutputLength, RequestShape, compute_bound, memory_bound, tokens,
 };
@@ -171,7 +171,7 @@ fn stored(context: &Context<'_>, known: &ModelKnowledge, ready: Replicas) -> Var
 /// The bound of compute that follows from a record's arguments.
 fn derived(record: &Record, requests: &RequestShape) -> Option<Tokens> {
     let requests = RequestShape { prefix_hits: None, ..*requests };
-    let bound = whole(compute_bound(record.arguments.as_ref()?, &requests)?.tokens());
+    let bound = whole(compute_bound(record.arguments.as_ref()?, &requests, Rules::Wva)?.tokens());
     (bound > Tokens::ZERO).then_some(bound)
 }
 

@@ -11,6 +11,7 @@
 //! either, all annotations of ours are read.
 
 pub(crate) mod ledger;
+mod read;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,12 +25,10 @@ use crate::collect::cluster::WantedTarget;
 pub use crate::collect::cluster::discovery::ledger::{
     Cause, Claimant, Discovery, Kept, Objection, Standing,
 };
+use crate::collect::cluster::discovery::read::Read;
 use crate::collect::targets::Scheme;
-use crate::fleet::names::{
-    MODEL_NAME, VARIANT_NAME, is_label_text, is_model_name, is_variant_name,
-};
-use crate::fleet::{Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, VariantName};
-use crate::units::{CostPerHour, Replicas};
+use crate::fleet::{Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, ZeroWish};
+use crate::units::{CostPerHour, Gpus};
 
 /// What all annotations of ours begin with.
 pub(crate) const PREFIX: &str = "plimsoll.dev/";
@@ -143,6 +142,10 @@ pub struct Discovered {
     pub aliases: Vec<ModelName>,
     /// What it runs on, if the object says so.
     pub accelerator: Option<Accelerator>,
+    /// Accelerators that one replica takes, if the object says so.
+    pub gpus: Option<Gpus>,
+    /// Whether its model may have no replicas, as far as the object says it.
+    pub zero: ZeroWish,
     /// What part of a request it serves; `None` where its pods say it.
     pub role: Option<Role>,
     /// What one replica costs.
@@ -225,6 +228,12 @@ annotations! {
     MinReplicas = "min-replicas",
     /// The upper bound of a workload.
     MaxReplicas = "max-replicas",
+    /// Accelerators that one replica takes.
+    Gpus = "gpus",
+    /// Whether the model may have no replicas.
+    ScaleToZero = "scale-to-zero",
+    /// How long it must be proved to be idle.
+    ScaleToZeroAfter = "scale-to-zero-after",
 }
 
 // === impl Filter ===
@@ -359,6 +368,7 @@ pub fn variant(marked: &Marked, understood: Vocabulary) -> Result<Discovered, Ve
     let aliases = read.aliases();
     let (cost, accelerator, role) = (read.cost(), read.accelerator(), read.role());
     let bounds = read.bounds();
+    let (gpus, zero) = (read.gpus(), read.zero());
     let scheme = read.scheme();
     let port = read.number(Annotation::Port, &(1..=u16::MAX));
     let path = read.path();
@@ -377,6 +387,8 @@ pub fn variant(marked: &Marked, understood: Vocabulary) -> Result<Discovered, Ve
         model,
         aliases,
         accelerator,
+        gpus,
+        zero,
         role,
         cost,
         bounds,
@@ -390,194 +402,6 @@ pub fn variant(marked: &Marked, understood: Vocabulary) -> Result<Discovered, Ve
 
 fn missing(annotation: &str, rule: &str) -> Problem {
     Problem { annotation: annotation.to_owned(), rule: rule.to_owned(), found: None }
-}
-
-/// The reading of one object.
-struct Read<'a> {
-    marked: &'a Marked,
-    spoken: Vocabulary,
-    problems: Vec<Problem>,
-    doubts: Vec<Problem>,
-}
-
-impl<'a> Read<'a> {
-    fn get(&self, name: &str) -> Option<&'a str> {
-        self.marked.annotations.get(name).map(String::as_str)
-    }
-
-    fn refuse(&mut self, annotation: &str, rule: impl Into<String>, found: &str) {
-        let found = Some(format!("{found:?}"));
-        self.problems.push(Problem { annotation: annotation.to_owned(), rule: rule.into(), found });
-    }
-
-    fn text(&mut self, one: Annotation, accepts: fn(&str) -> bool, rule: &str) -> Option<&'a str> {
-        let text = self.get(one.name())?;
-        if accepts(text) {
-            return Some(text);
-        }
-        self.refuse(one.name(), rule, text);
-        None
-    }
-
-    fn number<N: std::str::FromStr + PartialOrd + fmt::Display>(
-        &mut self,
-        one: Annotation,
-        allowed: &RangeInclusive<N>,
-    ) -> Option<N> {
-        let text = self.get(one.name())?;
-        let number = text.parse().ok().filter(|number| allowed.contains(number));
-        if number.is_none() {
-            let rule = format!("must be a number from {} to {}", allowed.start(), allowed.end());
-            self.refuse(one.name(), rule, text);
-        }
-        number
-    }
-
-    fn model(&mut self) -> Option<ModelName> {
-        let name = match self.spoken {
-            Vocabulary::Own => Annotation::Model.name(),
-            Vocabulary::WithWva => WVA_MODEL,
-        };
-        let Some(text) = self.get(name) else {
-            self.problems.push(missing(name, "is missing: it names the model"));
-            return None;
-        };
-        if !is_model_name(text) {
-            self.refuse(name, MODEL_NAME, text);
-            return None;
-        }
-        ModelName::new(text)
-    }
-
-    /// The name by default: in our vocabulary the target's, because an HPA that is replaced by a
-    /// `ScaledObject` must not rename the variant; in the other one the scaler's, because the
-    /// selectors that were written for it say so.
-    fn name(&mut self) -> Option<VariantName> {
-        if self.get(Annotation::Variant.name()).is_some() {
-            let text = self.text(Annotation::Variant, is_variant_name, VARIANT_NAME)?;
-            return VariantName::new(text);
-        }
-        let (name, whose) = match (self.spoken, &self.marked.target) {
-            (Vocabulary::Own, WantedTarget::Scale { name, .. }) => {
-                (name, "the scale target's name")
-            }
-            (Vocabulary::Own | Vocabulary::WithWva, _) => {
-                (&self.marked.object.name, "the object's name")
-            }
-        };
-        if !is_variant_name(name) {
-            let rule = format!("must be set, because {whose} cannot name a variant");
-            self.refuse(Annotation::Variant.name(), rule, name);
-            return None;
-        }
-        VariantName::new(name)
-    }
-
-    fn aliases(&mut self) -> Vec<ModelName> {
-        let Some(text) = self.get(Annotation::ModelAliases.name()) else { return Vec::new() };
-        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
-        if parts.iter().any(|part| !is_label_text(part)) {
-            let rule = "must be names separated by commas, none of them empty";
-            self.refuse(Annotation::ModelAliases.name(), rule, text);
-            return Vec::new();
-        }
-        parts.into_iter().filter_map(ModelName::new).collect()
-    }
-
-    fn cost(&mut self) -> Option<CostPerHour> {
-        let other = (WVA_COST, WVA_DEFAULT_COST);
-        let own = (Annotation::Cost.name(), COST);
-        let written = self.get(own.0).is_some();
-        let (name, default) = match self.spoken {
-            Vocabulary::WithWva if !written => other,
-            Vocabulary::Own | Vocabulary::WithWva => own,
-        };
-        let Some(text) = self.get(name) else { return CostPerHour::new(default) };
-        // NaN is in no range.
-        let cost = text.parse().ok().filter(|cost| COSTS.contains(cost)).and_then(CostPerHour::new);
-        if cost.is_none() {
-            let rule = format!("must be a number from {} to {}", COSTS.start(), COSTS.end());
-            self.refuse(name, rule, text);
-        }
-        cost
-    }
-
-    fn accelerator(&mut self) -> Option<Accelerator> {
-        let rule = "must not be empty, nor have spaces at the ends or control characters";
-        let text = self.text(Annotation::Accelerator, is_label_text, rule);
-        let label = match self.spoken {
-            Vocabulary::Own => None,
-            Vocabulary::WithWva => self.marked.labels.get(WVA_ACCELERATOR).map(String::as_str),
-        };
-        text.or(label).and_then(Accelerator::new)
-    }
-
-    fn role(&mut self) -> Option<Role> {
-        let text = self.get(Annotation::Role.name())?;
-        let known = [Role::Both, Role::Prefill, Role::Decode];
-        let role = known.into_iter().find(|role| role.label() == text);
-        if role.is_none() {
-            self.refuse(Annotation::Role.name(), "must be both, prefill or decode", text);
-        }
-        role
-    }
-
-    fn scheme(&mut self) -> Option<Scheme> {
-        let text = self.get(Annotation::Scheme.name())?;
-        let scheme = [Scheme::Http, Scheme::Https].into_iter().find(|one| one.label() == text);
-        if scheme.is_none() {
-            self.refuse(Annotation::Scheme.name(), "must be http or https", text);
-        }
-        scheme
-    }
-
-    fn path(&mut self) -> Option<String> {
-        let sound = |text: &str| {
-            text.starts_with('/') && text.chars().all(|c| c.is_ascii_graphic() && c != '#')
-        };
-        let rule = "must start with `/` and have neither spaces nor a fragment";
-        self.text(Annotation::Path, sound, rule).map(str::to_owned)
-    }
-
-    fn scraped(&mut self) -> Option<Scraped> {
-        let rule =
-            "must be scrape, or absent: where Plimsoll has a Prometheus, that is the default";
-        self.text(Annotation::Source, |text| text == "scrape", rule).map(|_| Scraped)
-    }
-
-    fn bounds(&mut self) -> Bounds {
-        let limit = Replicas::LIMIT.count();
-        let min = self.number(Annotation::MinReplicas, &(0..=limit));
-        let max = self.number(Annotation::MaxReplicas, &(1..=limit));
-        if self.marked.source != Source::Workload {
-            for one in [Annotation::MinReplicas, Annotation::MaxReplicas] {
-                if self.get(one.name()).is_some() {
-                    let kind = &self.marked.object.kind;
-                    let rule = format!("has no effect: the bounds are those of the {kind}'s spec");
-                    self.doubts.push(missing(one.name(), &rule));
-                }
-            }
-            return Bounds::default();
-        }
-        let min = min.map_or(Bounds::default().min(), Replicas::saturating);
-        let bounds = Bounds::new(min, max.map(Replicas::saturating));
-        if bounds.is_none() {
-            let rule =
-                format!("must not be below {}, which is {min}", Annotation::MinReplicas.name());
-            let text = self.get(Annotation::MaxReplicas.name()).unwrap_or_default();
-            self.refuse(Annotation::MaxReplicas.name(), rule, text);
-        }
-        bounds.unwrap_or_default()
-    }
-
-    /// A word that is not ours is most often one that is misspelt, but may be a newer release's.
-    fn doubt_unknown(&mut self) {
-        for name in self.marked.annotations.keys().filter(|name| name.starts_with(PREFIX)) {
-            if !Annotation::ALL.iter().any(|one| one.name() == name) {
-                self.doubts.push(missing(name, "has no effect: there is no such annotation"));
-            }
-        }
-    }
 }
 
 // === impl Problem ===
@@ -598,6 +422,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::collect::targets::Scheme;
+    use crate::fleet::Rest;
+    use crate::units::Seconds;
 
     fn marked(source: Source, metadata: Value) -> Option<Marked> {
         let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap();
@@ -633,7 +460,7 @@ mod tests {
         assert_eq!(found.bounds, Bounds::default());
         assert_eq!((found.accelerator, found.role), (None, None));
         assert_eq!((found.scheme, found.port, found.path), (None, None, None));
-        assert_eq!(found.scraped, None);
+        assert_eq!((found.scraped, found.gpus, found.zero), (None, None, ZeroWish::default()));
         assert_eq!((found.aliases, found.doubts), (Vec::new(), Vec::new()));
     }
 
@@ -652,6 +479,9 @@ mod tests {
             "plimsoll.dev/source": "scrape",
             "plimsoll.dev/min-replicas": "2",
             "plimsoll.dev/max-replicas": "9",
+            "plimsoll.dev/gpus": "8",
+            "plimsoll.dev/scale-to-zero": "true",
+            "plimsoll.dev/scale-to-zero-after": "1h30m",
         });
         assert_eq!(annotations.as_object().unwrap().len(), Annotation::ALL.len());
         let found = read(Source::Workload, &annotations).unwrap();
@@ -664,6 +494,8 @@ mod tests {
         assert_eq!((found.scheme, found.port), (Some(Scheme::Https), Some(9000)));
         assert_eq!((found.path.as_deref(), found.scraped), (Some("/m"), Some(Scraped)));
         assert_eq!(found.bounds.to_string(), "2..9");
+        let zero = ZeroWish { may: Some(Rest::Allowed), after: Seconds::new(5400.0) };
+        assert_eq!((found.gpus, found.zero), (Some(Gpus::new(8)), zero));
         assert_eq!(found.doubts, []);
     }
 
@@ -691,6 +523,11 @@ mod tests {
             ("min-replicas", "-1", "from 0 to 1000000"),
             ("max-replicas", "0", "from 1 to 1000000"),
             ("max-replicas", "1.5", "from 1 to 1000000"),
+            ("gpus", "two", "from 0 to 4096"),
+            ("scale-to-zero", "yes", "must be true or false"),
+            ("scale-to-zero-after", "900", "must be a duration with a unit"),
+            ("scale-to-zero-after", "1s", "from 10s to 168h"),
+            ("scale-to-zero-after", "-15m", "from 10s to 168h"),
         ] {
             let problems = read(Source::Workload, &with(name, value)).unwrap_err();
             let [problem] = problems.as_slice() else { panic!("{name}={value}: {problems:?}") };
@@ -722,6 +559,19 @@ mod tests {
                 assert_eq!(found.bounds, Bounds::default());
             }
         }
+    }
+
+    #[test]
+    fn a_time_until_zero_that_the_switch_beside_it_forbids_is_said_to_have_no_effect() {
+        let annotations = json!({"plimsoll.dev/model": "m", "plimsoll.dev/scale-to-zero": "false",
+                                 "plimsoll.dev/scale-to-zero-after": "15m"});
+        let found = read(Source::Hpa, &annotations).unwrap();
+        assert_eq!(found.zero.may, Some(Rest::Forbidden));
+        assert_eq!(
+            found.doubts[0].to_string(),
+            "annotation plimsoll.dev/scale-to-zero-after has no effect: \
+             plimsoll.dev/scale-to-zero is false"
+        );
     }
 
     #[test]

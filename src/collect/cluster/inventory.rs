@@ -20,7 +20,7 @@ use crate::collect::cluster::keys::Scope;
 use crate::collect::cluster::world::Feed;
 use crate::collect::cluster::{ClusterState, Wanted, WantedTarget};
 use crate::fleet::{Accelerator, Incarnation, Namespace, Resource, VariantKey};
-use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock, ReplicaUnit};
+use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock, ReplicaUnit, UnitSource};
 use crate::units::Gpus;
 
 /// Resources that are accelerators. Those that end with `-` or `Ascend` stand for all that begin so.
@@ -361,6 +361,7 @@ fn units(pods: &[Found<'_>], nodes: Option<&Feed<Node>>) -> BTreeMap<VariantKey,
             resource: resource.clone(),
             gpus: Gpus::ZERO,
             product: None,
+            source: UnitSource::Pods,
         });
         unit.gpus += *gpus;
         unit.product = unit.product.take().or_else(|| product(pod, resource));
@@ -401,7 +402,7 @@ fn accelerators(
 ///
 /// Kubernetes has no overcommitment of these resources, so a limit is a request, and the other way
 /// round.
-fn asked(spec: &core::PodSpec) -> BTreeMap<Resource, Gpus> {
+pub(crate) fn asked(spec: &core::PodSpec) -> BTreeMap<Resource, Gpus> {
     let of = |container: &core::Container| -> Vec<(Resource, Gpus)> {
         let Some(resources) = &container.resources else { return Vec::new() };
         let asked = resources.requests.as_ref().or(resources.limits.as_ref());
@@ -435,7 +436,7 @@ fn asked(spec: &core::PodSpec) -> BTreeMap<Resource, Gpus> {
 }
 
 /// The product that a node's labels name for a resource, if they do.
-fn product(resource: &str, labels: &BTreeMap<String, String>) -> Option<Accelerator> {
+pub(crate) fn product(resource: &str, labels: &BTreeMap<String, String>) -> Option<Accelerator> {
     let label = |name: &str| labels.get(name).filter(|text| !text.is_empty());
     // Clouds write products in lower case, and everybody else in upper.
     let cloud = |name: &str| label(name).map(|text| text.to_ascii_uppercase());

@@ -28,7 +28,7 @@ pub(crate) enum Scope {
 /// Which watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum WatchKey {
-    /// The metadata of all objects of a kind.
+    /// All objects of a kind.
     Targets { scope: Scope, api_version: String, kind: String },
     /// HPAs.
     Hpas(Scope),

@@ -355,7 +355,7 @@ impl Watcher {
 
     fn publish(&self) {
         let mut next = self.world.judge(&self.wanted, &self.discovery, self.since);
-        next.inventory = self.inventory.borrow().clone();
+        next.take_inventory(&self.inventory.borrow());
         let previous = self.state.send_replace(Arc::new(next));
         log_changes(&previous, &self.state.borrow());
     }
@@ -459,7 +459,7 @@ async fn send(reports: mpsc::Sender<Report>, report: Report) {
     let _ = reports.send(report).await;
 }
 
-/// Watches the metadata of a kind: enough to know that an object exists and has changed.
+/// Watches the objects of a kind: that they exist and change, and which pods they make.
 async fn watch_targets(
     client: Client,
     pace: Pace,
@@ -470,11 +470,9 @@ async fn watch_targets(
     let WatchKey::Targets { scope, api_version, kind } = &key else { return };
     let broken = |failure| Report::Target(key.clone(), number, Change::Broken(failure));
     let resource = await_kind(&client, pace, (api_version, kind), &reports, broken).await;
-    let api: Api<PartialObjectMeta<DynamicObject>> = within(client, scope, &resource);
+    let api: Api<DynamicObject> = within(client, scope, &resource);
     send(reports.clone(), Report::Kind(key.clone(), number, resource)).await;
-    let facts = |object: PartialObjectMeta<DynamicObject>| {
-        TargetObject::new(api_version, kind, object.metadata)
-    };
+    let facts = |object: DynamicObject| TargetObject::new(api_version, kind, object);
     let tell = |change| send(reports.clone(), Report::Target(key.clone(), number, change));
     follow(api, Selection::default(), pace, facts, tell).await;
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v1;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::DynamicObject;
 
 use crate::collect::cluster::discovery::ledger::{Claim, Discovery};
 use crate::collect::cluster::discovery::{Discover, Marked, ObjectRef, Source};
@@ -19,8 +19,10 @@ use crate::collect::cluster::hpa::{Finding, Hpa};
 use crate::collect::cluster::keda::ScaledObject;
 use crate::collect::cluster::keys::{Reach, Scope, TargetKey, WatchKey};
 use crate::collect::cluster::scalers::{Of, Scalers};
+use crate::collect::cluster::template::template;
 use crate::collect::cluster::{ClusterState, Pod, VariantState, Wanted, WantedTarget};
 use crate::fleet::Namespace;
+use crate::observe::template::Template;
 use crate::observe::{Scale, ScaleState, WhyUnknown};
 use crate::units::Replicas;
 
@@ -91,13 +93,15 @@ pub(crate) struct ScaleFacts {
     selector: Option<String>,
 }
 
-/// A scale target as its metadata shows it.
+/// A scale target, as far as it matters.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TargetObject {
     /// Its resource version: that it has changed is all that scaling needs to know of it.
     pub(crate) version: String,
     /// What it says of a variant, if it does.
     pub(crate) marked: Option<Marked>,
+    /// What it says of the pods that it makes, if they matter.
+    pub(crate) template: Option<Arc<Template>>,
 }
 
 /// What all watches have said.
@@ -402,6 +406,7 @@ impl World {
             state.scale = Scale::Unknown(feed.unknown().unwrap_or(WhyUnknown::NoSuchTarget));
             return state;
         }
+        state.template = feed.get(&key.object()).and_then(|object| object.template.clone());
         let entry = self.scales.get(key);
         let scope = self.reach.scope(&key.namespace);
         let hpas = self.hpas.get(&WatchKey::Hpas(scope.clone()));
@@ -480,6 +485,7 @@ impl World {
             follower: None,
             findings: Vec::new(),
             role: None,
+            template: None,
         }
     }
 
@@ -561,8 +567,10 @@ fn count<'a>(pods: impl Iterator<Item = &'a Pod>) -> Replicas {
 // === impl TargetObject ===
 
 impl TargetObject {
-    /// Reads the metadata of an object of this kind.
-    pub(crate) fn new(api_version: &str, kind: &str, metadata: ObjectMeta) -> Option<Self> {
+    /// Reads an object of this kind.
+    pub(crate) fn new(api_version: &str, kind: &str, object: DynamicObject) -> Option<Self> {
+        let template = template(&object);
+        let metadata = object.metadata;
         let target = WantedTarget::Scale {
             api_version: api_version.to_owned(),
             kind: kind.to_owned(),
@@ -570,7 +578,7 @@ impl TargetObject {
         };
         let object = ObjectRef::of(api_version, kind, &metadata);
         let marked = Marked::new(object, Source::Workload, target, &metadata);
-        Some(Self { version: metadata.resource_version?, marked })
+        Some(Self { version: metadata.resource_version?, marked, template })
     }
 }
 
@@ -615,7 +623,7 @@ mod tests {
     }
 
     fn at_version(version: &str) -> TargetObject {
-        TargetObject { version: version.to_owned(), marked: None }
+        TargetObject { version: version.to_owned(), marked: None, template: None }
     }
 
     fn synced<T>(now: Now, items: BTreeMap<ObjectName, T>) -> Feed<T> {

@@ -61,7 +61,8 @@ pub(crate) fn resolve(
         }
         rules.insert(key, rule.rule());
     }
-    let zero = Zero { default: usual.rule(), overrides: rules };
+    let (default, after) = (usual.rule(), seconds(usual.after));
+    let zero = Zero { default, overrides: rules, after };
     if wake.is_none() && !zero.is_off() {
         let rule = "is missing, so nothing here brings a model back that went to zero; write an \
                     empty list where something else does";

@@ -1,6 +1,6 @@
 //! What survives a restart or a failover: the state file, and what replicas share of the memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Ticks {
         let seen: Vec<VariantKey> =
             self.saved.keys().filter(|key| fleet.get(key).is_some()).cloned().collect();
         for saved in seen.into_iter().filter_map(|key| self.saved.remove(&key)) {
-            let state::Saved { variant, model, desired, at, written, memory } = saved;
+            let state::Saved { variant, model, desired, at, written, memory, strange: _ } = saved;
             if now.duration_since(written) <= RESTORE_MAX {
                 self.pipeline.restore(now, variant.clone(), desired, at);
                 if let Some(memory) = memory {
@@ -47,7 +47,8 @@ impl Ticks {
             let (desired, at, variant) = (decided.decision.desired(), decided.at, key.clone());
             let model = decided.decision.model.clone();
             let memory = self.pipeline.memory(&model, key);
-            let saved = state::Saved { variant, model, desired, at, written, memory };
+            let strange = Vec::new();
+            let saved = state::Saved { variant, model, desired, at, written, memory, strange };
             self.saved.insert(key.clone(), saved);
         }
         self.saved.retain(|_, saved| written.duration_since(saved.written) <= RESTORE_MAX);
@@ -140,6 +141,14 @@ pub(super) fn load(
 
 /// The numbers of before a restart that can be in force, by their variants.
 fn in_force(now: Timestamp, saved: Vec<state::Saved>) -> BTreeMap<VariantKey, state::Saved> {
+    let strange: BTreeSet<&String> = saved.iter().flat_map(|it| &it.strange).collect();
+    if !strange.is_empty() {
+        warn!(
+            ?strange,
+            "The state file remembers what this release does not know: it is left out, and the \
+             numbers are in force"
+        );
+    }
     let recent = |it: &state::Saved| now.duration_since(it.written) <= RESTORE_MAX;
     let (recent, old): (Vec<_>, Vec<_>) = saved.into_iter().partition(recent);
     if let Some(latest) = old.iter().map(|it| it.written).max() {

@@ -182,8 +182,12 @@ impl<'p> LoraSample<'p> {
     }
 
     /// Adds a series to the newest ones, unless it is older than they are. Old ones cost nothing:
-    /// a server of many adapters has thousands.
+    /// a server of many adapters has thousands. One whose value is no number is at no time, newest or
+    /// not, and says nothing.
     pub(super) fn add_to(newest: &mut Vec<Self>, labels: &[Label<'p>], value: f64) {
+        if value.is_nan() {
+            return;
+        }
         let than_known = newest.first().map(|known| value.total_cmp(&known.value));
         match than_known {
             Some(Ordering::Less) => return,
@@ -303,6 +307,17 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_is_no_number_says_nothing_and_hides_nothing() {
+        let (nothing, something) = (sample("a", "", f64::NAN), sample("b", "", 900.0));
+        assert_eq!(page(std::slice::from_ref(&nothing)), None);
+        for samples in [[nothing.clone(), something.clone()], [something, nothing]] {
+            let read = page(&samples);
+            assert_eq!(read, page(&samples), "and a page read twice says the same");
+            assert_eq!(read.unwrap().running, names(&["b"]));
+        }
+    }
+
+    #[test]
     fn a_sum_of_two_clocks_is_refused() {
         let now = 1_257_894_569;
         let two = sample("a", "", 2.0 * 1.257_894_569e9);
@@ -316,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_sample_without_an_instant_or_slots_is_refused() {
-        for value in [f64::NAN, f64::INFINITY, -1.0] {
+        for value in [f64::INFINITY, -1.0] {
             let unusable = lora(at(10), &[sample("a", "", value)], fresh_for());
             assert!(matches!(unusable, Lora::Unusable(WhyUnusable::NotAnInstant(_))), "{value}");
         }

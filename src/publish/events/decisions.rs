@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::decide::{Basis, Decision, Reason as Why};
+use crate::decide::{Basis, Decision, Reason as Why, Step};
 use crate::fleet::VariantKey;
 use crate::publish::events::Reason;
 use crate::publish::{Published, PublishedVariant};
@@ -41,6 +41,7 @@ pub struct Herald {
 struct Memory {
     without_data: Episode,
     at_max: Episode,
+    limited: Episode,
 }
 
 /// A state that is said once.
@@ -94,8 +95,12 @@ impl Herald {
         for (key, variant) in &after.variants {
             let known = before.variants.get(key);
             let memory = self.variants.entry(key.clone()).or_default();
-            let said =
-                [moved(known, variant), held(now, memory, variant), at_max(now, memory, variant)];
+            let said = [
+                moved(known, variant),
+                held(now, memory, variant),
+                at_max(now, memory, variant),
+                limited(now, memory, variant),
+            ];
             told.extend(said.into_iter().flatten().map(|(reason, note)| Told {
                 variant: key.clone(),
                 reason,
@@ -167,12 +172,28 @@ fn at_max(
     Some((Reason::AtMaximum, format!("the load asks for more than the maximum of {max}: {why}")))
 }
 
+/// The reasons of steps that a limit makes. They are compared as labels, because of what another
+/// replica has decided nothing else is known.
+const CUTS: [&str; 2] = ["limited", "limit_unread"];
+
+fn limited(
+    now: Duration,
+    memory: &mut Memory,
+    variant: &PublishedVariant,
+) -> Option<(Reason, String)> {
+    let is_cut = |step: &&Step| step.after < step.before && CUTS.contains(&step.reason.label());
+    let cut = decision(variant).and_then(|decision| decision.steps.iter().rfind(is_cut));
+    let change = memory.limited.look(now, cut.is_some(), CONTENT);
+    let Step { before, after, reason, .. } = cut.filter(|_| change == Change::Entered)?;
+    Some((Reason::LimitReached, format!("desired {after} instead of {before}: {reason}")))
+}
+
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::decide::{NoData, Stage, Step, Undecided};
+    use crate::decide::{NoData, Stage, Told as TheirWhy, Undecided};
     use crate::fleet::VariantSpec;
     use crate::observe::Observation;
     use crate::publish::Decided;
@@ -232,6 +253,30 @@ mod tests {
             (Reason::ScaledUp, "desired 3 -> 4: raised to the minimum of 4"),
         ];
         assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_cut_by_a_limit_is_said_once_when_it_has_lasted_and_again_after_it_was_over() {
+        let mut herald = Herald::default();
+        let fresh = published(Some((3, Basis::Fresh)));
+        let mut cut = fresh.clone();
+        let variant = cut.variants.values_mut().next().unwrap();
+        let said = "limited by quota: a replica takes 4 H100 and 0 are free".to_owned();
+        let reason = Why::Told(TheirWhy::new("limited", said));
+        let step = Step { stage: Stage::Limit, before: n(5), after: n(3), reason };
+        variant.decided.as_mut().unwrap().decision.steps.push(step);
+        let mut told = Vec::new();
+        for second in 0..1000 {
+            let cuts = !(400..800).contains(&second) && second != 20;
+            let after = if cuts { &cut } else { &fresh };
+            let now = Duration::from_secs(second);
+            let said = herald.tell(now, after, after).into_iter();
+            told.extend(said.map(|told| (second, told.reason, told.note)));
+        }
+        let note =
+            "desired 3 instead of 5: limited by quota: a replica takes 4 H100 and 0 are free";
+        let want = [51, 830].map(|at| (at, Reason::LimitReached, note.to_owned()));
+        assert_eq!(told, want);
     }
 
     #[test]

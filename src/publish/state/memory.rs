@@ -17,13 +17,18 @@
 //!    "accepted":12,"rejected":0,"at":1795253460000}}
 //! ```
 //!
-//! About 200 bytes without what was learned, some 700 with its conclusions and at most six
-//! thousand with the observations that they came from.
+//! [`foresight`] and [`silence`] have shapes of their own. About 200 bytes without what was learned,
+//! some two thousand with its conclusions and at most ten thousand with the observations that they
+//! came from.
+
+mod foresight;
+mod silence;
 
 use std::num::NonZeroU32;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::fleet::Accelerator;
 use crate::pipeline::saved::{
@@ -31,6 +36,8 @@ use crate::pipeline::saved::{
     SavedChange, SavedCurve, SavedFilter, SavedHistory, SavedKnowledge, SavedLimit, SavedLine,
     SavedPoint, SavedReading, SavedRecord, SavedSpan, SavedTuner, SavedWait, Source,
 };
+use crate::publish::state::memory::foresight::ForesightLine;
+use crate::publish::state::memory::silence::SilenceLine;
 use crate::units::{Fraction, Replicas, TokenRate, Tokens};
 
 /// Milliseconds since the epoch.
@@ -64,6 +71,38 @@ pub(super) struct MemoryLine {
     curve: Option<CurveLine>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tuner: Option<TunerLine>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    foresight: Option<ForesightLine>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    silence: Option<SilenceLine>,
+}
+
+/// What a memory may say. Whatever else is there is another release's.
+const WORDS: [&str; 14] = [
+    "latest",
+    "recommended",
+    "changes",
+    "moved",
+    "turned",
+    "burst",
+    "waits",
+    "informed",
+    "record",
+    "limits",
+    "curve",
+    "tuner",
+    "foresight",
+    "silence",
+];
+
+/// Reads what is remembered. A word that is not known here costs what it says and nothing else, and
+/// is told; a known one that says what cannot be costs all.
+pub(super) fn read(line: Value) -> Option<(Memory, Vec<String>)> {
+    let Value::Object(line) = line else { return None };
+    let (known, strange): (serde_json::Map<_, _>, serde_json::Map<_, _>) =
+        line.into_iter().partition(|(word, _)| WORDS.contains(&word.as_str()));
+    let line: MemoryLine = serde_json::from_value(Value::Object(known)).ok()?;
+    Some((line.memory()?, strange.into_iter().map(|(word, _)| word).collect()))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,6 +121,8 @@ struct Informed {
     throughput: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     queueing: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    foresight: Option<Millis>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -185,7 +226,8 @@ type PointLine = (f64, f64, f64, f64, f64, f64, NonZeroU32, f64, bool);
 
 impl From<&Memory> for MemoryLine {
     fn from(memory: &Memory) -> Self {
-        let Memory { history, waits, informed, knowledge, curve, tuner, taught_at } = memory;
+        let Memory { history, waits, informed, knowledge, curve, tuner, taught_at, .. } = memory;
+        let Memory { foresight, silence, .. } = memory;
         let SavedHistory { recommended, changes, moved, turned, burst, latest } = history;
         let SavedKnowledge { record, limits } = knowledge;
         let at = |analyzer| {
@@ -214,11 +256,14 @@ impl From<&Memory> for MemoryLine {
                 tokens: at(Analyzer::Tokens),
                 throughput: at(Analyzer::Throughput),
                 queueing: at(Analyzer::Queueing),
+                foresight: at(Analyzer::Foresight),
             }),
             record: record.as_ref().map(RecordLine::from),
             limits: limits.iter().map(LimitLine::from).collect(),
             curve: curve.as_ref().map(CurveLine::from),
             tuner: tuner.as_ref().map(|tuner| TunerLine::new(tuner, *taught_at)),
+            foresight: foresight.as_ref().map(ForesightLine::from),
+            silence: silence.as_ref().map(SilenceLine::from),
         }
     }
 }
@@ -314,13 +359,15 @@ impl TunerLine {
 
 impl MemoryLine {
     /// What is remembered; `None` where it says what cannot be.
-    pub(super) fn memory(self) -> Option<Memory> {
-        let Self { informed, record, limits, curve, tuner, .. } = &self;
-        let Informed { tokens, throughput, queueing } = informed.unwrap_or_default();
+    fn memory(self) -> Option<Memory> {
+        let Self { informed, record, limits, curve, tuner, foresight, silence, .. } = &self;
+        let Informed { tokens, throughput, queueing, foresight: foreseen } =
+            informed.unwrap_or_default();
         let known = [
             (Analyzer::Tokens, tokens),
             (Analyzer::Throughput, throughput),
             (Analyzer::Queueing, queueing),
+            (Analyzer::Foresight, foreseen),
         ];
         let known = known.into_iter().filter_map(|(analyzer, at)| Some((analyzer, at?)));
         let taught_at = tuner.as_ref().and_then(|tuner| tuner.at);
@@ -346,6 +393,8 @@ impl MemoryLine {
             curve: some(curve.as_ref(), CurveLine::curve).ok()?,
             tuner: some(tuner.as_ref(), TunerLine::tuner).ok()?,
             taught_at: some(taught_at, instant).ok()?,
+            foresight: some(foresight.as_ref(), ForesightLine::foresight).ok()?,
+            silence: some(silence.as_ref(), SilenceLine::silence).ok()?,
         })
     }
 

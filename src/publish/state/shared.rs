@@ -20,7 +20,7 @@
 //! just begun goes on from it. When everything is too large, what was learned is left out, then all
 //! memory, then the texts, which leaves about 300 bytes; the reason then says who decided.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -31,7 +31,7 @@ use crate::decide::{Basis, Decision, Reason, Stage, Step, Told};
 use crate::fleet::{Bounds, ModelKey, ModelName, Namespace, VariantKey, VariantName};
 use crate::pipeline::saved::{Length, Memory};
 use crate::publish::Decided;
-use crate::publish::state::memory::MemoryLine;
+use crate::publish::state::memory::{self, MemoryLine};
 use crate::units::Replicas;
 
 /// The version of the document's shape; another one is refused.
@@ -48,6 +48,8 @@ pub struct Shared {
     pub decided: BTreeMap<VariantKey, Decided>,
     /// What the writer remembers of them.
     pub memories: SharedMemories,
+    /// What only the writer's release remembers, by name: it is not in the memories.
+    pub strange: BTreeSet<String>,
 }
 
 /// What is remembered of variants, with their models.
@@ -237,15 +239,19 @@ pub fn decode(text: &str, receipt: Receipt<'_>) -> Result<Shared, SharedError> {
     let impossible =
         |index| SharedError::Content(format!("decisions[{index}] says what cannot be"));
     let (mut all, mut memories) = (BTreeMap::new(), SharedMemories::new());
+    let mut strange = BTreeSet::new();
     for (index, mut line) in decisions.into_iter().enumerate() {
-        let memory = line.memory.take().and_then(|it| serde_json::from_value(it).ok());
-        let memory = memory.and_then(MemoryLine::memory);
+        let memory = line.memory.take().and_then(memory::read);
+        let memory = memory.map(|(memory, names)| {
+            strange.extend(names);
+            memory
+        });
         let decided = line.decided(receipt, lain).ok_or_else(|| impossible(index))?;
         let Decision { variant, model, .. } = &decided.decision;
         memories.extend(memory.map(|memory| (variant.clone(), (model.clone(), memory))));
         all.insert(variant.clone(), decided);
     }
-    Ok(Shared { generation, lain, decided: all, memories })
+    Ok(Shared { generation, lain, decided: all, memories, strange })
 }
 
 /// A count that may be missing.
@@ -470,6 +476,12 @@ mod tests {
         // Another release may remember something else; the numbers are the same.
         let foreign = whole.replace("\"recommended\"", "\"foreseen\"");
         let shared = read(&foreign);
+        let mut rest = memory.clone();
+        rest.history.recommended.clear();
+        assert_eq!((shared.decided.len(), known(&shared)), (20, Some(rest)));
+        assert_eq!(shared.strange, ["foreseen".to_owned()].into());
+        let impossible = whole.replace("\"recommended\":[[", "\"recommended\":[[-1e99,");
+        let shared = read(&impossible);
         assert_eq!((shared.decided.len(), known(&shared)), (20, None));
     }
 

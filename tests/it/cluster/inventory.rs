@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use plimsoll::collect::cluster::{Accelerators, ClusterState, Needs, Wanted, WantedTarget};
 use plimsoll::fleet::{Accelerator, Resource};
-use plimsoll::observe::inventory::{Inventory, NodeStock, QuotaStock, ReplicaUnit};
+use plimsoll::observe::inventory::{Inventory, NodeStock, QuotaStock, ReplicaUnit, UnitSource};
 use plimsoll::units::Gpus;
 use serde_json::{Value, json};
 
@@ -97,6 +97,7 @@ async fn what_others_take_is_not_there_and_what_ours_take_is() {
         resource: Resource::new("nvidia.com/gpu").unwrap(),
         gpus: Gpus::new(4),
         product: Accelerator::new(H100),
+        source: UnitSource::Pods,
     };
     assert_eq!(inventory.units, BTreeMap::from([(variant("llama"), unit)]));
     assert_eq!(inventory.pods, BTreeMap::from([(variant("llama"), Gpus::new(4))]));
@@ -229,4 +230,58 @@ async fn what_may_not_be_read_is_unknown_and_what_was_read_grows_old() {
         last = now;
     }
     panic!("what cannot be read never grew old");
+}
+
+#[tokio::test]
+async fn a_replica_takes_what_its_template_says_before_what_its_pods_took() {
+    let fake = FakeCluster::start().await;
+    let wanted = cluster(&fake);
+    fake.put(NODES, &h100s("n1"));
+    let mut watching = start(&fake, ON_NODES, wanted);
+    let unit = |inventory: &Inventory| {
+        let unit = inventory.units.get(&variant("llama"))?;
+        Some((unit.gpus.count(), unit.source))
+    };
+    until(&mut watching, |it| unit(it) == Some((4, UnitSource::Pods))).await;
+    let template = json!({"spec": {"containers": [{"name": "engine", "image": "vllm/vllm-openai",
+        "args": ["--max-num-seqs", "64"],
+        "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}});
+    fake.put(DEPLOYMENTS, &json!({"metadata": {"name": "llama"}, "spec": {"template": template}}));
+    let seen = until(&mut watching, |it| unit(it) == Some((8, UnitSource::Template))).await;
+    assert_eq!(seen.units[&variant("llama")].product, Accelerator::new(H100), "of its pods' node");
+}
+
+#[tokio::test]
+async fn a_group_at_zero_has_a_size_without_nodes_that_are_watched_and_a_kind_that_is_not_there_has_none()
+ {
+    let fake = FakeCluster::start().await;
+    let group = |name: &str| Wanted {
+        variant: variant(name),
+        target: WantedTarget::Scale {
+            api_version: "leaderworkerset.x-k8s.io/v1".to_owned(),
+            kind: "LeaderWorkerSet".to_owned(),
+            name: name.to_owned(),
+        },
+    };
+    let mut watching = start(&fake, Accelerators::default(), vec![group("big")]);
+    watching
+        .until(&variant("big"), |state| {
+            state.scale
+                == plimsoll::observe::Scale::Unknown(plimsoll::observe::WhyUnknown::NoSuchTarget)
+        })
+        .await;
+    fake.resources("/apis/leaderworkerset.x-k8s.io/v1", &[("leaderworkersets", "LeaderWorkerSet")]);
+    let sets = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/shop/leaderworkersets";
+    deploy(&fake, sets, "big", 0, 0);
+    let pods = json!({"spec": {"containers": [{"name": "engine", "image": "vllm/vllm-openai",
+        "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}});
+    fake.put(
+        sets,
+        &json!({"metadata": {"name": "big"},
+        "spec": {"leaderWorkerTemplate": {"size": 2, "workerTemplate": pods}}}),
+    );
+    let seen = until(&mut watching, |it| it.units.contains_key(&variant("big"))).await;
+    assert_eq!(seen.units[&variant("big")].gpus, Gpus::new(16));
+    let state = watching.state.borrow().clone();
+    assert_eq!(state.templates()[&variant("big")].containers[0].image, "vllm/vllm-openai");
 }

@@ -333,7 +333,7 @@ pub(super) fn arguments(from: &Value) -> EngineArguments {
         kv_blocks: count("num_gpu_blocks_override").try_into().ok(),
         kv_tokens: set("total_kv_tokens_override"),
         step_tokens: set("max_num_batched_tokens"),
-        sequences: requests(&from["max_num_seqs"]),
+        sequences: Some(requests(&from["max_num_seqs"])),
         context: set("max_model_len_tokens"),
         execution: if set_true("enforce_eager") { Execution::Eager } else { Execution::Graphs },
         prefill: if set_true("chunked_prefill_enabled") {

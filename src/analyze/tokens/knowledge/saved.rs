@@ -1,7 +1,8 @@
 //! What is known of one variant's capacity, said to whoever goes on with it.
 //!
-//! How engines are started is not part of it: it is read anew from where it is written. So evidence
-//! that several variants share because their engines are started alike is not kept, either.
+//! How engines are started is not part of it: it is read anew from where it is written. Evidence
+//! that several variants share because their engines are started alike is said of each of them, and
+//! is one again as soon as that has been read.
 
 use std::num::NonZeroU32;
 
@@ -67,8 +68,16 @@ impl Knowledge {
         });
         let ours = |(conditions, evidence): &(Conditions, Evidence)| {
             let Conditions { accelerator, gpus, engine, output } = conditions;
+            let is_ours = match engine {
+                Engine::Variant(key) => key == variant,
+                Engine::Arguments(arguments) => known.records.get(variant).is_some_and(|record| {
+                    record.accelerator == *accelerator
+                        && record.arguments.as_ref() == Some(&**arguments)
+                }),
+                Engine::Any => false,
+            };
             let pieces = evidence.pieces.iter().map(|piece| (piece.at, piece.tokens)).collect();
-            (*engine == Engine::Variant(variant.clone())).then(|| SavedLimit {
+            is_ours.then(|| SavedLimit {
                 accelerator: accelerator.clone(),
                 gpus: *gpus,
                 output: *output,

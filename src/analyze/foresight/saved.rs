@@ -1,0 +1,139 @@
+//! What foresight knows of one variant and of its model, said to whoever goes on with it.
+//!
+//! Single seconds are not part of it: what comes after a restart is counted anew, and the rates of
+//! strides before it are enough to go on from. A short time that nobody saw is bridged by
+//! [`Arrivals`](crate::analyze::foresight::arrivals::Arrivals).
+
+use std::collections::VecDeque;
+
+use jiff::Timestamp;
+
+use crate::analyze::foresight::arrivals::SavedArrivals;
+pub use crate::analyze::foresight::seen::SavedSeen;
+use crate::analyze::foresight::seen::{Lengths, Seen};
+use crate::analyze::foresight::{Demand, Foresight, Hold};
+use crate::fleet::{ModelKey, Role, VariantKey};
+
+/// Needs that are written at most. Ticks come each second, and a need that falls all the time leaves
+/// one each; those that are left out count as the larger one before them.
+pub const NEEDS_MAX: usize = 24;
+
+/// What foresight knows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedForesight {
+    /// Up to when it has learned.
+    pub learned_at: Timestamp,
+    /// What is known of the variant.
+    pub seen: Option<SavedSeen>,
+    /// What is asked of each role of its model.
+    pub demands: Vec<SavedDemand>,
+}
+
+/// What is asked of one role of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedDemand {
+    /// Which role.
+    pub role: Role,
+    /// What has arrived.
+    pub arrivals: SavedArrivals,
+    /// Prompt tokens, output tokens and finished requests, the recent ones first.
+    pub lengths: [f64; 3],
+    /// Needs that no later one reached, in order of time.
+    pub needs: Vec<(Timestamp, f64)>,
+}
+
+impl SavedForesight {
+    /// Whether all of it can be.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let Self { learned_at: _, seen, demands } = self;
+        seen.as_ref().is_none_or(SavedSeen::is_sound) && demands.iter().all(SavedDemand::is_sound)
+    }
+
+    /// The same with the latest rates alone, which are those that the forecast leans on.
+    pub fn shorten(&mut self) {
+        self.demands.iter_mut().for_each(|demand| demand.arrivals.shorten());
+    }
+}
+
+impl SavedDemand {
+    fn is_sound(&self) -> bool {
+        let Self { role: _, arrivals, lengths, needs } = self;
+        let fall = needs.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 >= pair[1].1);
+        arrivals.is_sound()
+            && are_amounts(lengths)
+            && fall
+            && needs.len() <= NEEDS_MAX
+            && needs.iter().all(|(_, need)| are_amounts(&[*need]))
+    }
+
+    fn of(role: Role, demand: &Demand) -> Option<Self> {
+        let Demand { arrivals, hold, lengths } = demand;
+        let (arrivals, lengths) = (arrivals.save()?, lengths.numbers());
+        let saved = Self { role, arrivals, lengths, needs: hold.save() };
+        saved.is_sound().then_some(saved)
+    }
+}
+
+/// Whether these are numbers of something.
+pub(crate) fn are_amounts(numbers: &[f64]) -> bool {
+    numbers.iter().all(|number| number.is_finite() && *number >= 0.0)
+}
+
+// === impl Hold ===
+
+impl Hold {
+    fn save(&self) -> Vec<(Timestamp, f64)> {
+        let needs: Vec<(Timestamp, f64)> = self
+            .needs
+            .iter()
+            .filter_map(|(at, need)| {
+                Some((Timestamp::from_millisecond(at.as_millisecond()).ok()?, *need))
+            })
+            .collect();
+        if needs.is_empty() {
+            return needs;
+        }
+        // Of some that are one after another, the largest, for as long as the last.
+        let together = |some: &[(Timestamp, f64)]| Some((some.last()?.0, some.first()?.1));
+        needs.chunks(needs.len().div_ceil(NEEDS_MAX)).filter_map(together).collect()
+    }
+}
+
+// === impl Foresight ===
+
+impl Foresight {
+    /// What is known of one variant and its model; `None` while nothing is.
+    #[must_use]
+    pub fn save(&self, model: &ModelKey, variant: &VariantKey) -> Option<SavedForesight> {
+        let learned_at = *self.learned.get(model)?;
+        let roles = [Role::Both, Role::Prefill, Role::Decode];
+        let demand = |role| SavedDemand::of(role, self.demands.get(&(model.clone(), role))?);
+        Some(SavedForesight {
+            learned_at: Timestamp::from_millisecond(learned_at.as_millisecond()).ok()?,
+            seen: self.variants.get(variant).and_then(Seen::save),
+            demands: roles.into_iter().filter_map(demand).collect(),
+        })
+    }
+
+    /// Goes on from what was known. What is known here already stays, and what cannot be is left
+    /// out.
+    pub fn recall(&mut self, model: &ModelKey, variant: &VariantKey, saved: &SavedForesight) {
+        if !saved.is_sound() {
+            return;
+        }
+        let SavedForesight { learned_at, seen, demands } = saved;
+        self.learned.entry(model.clone()).or_insert(*learned_at);
+        if let Some(seen) = seen {
+            self.variants.entry(variant.clone()).or_insert_with(|| seen.restore());
+        }
+        for SavedDemand { role, arrivals, lengths, needs } in demands {
+            let demand = || Demand {
+                arrivals: arrivals.restore(),
+                hold: Hold { needs: needs.iter().copied().collect::<VecDeque<_>>() },
+                lengths: Lengths::of(*lengths),
+            };
+            self.demands.entry((model.clone(), *role)).or_insert_with(demand);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Pod templates: what is kept of a scale target's.
+//!
+//! A workload's object has the pods that it will make in one of two places: `spec.template`, as
+//! Deployments, `StatefulSet`s and most kinds with a scale subresource do, or
+//! `spec.leaderWorkerTemplate`, where a `LeaderWorkerSet` has a template for the leader of a group
+//! and one for its workers. Whatever is in neither place, or cannot be read there, has no template,
+//! and is a target as before.
+//!
+//! Most workloads of a cluster are no engines. Of those that neither take accelerators nor name an
+//! engine nothing is kept, and of a container's variables only those that its command line refers
+//! to: the others are none of our business.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as core;
+use kube::api::DynamicObject;
+use serde_json::Value;
+
+use crate::collect::cluster::inventory::{asked, product};
+use crate::collect::cluster::{ClusterState, VariantState};
+use crate::fleet::{Resource, VariantKey};
+use crate::observe::inventory::{Inventory, ReplicaUnit, UnitSource};
+use crate::observe::template::{Container, Template, Templates};
+use crate::units::Gpus;
+
+/// What names an engine in an image or on a command line.
+const ENGINES: [&str; 2] = ["vllm", "sglang"];
+
+/// The variable that chooses between generations of vLLM, which no command line refers to.
+const VLLM_GENERATION: &str = "VLLM_USE_V1";
+
+/// What an object of any kind says of the pods that it makes.
+pub(crate) fn template(object: &DynamicObject) -> Option<Arc<Template>> {
+    let spec = object.data.get("spec")?;
+    let template = match spec.get("leaderWorkerTemplate") {
+        Some(group) => of_group(group)?,
+        None => of_pods(&pod(spec.get("template")?)?, None),
+    };
+    (template.unit.is_some() || names_engine(&template)).then(|| Arc::new(template))
+}
+
+/// A replica that is one pod, or a group with as many workers beside the leader.
+fn of_pods(leader: &core::PodSpec, workers: Option<(&core::PodSpec, u32)>) -> Template {
+    let mut takes: BTreeMap<Resource, Gpus> = asked(leader);
+    if let Some((worker, number)) = workers {
+        for (resource, gpus) in asked(worker) {
+            let all = Gpus::new(gpus.count().saturating_mul(number));
+            *takes.entry(resource).or_default() += all;
+        }
+    }
+    // A replica that asks for several resources is counted by the first, as its pods are.
+    let unit = takes.into_iter().find(|(_, gpus)| *gpus > Gpus::ZERO).map(|(resource, gpus)| {
+        let chosen = |pod: &core::PodSpec| {
+            product(resource.as_str(), pod.node_selector.as_ref().unwrap_or(&BTreeMap::new()))
+        };
+        let product = chosen(leader).or_else(|| chosen(workers?.0));
+        ReplicaUnit { resource, gpus, product, source: UnitSource::Template }
+    });
+    Template { unit, containers: leader.containers.iter().map(container).collect() }
+}
+
+/// A group of a `LeaderWorkerSet`, whose size counts the leader; without a template of its own the
+/// leader is like the workers.
+fn of_group(group: &Value) -> Option<Template> {
+    let workers = pod(group.get("workerTemplate")?)?;
+    let leader = group.get("leaderTemplate").filter(|template| !template.is_null());
+    let leader = leader.map_or_else(|| Some(workers.clone()), pod)?;
+    let size = group.get("size").and_then(Value::as_u64).unwrap_or(1);
+    let beside = u32::try_from(size.saturating_sub(1)).ok()?;
+    Some(of_pods(&leader, Some((&workers, beside))))
+}
+
+/// The pods of a template; `None` where a kind of its own has something else in that place.
+fn pod(template: &Value) -> Option<core::PodSpec> {
+    serde_json::from_value(template.get("spec")?.clone()).ok()
+}
+
+fn container(from: &core::Container) -> Container {
+    let command = from.command.clone().unwrap_or_default();
+    let args = from.args.clone().unwrap_or_default();
+    let wanted = |name: &str| {
+        name == VLLM_GENERATION || command.iter().chain(&args).any(|word| refers_to(word, name))
+    };
+    let mut environment: BTreeMap<String, String> = BTreeMap::new();
+    // A variable may be made of those before it.
+    for variable in from.env.iter().flatten() {
+        if let Some(value) = &variable.value {
+            let known = |name: &str| environment.get(name).cloned();
+            environment.insert(variable.name.clone(), expanded(value, known));
+        }
+    }
+    environment.retain(|name, _| wanted(name));
+    Container {
+        image: from.image.clone().unwrap_or_default(),
+        command,
+        args,
+        environment,
+        files: BTreeMap::new(),
+    }
+}
+
+/// Whether a word has this variable in it, as Kubernetes (`$(NAME)`) or a shell writes it.
+fn refers_to(word: &str, name: &str) -> bool {
+    word.match_indices(name).any(|(at, _)| {
+        let before = word[..at].trim_end_matches(['(', '{']);
+        before.ends_with('$')
+    })
+}
+
+/// A variable's value with `$(NAME)` in it replaced by what is known; what is not stays.
+fn expanded(value: &str, known: impl Fn(&str) -> Option<String>) -> String {
+    let mut out = String::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((before, after)) = rest.split_once("$(") {
+        out.push_str(before);
+        let end = after.split_once(')');
+        if let Some((text, behind)) = end.and_then(|(name, behind)| Some((known(name)?, behind))) {
+            out.push_str(&text);
+            rest = behind;
+        } else {
+            out.push_str("$(");
+            rest = after;
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+fn names_engine(template: &Template) -> bool {
+    let mut texts = template.containers.iter().flat_map(|container| {
+        std::iter::once(&container.image).chain(&container.command).chain(&container.args)
+    });
+    texts.any(|text| {
+        let text = text.to_ascii_lowercase();
+        ENGINES.iter().any(|engine| text.contains(engine))
+    })
+}
+
+// === what follows for the variants ===
+
+impl ClusterState {
+    /// What the pod templates of the variants say, of those that have one.
+    #[must_use]
+    pub fn templates(&self) -> Templates {
+        let template = |(key, state): (&VariantKey, &VariantState)| {
+            Some((key.clone(), state.template.clone()?))
+        };
+        self.variants.iter().filter_map(template).collect()
+    }
+
+    /// Takes in what replicas take: what the templates say before what pods were seen to take,
+    /// which is what replicas took that may not be made any more.
+    pub(crate) fn take_inventory(&mut self, seen: &Arc<Inventory>) {
+        self.inventory = Arc::clone(seen);
+        for (key, state) in &self.variants {
+            let Some(unit) = state.template.as_ref().and_then(|it| it.unit.clone()) else {
+                continue;
+            };
+            let units = &mut Arc::make_mut(&mut self.inventory).units;
+            let product = units.get(key).and_then(|seen| seen.product.clone());
+            let unit = ReplicaUnit { product: unit.product.or(product), ..unit };
+            units.insert(key.clone(), unit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fleet::Accelerator;
+
+    fn object(spec: &Value) -> DynamicObject {
+        serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": spec})).unwrap()
+    }
+
+    fn engine(gpus: u32, more: &Value) -> Value {
+        let mut container = json!({"name": "engine", "image": "vllm/vllm-openai:v0.11",
+                                   "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}});
+        container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"spec": {"containers": [container]}})
+    }
+
+    fn gpus(spec: &Value) -> Option<u32> {
+        template(&object(spec))?.unit.as_ref().map(|unit| unit.gpus.count())
+    }
+
+    #[test]
+    fn a_replica_takes_what_all_its_pods_ask_for() {
+        assert_eq!(gpus(&json!({"template": engine(4, &json!({}))})), Some(4));
+        let workers = engine(8, &json!({}));
+        let alike = json!({"size": 4, "workerTemplate": workers});
+        assert_eq!(gpus(&json!({"leaderWorkerTemplate": alike})), Some(32));
+        let alone = json!({"workerTemplate": workers});
+        assert_eq!(gpus(&json!({"leaderWorkerTemplate": alone})), Some(8));
+        let led =
+            json!({"size": 3, "workerTemplate": workers, "leaderTemplate": engine(2, &json!({}))});
+        assert_eq!(gpus(&json!({"leaderWorkerTemplate": led})), Some(18));
+        let idle_leader = json!({"size": 3, "workerTemplate": workers,
+                                 "leaderTemplate": {"spec": {"containers": [{"name": "router"}]}}});
+        assert_eq!(gpus(&json!({"leaderWorkerTemplate": idle_leader})), Some(16));
+    }
+
+    #[test]
+    fn a_partition_and_a_card_of_another_vendor_are_accelerators_too() {
+        for resource in ["nvidia.com/mig-1g.10gb", "amd.com/gpu", "habana.ai/gaudi"] {
+            let spec = json!({"template": {"spec": {"containers": [
+                {"name": "e", "resources": {"requests": {resource: "2"}}}]}}});
+            let found = template(&object(&spec)).unwrap();
+            let unit = found.unit.as_ref().unwrap();
+            assert_eq!((unit.resource.as_str(), unit.gpus.count()), (resource, 2));
+        }
+    }
+
+    #[test]
+    fn a_node_selector_names_the_product_that_a_replica_will_run_on() {
+        let mut pod = engine(1, &json!({}));
+        pod["spec"]["nodeSelector"] = json!({"nvidia.com/gpu.product": "NVIDIA-L4"});
+        let found = template(&object(&json!({"template": pod}))).unwrap();
+        assert_eq!(found.unit.as_ref().unwrap().product, Accelerator::new("NVIDIA-L4"));
+    }
+
+    #[test]
+    fn what_is_no_engine_or_cannot_be_read_has_no_template() {
+        let plain = json!({"spec": {"containers": [{"name": "web", "image": "nginx"}]}});
+        for spec in [
+            json!({"template": plain}),
+            json!({"template": {"spec": {"containers": "none"}}}),
+            json!({"template": "text"}),
+            json!({"leaderWorkerTemplate": {"size": 2}}),
+            json!({"leaderWorkerTemplate": {"workerTemplate": {}, "size": -1}}),
+            json!({"replicas": 1}),
+            json!(null),
+        ] {
+            assert_eq!(template(&object(&spec)), None, "{spec}");
+        }
+        let bare: DynamicObject = serde_json::from_value(json!({"metadata": {}})).unwrap();
+        assert_eq!(template(&bare), None);
+    }
+
+    #[test]
+    fn of_variables_only_those_are_kept_that_the_command_line_refers_to() {
+        let more = json!({
+            "command": ["sh", "-c", "vllm serve m --max-num-seqs ${SEQS} --port $PORT"],
+            "args": ["--max-model-len", "$(CONTEXT)"],
+            "env": [
+                {"name": "BASE", "value": "40"},
+                {"name": "SEQS", "value": "64"},
+                {"name": "PORT", "value": "8000"},
+                {"name": "CONTEXT", "value": "$(BASE)96"},
+                {"name": "HF_TOKEN", "value": "secret"},
+                {"name": "FROM", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                {"name": "VLLM_USE_V1", "value": "0"},
+            ],
+        });
+        let found = template(&object(&json!({"template": engine(1, &more)}))).unwrap();
+        let kept: Vec<(&str, &str)> = found.containers[0]
+            .environment
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        let want = [("CONTEXT", "4096"), ("PORT", "8000"), ("SEQS", "64"), ("VLLM_USE_V1", "0")];
+        assert_eq!(kept, want);
+    }
+}

@@ -1,0 +1,39 @@
+//! What the pod template of a scale target says: what a replica takes, and how its engine is
+//! started.
+//!
+//! A template is there while no replica is, so it speaks for a variant at zero. It says what the
+//! next replica will be, which in a rollout is not what the last one is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::fleet::VariantKey;
+use crate::observe::inventory::ReplicaUnit;
+
+/// The templates of the variants whose scale targets have one that says anything.
+pub type Templates = BTreeMap<VariantKey, Arc<Template>>;
+
+/// The pods that a scale target makes for one replica.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Template {
+    /// What one replica takes of accelerators, all its pods together; `None` where its containers
+    /// ask for none.
+    pub unit: Option<ReplicaUnit>,
+    /// The containers of the pod that answers: of a group, its leader.
+    pub containers: Vec<Container>,
+}
+
+/// A container as its pod's template writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// The image.
+    pub image: String,
+    /// What is run.
+    pub command: Vec<String>,
+    /// What it is given.
+    pub args: Vec<String>,
+    /// Variables whose values are known.
+    pub environment: BTreeMap<String, String>,
+    /// Files whose contents are known, by path; of a `ConfigMap` that is mounted, say.
+    pub files: BTreeMap<String, String>,
+}
