@@ -301,7 +301,9 @@ proptest! {
         let limit = high.ttft;
         let targets = Targets { ttft: Some(LatencyTarget { limit, of: Statistic::Mean }), itl: None };
         let found = model.rate_for(&targets).unwrap();
-        prop_assert!((found.at.ttft.seconds() / limit.seconds() - 1.0).abs() < 1e-5);
+        // The search ends within a millionth of the rate, and near full load a latency grows some
+        // thirty times as fast.
+        prop_assert!((found.at.ttft.seconds() / limit.seconds() - 1.0).abs() < 1e-4);
     }
 
     #[test]
