@@ -58,6 +58,16 @@ pub(crate) struct Item {
     pub(crate) takes: Vec<Take>,
 }
 
+/// What there is to start items from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stocks {
+    /// How much of each.
+    pub(crate) left: Vec<f64>,
+    /// From which on they are money. What money covers at most is worth a bound of its own, because
+    /// all items take of it; accelerators of a kind are few items' business.
+    pub(crate) money: usize,
+}
+
 /// How much each that is started takes of a stock: accelerators, or money.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Take {
@@ -98,7 +108,7 @@ const STOCK_SLACK: f64 = 1e-10;
 
 /// The choice of the least worth. Of equal ones it is the first that the search meets, which depends
 /// on nothing but the items and their order; of two equal items it takes the earlier one.
-pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &[f64]) -> Chosen {
+pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &Stocks) -> Chosen {
     let problem = Problem::new(items, wants, stocks);
     let mut run = Run {
         counts: vec![0; problem.items.len()],
@@ -127,6 +137,15 @@ struct Segment {
     size: f64,
 }
 
+/// A part of an item's range over which each takes the same of a stock.
+#[derive(Clone, Copy)]
+struct Part {
+    item: usize,
+    length: u32,
+    each: f64,
+    size: f64,
+}
+
 /// The items in the order of the search, and what is known of each rest of it.
 struct Problem<'a> {
     items: Vec<&'a Item>,
@@ -136,6 +155,9 @@ struct Problem<'a> {
     stocks: Vec<f64>,
     /// For each want, the segments by price for what they cover.
     segments: Vec<Vec<Segment>>,
+    /// For each want and each stock of money, the parts by what they cover for it; empty without
+    /// money.
+    parts: Vec<Vec<(usize, Vec<Part>)>>,
     /// For each depth, the price of the minima from there on.
     base: Vec<u64>,
     /// For each depth and want, what the minima from there on cover; the wants of a depth follow
@@ -188,7 +210,7 @@ impl Item {
 }
 
 impl<'a> Problem<'a> {
-    fn new(items: &'a [Item], wants: &'a [f64], stocks: &[f64]) -> Self {
+    fn new(items: &'a [Item], wants: &'a [f64], given: &Stocks) -> Self {
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by(|&a, &b| {
             let density = |item: usize| items[item].density(wants);
@@ -197,7 +219,7 @@ impl<'a> Problem<'a> {
                 .then(a.cmp(&b))
         });
         let items: Vec<&Item> = order.iter().map(|&original| &items[original]).collect();
-        let mut stocks = stocks.to_vec();
+        let mut stocks = given.left.clone();
         for item in &items {
             for Take { stock, each } in &item.takes {
                 let forced = each * f64::from(item.forced());
@@ -205,6 +227,10 @@ impl<'a> Problem<'a> {
             }
         }
         let segments = (0..wants.len()).map(|want| segments(&items, want, &stocks)).collect();
+        let money = given.money..stocks.len();
+        let of = |want| money.clone().map(|at| (at, parts(&items, want, at, &stocks))).collect();
+        let paying = if money.is_empty() { 0 } else { wants.len() };
+        let parts = (0..paying).map(of).collect();
         let mut base = vec![0; items.len() + 1];
         let width = wants.len();
         let mut covered = vec![0.0; width * (items.len() + 1)];
@@ -215,7 +241,7 @@ impl<'a> Problem<'a> {
                 covered[depth * width + want] = rest + f64::from(item.min) * size;
             }
         }
-        Self { items, order, wants, stocks, segments, base, covered }
+        Self { items, order, wants, stocks, segments, parts, base, covered }
     }
 
     /// How many of an item can be of use and can be had.
@@ -230,13 +256,13 @@ impl<'a> Problem<'a> {
     }
 
     /// What no choice from this depth on can be better than.
-    fn bound(&self, depth: usize, spent: u64, left: &[f64]) -> Worth {
+    fn bound(&self, depth: usize, spent: u64, left: &[f64], stocks: &[f64]) -> Worth {
         let mut bound = Worth { uncovered: 0, price: spent + self.base[depth] };
         let (base, width) = (bound.price as f64, self.wants.len());
         for (want, segments) in self.segments.iter().enumerate() {
-            let mut rest =
+            let missing =
                 left[want] - self.covered[depth * width + want] - SLACK * self.wants[want];
-            let mut price = base;
+            let (mut rest, mut price) = (missing, base);
             for segment in segments.iter().filter(|segment| segment.item >= depth) {
                 if rest <= 0.0 {
                     break;
@@ -244,6 +270,10 @@ impl<'a> Problem<'a> {
                 let taken = (rest / segment.size).min(f64::from(segment.length));
                 rest -= taken * segment.size;
                 price += taken * segment.price as f64;
+            }
+            for (stock, parts) in self.parts.get(want).into_iter().flatten() {
+                let paid = parts.iter().filter(|part| part.item >= depth);
+                rest = rest.max(unpaid(missing, stocks[*stock], paid));
             }
             let uncovered = if rest > 0.0 { share(rest, self.wants[want]) } else { 0 };
             // A billionth below what the sum says, because it is rounded.
@@ -305,6 +335,42 @@ fn segments(items: &[&Item], want: usize, stocks: &[f64]) -> Vec<Segment> {
     segments
 }
 
+/// The parts of all items for one want and one stock of money: what takes none of it first, then by
+/// what they cover for it.
+fn parts(items: &[&Item], want: usize, stock: usize, stocks: &[f64]) -> Vec<Part> {
+    let mut parts: Vec<Part> = items
+        .iter()
+        .enumerate()
+        .filter(|(_, item)| item.sizes[want] > 0.0)
+        .flat_map(|(position, item)| {
+            let taken = item.takes.iter().find(|take| take.stock == stock);
+            let price = taken.map_or(0.0, |take| take.each);
+            let [(kept, _), (started, _)] = item.ranges(stocks);
+            let size = item.sizes[want];
+            let part = |length, each| Part { item: position, length, each, size };
+            [part(kept, 0.0), part(started, price)]
+        })
+        .filter(|part| part.length > 0)
+        .collect();
+    parts.sort_by(|a, b| (a.each / a.size).total_cmp(&(b.each / b.size)));
+    parts
+}
+
+/// What of a want stays uncovered if so much money is spent on these, in fractions.
+fn unpaid<'p>(missing: f64, money: f64, parts: impl Iterator<Item = &'p Part>) -> f64 {
+    let (mut rest, mut money) = (missing, money * (1.0 + STOCK_SLACK));
+    for Part { length, each, size, .. } in parts {
+        if rest <= 0.0 {
+            break;
+        }
+        let paid = if *each > 0.0 { money / each } else { f64::INFINITY };
+        let taken = (rest / size).min(f64::from(*length)).min(paid);
+        rest -= taken * size;
+        money -= taken * each;
+    }
+    rest
+}
+
 /// The search under way.
 struct Run {
     counts: Vec<u32>,
@@ -338,10 +404,6 @@ impl Run {
                 break;
             }
             self.choose(problem, depth, count);
-            let (before, after) = self.stocks.split_at_mut((depth + 1) * problem.stocks.len());
-            let after = &mut after[..problem.stocks.len()];
-            after.copy_from_slice(&before[depth * problem.stocks.len()..]);
-            item.take(count, after);
             self.branch(problem, depth + 1, spent + item.worth(count));
         }
         self.open[depth] = open;
@@ -358,9 +420,8 @@ impl Run {
     ) {
         let item = problem.items[depth];
         open.clear();
-        let width = problem.stocks.len();
-        let stocks = &self.stocks[depth * width..(depth + 1) * width];
-        let most = problem.most(depth, self.left(problem, depth), stocks);
+        let (left, stocks) = (self.left(problem, depth), self.stocks(problem, depth));
+        let most = problem.most(depth, left, stocks);
         // Of the last item, fewer than can be of use are never better.
         let least = if depth + 1 == problem.items.len() { most } else { item.min };
         let mut previous = None;
@@ -371,7 +432,8 @@ impl Run {
             self.steps += 1;
             self.choose(problem, depth, count);
             let left = self.left(problem, depth + 1);
-            let bound = problem.bound(depth + 1, spent + item.worth(count), left);
+            let stocks = self.stocks(problem, depth + 1);
+            let bound = problem.bound(depth + 1, spent + item.worth(count), left, stocks);
             if !self.is_no_better(bound) {
                 open.push((bound, count));
             } else if previous.is_some_and(|previous| bound > previous) {
@@ -392,6 +454,16 @@ impl Run {
         for ((left, after), size) in before.iter().zip(after).zip(sizes) {
             *after = left - f64::from(count) * size;
         }
+        let width = problem.stocks.len();
+        let (before, after) = self.stocks.split_at_mut((depth + 1) * width);
+        let after = &mut after[..width];
+        after.copy_from_slice(&before[depth * width..]);
+        problem.items[depth].take(count, after);
+    }
+
+    fn stocks(&self, problem: &Problem<'_>, depth: usize) -> &[f64] {
+        let width = problem.stocks.len();
+        &self.stocks[depth * width..(depth + 1) * width]
     }
 
     fn left(&self, problem: &Problem<'_>, depth: usize) -> &[f64] {

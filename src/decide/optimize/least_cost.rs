@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::optimize::cover::{Chosen, GRID, Item, STEPS_MAX, Search, Take, choose};
+use crate::decide::optimize::cover::{Chosen, GRID, Item, STEPS_MAX, Search, Stocks, Take, choose};
 use crate::decide::optimize::sheet::{SLACK, Sheet};
 use crate::decide::optimize::{Because, Candidate, Headroom, Method, Model, Plan, Room};
 use crate::decide::rank;
@@ -137,7 +137,7 @@ pub(super) struct Question<'a> {
     variants: Vec<&'a Candidate>,
     items: Vec<Item>,
     wants: Vec<f64>,
-    stocks: Vec<f64>,
+    stocks: Stocks,
 }
 
 impl<'a> Question<'a> {
@@ -263,9 +263,9 @@ impl<'a> Question<'a> {
 
 /// What each variant takes of which stock for a replica that it starts, and how much there is of
 /// each: accelerators of a kind, and money.
-fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Vec<Vec<Take>>, Vec<f64>) {
+fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Vec<Vec<Take>>, Stocks) {
     let mut all = vec![Vec::new(); variants.len()];
-    let Some(room) = room else { return (all, Vec::new()) };
+    let Some(room) = room else { return (all, Stocks::default()) };
     let mut stocks = Vec::new();
     let mut known = BTreeMap::new();
     for (variant, takes) in variants.iter().zip(&mut all) {
@@ -276,6 +276,7 @@ fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Vec<Vec<Take>>, Vec<
         });
         takes.push(Take { stock, each: f64::from(variant.gpus.count()) });
     }
+    let money = stocks.len();
     for purse in &room.purses {
         let stock = stocks.len();
         stocks.push(purse.left.per_hour());
@@ -285,7 +286,7 @@ fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Vec<Vec<Take>>, Vec<
             takes.push(Take { stock, each: variant.cost.per_hour() });
         }
     }
-    (all, stocks)
+    (all, Stocks { left: stocks, money })
 }
 
 /// What one replica costs on the grid of the search.
