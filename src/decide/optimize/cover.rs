@@ -62,6 +62,16 @@ pub(crate) struct Item {
     pub(crate) takes: Takes,
 }
 
+/// What there is to start items from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stocks {
+    /// How much of each.
+    pub(crate) left: Few<f64>,
+    /// From which on they are money. What money covers at most is worth a bound of its own, because
+    /// all items take of it; accelerators of a kind are few items' business.
+    pub(crate) money: usize,
+}
+
 /// How much each that is started takes of a stock: accelerators, or money.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Take {
@@ -111,7 +121,7 @@ const STOCK_SLACK: f64 = 1e-10;
 
 /// The choice of the least worth. Of equal ones it is the first that the search meets, which depends
 /// on nothing but the items and their order; of two equal items it takes the earlier one.
-pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &[f64]) -> Chosen {
+pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &Stocks) -> Chosen {
     let problem = Problem::new(items, wants, stocks);
     let mut run = Run {
         counts: SmallVec::from_elem(0, problem.items.len()),
@@ -142,6 +152,15 @@ struct Segment {
     density: f64,
 }
 
+/// A part of an item's range over which each takes the same of a stock.
+#[derive(Clone, Copy)]
+struct Part {
+    item: usize,
+    length: u32,
+    each: f64,
+    size: f64,
+}
+
 /// The items in the order of the search, and what is known of each rest of it.
 struct Problem<'a> {
     items: Few<&'a Item>,
@@ -153,6 +172,9 @@ struct Problem<'a> {
     segments: SmallVec<[Segment; 32]>,
     /// For each want, where its segments end.
     ends: Few<usize>,
+    /// For each want and each stock of money, the parts by what they cover for it; empty without
+    /// money.
+    parts: Vec<Vec<(usize, Vec<Part>)>>,
     /// For each depth, the price of the minima from there on.
     base: Few<u64>,
     /// What the minima from there on cover.
@@ -204,7 +226,7 @@ impl Item {
 }
 
 impl<'a> Problem<'a> {
-    fn new(items: &'a [Item], wants: &'a [f64], stocks: &[f64]) -> Self {
+    fn new(items: &'a [Item], wants: &'a [f64], given: &Stocks) -> Self {
         let mut order: Few<usize> = (0..items.len()).collect();
         order.sort_by(|&a, &b| {
             let density = |item: usize| items[item].density(wants);
@@ -213,7 +235,7 @@ impl<'a> Problem<'a> {
                 .then(a.cmp(&b))
         });
         let items: Few<&Item> = order.iter().map(|&original| &items[original]).collect();
-        let mut stocks: Few<f64> = SmallVec::from_slice(stocks);
+        let mut stocks = given.left.clone();
         for item in &items {
             for Take { stock, each } in &item.takes {
                 let forced = each * f64::from(item.forced());
@@ -225,6 +247,10 @@ impl<'a> Problem<'a> {
             add_segments(&mut segments, &items, want, &stocks);
             ends.push(segments.len());
         }
+        let money = given.money..stocks.len();
+        let of = |want| money.clone().map(|at| (at, parts(&items, want, at, &stocks))).collect();
+        let paying = if money.is_empty() { 0 } else { wants.len() };
+        let parts = (0..paying).map(of).collect();
         let mut base = Few::from_elem(0, items.len() + 1);
         let width = wants.len();
         let mut covered = ByDepth::from_elem(0.0, width * (items.len() + 1));
@@ -235,7 +261,7 @@ impl<'a> Problem<'a> {
                 covered[depth * width + want] = rest + f64::from(item.min) * size;
             }
         }
-        Self { items, order, wants, stocks, segments, ends, base, covered }
+        Self { items, order, wants, stocks, segments, ends, parts, base, covered }
     }
 
     /// How many of an item can be of use and can be had.
@@ -250,16 +276,16 @@ impl<'a> Problem<'a> {
     }
 
     /// What no choice from this depth on can be better than.
-    fn bound(&self, depth: usize, spent: u64, left: &[f64]) -> Worth {
+    fn bound(&self, depth: usize, spent: u64, left: &[f64], stocks: &[f64]) -> Worth {
         let mut bound = Worth { uncovered: 0, price: spent + self.base[depth] };
         let (base, width) = (bound.price as f64, self.wants.len());
         let mut start = 0;
         for (want, &end) in self.ends.iter().enumerate() {
             let segments = &self.segments[start..end];
             start = end;
-            let mut rest =
+            let missing =
                 left[want] - self.covered[depth * width + want] - SLACK * self.wants[want];
-            let mut price = base;
+            let (mut rest, mut price) = (missing, base);
             for segment in segments {
                 if rest <= 0.0 {
                     break;
@@ -270,6 +296,10 @@ impl<'a> Problem<'a> {
                 let taken = (rest / segment.size).min(f64::from(segment.length));
                 rest -= taken * segment.size;
                 price += taken * segment.price as f64;
+            }
+            for (stock, parts) in self.parts.get(want).into_iter().flatten() {
+                let paid = parts.iter().filter(|part| part.item >= depth);
+                rest = rest.max(unpaid(missing, stocks[*stock], paid));
             }
             let uncovered = if rest > 0.0 { share(rest, self.wants[want]) } else { 0 };
             // A billionth below what the sum says, because it is rounded.
@@ -327,6 +357,42 @@ fn add_segments(
     segments[start..].sort_by(|a, b| a.density.total_cmp(&b.density));
 }
 
+/// The parts of all items for one want and one stock of money: what takes none of it first, then by
+/// what they cover for it.
+fn parts(items: &[&Item], want: usize, stock: usize, stocks: &[f64]) -> Vec<Part> {
+    let mut parts: Vec<Part> = items
+        .iter()
+        .enumerate()
+        .filter(|(_, item)| item.sizes[want] > 0.0)
+        .flat_map(|(position, item)| {
+            let taken = item.takes.iter().find(|take| take.stock == stock);
+            let price = taken.map_or(0.0, |take| take.each);
+            let [(kept, _), (started, _)] = item.ranges(stocks);
+            let size = item.sizes[want];
+            let part = |length, each| Part { item: position, length, each, size };
+            [part(kept, 0.0), part(started, price)]
+        })
+        .filter(|part| part.length > 0)
+        .collect();
+    parts.sort_by(|a, b| (a.each / a.size).total_cmp(&(b.each / b.size)));
+    parts
+}
+
+/// What of a want stays uncovered if so much money is spent on these, in fractions.
+fn unpaid<'p>(missing: f64, money: f64, parts: impl Iterator<Item = &'p Part>) -> f64 {
+    let (mut rest, mut money) = (missing, money * (1.0 + STOCK_SLACK));
+    for Part { length, each, size, .. } in parts {
+        if rest <= 0.0 {
+            break;
+        }
+        let paid = if *each > 0.0 { money / each } else { f64::INFINITY };
+        let taken = (rest / size).min(f64::from(*length)).min(paid);
+        rest -= taken * size;
+        money -= taken * each;
+    }
+    rest
+}
+
 /// The search under way.
 struct Run {
     counts: Few<u32>,
@@ -361,10 +427,6 @@ impl Run {
                 break;
             }
             self.choose(problem, depth, count);
-            let (before, after) = self.stocks.split_at_mut((depth + 1) * problem.stocks.len());
-            let after = &mut after[..problem.stocks.len()];
-            after.copy_from_slice(&before[depth * problem.stocks.len()..]);
-            item.take(count, after);
             self.branch(problem, depth + 1, spent + item.worth(count));
         }
         self.open.truncate(start);
@@ -375,9 +437,8 @@ impl Run {
     fn promising(&mut self, problem: &Problem<'_>, depth: usize, spent: u64) {
         let item = problem.items[depth];
         let start = self.open.len();
-        let width = problem.stocks.len();
-        let stocks = &self.stocks[depth * width..(depth + 1) * width];
-        let most = problem.most(depth, self.left(problem, depth), stocks);
+        let (left, stocks) = (self.left(problem, depth), self.stocks(problem, depth));
+        let most = problem.most(depth, left, stocks);
         // Of the last item, fewer than can be of use are never better.
         let least = if depth + 1 == problem.items.len() { most } else { item.min };
         let mut previous = None;
@@ -388,7 +449,8 @@ impl Run {
             self.steps += 1;
             self.choose(problem, depth, count);
             let left = self.left(problem, depth + 1);
-            let bound = problem.bound(depth + 1, spent + item.worth(count), left);
+            let stocks = self.stocks(problem, depth + 1);
+            let bound = problem.bound(depth + 1, spent + item.worth(count), left, stocks);
             if !self.is_no_better(bound) {
                 self.open.push((bound, count));
             } else if previous.is_some_and(|previous| bound > previous) {
@@ -409,6 +471,16 @@ impl Run {
         for ((left, after), size) in before.iter().zip(after).zip(sizes) {
             *after = left - f64::from(count) * size;
         }
+        let width = problem.stocks.len();
+        let (before, after) = self.stocks.split_at_mut((depth + 1) * width);
+        let after = &mut after[..width];
+        after.copy_from_slice(&before[depth * width..]);
+        problem.items[depth].take(count, after);
+    }
+
+    fn stocks(&self, problem: &Problem<'_>, depth: usize) -> &[f64] {
+        let width = problem.stocks.len();
+        &self.stocks[depth * width..(depth + 1) * width]
     }
 
     fn left(&self, problem: &Problem<'_>, depth: usize) -> &[f64] {

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use crate::decide::optimize::cover::{
-    Chosen, GRID, Item, STEPS_MAX, Search, Sizes, Take, Takes, choose,
+    Chosen, GRID, Item, STEPS_MAX, Search, Sizes, Stocks, Take, Takes, choose,
 };
 use crate::decide::optimize::sheet::{SLACK, Sheet};
 use crate::decide::optimize::{Because, Candidate, Few, Headroom, Method, Model, Plan, Room};
@@ -139,7 +139,7 @@ pub(super) struct Question<'a> {
     variants: Few<&'a Candidate>,
     items: Few<Item>,
     wants: Sizes,
-    stocks: Few<f64>,
+    stocks: Stocks,
 }
 
 impl<'a> Question<'a> {
@@ -265,9 +265,9 @@ impl<'a> Question<'a> {
 
 /// What each variant takes of which stock for a replica that it starts, and how much there is of
 /// each: accelerators of a kind, and money.
-fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Few<Takes>, Few<f64>) {
+fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Few<Takes>, Stocks) {
     let mut all: Few<Takes> = variants.iter().map(|_| Takes::new()).collect();
-    let Some(room) = room else { return (all, Few::new()) };
+    let Some(room) = room else { return (all, Stocks::default()) };
     let mut stocks = Few::new();
     let mut known = BTreeMap::new();
     for (variant, takes) in variants.iter().zip(&mut all) {
@@ -278,6 +278,7 @@ fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Few<Takes>, Few<f64>
         });
         takes.push(Take { stock, each: f64::from(variant.gpus.count()) });
     }
+    let money = stocks.len();
     for purse in &room.purses {
         let stock = stocks.len();
         stocks.push(purse.left.per_hour());
@@ -287,7 +288,7 @@ fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Few<Takes>, Few<f64>
             takes.push(Take { stock, each: variant.cost.per_hour() });
         }
     }
-    (all, stocks)
+    (all, Stocks { left: stocks, money })
 }
 
 /// What one replica costs on the grid of the search.

@@ -138,6 +138,27 @@ fn a_budget_is_spent_on_what_carries_most_for_it() {
 }
 
 #[test]
+fn a_budget_for_six_variants_is_searched_to_its_end_in_a_few_steps() {
+    let offers = [
+        ("a", 4.1, 100.0, 1),
+        ("b", 2.3, 52.0, 0),
+        ("c", 1.0, 19.0, 2),
+        ("d", 5.2, 131.0, 0),
+        ("e", 8.0, 205.0, 1),
+        ("f", 4.7, 103.0, 0),
+    ];
+    for (money, left) in [(20.0, 5.9), (30.0, 15.9), (60.0, 45.9), (90.0, 75.9)] {
+        let plan = spend(&offers, 4_000.0, money, &Policy::default());
+        let again = &plan.plans[0];
+        let started = again.cost_after.per_hour() - again.cost_before.per_hour();
+        assert!(started <= left + 1e-9 && started > left - 1.0, "{again}");
+        // 68 at most when this was written, and 20,000 without the bound of what money covers.
+        let Method::Exact { steps } = again.method else { panic!("{again}") };
+        assert!(steps < 200, "{steps}");
+    }
+}
+
+#[test]
 fn a_budget_of_three_tenths_pays_for_three_of_a_tenth() {
     let plan = spend(&[("a", 0.1, 10.0, 0)], 100.0, 0.3, &Policy::default());
     assert_eq!(numbers(&plan), [3]);
