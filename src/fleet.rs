@@ -5,6 +5,7 @@
 //! at one moment. It says nothing about load.
 
 pub(crate) mod names;
+pub(crate) mod per_variant;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -10,6 +10,7 @@ mod group;
 pub mod limits;
 pub mod pools;
 mod restrain;
+mod saturate;
 pub mod saved;
 mod silence;
 pub mod sizing;
@@ -20,10 +21,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::analyze::saturation::{
-    self, Analysis, Outcome, Patience, ReplicaLoad, Target, Thresholds, TransitionRule,
-    VariantState,
-};
+use crate::analyze::saturation::{Target, Thresholds, TransitionRule};
 use crate::decide::check::{self, Violation};
 use crate::decide::enforce::{self, Behavior, History, Published};
 use crate::decide::limit::LimitReport;
@@ -31,6 +29,7 @@ use crate::decide::pools::pooled::PoolReport;
 use crate::decide::{
     Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
 };
+use crate::fleet::per_variant::PerVariant;
 use crate::fleet::{Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::record::{Detail, Horizon, Recorder};
 use crate::observe::{Inputs, Observation, Way};
@@ -38,11 +37,12 @@ pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
 use crate::pipeline::limits::{Limits, Shared};
 use crate::pipeline::pools::{Pool, Pools};
+use crate::pipeline::saturate::Reports;
 use crate::pipeline::saved::Recall;
 use crate::pipeline::sizing::{Learned, Sizing};
 use crate::pipeline::startup::Startups;
 use crate::pipeline::zero::{Zero, Zeros};
-use crate::units::{Fraction, Replicas, Requests, Seconds};
+use crate::units::{Replicas, Seconds};
 
 /// Age from which a list of replicas is too old to shrink on. Discovery refreshes within seconds,
 /// and a watch that breaks is back within one; a minute means that something is wrong.
@@ -110,7 +110,7 @@ pub struct Decisions {
 pub struct Pipeline {
     policy: Policy,
     recorder: Recorder,
-    in_force: BTreeMap<VariantKey, InForce>,
+    in_force: PerVariant<InForce>,
     unsettled: BTreeMap<VariantKey, Unsettled>,
     ticked: Option<Timestamp>,
     learned: Learned,
@@ -164,7 +164,7 @@ impl Pipeline {
         Self {
             policy,
             recorder: Recorder::new(),
-            in_force: BTreeMap::new(),
+            in_force: PerVariant::default(),
             unsettled: BTreeMap::new(),
             ticked: None,
             learned: Learned::default(),
@@ -200,10 +200,9 @@ impl Pipeline {
         }
         let mut room = self.room(now, inputs);
         let sized = self.size(now, &groups, &mut room, (fleet, &observations));
+        let mut reports = Reports::default();
         for group in &groups {
-            let analysis = self.analyze(group, &mut found);
-            let targets = self.targets(now, &analysis, group);
-            self.report(group, &analysis, &targets, &mut found);
+            let targets = self.saturate(now, group, &mut reports);
             let guard = self.guard(now, group);
             let inputs_at = group.inputs_at(now);
             let moment = Moment { inputs_at, guard: guard.as_ref() };
@@ -214,14 +213,18 @@ impl Pipeline {
                 let asked = sized.get(key).map(Asked::from);
                 let asked = asked.or_else(|| target().map(Asked::from));
                 let asked = asked.map(|asked| self.pool(now, member, asked, &mut found));
-                match self.decide(&moment, member, &group.model, asked) {
-                    Ok(decision) => found.decisions.push(self.restrain(now, inputs, decision)),
+                let in_force = self.in_force.get_at(member.place, key);
+                match decide(&moment, (member, in_force), &group.model, asked) {
+                    Ok(decision) => {
+                        found.decisions.push(self.restrain(now, inputs, decision, in_force));
+                    }
                     Err(why) => {
                         found.undecided.insert(member.spec.key.clone(), Undecided(why));
                     }
                 }
             }
         }
+        (found.models, found.variants) = reports.by_key();
         found.decisions.sort_by(|a, b| a.variant.cmp(&b.variant));
         self.move_to_zero_and_back(now, inputs, &groups, &mut found.decisions);
         let bounded: Vec<Decision> =
@@ -236,10 +239,8 @@ impl Pipeline {
         self.check(fleet, &mut found);
         let startups = self.startups_of(now, &groups);
         found.observations = observations;
-        for (variant, startup) in startups {
-            if let Some(observation) = found.observations.get_mut(&variant) {
-                observation.startup = startup;
-            }
+        for (observation, startup) in found.observations.values_mut().zip(startups) {
+            observation.startup = startup;
         }
         found
     }
@@ -292,17 +293,17 @@ impl Pipeline {
 
     fn forget(&mut self, fleet: &Fleet) {
         if !self.in_force.keys().eq(fleet.variants().map(|spec| &spec.key)) {
-            self.in_force.retain(|key, _| fleet.get(key).is_some());
+            self.in_force.retain(|key| fleet.get(key).is_some());
         }
         self.unsettled.retain(|key, _| fleet.get(key).is_some());
     }
 
     /// Notes since when each variant of the group has not been what it should be.
     fn wait_for(&mut self, now: Timestamp, group: &Group<'_>) {
-        for Member { spec, observation } in &group.members {
-            let wish = self.in_force.get(&spec.key).map(|in_force| in_force.desired);
+        for &Member { place, spec, observation, measured } in &group.members {
+            let wish = self.in_force.get_at(place, &spec.key).map(|in_force| in_force.desired);
             let settled = observation.pending == Replicas::ZERO
-                && observation.wanted == Some(observation.measured())
+                && observation.wanted == Some(measured)
                 && wish.is_none_or(|wish| Some(wish) == observation.wanted);
             if settled {
                 self.unsettled.remove(&spec.key);
@@ -321,93 +322,6 @@ impl Pipeline {
 
     fn thresholds(&self, model: &ModelKey) -> &Thresholds {
         self.policy.overrides.get(model).unwrap_or(&self.policy.thresholds)
-    }
-
-    fn analyze(&self, group: &Group<'_>, found: &mut Decisions) -> Analysis {
-        let thresholds = self.thresholds(&group.model);
-        let mut loads = Vec::new();
-        for Member { spec, observation } in &group.members {
-            let start = loads.len();
-            loads.extend(observation.replicas.iter().filter_map(|replica| {
-                let (kv, queue) = replica.load()?;
-                Some(ReplicaLoad { replica: replica.replica.clone(), kv, queue })
-            }));
-            if let Some(saturation) = saturation_of(&loads[start..], thresholds) {
-                let report = VariantReport { saturation, saturated: Replicas::ZERO };
-                found.variants.insert(spec.key.clone(), report);
-            }
-        }
-        saturation::analyze(&loads, thresholds)
-    }
-
-    fn targets(&self, now: Timestamp, analysis: &Analysis, group: &Group<'_>) -> Vec<Target> {
-        let states: Vec<VariantState> =
-            group.members.iter().filter_map(|member| self.state(now, member)).collect();
-        saturation::targets(analysis, &states, self.policy.transition)
-    }
-
-    /// What the analyzer should know of a variant; `None` when its replicas cannot be counted.
-    fn state(&self, now: Timestamp, member: &Member<'_>) -> Option<VariantState> {
-        let Member { spec, observation } = member;
-        let waited = self.unsettled.get(&spec.key).map(|it| now.duration_since(it.since));
-        let patience = self.startups.patience(&spec.key);
-        let patience = patience.unwrap_or(self.policy.transition_patience);
-        let exhausted = waited.is_some_and(|waited| waited.as_secs_f64() >= patience.seconds());
-        let desired = match self.policy.transition {
-            // This rule needs no memory; see its documentation.
-            TransitionRule::PendingOnly => None,
-            TransitionRule::ModelWide | TransitionRule::PerVariant => {
-                self.in_force.get(&spec.key).map(|in_force| in_force.desired)
-            }
-        };
-        let current = observation.wanted?;
-        // Pods that never answer are as new as those that are not ready, but not for ever.
-        let given_up = if exhausted { observation.unheard } else { Replicas::ZERO };
-        // A pod that is there beside the wanted ones, as in a rollout, answers no deficit.
-        let coming = current.beyond(observation.measured());
-        Some(VariantState {
-            key: spec.key.clone(),
-            current,
-            pending: observation.pending.beyond(given_up).min(coming),
-            desired,
-            patience: if exhausted { Patience::Exhausted } else { Patience::Left },
-            cost: spec.cost,
-            bounds: observation.bounds,
-        })
-    }
-
-    fn report(
-        &self,
-        group: &Group<'_>,
-        analysis: &Analysis,
-        targets: &[Target],
-        found: &mut Decisions,
-    ) {
-        for (variant, report) in &analysis.variants {
-            if let Some(known) = found.variants.get_mut(variant) {
-                let saturated = u32::try_from(report.saturated.len()).unwrap_or(u32::MAX);
-                known.saturated = Replicas::saturating(saturated);
-            }
-        }
-        if analysis.measured == Replicas::ZERO {
-            return;
-        }
-        let thresholds = self.thresholds(&group.model);
-        let missing_kv = thresholds.kv_spare.fraction() - analysis.spare.kv.fraction();
-        let missing_queue = thresholds.queue_spare.requests() - analysis.spare.queue.requests();
-        let transition = targets.iter().find_map(|target| match &target.outcome {
-            Outcome::Transition(transition) => Some(transition.clone()),
-            _ => None,
-        });
-        let report = ModelReport {
-            thresholds: *thresholds,
-            spare_kv: analysis.spare.kv,
-            spare_queue: analysis.spare.queue,
-            required_kv: Fraction::new(missing_kv).unwrap_or_default(),
-            required_queue: Requests::new(missing_queue).unwrap_or_default(),
-            transition,
-        };
-        found.models.insert((group.model.clone(), group.role), report);
     }
 
     /// Why no number of the group may be lowered, if there is a reason.
@@ -436,69 +350,6 @@ impl Pipeline {
             .map(|remaining| Reason::Settling { remaining })
     }
 
-    /// The number that the load asks for, or the one in force where nothing can be said.
-    fn decide(
-        &self,
-        moment: &Moment<'_>,
-        member: &Member<'_>,
-        model: &ModelKey,
-        asked: Option<Asked>,
-    ) -> Result<Decision, NoData> {
-        let Member { spec, observation } = member;
-        let in_force = self.in_force.get(&spec.key);
-        let usable = match member.blind() {
-            Some(why) => Err(why),
-            None if in_force.is_none() && !observation.all_tried() => Err(NoData::NotTried),
-            None => asked.ok_or(NoData::NoFreshReplica),
-        };
-        let decision = |steps, inputs_at, basis| Decision {
-            variant: spec.key.clone(),
-            model: model.clone(),
-            current: observation.current,
-            bounds: member.bounds(in_force.map(|in_force| in_force.desired)),
-            steps,
-            inputs_at,
-            basis,
-        };
-        match (usable, in_force) {
-            (Ok(Asked { before, mut after, reason, shared, pool }), in_force) => {
-                let floor = in_force.map_or(before, |in_force| in_force.desired);
-                let mut steps = vec![Step { stage: Stage::Analyze, before, after, reason }];
-                if let Some(Shared { after: less, why }) = shared {
-                    let (before, reason) = (after, Reason::Limited(why));
-                    steps.push(Step { stage: Stage::Share, before, after: less, reason });
-                    after = less;
-                }
-                if let Some(pool) = pool {
-                    after = pool.after;
-                    steps.push(pool);
-                }
-                if let Some(reason) = moment.guard
-                    && after < floor
-                {
-                    let (before, reason) = (after, reason.clone());
-                    steps.push(Step { stage: Stage::Guard, before, after: floor, reason });
-                }
-                Ok(decision(steps, moment.inputs_at, Basis::Fresh))
-            }
-            (Err(why), Some(in_force)) => {
-                let before = in_force.desired;
-                // Whoever brings a variant back from zero says how many there shall be, and what
-                // was published for none must not take them away while they start.
-                let asked = observation.wanted.filter(|_| in_force.at_zero).unwrap_or_default();
-                let after = before.max(asked);
-                let why = match (in_force.restored, after > before) {
-                    (Some(_), _) => NoData::Restored,
-                    (None, true) => NoData::BroughtBack,
-                    (None, false) => why,
-                };
-                let held = Step { stage: Stage::Hold, before, after, reason: Reason::NoData(why) };
-                Ok(decision(vec![held], in_force.inputs_at, Basis::Held))
-            }
-            (Err(why), None) => Err(why),
-        }
-    }
-
     /// Replaces a set that breaks an invariant by the numbers in force.
     fn check(&self, fleet: &Fleet, found: &mut Decisions) {
         let in_force = |key: &VariantKey| self.in_force.get(key).map(|in_force| in_force.desired);
@@ -520,16 +371,22 @@ impl Pipeline {
     }
 
     fn remember(&mut self, now: Timestamp, decisions: &[Decision]) {
-        for decision in decisions {
+        for (place, decision) in decisions.iter().enumerate() {
             let (desired, inputs_at) = (decision.desired(), decision.inputs_at);
-            self.remember_one(now, decision, Number { desired, inputs_at });
+            self.remember_one(now, (place, decision), Number { desired, inputs_at });
         }
     }
 
-    /// Remembers what was decided about a variant, and the number that is in force after it.
-    fn remember_one(&mut self, now: Timestamp, decision: &Decision, number: Number) {
+    /// Remembers what was decided about a variant, and the number that is in force after it. The place
+    /// is that among all decisions.
+    fn remember_one(
+        &mut self,
+        now: Timestamp,
+        (place, decision): (usize, &Decision),
+        number: Number,
+    ) {
         let Number { desired: after, inputs_at } = number;
-        let known = self.in_force.entry(decision.variant.clone()).or_insert_with(|| {
+        let known = self.in_force.get_or_insert_at(place, &decision.variant, || {
             let present = decision.steps.first().map_or(after, |step| step.before);
             InForce {
                 desired: present,
@@ -580,25 +437,73 @@ impl From<&sizing::Asked> for Asked {
     }
 }
 
-/// How near replicas are to being saturated: the mean of the larger of both shares.
-///
-/// `saturation = mean(max(kv / kv threshold, queue / queue threshold))`, a ratio without unit; 1 is
-/// the threshold. `None` without replicas. A threshold of zero saturates every replica.
-fn saturation_of(loads: &[ReplicaLoad], thresholds: &Thresholds) -> Option<Fraction> {
-    let share = |load: f64, threshold: f64| if threshold > 0.0 { load / threshold } else { 1.0 };
-    let total: f64 = loads
-        .iter()
-        .map(|load| {
-            let kv = share(load.kv.fraction(), thresholds.kv_cache.fraction());
-            kv.max(share(load.queue.requests(), thresholds.queue_length.requests()))
-        })
-        .sum();
-    if loads.is_empty() { None } else { Fraction::new(total / loads.len() as f64) }
+// === deciding ===
+
+/// The number that the load asks for, or the one in force where nothing can be said.
+fn decide(
+    moment: &Moment<'_>,
+    (member, in_force): (&Member<'_>, Option<&InForce>),
+    model: &ModelKey,
+    asked: Option<Asked>,
+) -> Result<Decision, NoData> {
+    let Member { spec, observation, .. } = member;
+    let usable = match member.blind() {
+        Some(why) => Err(why),
+        None if in_force.is_none() && !observation.all_tried() => Err(NoData::NotTried),
+        None => asked.ok_or(NoData::NoFreshReplica),
+    };
+    let decision = |steps, inputs_at, basis| Decision {
+        variant: spec.key.clone(),
+        model: model.clone(),
+        current: observation.current,
+        bounds: member.bounds(in_force.map(|in_force| in_force.desired)),
+        steps,
+        inputs_at,
+        basis,
+    };
+    match (usable, in_force) {
+        (Ok(Asked { before, mut after, reason, shared, pool }), in_force) => {
+            let floor = in_force.map_or(before, |in_force| in_force.desired);
+            let mut steps = vec![Step { stage: Stage::Analyze, before, after, reason }];
+            if let Some(Shared { after: less, why }) = shared {
+                let (before, reason) = (after, Reason::Limited(why));
+                steps.push(Step { stage: Stage::Share, before, after: less, reason });
+                after = less;
+            }
+            if let Some(pool) = pool {
+                after = pool.after;
+                steps.push(pool);
+            }
+            if let Some(reason) = moment.guard
+                && after < floor
+            {
+                let (before, reason) = (after, reason.clone());
+                steps.push(Step { stage: Stage::Guard, before, after: floor, reason });
+            }
+            Ok(decision(steps, moment.inputs_at, Basis::Fresh))
+        }
+        (Err(why), Some(in_force)) => {
+            let before = in_force.desired;
+            // Whoever brings a variant back from zero says how many there shall be, and what
+            // was published for none must not take them away while they start.
+            let asked = observation.wanted.filter(|_| in_force.at_zero).unwrap_or_default();
+            let after = before.max(asked);
+            let why = match (in_force.restored, after > before) {
+                (Some(_), _) => NoData::Restored,
+                (None, true) => NoData::BroughtBack,
+                (None, false) => why,
+            };
+            let held = Step { stage: Stage::Hold, before, after, reason: Reason::NoData(why) };
+            Ok(decision(vec![held], in_force.inputs_at, Basis::Held))
+        }
+        (Err(why), None) => Err(why),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::{Fraction, Requests};
 
     fn n(count: u32) -> Replicas {
         Replicas::saturating(count)

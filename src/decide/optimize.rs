@@ -51,6 +51,8 @@ mod sheet;
 #[cfg(test)]
 mod tests;
 
+use smallvec::SmallVec;
+
 use crate::analyze::capacity::{CapacityReport, Unit};
 use crate::fleet::{Accelerator, Bounds, ModelKey, Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Gpus, Replicas, Weight};
@@ -63,6 +65,10 @@ pub use crate::decide::optimize::least_cost::{
 };
 pub use crate::decide::optimize::rescale::{Claim, Shares, water_fill};
 pub use crate::decide::optimize::room::{Headroom, Room};
+
+/// Something of each variant of a model. Nearly all models have a handful, and for those nothing is
+/// allocated; a plan makes dozens of such lists.
+type Few<T> = SmallVec<[T; 8]>;
 
 /// A variant that replicas can be put in.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,10 +10,10 @@ mod replica;
 mod snapshots;
 mod work;
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
+use smallvec::SmallVec;
 
+use crate::fleet::per_variant::PerVariant;
 use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
 use crate::observe::record::replica::{Record, View, span};
@@ -50,7 +50,15 @@ pub struct Recorder {
     /// For each scrape of the last tick, which record it went to: nearly always, the one in the
     /// same place goes there as well.
     places: Vec<usize>,
-    settled: BTreeMap<VariantKey, Settled>,
+    settled: PerVariant<Settled>,
+    next: Next,
+}
+
+/// Where the variant that is observed next probably is: behind the one that was observed last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Next {
+    record: usize,
+    settled: usize,
 }
 
 /// Records in the order of their keys. What is asked for in this order is found without a search:
@@ -59,6 +67,9 @@ pub struct Recorder {
 struct Records {
     sorted: Vec<(ReplicaKey, Record)>,
 }
+
+/// The keys of a variant's replicas. Nearly all have a few, and for those nothing is allocated.
+type Keys<'a> = SmallVec<[&'a ReplicaKey; 8]>;
 
 /// The same replicas, measured without a gap.
 #[derive(Clone, Debug)]
@@ -80,11 +91,14 @@ impl Recorder {
     /// Takes in what one tick brings: scrapes are recorded, unlisted replicas are forgotten.
     pub fn take(&mut self, inputs: &Inputs, horizon: Horizon) {
         self.records.keep(inputs);
-        for (_, record) in &mut self.records.sorted {
-            record.begin_tick();
+        self.next = Next::default();
+        if horizon.detail == Detail::Work {
+            for (_, record) in &mut self.records.sorted {
+                record.begin_tick();
+            }
         }
         if !self.settled.keys().eq(inputs.fleet.variants().map(|spec| &spec.key)) {
-            self.settled.retain(|key, _| inputs.fleet.get(key).is_some());
+            self.settled.retain(|key| inputs.fleet.get(key).is_some());
         }
         self.places.resize(inputs.scrapes.len(), 0);
         let (window, detail) = (span(horizon.window), horizon.detail);
@@ -110,17 +124,18 @@ impl Recorder {
         listing: Option<&Listing>,
         horizon: Horizon,
     ) -> Observation {
-        let mut keys: Vec<&ReplicaKey> =
+        let mut keys: Keys<'_> =
             listing.map(|listing| listing.replicas.iter().collect()).unwrap_or_default();
         keys.sort();
-        let (mut replicas, mut ttft) = self.look(now, &keys, listing, horizon, horizon.window);
+        let (mut replicas, mut ttft, end) = self.look(now, &keys, listing, horizon, horizon.window);
         let settled_since = self.settle(now, &spec.key, &replicas);
         // Peaks of before the replicas were these say what another number of them carried: those
         // that a new replica has relieved would ask for one more.
         let settled = settled_since.and_then(|since| Seconds::from_span(now.duration_since(since)));
         if let Some(settled) = settled.filter(|settled| *settled < horizon.window) {
-            (replicas, ttft) = self.look(now, &keys, listing, horizon, settled);
+            (replicas, ttft, _) = self.look(now, &keys, listing, horizon, settled);
         }
+        self.next = Next { record: end, settled: self.next.settled + 1 };
         let (state, scale_unknown) = match listing.map(|listing| &listing.scale) {
             Some(Scale::Known(state)) => (Some(*state), None),
             Some(Scale::Unknown(why)) => (None, Some(why.clone())),
@@ -150,8 +165,8 @@ impl Recorder {
         }
     }
 
-    /// Each listed replica, with its gauges over the last `gauges` of the window, and the times to
-    /// first token of those with fresh data.
+    /// Each listed replica, with its gauges over the last `gauges` of the window, the times to first
+    /// token of those with fresh data, and where the records of these replicas end.
     fn look(
         &self,
         now: Timestamp,
@@ -159,11 +174,11 @@ impl Recorder {
         listing: Option<&Listing>,
         horizon: Horizon,
         gauges: Seconds,
-    ) -> (Vec<ReplicaObservation>, Option<Histogram>) {
+    ) -> (Vec<ReplicaObservation>, Option<Histogram>, usize) {
         let never = Record::default();
         let view = View::new(now, horizon, gauges);
         let (mut seen, mut ttft) = (Vec::with_capacity(keys.len()), None);
-        let mut place = keys.first().map_or(0, |first| self.records.place(first));
+        let mut place = self.next.record;
         for key in keys {
             let found = self.records.find(key, place);
             place = found.map_or(place, |found| found + 1);
@@ -175,7 +190,7 @@ impl Recorder {
             }
             seen.push(replica);
         }
-        (seen, ttft)
+        (seen, ttft, place)
     }
 
     /// What the targets themselves say about scale: those that have answered and have not stopped.
@@ -203,7 +218,7 @@ impl Recorder {
         variant: &VariantKey,
         replicas: &[ReplicaObservation],
     ) -> Option<Timestamp> {
-        let mut measured: Vec<&ReplicaKey> = replicas
+        let mut measured: Keys<'_> = replicas
             .iter()
             .filter(|replica| replica.load().is_some())
             .map(|replica| &replica.replica)
@@ -214,7 +229,8 @@ impl Recorder {
             return None;
         }
         // A clock that went back would otherwise stretch the wait by the size of the jump.
-        if let Some(Settled { measured: known, since }) = self.settled.get(variant)
+        if let Some(Settled { measured: known, since }) =
+            self.settled.get_at(self.next.settled, variant)
             && known.iter().eq(measured.iter().copied())
             && *since <= now
         {

@@ -3,7 +3,8 @@
 //! A [`Window`] has a row for each page and a column for each series, because what is on one page
 //! has one instant and is looked at together: a tick touches the beginning and the end of a few
 //! rows, where a window for each series would have it wait for memory as many times as there are
-//! series. A page that lacks a series leaves its cell empty.
+//! series. A page that lacks a series leaves its cell empty. Gauges stand apart from counters,
+//! because their means and peaks are taken of every row.
 //!
 //! A column holds a gauge's values, or by how much a counter has grown. Counters are put together
 //! with others only afterwards: a sum of counters that restart one by one has no meaningful
@@ -26,37 +27,31 @@ use crate::units::Seconds;
 /// delivers faster loses its oldest rows first.
 const ROWS_MAX: usize = 512;
 
-/// The pages of the last minute, each with what it says of the same `N` series.
+/// The pages of the last minute, each with what it says of the same `G` gauges and `C` counters.
 #[derive(Clone, Debug)]
-pub(crate) struct Window<const N: usize> {
-    rows: VecDeque<Row<N>>,
+pub(crate) struct Window<const G: usize, const C: usize> {
+    rows: VecDeque<Row<C>>,
+    /// The gauges of each row.
+    gauges: VecDeque<[f64; G]>,
+    /// How many of the rows lack a gauge.
+    with_gaps: usize,
 }
 
-/// What one page says.
+/// What one page says, but for its gauges.
 #[derive(Clone, Copy, Debug)]
-struct Row<const N: usize> {
+struct Row<const C: usize> {
     /// Nanoseconds since the epoch.
     at: i64,
-    /// One bit for each cell that is not empty.
+    /// One bit for each cell that is not empty, those of the gauges first.
     filled: u32,
-    cells: [f64; N],
-}
-
-/// What a page says of one series.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Cell {
-    /// Nothing.
-    Empty,
-    /// A gauge's value.
-    Value(f64),
-    /// By how much a counter has grown since the page before.
-    Growth(f64),
+    /// By how much each counter has grown since the window began.
+    totals: [f64; C],
 }
 
 /// A window as it is seen at one instant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pane<'a, const N: usize> {
-    rows: &'a VecDeque<Row<N>>,
+pub(crate) struct Pane<'a, const G: usize, const C: usize> {
+    of: &'a Window<G, C>,
     /// How many of the rows lie before the window.
     outside: usize,
 }
@@ -112,162 +107,178 @@ pub(crate) struct Increase {
 
 // === impl Window ===
 
-impl<const N: usize> Window<N> {
-    /// Adds what a page says and forgets the rows that the window no longer reaches, but for the one
-    /// that it starts from.
-    pub(crate) fn push(&mut self, page: &Page, cells: [Cell; N]) {
+impl<const G: usize, const C: usize> Window<G, C> {
+    /// The bits of all gauges.
+    const GAUGES: u32 = (1 << G) - 1;
+
+    /// Adds what a page says: the values of its gauges, and by how much its counters have grown since
+    /// the page before. Forgets the rows that the window no longer reaches, but for the one that it
+    /// starts from.
+    pub(crate) fn push(
+        &mut self,
+        page: &Page,
+        gauges: [Option<f64>; G],
+        growths: [Option<f64>; C],
+    ) {
         let Page { at, window, .. } = *page;
         if self.rows.back().is_some_and(|last| starts_anew(last.at, at, window)) {
             self.rows.clear();
+            self.gauges.clear();
+            self.with_gaps = 0;
         }
         while self.rows.len() >= ROWS_MAX
             || self.rows.get(1).is_some_and(|second| !within(at, second.at, window))
         {
-            self.rows.pop_front();
+            self.forget_first();
         }
         let last = self.rows.back().copied();
-        let mut row = Row { at, filled: 0, cells: [0.0; N] };
-        for (column, cell) in cells.into_iter().enumerate() {
-            if cell == Cell::Empty {
-                continue;
+        let has = |bit: usize| last.is_some_and(|last| last.has(bit));
+        let mut row = Row { at, filled: 0, totals: [0.0; C] };
+        let mut values = [0.0; G];
+        for (column, value) in gauges.into_iter().enumerate() {
+            let Some(value) = value else { continue };
+            if !has(column) {
+                self.before_a_gap(column, at, window);
             }
-            let before = last.and_then(|last| last.get(column));
-            let before = before.or_else(|| self.before_a_gap(column, at, window));
-            match cell {
-                Cell::Empty => {}
-                Cell::Value(value) => row.fill(column, value),
-                Cell::Growth(growth) => {
-                    row.fill(column, before.map_or(0.0, |total| total + growth));
-                }
-            }
+            row.filled |= 1 << column;
+            values[column] = value;
         }
+        for (column, growth) in growths.into_iter().enumerate() {
+            let Some(growth) = growth else { continue };
+            let before = match last.and_then(|last| last.total(G, column)) {
+                Some(total) => Some(total),
+                None => self.before_a_gap(G + column, at, window).map(|row| row.totals[column]),
+            };
+            row.filled |= 1 << (G + column);
+            row.totals[column] = before.map_or(0.0, |total| total + growth);
+        }
+        self.with_gaps += usize::from(row.lacks(Self::GAUGES));
         self.rows.push_back(row);
+        self.gauges.push_back(values);
     }
 
-    /// What a column that the last page lacks goes on from; after a long gap it begins anew.
-    fn before_a_gap(&mut self, column: usize, at: i64, window: i64) -> Option<f64> {
-        let last = self.rows.iter().rev().find(|row| row.get(column).is_some())?;
+    fn forget_first(&mut self) {
+        let row = self.rows.pop_front();
+        self.gauges.pop_front();
+        self.with_gaps -= usize::from(row.is_some_and(|row| row.lacks(Self::GAUGES)));
+    }
+
+    /// The row that a cell which the last page lacks goes on from; after a long gap its column begins
+    /// anew.
+    fn before_a_gap(&mut self, bit: usize, at: i64, window: i64) -> Option<Row<C>> {
+        let last = *self.rows.iter().rev().find(|row| row.has(bit))?;
         if within(at, last.at, window) {
-            return last.get(column);
+            return Some(last);
         }
-        self.rows.iter_mut().for_each(|row| row.empty(column));
+        self.rows.iter_mut().for_each(|row| row.filled &= !(1 << bit));
+        self.with_gaps = self.rows.iter().filter(|row| row.lacks(Self::GAUGES)).count();
         None
     }
 
-    /// A window of some of the columns.
-    pub(crate) fn of_columns<const M: usize>(&self, columns: [usize; M]) -> Window<M> {
-        let narrow = |row: &Row<N>| {
-            let mut narrow = Row { at: row.at, filled: 0, cells: [0.0; M] };
-            for (to, from) in columns.into_iter().enumerate() {
-                row.get(from).into_iter().for_each(|value| narrow.fill(to, value));
-            }
-            narrow
-        };
-        Window { rows: self.rows.iter().map(narrow).collect() }
+    /// A window of some of the gauges.
+    pub(crate) fn of_gauges<const M: usize>(&self, columns: [usize; M]) -> Window<M, 0> {
+        let mut narrow = Window::default();
+        for (row, gauges) in self.rows.iter().zip(&self.gauges) {
+            let filled = columns.iter().enumerate().filter(|(_, from)| row.has(**from));
+            let filled = filled.fold(0, |filled, (to, _)| filled | 1 << to);
+            let row = Row { at: row.at, filled, totals: [] };
+            narrow.with_gaps += usize::from(row.lacks(Window::<M, 0>::GAUGES));
+            narrow.rows.push_back(row);
+            narrow.gauges.push_back(columns.map(|from| gauges[from]));
+        }
+        narrow
     }
 
     /// The last `window` nanoseconds before `now`.
-    pub(crate) fn pane(&self, now: i64, window: i64) -> Pane<'_, N> {
-        let outside = outside(&self.rows, now, window);
-        Pane { rows: &self.rows, outside }
+    pub(crate) fn pane(&self, now: i64, window: i64) -> Pane<'_, G, C> {
+        Pane { of: self, outside: outside(&self.rows, now, window) }
+    }
+
+    /// What the page of a row says of a gauge.
+    fn gauge(&self, row: usize, column: usize) -> Option<f64> {
+        self.rows[row].has(column).then(|| self.gauges[row][column])
     }
 }
 
-impl<const N: usize> Default for Window<N> {
+impl<const G: usize, const C: usize> Default for Window<G, C> {
     fn default() -> Self {
-        Self { rows: VecDeque::new() }
+        Self { rows: VecDeque::new(), gauges: VecDeque::new(), with_gaps: 0 }
     }
 }
 
 // === impl Row ===
 
-impl<const N: usize> Row<N> {
-    fn get(&self, column: usize) -> Option<f64> {
-        (self.filled & 1 << column != 0).then(|| self.cells[column])
+impl<const C: usize> Row<C> {
+    const fn has(&self, bit: usize) -> bool {
+        self.filled & 1 << bit != 0
     }
 
-    fn fill(&mut self, column: usize, value: f64) {
-        self.filled |= 1 << column;
-        self.cells[column] = value;
+    const fn lacks(&self, bits: u32) -> bool {
+        self.filled & bits != bits
     }
 
-    fn empty(&mut self, column: usize) {
-        self.filled &= !(1 << column);
-    }
-}
-
-// === impl Cell ===
-
-impl Cell {
-    /// A gauge's value, if the page has one.
-    pub(crate) fn value(value: Option<f64>) -> Self {
-        value.map_or(Self::Empty, Self::Value)
-    }
-
-    /// A counter's growth, if the page has the counter.
-    pub(crate) fn growth(growth: Option<f64>) -> Self {
-        growth.map_or(Self::Empty, Self::Growth)
+    /// By how much a counter has grown, in a row that has so many gauges.
+    fn total(&self, gauges: usize, column: usize) -> Option<f64> {
+        self.has(gauges + column).then(|| self.totals[column])
     }
 }
 
 // === impl Pane ===
 
-impl<const N: usize> Pane<'_, N> {
-    /// The latest value of a column and its age at `now`.
+impl<const G: usize, const C: usize> Pane<'_, G, C> {
+    /// The latest value of a gauge and its age at `now`.
     pub(crate) fn last(&self, now: i64, column: usize) -> Option<(f64, Seconds)> {
-        let (at, value) = self.last_of(&|row| row.get(column))?;
+        let (at, value) = self.last_of(&|row| self.of.gauge(row, column))?;
         Some((value, passed(now, at).unwrap_or(Seconds::ZERO)))
     }
 
-    /// The mean and the largest of the samples of the first `M` columns in the window, or of the
-    /// latest sample where the window holds none.
-    pub(crate) fn means_and_peaks<const M: usize>(&self) -> [Option<(f64, f64)>; M] {
+    /// The mean and the largest of the samples of each gauge in the window, or of the latest sample
+    /// where the window holds none.
+    pub(crate) fn means_and_peaks(&self) -> [Option<(f64, f64)>; G] {
+        let count = self.of.rows.len() - self.outside;
+        if count == 0 || self.of.with_gaps > 0 {
+            return std::array::from_fn(|column| self.mean_and_peak_with_gaps(column));
+        }
+        let (mut sums, mut peaks) = ([0.0; G], [f64::NEG_INFINITY; G]);
         // From the latest to the oldest: the order of a sum decides its last digits.
-        let rows = || self.rows.range(self.outside..).rev();
-        let (mut filled, mut sums, mut peaks) = (u32::MAX, [0.0; M], [f64::NEG_INFINITY; M]);
-        for row in rows() {
-            filled &= row.filled;
-            for column in 0..M {
-                let value = row.cells[column];
+        self.of.gauges.range(self.outside..).rev().for_each(|values| {
+            for (column, &value) in values.iter().enumerate() {
                 sums[column] += value;
                 peaks[column] = if value > peaks[column] { value } else { peaks[column] };
             }
-        }
-        let count = self.rows.len() - self.outside;
-        std::array::from_fn(|column| {
-            if count > 0 && filled & 1 << column != 0 {
-                return Some((sums[column] / count as f64, peaks[column]));
-            }
-            self.mean_and_peak_with_gaps(column)
-        })
+        });
+        std::array::from_fn(|column| Some((sums[column] / count as f64, peaks[column])))
     }
 
-    /// The mean and the largest of a column that some page of the window lacks.
+    /// The mean and the largest of a gauge that some page of the window lacks.
     fn mean_and_peak_with_gaps(&self, column: usize) -> Option<(f64, f64)> {
-        let rows = self.rows.range(self.outside..).rev();
+        let value = |row: usize| self.of.gauge(row, column);
         let add = |(count, sum, peak): (u32, f64, f64), value: f64| {
             (count + 1, sum + value, if value > peak { value } else { peak })
         };
-        let values = rows.filter_map(|row| row.get(column));
+        let values = (self.outside..self.of.rows.len()).rev().filter_map(value);
         match values.fold((0, 0.0, f64::NEG_INFINITY), add) {
-            (0, ..) => self.last_of(&|row| row.get(column)).map(|(_, last)| (last, last)),
+            (0, ..) => self.last_of(&value).map(|(_, last)| (last, last)),
             (count, sum, peak) => Some((sum / f64::from(count), peak)),
         }
     }
 
-    /// The sums of two columns at both ends of the window, between the same samples as
+    /// The sums of two gauges at both ends of the window, between the same samples as
     /// [`Pane::increases`].
     pub(crate) fn ends(&self, [one, other]: [usize; 2]) -> Option<(f64, f64)> {
-        let sum = |row: &Row<N>| Some(row.get(one)? + row.get(other)?);
+        let sum = |row: usize| Some(self.of.gauge(row, one)? + self.of.gauge(row, other)?);
         let ((_, first), (_, last)) = (self.first_of(&sum)?, self.last_of(&sum)?);
         Some((first, last))
     }
 
     /// By how much each counter grew during the window; `None` before there are two samples.
-    pub(crate) fn increases(&self) -> [Option<Increase>; N] {
-        let (Some(first), Some(last)) = (self.start(), self.rows.back()) else { return [None; N] };
+    pub(crate) fn increases(&self) -> [Option<Increase>; C] {
+        let rows = &self.of.rows;
+        let (Some(first), Some(last)) = (rows.get(self.start()), rows.back()) else {
+            return [None; C];
+        };
         let elapsed = passed(last.at, first.at);
-        std::array::from_fn(|column| match (first.get(column), last.get(column)) {
+        std::array::from_fn(|column| match (first.total(G, column), last.total(G, column)) {
             (Some(first), Some(last)) => Increase::over(elapsed, last - first),
             _ => self.increase_with_gaps(column),
         })
@@ -275,29 +286,31 @@ impl<const N: usize> Pane<'_, N> {
 
     /// The increase of a counter that the page at one of the window's ends lacks.
     fn increase_with_gaps(&self, column: usize) -> Option<Increase> {
-        let (last_at, last) = self.last_of(&|row| row.get(column))?;
-        let (first_at, first) = self.first_of(&|row| row.get(column))?;
+        let total = |row: usize| self.of.rows[row].total(G, column);
+        let ((last_at, last), (first_at, first)) = (self.last_of(&total)?, self.first_of(&total)?);
         Increase::over(passed(last_at, first_at), last - first)
     }
 
-    /// The page that a change over the window is measured from: the one at or before the window's
+    /// The row that a change over the window is measured from: the one at or before the window's
     /// start, because the change since then is what the window saw; else the oldest.
-    fn start(&self) -> Option<&Row<N>> {
-        self.rows.get(self.outside.saturating_sub(1))
+    const fn start(&self) -> usize {
+        self.outside.saturating_sub(1)
     }
 
-    /// The latest sample up to that page; else the oldest.
-    fn first_of(&self, value: &impl Fn(&Row<N>) -> Option<f64>) -> Option<(i64, f64)> {
-        let sample = |row: &Row<N>| Some((row.at, value(row)?));
-        let start = self.outside.saturating_sub(1);
-        let before = || self.rows.iter().take(start).rev().find_map(sample);
-        sample(self.start()?)
+    /// The latest sample up to that row; else the oldest.
+    fn first_of(&self, value: &impl Fn(usize) -> Option<f64>) -> Option<(i64, f64)> {
+        let sample = |row: usize| Some((self.of.rows[row].at, value(row)?));
+        let (start, end) = (self.start(), self.of.rows.len());
+        let before = || (0..start).rev().find_map(sample);
+        Some(start)
+            .filter(|start| *start < end)
+            .and_then(sample)
             .or_else(before)
-            .or_else(|| self.rows.iter().skip(start).find_map(sample))
+            .or_else(|| (start..end).find_map(sample))
     }
 
-    fn last_of(&self, value: &impl Fn(&Row<N>) -> Option<f64>) -> Option<(i64, f64)> {
-        self.rows.iter().rev().find_map(|row| Some((row.at, value(row)?)))
+    fn last_of(&self, value: &impl Fn(usize) -> Option<f64>) -> Option<(i64, f64)> {
+        (0..self.of.rows.len()).rev().find_map(|row| Some((self.of.rows[row].at, value(row)?)))
     }
 }
 
@@ -427,7 +440,7 @@ pub(crate) fn starts_anew(last: i64, at: i64, window: i64) -> bool {
 }
 
 /// How many of the rows lie before the window that ends at `now`.
-fn outside<const N: usize>(rows: &VecDeque<Row<N>>, now: i64, window: i64) -> usize {
+fn outside<const C: usize>(rows: &VecDeque<Row<C>>, now: i64, window: i64) -> usize {
     let is_inside = |index| rows.get(index).is_none_or(|row| within(now, row.at, window));
     // Only one is kept that the window does not reach, so this is nearly always the answer.
     if is_inside(1) {
@@ -452,10 +465,10 @@ mod tests {
         Page { at, life: Life::Same, window: WINDOW }
     }
 
-    fn gauge(samples: impl IntoIterator<Item = (i64, f64)>) -> Window<1> {
+    fn gauge(samples: impl IntoIterator<Item = (i64, f64)>) -> Window<1, 0> {
         let mut window = Window::default();
         for (second, value) in samples {
-            window.push(&page(at(second)), [Cell::Value(value)]);
+            window.push(&page(at(second)), [Some(value)], []);
         }
         window
     }
@@ -464,7 +477,7 @@ mod tests {
     #[derive(Default)]
     struct Counted {
         counter: Counter,
-        window: Window<1>,
+        window: Window<0, 1>,
     }
 
     impl Counted {
@@ -479,7 +492,7 @@ mod tests {
         fn push(&mut self, second: i64, value: f64, life: Life) {
             let page = Page { life, ..page(at(second)) };
             let growth = self.counter.grow(&page, Some(value));
-            self.window.push(&page, [Cell::growth(growth)]);
+            self.window.push(&page, [], [growth]);
         }
 
         fn increase(&self, second: i64) -> Option<Increase> {
@@ -489,16 +502,16 @@ mod tests {
 
     #[test]
     fn a_gauge_keeps_its_peak_for_the_window_and_no_longer() {
-        let mut window = Window::default();
+        let mut window = Window::<1, 0>::default();
         for second in 0..=100 {
             let value = if second == 10 { 9.0 } else { 1.0 };
-            window.push(&page(at(second)), [Cell::Value(value)]);
+            window.push(&page(at(second)), [Some(value)], []);
             if second == 69 {
-                let [seen] = window.pane(at(second), WINDOW).means_and_peaks::<1>();
+                let [seen] = window.pane(at(second), WINDOW).means_and_peaks();
                 assert_eq!(seen.unwrap().1, 9.0);
             }
         }
-        let seen = |now| window.pane(at(now), WINDOW).means_and_peaks::<1>();
+        let seen = |now| window.pane(at(now), WINDOW).means_and_peaks();
         assert_eq!((seen(100), seen(200)), ([Some((1.0, 1.0))], [Some((1.0, 1.0))]));
         let three = Seconds::new(3.0).unwrap();
         assert_eq!(window.pane(at(103), WINDOW).last(at(103), 0).unwrap(), (1.0, three));
@@ -554,20 +567,20 @@ mod tests {
 
     #[test]
     fn a_window_is_bounded_however_fast_samples_come() {
-        let mut window = Window::default();
+        let mut window = Window::<1, 0>::default();
         for millisecond in 0..5_000 {
             let now = at(0) + 1_000_000 * millisecond;
-            window.push(&page(now), [Cell::Value(1.0)]);
+            window.push(&page(now), [Some(1.0)], []);
         }
         assert_eq!(window.rows.len(), ROWS_MAX);
     }
 
     /// Two counters that grow by one a second, of which some pages have only the first.
-    fn with_gaps(lacking: impl Fn(i64) -> bool) -> Window<2> {
+    fn with_gaps(lacking: impl Fn(i64) -> bool) -> Window<0, 2> {
         let mut window = Window::default();
         for second in 0..=100 {
-            let other = if lacking(second) { Cell::Empty } else { Cell::Growth(1.0) };
-            window.push(&page(at(second)), [Cell::Growth(1.0), other]);
+            let other = (!lacking(second)).then_some(1.0);
+            window.push(&page(at(second)), [], [Some(1.0), other]);
         }
         window
     }
@@ -588,18 +601,18 @@ mod tests {
         let window = with_gaps(|second| (10..=80).contains(&second));
         let elapsed = window.pane(at(100), WINDOW).increases()[1].unwrap().elapsed;
         assert_eq!(elapsed, Seconds::new(19.0).unwrap());
-        assert_eq!(with_gaps(|second| second > 10).pane(at(100), WINDOW).last(at(100), 1), None);
+        assert_eq!(with_gaps(|second| second > 10).pane(at(100), WINDOW).increases()[1], None);
     }
 
     #[test]
     fn a_histogram_that_stands_still_has_observed_nothing() {
-        let (mut totals, mut window) = (Totals::default(), Window::default());
+        let (mut totals, mut window) = (Totals::default(), Window::<0, 2>::default());
         let columns = Columns { sum: 0, count: 1 };
         let mut observed = |second, sum, count| {
             let value = Histogram { sum, count, buckets: Vec::new() };
             let page = page(at(second));
             let (sum, count) = totals.grow(&page, Some(&value)).unwrap();
-            window.push(&page, [Cell::Growth(sum), Cell::Growth(count)]);
+            window.push(&page, [], [Some(sum), Some(count)]);
             columns.mean(&window.pane(at(second), WINDOW).increases())
         };
         assert_eq!(observed(0, 4.0, 2.0), None);

@@ -41,7 +41,7 @@ impl Pipeline {
     /// Whether a number is in force for a variant.
     #[must_use]
     pub fn has_number(&self, variant: &VariantKey) -> bool {
-        self.in_force.contains_key(variant)
+        self.in_force.get(variant).is_some()
     }
 
     /// Decides, with these numbers in force and no others: those that replicas share. Windows and
@@ -54,12 +54,12 @@ impl Pipeline {
         inputs: &Inputs,
         numbers: &BTreeMap<VariantKey, Number>,
     ) -> Decisions {
-        self.in_force.retain(|key, _| numbers.contains_key(key));
+        self.in_force.retain(|key| numbers.contains_key(key));
         self.take_over(now, numbers);
         let found = self.consider(now, inputs);
-        for decision in &found.decisions {
+        for (place, decision) in found.decisions.iter().enumerate() {
             if let Some(number) = numbers.get(&decision.variant) {
-                self.remember_one(now, decision, *number);
+                self.remember_one(now, (place, decision), *number);
             }
         }
         found

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::decide::NoData;
-use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
+use crate::fleet::{Bounds, Fleet, ModelKey, ModelName, Namespace, Role, VariantKey, VariantSpec};
 use crate::observe::{Observation, WhyUnknown};
 use crate::units::{Replicas, Seconds};
 
@@ -17,9 +17,14 @@ pub(crate) struct Group<'a> {
 }
 
 /// One variant of a group.
+#[derive(Clone, Copy)]
 pub(crate) struct Member<'a> {
+    /// Its place in the fleet.
+    pub(crate) place: usize,
     pub(crate) spec: &'a VariantSpec,
     pub(crate) observation: &'a Observation,
+    /// Replicas whose load is known.
+    pub(crate) measured: Replicas,
 }
 
 // === impl Group, Member ===
@@ -42,7 +47,7 @@ impl Member<'_> {
     /// reported before.
     pub(crate) fn missing(&self) -> Replicas {
         let observation = self.observation;
-        let unheard = observation.ready.unwrap_or_default().beyond(observation.measured());
+        let unheard = observation.ready.unwrap_or_default().beyond(self.measured);
         let silent = observation
             .replicas
             .iter()
@@ -55,7 +60,7 @@ impl Member<'_> {
     pub(crate) fn coming(&self) -> Replicas {
         let observation = self.observation;
         let wanted = observation.wanted.unwrap_or_default();
-        observation.pending.min(wanted.beyond(observation.measured()))
+        observation.pending.min(wanted.beyond(self.measured))
     }
 
     /// Whether it may have replicas that nobody has shown us, which may carry any load. A scale
@@ -84,7 +89,7 @@ impl Member<'_> {
         match observation.wanted {
             None => Some(NoData::NotListed),
             Some(Replicas::ZERO) if observation.replicas.is_empty() => None,
-            Some(_) if observation.measured() == Replicas::ZERO => Some(NoData::NoFreshReplica),
+            Some(_) if self.measured == Replicas::ZERO => Some(NoData::NoFreshReplica),
             Some(_) => None,
         }
     }
@@ -96,10 +101,26 @@ pub(crate) fn groups<'a>(
     fleet: &'a Fleet,
     observations: &'a BTreeMap<VariantKey, Observation>,
 ) -> Vec<Group<'a>> {
-    let mut groups: BTreeMap<(ModelKey, Role), Vec<Member<'a>>> = BTreeMap::new();
-    for (spec, observation) in fleet.variants().zip(observations.values()) {
-        let members = groups.entry((spec.model_key(), spec.role)).or_default();
-        members.push(Member { spec, observation });
-    }
-    groups.into_iter().map(|((model, role), members)| Group { model, role, members }).collect()
+    let mut members: Vec<Member<'a>> = fleet
+        .variants()
+        .zip(observations.values())
+        .enumerate()
+        .map(|(place, (spec, observation))| Member {
+            place,
+            spec,
+            observation,
+            measured: observation.measured(),
+        })
+        .collect();
+    members.sort_by(|a, b| kind(a.spec).cmp(&kind(b.spec)));
+    let group = |members: &[Member<'a>]| {
+        let spec = members.first()?.spec;
+        Some(Group { model: spec.model_key(), role: spec.role, members: members.to_vec() })
+    };
+    members.chunk_by(|a, b| kind(a.spec) == kind(b.spec)).filter_map(group).collect()
+}
+
+/// What the variants of a group have in common, in the order of groups.
+const fn kind(spec: &VariantSpec) -> (&Namespace, &ModelName, Role) {
+    (&spec.key.namespace, &spec.model, spec.role)
 }

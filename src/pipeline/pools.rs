@@ -100,7 +100,7 @@ impl Pipeline {
         asked: Asked,
         found: &mut Decisions,
     ) -> Asked {
-        let Member { spec, observation } = member;
+        let Member { spec, observation, .. } = member;
         let Some(policy) = self.policy.pools.get(&spec.key) else { return asked };
         if member.blind().is_some() {
             return asked;

@@ -12,9 +12,15 @@ use crate::units::Replicas;
 impl Pipeline {
     /// Stabilisation windows, dwell, the flap budget, panic and step limits, in this order: a burst
     /// overrides what waits, and nothing overrides a rate. The bounds hold last, after this.
-    pub(crate) fn restrain(&self, now: Timestamp, inputs: &Inputs, decision: Decision) -> Decision {
+    pub(super) fn restrain(
+        &self,
+        now: Timestamp,
+        inputs: &Inputs,
+        decision: Decision,
+        in_force: Option<&InForce>,
+    ) -> Decision {
         let decision = self.note_floor(decision);
-        match (decision.basis, self.in_force.get(&decision.variant)) {
+        match (decision.basis, in_force) {
             (Basis::Fresh, Some(InForce { desired, history, .. })) => {
                 self.slow_down(now, inputs, decision, (*desired, history))
             }

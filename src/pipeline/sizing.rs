@@ -168,7 +168,7 @@ impl Pipeline {
 
     /// A variant as the analyzers see it; `None` when its replicas cannot be counted.
     fn sizable<'a>(&self, now: Timestamp, member: &Member<'a>) -> Option<Sizable<'a>> {
-        let Member { spec, observation } = *member;
+        let Member { spec, observation, .. } = *member;
         let wanted = observation.wanted?;
         let pending = member.coming();
         let stuck = self.stuck(now, member);

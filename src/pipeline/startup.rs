@@ -75,19 +75,15 @@ impl Pipeline {
         coming.min(overdue + absent)
     }
 
-    /// What is said of the starts of each variant.
-    pub(crate) fn startups_of(
-        &self,
-        now: Timestamp,
-        groups: &[Group<'_>],
-    ) -> Vec<(VariantKey, Startup)> {
-        let members = groups.iter().flat_map(|group| &group.members);
-        let report = |member: &Member<'_>| {
-            let key = member.spec.key.clone();
-            let startup = self.startups.report(&key, self.stuck(now, member));
-            (key, startup)
-        };
-        members.map(report).collect()
+    /// What is said of the starts of each variant, in the order of the fleet.
+    pub(crate) fn startups_of(&self, now: Timestamp, groups: &[Group<'_>]) -> Vec<Startup> {
+        let members = || groups.iter().flat_map(|group| &group.members);
+        let mut startups = vec![Startup::default(); members().count()];
+        for member in members() {
+            let stuck = self.stuck(now, member);
+            startups[member.place] = self.startups.report(&member.spec.key, stuck);
+        }
+        startups
     }
 }
 

@@ -235,7 +235,7 @@ impl<'a> Case<'a> {
     /// Whether the variant has a replica whose load is known.
     fn serves(&self, variant: &VariantKey) -> bool {
         let member = self.members().find(|member| member.spec.key == *variant);
-        member.is_some_and(|member| member.observation.measured() > Replicas::ZERO)
+        member.is_some_and(|member| member.measured > Replicas::ZERO)
     }
 
     fn sleepers(&self) -> Vec<Sleeper> {

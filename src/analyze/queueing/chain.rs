@@ -95,10 +95,7 @@ impl Service {
             walk.moment += walk.next * walk.weight;
             walk.next += 1.0;
             if walk.weight > HUGE {
-                walk.weight /= HUGE;
-                walk.empty /= HUGE;
-                walk.sum /= HUGE;
-                walk.moment /= HUGE;
+                *walk = walk.scaled_down();
             }
             // The ratio falls with n, so a geometric series with the present one bounds the rest.
             if ratio < 1.0 && walk.weight * walk.next < NEGLIGIBLE * walk.sum * (1.0 - ratio) {
@@ -131,10 +128,23 @@ enum Reached {
 }
 
 /// Sums over the states that were walked.
+#[derive(Clone, Copy)]
 struct Walk {
     weight: f64,
     empty: f64,
     sum: f64,
     moment: f64,
     next: f64,
+}
+
+impl Walk {
+    /// The same sums, all of them smaller by one factor. Apart from the walk, which would otherwise
+    /// make these divisions at every state in case they are needed.
+    #[cold]
+    #[inline(never)]
+    fn scaled_down(self) -> Self {
+        let Self { weight, empty, sum, moment, next } = self;
+        let [weight, empty, sum, moment] = [weight, empty, sum, moment].map(|it| it / HUGE);
+        Self { weight, empty, sum, moment, next }
+    }
 }

@@ -239,33 +239,41 @@ impl Model {
         };
         let (low, high) = (floor.requests_per_second(), ceiling.requests_per_second());
         let idle = self.slack(targets, low);
-        if let Some(Slack { share, metric, target, latency }) = idle
+        if let Some(Slack { share, metric, target, latency, at: _ }) = idle
             && share < 0.0
         {
             return Err(Refusal::IdleFloor { metric, target, idle: latency });
         }
         let full = self.slack(targets, high);
-        let (rate, limit) = match (idle, full) {
+        match (idle, full) {
             (Some(idle), Some(full)) if full.share < 0.0 => {
                 let ends = (End::new(low, &idle), End::new(high, &full));
                 let (rate, binding) = self.narrow(targets, KNEE_SHARE * high, ends);
                 let Slack { metric, target, .. } = binding.unwrap_or(full);
-                (RequestRate::new(rate).unwrap_or(floor), Limit::Target { metric, target })
+                let rate = RequestRate::new(rate).unwrap_or(floor);
+                // Nearly always, the search ends where it has just looked.
+                let at = binding
+                    .map(|binding| binding.at)
+                    .filter(|at| at.arrival == rate)
+                    .map_or_else(|| self.predict(rate.requests_per_second()), |at| at.prediction);
+                Ok(Capacity { rate, limit: Limit::Target { metric, target }, at })
             }
-            _ => (ceiling, Limit::Throughput),
-        };
-        Ok(Capacity { rate, limit, at: self.predict(rate.requests_per_second()) })
+            _ => {
+                let at = full.map_or_else(|| self.predict(high), |full| full.at.prediction);
+                Ok(Capacity { rate: ceiling, limit: Limit::Throughput, at })
+            }
+        }
     }
 
     /// What is left up to the target that is nearest at a rate; `None` without a target.
     fn slack(&self, targets: &Targets, lambda: f64) -> Option<Slack> {
-        let at = self.predict(lambda);
+        let at = At { arrival: RequestRate::new(lambda)?, prediction: self.predict(lambda) };
         targets
             .each()
             .map(|(metric, target)| {
-                let latency = self.latency(&at, metric, target.of, lambda);
+                let latency = self.latency(&at.prediction, metric, target.of, lambda);
                 let share = target.limit.seconds() / latency - 1.0;
-                Slack { share, metric, target, latency: seconds(latency) }
+                Slack { share, metric, target, latency: seconds(latency), at }
             })
             .min_by(|a, b| a.share.total_cmp(&b.share))
     }
@@ -433,6 +441,14 @@ struct Slack {
     metric: Metric,
     target: LatencyTarget,
     latency: Seconds,
+    at: At,
+}
+
+/// What the replica does at a rate.
+#[derive(Clone, Copy)]
+struct At {
+    arrival: RequestRate,
+    prediction: Prediction,
 }
 
 /// One end of the interval in which a rate lies.

@@ -17,7 +17,7 @@
 //! for what differs here: ties are broken by name, and what [`Defects`] says.
 
 use crate::decide::optimize::sheet::{Group, Row, Sheet};
-use crate::decide::optimize::{Candidate, Method, Model, Plan, Standing};
+use crate::decide::optimize::{Candidate, Few, Method, Model, Plan, Standing};
 use crate::units::Replicas;
 
 /// What becomes of the defects of WVA that decide numbers.
@@ -251,7 +251,7 @@ pub(crate) fn shrink(sheet: &Sheet<'_>, targets: &mut [Replicas]) {
 }
 
 /// The members of a group, the most expensive first; of one price, the smaller first.
-fn dearest_first(sheet: &Sheet<'_>, group: &Group, spare: &[(usize, f64)]) -> Vec<usize> {
+fn dearest_first(sheet: &Sheet<'_>, group: &Group, spare: &[(usize, f64)]) -> Few<usize> {
     let weighted = |variant: usize| -> f64 {
         let rows = spare.iter().map(|&(row, _)| &sheet.voices[row]);
         rows.map(|row| row.score.weight() * row.sizes[variant].unwrap_or(0.0)).sum()

@@ -23,6 +23,10 @@
 //!
 //! Up to about a dozen items. The search is cut short after [`STEPS_MAX`] steps.
 
+use smallvec::SmallVec;
+
+use crate::decide::optimize::Few;
+
 /// The price of the most expensive item: fine enough that rounding prices costs less than a
 /// billionth, and coarse enough that a million of them stay exact in 64 bits.
 pub(crate) const GRID: f64 = 1_073_741_824.0;
@@ -53,10 +57,16 @@ pub(crate) struct Item {
     /// Price of each that goes; less than `price`.
     pub(crate) drain: u64,
     /// What one covers of each want.
-    pub(crate) sizes: Vec<f64>,
+    pub(crate) sizes: Sizes,
     /// Which stock those that are started are taken from, and how much each takes of it.
     pub(crate) stock: Option<(usize, u32)>,
 }
+
+/// What one item covers of each want. There are hardly more wants than analyzers.
+pub(crate) type Sizes = SmallVec<[f64; 5]>;
+
+/// Amounts for each depth of the search and each want, those of a depth one after the other.
+type ByDepth = SmallVec<[f64; 32]>;
 
 /// How good a whole choice is; smaller is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +81,7 @@ pub(crate) struct Worth {
 #[derive(Clone, Debug)]
 pub(crate) struct Chosen {
     /// How many of each item.
-    pub(crate) counts: Vec<u32>,
+    pub(crate) counts: Few<u32>,
     /// Partial choices that were looked at.
     pub(crate) steps: u32,
     /// Whether the search was cut short.
@@ -90,16 +100,16 @@ pub(crate) enum Search {
 pub(crate) fn choose(items: &[Item], wants: &[f64], stocks: &[u32]) -> Chosen {
     let problem = Problem::new(items, wants, stocks);
     let mut run = Run {
-        counts: vec![0; problem.items.len()],
-        left: wants.repeat(problem.items.len() + 1),
+        counts: SmallVec::from_elem(0, problem.items.len()),
+        left: (0..=problem.items.len()).flat_map(|_| wants).copied().collect(),
         stocks: problem.stocks.clone(),
         best: problem.added(),
         steps: 0,
-        open: vec![Vec::new(); problem.items.len()],
+        open: SmallVec::new(),
     };
     run.branch(&problem, 0, 0);
     let (_, ordered) = run.best;
-    let mut counts = vec![0; items.len()];
+    let mut counts = SmallVec::from_elem(0, items.len());
     for (count, &original) in ordered.iter().zip(&problem.order) {
         counts[original] = *count;
     }
@@ -114,22 +124,25 @@ struct Segment {
     length: u32,
     price: u64,
     size: f64,
+    /// The price for what it covers.
+    density: f64,
 }
 
 /// The items in the order of the search, and what is known of each rest of it.
 struct Problem<'a> {
-    items: Vec<&'a Item>,
-    order: Vec<usize>,
+    items: Few<&'a Item>,
+    order: Few<usize>,
     wants: &'a [f64],
     /// What is left of each stock when every item is started up to its minimum.
-    stocks: Vec<u32>,
-    /// For each want, the segments by price for what they cover.
-    segments: Vec<Vec<Segment>>,
+    stocks: Few<u32>,
+    /// The segments of each want by price for what they cover, one want after the other.
+    segments: SmallVec<[Segment; 32]>,
+    /// For each want, where its segments end.
+    ends: Few<usize>,
     /// For each depth, the price of the minima from there on.
-    base: Vec<u64>,
-    /// For each depth and want, what the minima from there on cover; the wants of a depth follow
-    /// each other.
-    covered: Vec<f64>,
+    base: Few<u64>,
+    /// What the minima from there on cover.
+    covered: ByDepth,
 }
 
 impl Item {
@@ -175,24 +188,28 @@ impl Item {
 
 impl<'a> Problem<'a> {
     fn new(items: &'a [Item], wants: &'a [f64], stocks: &[u32]) -> Self {
-        let mut order: Vec<usize> = (0..items.len()).collect();
+        let mut order: Few<usize> = (0..items.len()).collect();
         order.sort_by(|&a, &b| {
             let density = |item: usize| items[item].density(wants);
             (items[b].price.cmp(&items[a].price))
                 .then_with(|| density(b).total_cmp(&density(a)))
                 .then(a.cmp(&b))
         });
-        let items: Vec<&Item> = order.iter().map(|&original| &items[original]).collect();
-        let mut stocks = stocks.to_vec();
+        let items: Few<&Item> = order.iter().map(|&original| &items[original]).collect();
+        let mut stocks: Few<u32> = SmallVec::from_slice(stocks);
         for item in &items {
             if let Some((stock, each)) = item.stock {
                 stocks[stock] = stocks[stock].saturating_sub(each.saturating_mul(item.forced()));
             }
         }
-        let segments = (0..wants.len()).map(|want| segments(&items, want, &stocks)).collect();
-        let mut base = vec![0; items.len() + 1];
+        let (mut segments, mut ends) = (SmallVec::new(), Few::new());
+        for want in 0..wants.len() {
+            add_segments(&mut segments, &items, want, &stocks);
+            ends.push(segments.len());
+        }
+        let mut base = Few::from_elem(0, items.len() + 1);
         let width = wants.len();
-        let mut covered = vec![0.0; width * (items.len() + 1)];
+        let mut covered = ByDepth::from_elem(0.0, width * (items.len() + 1));
         for (depth, item) in items.iter().enumerate().rev() {
             base[depth] = base[depth + 1] + item.worth(item.min);
             for (want, size) in item.sizes.iter().enumerate().take(width) {
@@ -200,7 +217,7 @@ impl<'a> Problem<'a> {
                 covered[depth * width + want] = rest + f64::from(item.min) * size;
             }
         }
-        Self { items, order, wants, stocks, segments, base, covered }
+        Self { items, order, wants, stocks, segments, ends, base, covered }
     }
 
     /// How many of an item can be of use and can be had.
@@ -218,13 +235,19 @@ impl<'a> Problem<'a> {
     fn bound(&self, depth: usize, spent: u64, left: &[f64]) -> Worth {
         let mut bound = Worth { uncovered: 0, price: spent + self.base[depth] };
         let (base, width) = (bound.price as f64, self.wants.len());
-        for (want, segments) in self.segments.iter().enumerate() {
+        let mut start = 0;
+        for (want, &end) in self.ends.iter().enumerate() {
+            let segments = &self.segments[start..end];
+            start = end;
             let mut rest =
                 left[want] - self.covered[depth * width + want] - SLACK * self.wants[want];
             let mut price = base;
-            for segment in segments.iter().filter(|segment| segment.item >= depth) {
+            for segment in segments {
                 if rest <= 0.0 {
                     break;
+                }
+                if segment.item < depth {
+                    continue;
                 }
                 let taken = (rest / segment.size).min(f64::from(segment.length));
                 rest -= taken * segment.size;
@@ -249,11 +272,11 @@ impl<'a> Problem<'a> {
     }
 
     /// What is there, with as many more as are missing, by price for what they cover.
-    fn added(&self) -> (Worth, Vec<u32>) {
-        let mut counts: Vec<u32> =
+    fn added(&self) -> (Worth, Few<u32>) {
+        let mut counts: Few<u32> =
             self.items.iter().map(|item| item.current.clamp(item.min, item.max)).collect();
         let mut stocks = self.stocks.clone();
-        let mut left = vec![0.0; self.wants.len()];
+        let mut left = Sizes::from_elem(0.0, self.wants.len());
         for depth in 0..self.items.len() {
             for (want, left) in left.iter_mut().enumerate() {
                 let each = self.items.iter().zip(&counts);
@@ -270,38 +293,34 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// The segments of all items for one want, by price for what they cover. None is longer than its
-/// stock allows, if no other item took anything of it.
-fn segments(items: &[&Item], want: usize, stocks: &[u32]) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = items
-        .iter()
-        .enumerate()
-        .filter(|(_, item)| item.sizes[want] > 0.0)
-        .flat_map(|(position, item)| {
-            item.ranges(stocks).map(|(length, price)| Segment {
-                item: position,
-                length,
-                price,
-                size: item.sizes[want],
-            })
-        })
-        .filter(|segment| segment.length > 0)
-        .collect();
-    let density = |segment: &Segment| segment.price as f64 / segment.size;
-    segments.sort_by(|a, b| density(a).total_cmp(&density(b)));
-    segments
+/// Adds the segments of all items for one want, by price for what they cover. None is longer than
+/// its stock allows, if no other item took anything of it.
+fn add_segments(
+    segments: &mut SmallVec<[Segment; 32]>,
+    items: &[&Item],
+    want: usize,
+    stocks: &[u32],
+) {
+    let start = segments.len();
+    for (item, it) in items.iter().enumerate().filter(|(_, it)| it.sizes[want] > 0.0) {
+        let size = it.sizes[want];
+        for (length, price) in it.ranges(stocks).into_iter().filter(|(length, _)| *length > 0) {
+            segments.push(Segment { item, length, price, size, density: price as f64 / size });
+        }
+    }
+    segments[start..].sort_by(|a, b| a.density.total_cmp(&b.density));
 }
 
 /// The search under way.
 struct Run {
-    counts: Vec<u32>,
-    /// What is left to cover, for each depth; the wants of a depth follow each other.
-    left: Vec<f64>,
-    stocks: Vec<u32>,
-    best: (Worth, Vec<u32>),
+    counts: Few<u32>,
+    /// What is left to cover.
+    left: ByDepth,
+    stocks: Few<u32>,
+    best: (Worth, Few<u32>),
     steps: u32,
-    /// For each depth, the counts that are still to be tried; kept to be used again.
-    open: Vec<Vec<(Worth, u32)>>,
+    /// The counts that are still to be tried, those of each depth behind those of the one above.
+    open: SmallVec<[(Worth, u32); 32]>,
 }
 
 impl Run {
@@ -317,9 +336,10 @@ impl Run {
             }
             return;
         };
-        let mut open = std::mem::take(&mut self.open[depth]);
-        self.promising(problem, depth, spent, &mut open);
-        for &(bound, count) in &open {
+        let start = self.open.len();
+        self.promising(problem, depth, spent);
+        for at in start..self.open.len() {
+            let (bound, count) = self.open[at];
             if self.is_no_better(bound) || self.steps >= STEPS_MAX {
                 break;
             }
@@ -333,20 +353,14 @@ impl Run {
                 self.stocks[stock] += taken;
             }
         }
-        self.open[depth] = open;
+        self.open.truncate(start);
     }
 
-    /// The counts of an item that may lead to something better, the most promising first; of equal
-    /// ones the largest.
-    fn promising(
-        &mut self,
-        problem: &Problem<'_>,
-        depth: usize,
-        spent: u64,
-        open: &mut Vec<(Worth, u32)>,
-    ) {
+    /// Opens the counts of an item that may lead to something better, the most promising first; of
+    /// equal ones the largest.
+    fn promising(&mut self, problem: &Problem<'_>, depth: usize, spent: u64) {
         let item = problem.items[depth];
-        open.clear();
+        let start = self.open.len();
         let most = problem.most(depth, self.left(problem, depth), &self.stocks);
         // Of the last item, fewer than can be of use are never better.
         let least = if depth + 1 == problem.items.len() { most } else { item.min };
@@ -360,14 +374,14 @@ impl Run {
             let left = self.left(problem, depth + 1);
             let bound = problem.bound(depth + 1, spent + item.worth(count), left);
             if !self.is_no_better(bound) {
-                open.push((bound, count));
+                self.open.push((bound, count));
             } else if previous.is_some_and(|previous| bound > previous) {
                 // The bound is convex in the count: once it rises, it goes on rising.
                 break;
             }
             previous = Some(bound);
         }
-        open.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+        self.open[start..].sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
     }
 
     fn choose(&mut self, problem: &Problem<'_>, depth: usize, count: u32) {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use crate::decide::limit::{Grant, Grants, Ledger, Limit, Priority, Sharing, Want, limit};
 use crate::decide::optimize::sheet::row_of;
-use crate::decide::optimize::{Candidate, Consent, Model, Plan, Policy, least_cost};
+use crate::decide::optimize::{Candidate, Consent, Few, Model, Plan, Policy, least_cost};
 use crate::fleet::VariantKey;
 use crate::units::Replicas;
 
@@ -100,7 +100,7 @@ pub fn least_cost_of_all(
 /// Adds what a plan wants, in the order of its placements.
 fn add_wants(rows: &mut Vec<Want>, contender: &Contender<'_>, plan: &Plan) {
     let Model { key, candidates, sizing, .. } = &contender.model;
-    let mut sorted: Vec<&Candidate> = candidates.iter().collect();
+    let mut sorted: Few<&Candidate> = candidates.iter().collect();
     sorted.sort_by(|a, b| a.key.cmp(&b.key));
     rows.extend(sorted.into_iter().zip(&plan.placements).enumerate().map(
         |(position, (candidate, placement))| Want {

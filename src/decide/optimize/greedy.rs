@@ -291,7 +291,7 @@ impl Work<'_> {
             self.sheet.variants[*variant].cost.per_hour() / size
         };
         let mut order = self.sheet.groups[group].members.clone();
-        order.retain(|&variant| self.sheet.sizes[variant].is_some());
+        order.retain(|variant| self.sheet.sizes[*variant].is_some());
         order.sort_by(|a, b| per_capacity(a).total_cmp(&per_capacity(b)).then(a.cmp(b)));
         order.into_iter()
     }

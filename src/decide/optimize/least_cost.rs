@@ -11,9 +11,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::optimize::cover::{Chosen, GRID, Item, STEPS_MAX, Search, choose};
+use crate::decide::optimize::cover::{Chosen, GRID, Item, STEPS_MAX, Search, Sizes, choose};
 use crate::decide::optimize::sheet::{SLACK, Sheet};
-use crate::decide::optimize::{Because, Candidate, Headroom, Method, Model, Plan, Room};
+use crate::decide::optimize::{Because, Candidate, Few, Headroom, Method, Model, Plan, Room};
 use crate::fleet::VariantKey;
 use crate::units::{CostPerHour, Fraction, Replicas};
 
@@ -91,9 +91,9 @@ pub fn least_cost(
     check: &dyn Fn(&VariantKey, Replicas) -> Consent,
 ) -> Plan {
     let sheet = Sheet::new(model);
-    let mut targets: Vec<Replicas> =
+    let mut targets: Few<Replicas> =
         sheet.variants.iter().map(|variant| variant.bounds.clamp(variant.current)).collect();
-    let mut because = vec![Because::Unknown; targets.len()];
+    let mut because = Few::from_elem(Because::Unknown, targets.len());
     let (mut steps, mut search) = (0, Search::Complete);
     for group in 0..sheet.groups.len() {
         let question = Question::new(&sheet, group, room, policy);
@@ -120,25 +120,25 @@ pub fn least_cost(
 /// One role of one model as a question to the search.
 struct Question<'a> {
     /// The variants of which somebody knows what a replica carries.
-    members: Vec<usize>,
-    variants: Vec<&'a Candidate>,
-    items: Vec<Item>,
-    wants: Vec<f64>,
-    stocks: Vec<u32>,
+    members: Few<usize>,
+    variants: Few<&'a Candidate>,
+    items: Few<Item>,
+    wants: Sizes,
+    stocks: Few<u32>,
 }
 
 impl<'a> Question<'a> {
     fn new(sheet: &Sheet<'a>, group: usize, room: Option<&Room>, policy: &Policy) -> Self {
-        let (rows, mut wants): (Vec<_>, Vec<f64>) = sheet
+        let (rows, mut wants): (Few<_>, Sizes) = sheet
             .voices
             .iter()
             .map(|voice| (voice, voice.wanted(group).amount()))
             .filter(|(_, wanted)| *wanted > 0.0)
             .unzip();
         let is_known = |member: &usize| sheet.voices.iter().any(|it| it.sizes[*member].is_some());
-        let members: Vec<usize> =
+        let members: Few<usize> =
             sheet.groups[group].members.iter().copied().filter(is_known).collect();
-        let variants: Vec<&Candidate> = members.iter().map(|&it| sheet.variants[it]).collect();
+        let variants: Few<&Candidate> = members.iter().map(|&it| sheet.variants[it]).collect();
         let there: Replicas = variants.iter().map(|variant| variant.current).sum();
         let KeptMin(kept) = policy.replicas_min;
         let kept = if wants.is_empty() { kept.min(there) } else { kept };
@@ -153,7 +153,7 @@ impl<'a> Question<'a> {
             .zip(&variants)
             .zip(kinds)
             .map(|((&member, variant), kind)| {
-                let mut sizes: Vec<f64> =
+                let mut sizes: Sizes =
                     rows.iter().map(|row| row.sizes[member].unwrap_or(0.0)).collect();
                 sizes.extend(counts_replicas.then_some(1.0));
                 item(variant, sizes, &Prices::new(variant.cost, dearest, policy.switching), kind)
@@ -171,9 +171,9 @@ impl<'a> Question<'a> {
         &self,
         chosen: &Chosen,
         check: &dyn Fn(&VariantKey, Replicas) -> Consent,
-    ) -> Vec<(Replicas, Because)> {
+    ) -> Few<(Replicas, Because)> {
         let planned = |at: usize| Replicas::saturating(chosen.counts[at]);
-        let mut kept: Vec<(Replicas, Because)> = (0..self.variants.len())
+        let mut kept: Few<(Replicas, Because)> = (0..self.variants.len())
             .map(|at| match planned(at).cmp(&self.variants[at].current) {
                 std::cmp::Ordering::Equal => (planned(at), Because::Kept),
                 std::cmp::Ordering::Greater => (planned(at), Because::Added),
@@ -221,8 +221,8 @@ impl<'a> Question<'a> {
         })
     }
 
-    fn dearest_first(&self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.variants.len()).collect();
+    fn dearest_first(&self) -> Few<usize> {
+        let mut order: Few<usize> = (0..self.variants.len()).collect();
         order
             .sort_by(|&a, &b| self.variants[b].cost.compare(self.variants[a].cost).then(a.cmp(&b)));
         order
@@ -231,9 +231,9 @@ impl<'a> Question<'a> {
 
 /// Which stock each variant starts replicas from, and how much there is of each; a variant that
 /// nothing limits has none.
-fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Vec<Option<usize>>, Vec<u32>) {
-    let Some(room) = room else { return (vec![None; variants.len()], Vec::new()) };
-    let mut stocks = Vec::new();
+fn stocks(variants: &[&Candidate], room: Option<&Room>) -> (Few<Option<usize>>, Few<u32>) {
+    let Some(room) = room else { return (Few::from_elem(None, variants.len()), Few::new()) };
+    let mut stocks = Few::new();
     let mut known = BTreeMap::new();
     let kinds = variants
         .iter()
@@ -286,7 +286,7 @@ fn on_grid(price: f64) -> u64 {
     }
 }
 
-fn item(variant: &Candidate, sizes: Vec<f64>, prices: &Prices, stock: Option<usize>) -> Item {
+fn item(variant: &Candidate, sizes: Sizes, prices: &Prices, stock: Option<usize>) -> Item {
     let Prices { price, start, drain } = *prices;
     Item {
         min: variant.bounds.min().count(),

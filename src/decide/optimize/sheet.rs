@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use smallvec::SmallVec;
+
 use crate::analyze::capacity::{CapacityReport, Totals, Unit, VariantCapacity};
 use crate::decide::optimize::{
-    Because, Candidate, Cover, Method, Model, Placement, Plan, Standing,
+    Because, Candidate, Cover, Few, Method, Model, Placement, Plan, Standing,
 };
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Replicas, Weight};
@@ -13,19 +15,22 @@ use crate::units::{Amount, CostPerHour, Replicas, Weight};
 /// shortfall.
 pub(crate) const SLACK: f64 = 1e-9;
 
+/// Something of each group: all variants, or those of each of three roles.
+type PerRole<T> = SmallVec<[T; 3]>;
+
 /// One model, ready for arithmetic.
 pub(crate) struct Sheet<'a> {
     pub(crate) key: &'a ModelKey,
     pub(crate) priority: Weight,
     /// The variants in the order of their keys.
-    pub(crate) variants: Vec<&'a Candidate>,
+    pub(crate) variants: Few<&'a Candidate>,
     /// What one replica of each variant carries, in the unit of the sizing report.
-    pub(crate) sizes: Vec<Option<f64>>,
+    pub(crate) sizes: Few<Option<f64>>,
     /// Variants that can stand in for one another.
-    pub(crate) groups: Vec<Group>,
-    pub(crate) voices: Vec<Row>,
+    pub(crate) groups: PerRole<Group>,
+    pub(crate) voices: SmallVec<[Row; 4]>,
     /// The sums of the sizing report, for each group.
-    pub(crate) sizing: Vec<Totals>,
+    pub(crate) sizing: PerRole<Totals>,
     /// What is asked of the whole model, by the sizing report.
     pub(crate) demand: Amount,
 }
@@ -35,7 +40,7 @@ pub(crate) struct Group {
     /// `None` where all variants serve whole requests.
     pub(crate) role: Option<Role>,
     /// Their positions.
-    pub(crate) members: Vec<usize>,
+    pub(crate) members: Few<usize>,
 }
 
 /// What one voice says.
@@ -44,14 +49,14 @@ pub(crate) struct Row {
     pub(crate) score: Weight,
     pub(crate) standing: Standing,
     /// What one replica of each variant carries.
-    pub(crate) sizes: Vec<Option<f64>>,
+    pub(crate) sizes: Few<Option<f64>>,
     /// The sums for each group.
-    pub(crate) totals: Vec<Totals>,
+    pub(crate) totals: PerRole<Totals>,
 }
 
 impl<'a> Sheet<'a> {
     pub(crate) fn new(model: &'a Model<'_>) -> Self {
-        let mut variants: Vec<&Candidate> = model.candidates.iter().collect();
+        let mut variants: Few<&Candidate> = model.candidates.iter().collect();
         variants.sort_by(|a, b| a.key.cmp(&b.key));
         let groups = groups(model, &variants);
         let voices = model
@@ -144,9 +149,10 @@ impl Row {
 }
 
 /// One group, or one a role of a model that serves prefill and decode apart.
-fn groups(model: &Model<'_>, variants: &[&Candidate]) -> Vec<Group> {
+fn groups(model: &Model<'_>, variants: &[&Candidate]) -> PerRole<Group> {
     if model.sizing.roles.is_empty() {
-        return vec![Group { role: None, members: (0..variants.len()).collect() }];
+        let all = Group { role: None, members: (0..variants.len()).collect() };
+        return std::iter::once(all).collect();
     }
     let reports = model.voices.iter().map(|voice| voice.report).chain([model.sizing]);
     let roles: BTreeSet<Role> = reports.flat_map(|report| report.roles.keys().copied()).collect();
@@ -158,7 +164,7 @@ fn groups(model: &Model<'_>, variants: &[&Candidate]) -> Vec<Group> {
 }
 
 /// What one replica of each variant carries; a capacity of zero is none.
-fn sizes(report: &CapacityReport, variants: &[&Candidate]) -> Vec<Option<f64>> {
+fn sizes(report: &CapacityReport, variants: &[&Candidate]) -> Few<Option<f64>> {
     let size = |(position, variant): (usize, &&Candidate)| {
         let row = row_of(report, position, &variant.key)?;
         row.per_replica.map(Amount::amount).filter(|size| *size > 0.0)
@@ -177,7 +183,7 @@ pub(crate) fn row_of<'r>(
     there.or_else(|| report.variants.iter().find(|row| row.key == *key))
 }
 
-fn totals(report: &CapacityReport, groups: &[Group]) -> Vec<Totals> {
+fn totals(report: &CapacityReport, groups: &[Group]) -> PerRole<Totals> {
     let of_group = |group: &Group| match group.role {
         None => report.total,
         Some(role) => report.roles.get(&role).copied().unwrap_or_default(),

@@ -2,7 +2,7 @@
 
 use crate::observe::histogram::Histogram;
 use crate::observe::record::snapshots::Snapshots;
-use crate::observe::window::{Cell, Columns, Counter, Increase, Page, Totals, Window};
+use crate::observe::window::{Columns, Counter, Increase, Page, Totals, Window};
 use crate::observe::{FinishedReading, RankReading};
 use crate::units::{Requests, Tokens};
 
@@ -26,7 +26,7 @@ pub(crate) type Grown = [Option<Increase>; column::ALL];
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RankRecord {
     pub(crate) rank: u32,
-    pub(crate) window: Window<{ column::ALL }>,
+    pub(crate) window: Window<0, { column::ALL }>,
     prompt_tokens: Counter,
     generation_tokens: Counter,
     finished: [Counter; 5],
@@ -44,38 +44,42 @@ impl RankRecord {
     pub(crate) fn take(&mut self, page: &Page, rank: &RankReading) {
         self.ttft_buckets.push(page, rank.ttft.as_ref(), &self.ttft);
         let asked = rank.completions_asked.as_ref().map(|asked| asked.count);
-        let mut cells = [Cell::Empty; column::ALL];
-        cells[column::PROMPT_TOKENS] =
+        let mut growths = [None; column::ALL];
+        growths[column::PROMPT_TOKENS] =
             grow_tokens(&mut self.prompt_tokens, page, rank.prompt_tokens);
-        cells[column::GENERATION_TOKENS] =
+        growths[column::GENERATION_TOKENS] =
             grow_tokens(&mut self.generation_tokens, page, rank.generation_tokens);
-        cells[column::FINISHED] = self.finish(page, rank.finished);
-        cells[column::ASKED] = Cell::growth(self.asked.grow(page, asked));
-        grow_totals(&mut self.ttft, page, rank.ttft.as_ref(), &mut cells, column::TTFT);
-        grow_totals(&mut self.itl, page, rank.itl.as_ref(), &mut cells, column::ITL);
-        self.window.push(page, cells);
+        growths[column::FINISHED] = self.finish(page, rank.finished);
+        growths[column::ASKED] = self.asked.grow(page, asked);
+        grow_totals(&mut self.ttft, page, rank.ttft.as_ref(), &mut growths, column::TTFT);
+        grow_totals(&mut self.itl, page, rank.itl.as_ref(), &mut growths, column::ITL);
+        self.window.push(page, [], growths);
     }
 
     /// Requests finished, for whatever reason. A reason that a page lacks is made up for by the
     /// page that has it again.
-    fn finish(&mut self, page: &Page, finished: FinishedReading) -> Cell {
+    fn finish(&mut self, page: &Page, finished: FinishedReading) -> Option<f64> {
         let FinishedReading { stop, length, abort, error, other } = finished;
         let values = [stop, length, abort, error, other];
         let counters = self.finished.iter_mut().zip(values);
         let grown = counters
             .filter_map(|(counter, value)| counter.grow(page, value.map(Requests::requests)));
-        Cell::growth(grown.reduce(|all, more| all + more))
+        grown.reduce(|all, more| all + more)
     }
 }
 
 // === helpers ===
 
-pub(crate) fn grow(counter: &mut Counter, page: &Page, value: Option<Requests>) -> Cell {
-    Cell::growth(counter.grow(page, value.map(Requests::requests)))
+pub(crate) fn grow(counter: &mut Counter, page: &Page, value: Option<Requests>) -> Option<f64> {
+    counter.grow(page, value.map(Requests::requests))
 }
 
-pub(crate) fn grow_tokens(counter: &mut Counter, page: &Page, value: Option<Tokens>) -> Cell {
-    Cell::growth(counter.grow(page, value.map(Tokens::tokens)))
+pub(crate) fn grow_tokens(
+    counter: &mut Counter,
+    page: &Page,
+    value: Option<Tokens>,
+) -> Option<f64> {
+    counter.grow(page, value.map(Tokens::tokens))
 }
 
 /// The growth of a histogram's sum and count.
@@ -83,12 +87,12 @@ pub(crate) fn grow_totals<const N: usize>(
     totals: &mut Totals,
     page: &Page,
     value: Option<&Histogram>,
-    cells: &mut [Cell; N],
+    growths: &mut [Option<f64>; N],
     columns: Columns,
 ) {
     if let Some((sum, count)) = totals.grow(page, value) {
-        cells[columns.sum] = Cell::Growth(sum);
-        cells[columns.count] = Cell::Growth(count);
+        growths[columns.sum] = Some(sum);
+        growths[columns.count] = Some(count);
     }
 }
 

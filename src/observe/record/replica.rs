@@ -8,9 +8,7 @@ use crate::observe::record::ranks::{Grown, RankRecord, column as rank_column, gr
 use crate::observe::record::work::WorkRecord;
 use crate::observe::record::{Detail, Horizon};
 use crate::observe::stride::{Gone, Odometer, Stride, arrived};
-use crate::observe::window::{
-    Cell, Columns, Counter, Increase, Page, Pane, Window, length, nanoseconds,
-};
+use crate::observe::window::{Columns, Counter, Increase, Page, Pane, Window, length, nanoseconds};
 use crate::observe::{
     Freshness, GaugeSummary, RankReading, Reading, ReplicaObservation, Scrape, ScrapeFailure, Work,
 };
@@ -21,17 +19,22 @@ use crate::units::{Fraction, RequestRate, Requests, Seconds, TokenRate, Tokens};
 /// for one to four minutes, so five minutes of refusal are no restart.
 const STOPPED_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
-/// Columns of a replica's window, its ranks put together: the gauges first.
-mod column {
+/// Gauges of a replica's window, its ranks put together.
+mod gauge {
     pub(super) const KV: usize = 0;
     pub(super) const WAITING: usize = 1;
     pub(super) const RUNNING: usize = 2;
-    pub(super) const ANSWERED: usize = 3;
-    pub(super) const REJECTED: usize = 4;
-    pub(super) const ALL: usize = 5;
+    pub(super) const ALL: usize = 3;
 }
 
-/// Columns of the window of the rank that has the most: the first two of those above.
+/// Counters of a replica's window.
+mod counter {
+    pub(super) const ANSWERED: usize = 0;
+    pub(super) const REJECTED: usize = 1;
+    pub(super) const ALL: usize = 2;
+}
+
+/// Gauges of the window of the rank that has the most: the first two of those above.
 const HOTTEST: usize = 2;
 
 /// The moment and the lengths of time with which records are looked at.
@@ -43,6 +46,7 @@ pub(crate) struct View {
     /// The part of the window over which gauges are taken.
     gauges: i64,
     stale_after: Seconds,
+    detail: Detail,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -52,10 +56,10 @@ pub(crate) struct Record {
     refused_since: Option<Timestamp>,
     started: Option<Timestamp>,
     asleep: bool,
-    window: Window<{ column::ALL }>,
+    window: Window<{ gauge::ALL }, { counter::ALL }>,
     /// What the rank with the most says. With one rank, as nearly all replicas have, that is what
     /// all of them say, and only one is kept.
-    hottest: Option<Box<Window<{ HOTTEST }>>>,
+    hottest: Option<Box<Window<{ HOTTEST }, 0>>>,
     answered: Counter,
     rejected: Counter,
     /// In order of rank.
@@ -85,8 +89,9 @@ struct Summary {
 
 impl View {
     pub(crate) fn new(now: Timestamp, horizon: Horizon, gauges: Seconds) -> Self {
-        let Horizon { window, stale_after, detail: _ } = horizon;
-        Self { now, at: nanoseconds(now), window: span(window), gauges: span(gauges), stale_after }
+        let Horizon { window, stale_after, detail } = horizon;
+        let (at, window, gauges) = (nanoseconds(now), span(window), span(gauges));
+        Self { now, at, window, gauges, stale_after, detail }
     }
 }
 
@@ -143,20 +148,21 @@ impl Record {
         let running = Gathered::of(ranks, |rank| rank.running.map(Requests::requests));
         if ranks.len() > 1 {
             // Up to this page there was one rank, or none.
-            let together = [column::KV, column::WAITING];
-            self.hottest.get_or_insert_with(|| Box::new(self.window.of_columns(together)));
+            let together = [gauge::KV, gauge::WAITING];
+            self.hottest.get_or_insert_with(|| Box::new(self.window.of_gauges(together)));
         }
         if let Some(hottest) = &mut self.hottest {
-            let largest = |all: Option<&Gathered>| Cell::value(all.map(|all| all.largest));
-            hottest.push(page, [largest(kv.as_ref()), largest(waiting.as_ref())]);
+            let largest = |all: Option<&Gathered>| all.map(|all| all.largest);
+            hottest.push(page, [largest(kv.as_ref()), largest(waiting.as_ref())], []);
         }
-        let mut cells = [Cell::Empty; column::ALL];
-        cells[column::KV] = Cell::value(kv.map(|kv| kv.sum / ranks.len() as f64));
-        cells[column::WAITING] = Cell::value(waiting.map(|waiting| waiting.sum));
-        cells[column::RUNNING] = Cell::value(running.map(|running| running.sum));
-        cells[column::ANSWERED] = grow(&mut self.answered, page, reading.http.success);
-        cells[column::REJECTED] = grow(&mut self.rejected, page, reading.rejected);
-        self.window.push(page, cells);
+        let mut gauges = [None; gauge::ALL];
+        gauges[gauge::KV] = kv.map(|kv| kv.sum / ranks.len() as f64);
+        gauges[gauge::WAITING] = waiting.map(|waiting| waiting.sum);
+        gauges[gauge::RUNNING] = running.map(|running| running.sum);
+        let mut growths = [None; counter::ALL];
+        growths[counter::ANSWERED] = grow(&mut self.answered, page, reading.http.success);
+        growths[counter::REJECTED] = grow(&mut self.rejected, page, reading.rejected);
+        self.window.push(page, gauges, growths);
     }
 
     fn fail(&mut self, at: Timestamp, failure: ScrapeFailure) {
@@ -225,7 +231,10 @@ impl Record {
             generation_rate: grown[rank_column::GENERATION_TOKENS].and_then(token_rate),
             ttft_mean: mean(rank_column::TTFT),
             itl_mean: mean(rank_column::ITL),
-            strides: self.strides.clone(),
+            strides: match view.detail {
+                Detail::Work => self.strides.clone(),
+                Detail::Load => Vec::new(),
+            },
             work: self.work.as_ref().map(|work| {
                 let seen = work.look(at, window);
                 Work { started: self.started, ..seen }
@@ -241,7 +250,11 @@ impl Record {
     /// By how much what its ranks count has grown, all of them together.
     fn grown(&self, view: &View) -> Grown {
         let View { at, window, .. } = *view;
-        Increase::added(self.ranks.iter().map(|rank| rank.window.pane(at, window).increases()))
+        let grown = |rank: &RankRecord| rank.window.pane(at, window).increases();
+        match self.ranks.as_slice() {
+            [rank] => grown(rank),
+            ranks => Increase::added(ranks.iter().map(grown)),
+        }
     }
 
     /// Adds the times to first token of all ranks in the window to `all`.
@@ -287,16 +300,19 @@ pub(crate) fn span(time: Seconds) -> i64 {
 }
 
 /// Requests that arrived in the window, a second; [`arrived`] says how they are counted.
-fn arrivals(pane: &Pane<'_, { column::ALL }>, grown: &Grown) -> Option<RequestRate> {
+fn arrivals(
+    pane: &Pane<'_, { gauge::ALL }, { counter::ALL }>,
+    grown: &Grown,
+) -> Option<RequestRate> {
     let finished = grown[rank_column::FINISHED]?;
-    let (first, last) = pane.ends([column::WAITING, column::RUNNING])?;
+    let (first, last) = pane.ends([gauge::WAITING, gauge::RUNNING])?;
     let increases = pane.increases();
     let amount = |column: usize| increases[column].map_or(0.0, |grown| grown.amount);
     let gone = Gone {
         finished: finished.amount,
         asked: grown[rank_column::ASKED].map(|grown| grown.amount),
-        answered: amount(column::ANSWERED),
-        rejected: amount(column::REJECTED),
+        answered: amount(counter::ANSWERED),
+        rejected: amount(counter::REJECTED),
     };
     request_rate(Increase { amount: arrived(gone, last - first), ..finished })
 }
@@ -309,12 +325,12 @@ fn token_rate(grown: Increase) -> Option<TokenRate> {
     Tokens::new(grown.amount)?.per(grown.elapsed)
 }
 
-/// Summaries of the first columns, which are the gauges; `None` for what is too old to act on.
-fn summaries<const N: usize, const M: usize>(
-    pane: &Pane<'_, N>,
+/// Summaries of the gauges; `None` for what is too old to act on.
+fn summaries<const G: usize, const C: usize>(
+    pane: &Pane<'_, G, C>,
     view: &View,
-) -> [Option<Summary>; M] {
-    let seen: [_; M] = pane.means_and_peaks();
+) -> [Option<Summary>; G] {
+    let seen = pane.means_and_peaks();
     std::array::from_fn(|column| {
         let (last, age) = pane.last(view.at, column)?;
         let (mean, peak) = seen[column].filter(|_| age <= view.stale_after)?;

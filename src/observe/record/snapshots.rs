@@ -1,5 +1,7 @@
 //! The buckets of one histogram over a window.
 
+use std::collections::VecDeque;
+
 use crate::observe::histogram::{Histogram, Life};
 use crate::observe::window::{Page, Totals, starts_anew, within};
 
@@ -10,14 +12,19 @@ const SNAPSHOTS: i64 = 16;
 /// Room for the snapshots, the one that the window starts from and the latest.
 const ROOM: usize = 18;
 
+/// Snapshots that are forgotten before their places are used again, because that moves all others.
+const FORGOTTEN_MAX: usize = 4;
+
 /// Snapshots of one histogram in one life of its process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshots {
     /// The upper edges of the buckets, the same in every snapshot.
     edges: Vec<f64>,
-    taken: Vec<Taken>,
+    taken: VecDeque<Taken>,
     /// The numbers of observations up to each edge, one snapshot after the other.
     counts: Vec<f64>,
+    /// How many of these are of snapshots that are forgotten.
+    forgotten: usize,
 }
 
 /// A snapshot but for its buckets.
@@ -37,10 +44,9 @@ impl Snapshots {
     pub(crate) fn push(&mut self, page: &Page, value: Option<&Histogram>, totals: &Totals) {
         let Page { at, window, .. } = *page;
         let life = value.map_or(page.life, |value| totals.life(value, page.life));
-        let is_gap = self.taken.last().is_some_and(|last| starts_anew(last.at, at, window));
+        let is_gap = self.taken.back().is_some_and(|last| starts_anew(last.at, at, window));
         if life == Life::New || is_gap {
-            self.taken.clear();
-            self.counts.clear();
+            self.clear();
         }
         let Some(value) = value else { return };
         self.keep_edges(value);
@@ -50,16 +56,30 @@ impl Snapshots {
             .zip(latest.next())
             .is_some_and(|(last, before)| last.saturating_sub(before) < window / SNAPSHOTS);
         if is_near {
-            self.taken.pop();
-            self.counts.truncate(self.taken.len() * self.edges.len());
+            self.taken.pop_back();
+            self.counts.truncate(self.forgotten + self.taken.len() * self.edges.len());
         }
         let Histogram { sum, count, buckets } = value;
-        self.taken.push(Taken { at, sum: *sum, count: *count });
+        self.taken.push_back(Taken { at, sum: *sum, count: *count });
         self.counts.extend(buckets.iter().map(|(_, count)| *count));
         while self.taken.get(1).is_some_and(|second| !within(at, second.at, window)) {
-            self.taken.remove(0);
-            self.counts.drain(..self.edges.len());
+            self.forget_first();
         }
+    }
+
+    fn forget_first(&mut self) {
+        self.taken.pop_front();
+        self.forgotten += self.edges.len();
+        if self.forgotten >= FORGOTTEN_MAX * self.edges.len() {
+            self.counts.drain(..self.forgotten);
+            self.forgotten = 0;
+        }
+    }
+
+    fn clear(&mut self) {
+        self.taken.clear();
+        self.counts.clear();
+        self.forgotten = 0;
     }
 
     /// Begins anew where the edges are others: there is no difference by bucket then.
@@ -72,15 +92,16 @@ impl Snapshots {
             return;
         }
         self.edges = value.buckets.iter().map(|(edge, _)| *edge).collect();
-        self.taken.clear();
-        self.counts = Vec::with_capacity(ROOM * self.edges.len());
+        self.clear();
+        self.counts = Vec::with_capacity((ROOM + FORGOTTEN_MAX) * self.edges.len());
     }
 
     /// Adds the observations between the oldest and the latest snapshot to `all`.
     pub(crate) fn add_to(&self, all: &mut Option<Histogram>) {
-        let (Some(first), Some(last)) = (self.taken.first(), self.taken.last()) else { return };
+        let (Some(first), Some(last)) = (self.taken.front(), self.taken.back()) else { return };
         let width = self.edges.len();
-        let counts = || self.counts[self.counts.len() - width..].iter().zip(&self.counts);
+        let latest = &self.counts[self.counts.len() - width..];
+        let counts = || latest.iter().zip(&self.counts[self.forgotten..]);
         // A bucket that went down shows a restart that nothing else did; see `Histogram::since`.
         let fell = last.count < first.count || counts().any(|(later, earlier)| later < earlier);
         let since = |(later, earlier): (&f64, &f64)| if fell { *later } else { later - earlier };
@@ -140,8 +161,9 @@ mod tests {
         for second in 0..600 {
             let count = f64::from(i32::try_from(second).unwrap());
             kept.push(second, Life::Same, Some(&page(count, EDGES)));
-            let Snapshots { taken, counts, .. } = &kept.snapshots;
-            assert_eq!(counts.len(), 2 * taken.len());
+            let Snapshots { taken, counts, forgotten, .. } = &kept.snapshots;
+            assert_eq!(counts.len(), forgotten + 2 * taken.len());
+            assert!(counts.capacity() <= 2 * (ROOM + FORGOTTEN_MAX));
         }
         let taken = kept.snapshots.taken.len();
         assert!(taken <= ROOM, "{taken}");

@@ -1,7 +1,7 @@
 //! The record of what the requests of one replica look like.
 
 use crate::observe::record::ranks::{grow_tokens, grow_totals};
-use crate::observe::window::{Cell, Columns, Counter, Increase, Page, Totals, Window};
+use crate::observe::window::{Columns, Counter, Increase, Page, Totals, Window};
 use crate::observe::{RankReading, Work};
 use crate::units::{Fraction, Tokens};
 
@@ -27,7 +27,7 @@ pub(crate) struct WorkRecord {
 #[derive(Clone, Debug, Default)]
 struct RankWork {
     rank: u32,
-    window: Window<{ column::ALL }>,
+    window: Window<0, { column::ALL }>,
     prompt_length: Totals,
     generation_length: Totals,
     prefix_queries: Counter,
@@ -69,13 +69,19 @@ impl WorkRecord {
 
 impl RankWork {
     fn take(&mut self, page: &Page, rank: &RankReading) {
-        let mut cells = [Cell::Empty; column::ALL];
+        let mut growths = [None; column::ALL];
         let (prompt, generation) = (rank.prompt_length.as_ref(), rank.generation_length.as_ref());
-        grow_totals(&mut self.prompt_length, page, prompt, &mut cells, column::PROMPT);
-        grow_totals(&mut self.generation_length, page, generation, &mut cells, column::GENERATION);
-        cells[column::PREFIX_QUERIES] =
+        grow_totals(&mut self.prompt_length, page, prompt, &mut growths, column::PROMPT);
+        grow_totals(
+            &mut self.generation_length,
+            page,
+            generation,
+            &mut growths,
+            column::GENERATION,
+        );
+        growths[column::PREFIX_QUERIES] =
             grow_tokens(&mut self.prefix_queries, page, rank.prefix_queries);
-        cells[column::PREFIX_HITS] = grow_tokens(&mut self.prefix_hits, page, rank.prefix_hits);
-        self.window.push(page, cells);
+        growths[column::PREFIX_HITS] = grow_tokens(&mut self.prefix_hits, page, rank.prefix_hits);
+        self.window.push(page, [], growths);
     }
 }
