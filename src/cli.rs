@@ -13,15 +13,19 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 pub use crate::cli::args::{
-    Args, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, DemoScenario, LogFormat, RunArgs,
-    ScoreboardArgs, SimulateArgs,
+    Args, BacktestArgs, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, DemoScenario,
+    LogFormat, RunArgs, ScoreboardArgs, SimulateArgs,
 };
 
+use crate::backtest::BacktestError;
 use crate::config::{self, Files, LoadError, Loaded};
 use crate::study::{MergeError, PlanError, ScenarioError};
+use crate::trace::TraceError;
 
 /// Everything went well.
 pub const EXIT_OK: u8 = 0;
+/// Decisions are not what they were.
+pub const EXIT_CHANGED: u8 = 1;
 /// The command line or the configuration is wrong (`EX_USAGE`).
 pub const EXIT_USAGE: u8 = 64;
 /// Something outside that is needed does not answer (`EX_UNAVAILABLE`).
@@ -48,6 +52,24 @@ pub fn main() -> ExitCode {
 #[must_use]
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
+        if let Some(problem) = cause.downcast_ref() {
+            match problem {
+                BacktestError::Changed { .. } => return EXIT_CHANGED,
+                // A file that cannot be read is judged by what the system says.
+                BacktestError::Trace(_) => {}
+                BacktestError::Prometheus { .. } => return EXIT_UNAVAILABLE,
+                BacktestError::Config { .. }
+                | BacktestError::Headless { .. }
+                | BacktestError::Policy { .. }
+                | BacktestError::Unusable(_)
+                | BacktestError::Unscored(_) => return EXIT_USAGE,
+            }
+        }
+        if let Some(problem) = cause.downcast_ref()
+            && !matches!(problem, TraceError::Io { .. })
+        {
+            return EXIT_USAGE;
+        }
         let usage =
             cause.is::<ScenarioError>() || cause.is::<PlanError>() || cause.is::<MergeError>();
         if cause.is::<LoadError>() || usage {
@@ -68,6 +90,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo(args) => crate::demo::run(args),
         Command::Simulate(args) => crate::study::run(&args),
         Command::Scoreboard(args) => crate::study::scoreboard(&args),
+        Command::Backtest(args) => crate::backtest::run(&args),
     }
 }
 

@@ -36,6 +36,7 @@ use crate::config::problem::List;
 use crate::config::written::WrittenDuration;
 use crate::fleet::{ModelName, Namespace, VariantSpec};
 use crate::pipeline::Policy;
+use crate::trace::Limits;
 
 /// The largest configuration file: more than a thousand variants, and far less than a log file
 /// that somebody names by mistake.
@@ -60,8 +61,12 @@ pub struct Config {
     pub wva_config: Option<PathBuf>,
     /// File in which the last decisions survive a restart.
     pub state_file: Option<PathBuf>,
+    /// Where what the pipeline gets and decides is written; `None` where it is not.
+    pub trace: Option<Trace>,
     /// Everything that decisions depend on beside what is observed.
     pub policy: Policy,
+    /// Policies that are evaluated beside it, and only shown.
+    pub shadows: Vec<Shadow>,
     /// Scrapes at the same time, all variants together.
     pub scrape_concurrency: usize,
     /// The variants in the order of the file; empty only where they are discovered.
@@ -72,6 +77,24 @@ pub struct Config {
     pub prometheus: Option<prometheus::Settings>,
     /// Signals that wake models without replicas.
     pub wake: Vec<Signal>,
+}
+
+/// Where what the pipeline gets and decides is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The folder.
+    pub dir: PathBuf,
+    /// How much of it may be taken.
+    pub limits: Limits,
+}
+
+/// A policy that is evaluated beside the one in force, and only shown.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shadow {
+    /// What metrics and pages call it.
+    pub name: String,
+    /// The policy.
+    pub policy: Policy,
 }
 
 /// How the external metrics API is served.

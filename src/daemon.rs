@@ -43,6 +43,7 @@ use crate::daemon::directory::Surroundings;
 use crate::daemon::kubernetes::Cluster;
 use crate::daemon::reload::{Origin, Reloader};
 use crate::daemon::sharing::Sharing;
+use crate::daemon::ticks::trace::Tracer;
 use crate::daemon::ticks::{InPrometheus, Parts, Ticks};
 use crate::observe::Scrape;
 use crate::publish::Published;
@@ -174,6 +175,7 @@ impl Daemon {
             surroundings: common.surroundings()?,
             tracker: common.tasks.clone(),
             history: Arc::clone(&common.history),
+            tracer: tracer(&config, &common, &telemetry),
         };
         let ticks = Ticks::new(&config, parts);
         let mut certificate = None;
@@ -307,6 +309,11 @@ impl Common {
             stop: self.stop.clone(),
         })
     }
+}
+
+/// What writes the trace, if one is written.
+fn tracer(config: &Config, common: &Common, telemetry: &Telemetry) -> Option<Tracer> {
+    Tracer::start(config, common.clock.now(), telemetry.tracing.clone(), &common.tasks)
 }
 
 /// What this replica shares with others, if there may be others.

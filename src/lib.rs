@@ -25,7 +25,9 @@ pub mod leader;
 pub mod publish;
 pub mod server;
 pub mod telemetry;
+pub mod trace;
 
+pub mod backtest;
 pub mod daemon;
 pub mod demo;
 pub mod simulate;

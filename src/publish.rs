@@ -22,6 +22,7 @@ use crate::decide::workload::WorkloadReport;
 use crate::decide::{Decision, ModelReport, Undecided, VariantReport};
 use crate::fleet::{Bounds, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::Observation;
+use crate::units::Replicas;
 
 /// What all surfaces show. Replaced as a whole after each tick.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +41,17 @@ pub struct Published {
     pub limits: Vec<LimitReport>,
     /// What is known of each variant's workload.
     pub workloads: BTreeMap<VariantKey, WorkloadReport>,
+    /// What policies beside the one in force would say, by their names.
+    pub shadows: BTreeMap<String, BTreeMap<VariantKey, Shadowed>>,
+}
+
+/// What a policy that is not in force would say of one variant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shadowed {
+    /// Its number; `None` where it has none.
+    pub desired: Option<Replicas>,
+    /// The step that explains it, or why there is none, as a sentence.
+    pub because: String,
 }
 
 /// What all surfaces show of one variant.

@@ -6,6 +6,7 @@
 
 mod certificates;
 mod leading;
+pub mod tracing;
 
 use std::fs;
 use std::io::IsTerminal;
@@ -22,6 +23,7 @@ use tracing_subscriber::{EnvFilter, Registry as Subscriber, reload};
 
 pub use crate::telemetry::certificates::Certificates;
 pub use crate::telemetry::leading::Leading;
+use crate::telemetry::tracing::Tracing;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +93,8 @@ pub struct Telemetry {
     pub discovery_objects: GaugeVec,
     /// Failures to read or to write the state file.
     pub state_failures: IntCounterVec,
+    /// The trace.
+    pub tracing: Tracing,
 }
 
 // === logs ===
@@ -195,6 +199,7 @@ impl Telemetry {
             )?,
             certificates: Certificates::register(registry)?,
             state_failures: state_failures()?,
+            tracing: Tracing::register(registry)?,
             discovery_objects: gauges(
                 "plimsoll_discovery_objects",
                 "Objects with annotations by their state: accepted, refused or shadowed by another.",
@@ -225,6 +230,7 @@ impl Telemetry {
             certificates: _,
             discovery_objects,
             state_failures,
+            tracing: _,
         } = self.clone();
         registry.register(Box::new(ticks))?;
         registry.register(Box::new(tick_duration))?;

@@ -16,6 +16,23 @@ Exit codes:
   69  Something outside that is needed does not answer.
   70  There is a mistake in the program; please report it.";
 
+/// What `backtest --help` shows beside its arguments.
+const BACKTEST_EXAMPLES: &str = "\
+Examples:
+  plimsoll backtest /var/lib/plimsoll/trace
+      Does this release decide what the one decided that wrote the trace?
+  plimsoll backtest /var/lib/plimsoll/trace --policy examples/policy-foresight.yaml
+      What would this policy have made of the same load?
+  plimsoll backtest --prometheus http://prometheus:9090 --config plimsoll.yaml --from 6h --save past
+      The same, of what a Prometheus has seen without Plimsoll.
+
+Exit codes:
+   0  Every decision is what it was.
+   1  Decisions are not what they were.
+  64  The command line, a trace or a policy is wrong.
+  69  Something outside that is needed does not answer, or a file cannot be read.
+  70  There is a mistake in the program; please report it.";
+
 /// Decides how many replicas every LLM deployment should have.
 ///
 /// Plimsoll scrapes inference engines, decides how many replicas each variant of each model should
@@ -64,6 +81,13 @@ pub enum Command {
     /// are not there is left out, and the table says so.
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Scoreboard(ScoreboardArgs),
+    /// Decides a trace again, and scores other policies on it.
+    ///
+    /// A daemon with `trace` in its configuration writes what it sees and decides. Given that, this
+    /// decides it all again by the same code; a decision that is not what it was ends it with exit
+    /// code 1, and the difference is shown. docs/backtest.md says more.
+    #[command(verbatim_doc_comment, after_help = BACKTEST_EXAMPLES)]
+    Backtest(BacktestArgs),
 }
 
 /// Arguments of `run`.
@@ -201,6 +225,55 @@ pub struct ScoreboardArgs {
     /// Writes the table to this path with `.md` and with `.html` at its end.
     #[arg(verbatim_doc_comment, long, value_name = "PATH", default_value = "scoreboard")]
     pub out: PathBuf,
+}
+
+/// Arguments of `backtest`.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub struct BacktestArgs {
+    /// Reads these traces: files, or folders with all files that are in them.
+    #[arg(verbatim_doc_comment, value_name = "TRACE", required_unless_present = "prometheus")]
+    pub trace: Vec<PathBuf>,
+    /// Reads what this Prometheus has seen of the variants of `--config`, instead of a trace.
+    /// How it is asked is in that file's section `prometheus`; this URL takes the place of its own.
+    #[arg(verbatim_doc_comment, long, value_name = "URL", conflicts_with = "trace", requires_all = ["config", "from"])]
+    pub prometheus: Option<String>,
+    /// The configuration of the variants that Prometheus is asked for.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE", requires = "prometheus")]
+    pub config: Option<PathBuf>,
+    /// Asks from this instant on, such as `2026-11-21T09:00:00Z`, or from so long ago, such as `6h`.
+    #[arg(verbatim_doc_comment, long, value_name = "TIME", requires = "prometheus")]
+    pub from: Option<String>,
+    /// Asks up to this instant. Without it, up to now.
+    #[arg(verbatim_doc_comment, long, value_name = "TIME", requires = "prometheus")]
+    pub to: Option<String>,
+    /// Decides in steps of this length.
+    #[arg(verbatim_doc_comment, long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    pub step: Duration,
+    /// Keeps the trace that is made of it in this folder. The same command goes on where one that
+    /// was interrupted has stopped.
+    #[arg(verbatim_doc_comment, long, value_name = "DIR", requires = "prometheus")]
+    pub save: Option<PathBuf>,
+    /// Scores the policy in this file too: the sections of a configuration that decisions depend on.
+    /// Those that it does not have are the recorded ones. May be given several times.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
+    pub policy: Vec<PathBuf>,
+    /// Shows at most this many decisions that are not what they were.
+    #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 10)]
+    pub differences: usize,
+    /// Counts a request as served well when its first token comes within this time.
+    /// Without it, the recorded policy's objective holds, or 2s.
+    #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = duration)]
+    pub slo_ttft: Option<Duration>,
+    /// And when the mean time between its tokens is at most this.
+    /// Without it, the recorded policy's objective holds, or 100ms.
+    #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = duration)]
+    pub slo_itl: Option<Duration>,
+    /// Lets replicas take this long to start. Without it, what the trace has seen, or the policy says.
+    #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = duration)]
+    pub start_time: Option<Duration>,
+    /// Draws the times and lengths of requests from this seed.
+    #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
 }
 
 /// What the demo plays.

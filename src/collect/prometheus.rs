@@ -16,6 +16,7 @@ mod client;
 mod decode;
 mod failure;
 mod group;
+mod history;
 mod metrics;
 mod query;
 mod round;
@@ -41,6 +42,7 @@ use crate::observe::Scrape;
 pub use crate::collect::prometheus::ask::Asker;
 pub use crate::collect::prometheus::decode::{Answer, Each, Point, decode};
 pub use crate::collect::prometheus::failure::{Failure, Outcome};
+pub use crate::collect::prometheus::history::{History, Past};
 pub use crate::collect::prometheus::metrics::Metrics;
 
 /// How a Prometheus is asked.

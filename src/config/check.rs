@@ -177,6 +177,30 @@ impl<'a> Checks<'a> {
         Some(file)
     }
 
+    /// A folder that is written into, and made where it is not there.
+    pub(crate) fn folder_to_write(
+        &mut self,
+        path: &str,
+        written: Option<&PathBuf>,
+    ) -> Option<PathBuf> {
+        let folder = self.path(path, written)?;
+        let possible =
+            folder.is_dir() || !folder.exists() && folder.parent().is_some_and(Path::is_dir);
+        if self.surroundings.files == Files::MustExist && !possible {
+            self.problems.error(
+                path,
+                "must be a folder, or be in one that exists",
+                folder.display(),
+            );
+        }
+        Some(folder)
+    }
+
+    /// No problem so far, with the same surroundings.
+    pub(crate) fn beside(&self) -> Self {
+        Self::new(self.surroundings)
+    }
+
     /// The entries of a mounted `ConfigMap`; none where files are not looked for.
     pub(crate) fn wva_entries(&mut self, path: &str, folder: Option<&Path>) -> Entries {
         let Some(folder) = folder.filter(|_| self.surroundings.files == Files::MustExist) else {

@@ -28,6 +28,7 @@ mod limits;
 mod pools;
 mod rank;
 mod targets;
+mod trace;
 mod zero;
 
 pub(crate) use crate::config::file::leader_election::LeaderElection;
@@ -37,6 +38,7 @@ pub(crate) use crate::config::file::rank::Rank;
 pub(crate) use crate::config::file::targets::{
     DnsTargets, FileTargets, PrometheusTargets, ScaleTarget, Targets,
 };
+pub(crate) use crate::config::file::trace::{Shadow, Trace};
 pub(crate) use crate::config::file::zero::{ScaleToZero, WakeSignal, ZeroRule};
 
 /// A list whose unreadable elements are holes.
@@ -60,6 +62,9 @@ sections! {
         compatibility: Compatibility,
         /// File in which the last decisions survive a restart. Without it they do not.
         state_file: PathBuf,
+        /// What the pipeline gets and decides, written for `plimsoll backtest`. Off without this
+        /// section.
+        trace: Trace,
         /// How values over time are seen.
         observe: Observe,
         /// When a replica is saturated, and how much spare capacity a model keeps.
@@ -76,6 +81,9 @@ sections! {
         pools: BTreeMap<String, Option<Pool>>,
         /// What all variants together may use.
         limits: Limits,
+        /// Policies that are evaluated beside the one in force, and only shown.
+        #[schemars(with = "Option<Vec<Shadow>>")]
+        shadow: Items<Shadow>,
         /// How replicas are scraped.
         scrape: Scrape,
         /// A Prometheus, or what speaks its API, that has scraped the replicas already.

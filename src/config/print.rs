@@ -6,6 +6,7 @@
 mod limits;
 mod pools;
 mod rank;
+mod trace;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -111,7 +112,9 @@ fn file(config: &Config) -> File {
         wva_metrics,
         wva_config,
         state_file,
+        trace,
         policy,
+        shadows,
         scrape_concurrency,
         scrape,
         prometheus,
@@ -132,20 +135,17 @@ fn file(config: &Config) -> File {
             wva_config: wva_config.clone(),
         }),
         state_file: state_file.clone(),
-        observe: Some(file::Observe {
-            window: Some(written(policy.window)),
-            stale_after: Some(written(policy.stale_after)),
-        }),
+        trace: trace.as_ref().map(trace::section),
+        observe: Some(trace::observe(policy)),
         saturation: Some(saturation_section(policy)),
-        analysis: Some(match policy.sizing {
-            Some(_) => file::Analysis::Capacity,
-            None => file::Analysis::Saturation,
-        }),
+        analysis: Some(trace::analysis(policy)),
         capacity: policy.sizing.as_ref().map(capacity_section),
         enforce: Some(enforce_section(&policy.behavior)),
         scale_to_zero: Some(zero_section(&policy.zero, wake)),
         pools: (!policy.pools.is_empty()).then(|| pools::section(&policy.pools)),
         limits: Some(limits::section(&policy.limits)),
+        shadow: (!shadows.is_empty())
+            .then(|| shadows.iter().map(|one| Some(trace::shadow(one))).collect()),
         scrape: Some(scrape_section(scrape, *scrape_concurrency)),
         prometheus: prometheus.as_ref().map(prometheus_section),
         variants: Some(variants.iter().map(|variant| Some(variant_section(variant))).collect()),

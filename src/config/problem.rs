@@ -75,6 +75,12 @@ impl Problems {
         self.push(Severity::Error, path.into(), rule.into(), Some(found.to_string()));
     }
 
+    /// Adds what was found elsewhere.
+    pub(crate) fn take_over(&mut self, problem: Problem) {
+        let Problem { severity, path, rule, found } = problem;
+        self.push(severity, path, rule, found);
+    }
+
     /// Adds an error that has no value to show.
     pub(crate) fn error_at(&mut self, path: impl Into<String>, rule: impl Into<String>) {
         self.push(Severity::Error, path.into(), rule.into(), None);

@@ -13,6 +13,7 @@ mod pools;
 mod prometheus;
 mod saturation;
 mod scrape;
+mod trace;
 mod variants;
 mod wake;
 pub(crate) mod zero;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::analyze::saturation::TransitionRule;
+use crate::collect::demand::Signal;
 use crate::config::check::{Checks, Durations};
 use crate::config::file::{self, File};
 use crate::config::names;
@@ -83,17 +85,12 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         kubernetes,
         compatibility,
         state_file,
-        observe,
-        saturation,
-        analysis,
-        capacity,
-        enforce,
-        scale_to_zero,
-        pools,
-        limits,
+        trace,
         scrape,
         prometheus,
         variants,
+        // The others are the policy's, and of those beside it.
+        ..
     } = file;
     let tick_interval =
         checks.duration("tick_interval", *tick_interval, &TICK_INTERVALS).unwrap_or(TICK_INTERVAL);
@@ -117,17 +114,18 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     };
     let variants = variants::resolve(variants.as_deref(), around, checks);
     let Names { wva_metrics, wva_config, wva } = resolve_names(compatibility.as_ref(), checks);
-    let relayed = prometheus.as_ref().map(|settings| settings.stale_after);
-    let sizing = (*analysis, capacity.as_ref());
-    let known = (!discovery).then_some(variants.as_slice());
-    let around = wake::Around { prometheus: prometheus.is_some(), known };
-    let (zero, wake) = zero::resolve(scale_to_zero.as_ref(), &wva, &around, checks);
-    let limits = (limits.as_ref(), kubernetes.is_some());
-    let policies =
-        Policies { discovery, observe, saturation, sizing, enforce, zero, limits, wva, relayed };
-    let policy = policies.resolve(&global, &variants, checks)?;
-    let pools = pools::resolve(pools.as_ref(), known, policy.window, checks);
-    let policy = Policy { pools, ..policy };
+    let trace = trace::resolve(trace.as_ref(), checks);
+    let around = Around {
+        discovery,
+        cluster: kubernetes.is_some(),
+        relayed: prometheus.as_ref().map(|settings| settings.stale_after),
+        wva: &wva,
+        global: &global,
+        variants: &variants,
+    };
+    let resolved = resolve_policy(file, &around, checks);
+    let shadows = trace::resolve_shadows(file, &around, checks);
+    let (policy, wake) = resolved?;
     let Scraped { scrape, concurrency } = global;
     Some(Config {
         tick_interval,
@@ -138,7 +136,9 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         wva_metrics,
         wva_config,
         state_file,
+        trace,
         policy,
+        shadows,
         scrape_concurrency: concurrency,
         variants,
         scrape,
@@ -277,6 +277,41 @@ fn resolve_shutdown(section: &file::Shutdown, checks: &mut Checks<'_>) -> Shutdo
     Shutdown { delay, drain }
 }
 
+/// What a policy is resolved in.
+pub(crate) struct Around<'a> {
+    /// Whether there may be variants that are not in the file.
+    discovery: bool,
+    /// Whether there is a cluster.
+    cluster: bool,
+    /// Age from which data from Prometheus is too old, where there is one.
+    relayed: Option<Duration>,
+    /// What lies under the sections.
+    wva: &'a Wva,
+    global: &'a Scraped,
+    variants: &'a [Variant],
+}
+
+/// The policy of the file's sections, and the signals that wake models.
+fn resolve_policy(
+    file: &File,
+    around: &Around<'_>,
+    checks: &mut Checks<'_>,
+) -> Option<(Policy, Vec<Signal>)> {
+    let Around { discovery, cluster, relayed, wva, global, variants } = *around;
+    let File {
+        observe, saturation, analysis, capacity, enforce, scale_to_zero, pools, limits, ..
+    } = file;
+    let known = (!discovery).then_some(variants);
+    let around = wake::Around { prometheus: relayed.is_some(), known };
+    let (zero, wake) = zero::resolve(scale_to_zero.as_ref(), wva, &around, checks);
+    let (sizing, limits) = ((*analysis, capacity.as_ref()), (limits.as_ref(), cluster));
+    let policies =
+        Policies { discovery, observe, saturation, sizing, enforce, zero, limits, wva, relayed };
+    let policy = policies.resolve(global, variants, checks)?;
+    let pools = pools::resolve(pools.as_ref(), known, policy.window, checks);
+    Some((Policy { pools, ..policy }, wake))
+}
+
 /// The sections that become the policy.
 struct Policies<'a> {
     /// Whether there may be variants that are not in the file.
@@ -291,7 +326,7 @@ struct Policies<'a> {
     /// What may be used, and whether there is a cluster that could say it.
     limits: (Option<&'a file::Limits>, bool),
     /// What lies under the section of the saturation.
-    wva: Wva,
+    wva: &'a Wva,
     /// Age from which data from Prometheus is too old, where there is one.
     relayed: Option<Duration>,
 }

@@ -195,7 +195,9 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
         prometheus,
         tick_interval: _,
         state_file: _,
+        trace,
         policy: _,
+        shadows: _,
         wake: _,
         variants: _,
         scrape: _,
@@ -208,6 +210,7 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
         ("compatibility.wva_metrics", *wva_metrics != new.wva_metrics),
         ("scrape.concurrency", *scrape_concurrency != new.scrape_concurrency),
         ("prometheus", *prometheus != new.prometheus),
+        ("trace", *trace != new.trace),
     ];
     differ.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }

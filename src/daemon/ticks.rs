@@ -1,6 +1,8 @@
 //! The decision loop: a tick takes in what has arrived, decides, publishes, and says what changed.
 
 mod keep;
+mod shadows;
+pub(crate) mod trace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,6 +26,8 @@ use crate::daemon::demand::WakeSignals;
 use crate::daemon::directory::{self, Directory, Surroundings};
 use crate::daemon::discovery::Said;
 use crate::daemon::sharing::{Sharing, Standing};
+use crate::daemon::ticks::shadows::Shadow;
+use crate::daemon::ticks::trace::Tracer;
 use crate::daemon::workloads;
 use crate::decide::check::Violation;
 use crate::decide::{Basis, Decision};
@@ -75,12 +79,15 @@ pub(crate) struct Parts {
     pub(crate) surroundings: Surroundings,
     pub(crate) tracker: TaskTracker,
     pub(crate) history: Arc<History>,
+    pub(crate) tracer: Option<Tracer>,
 }
 
 /// The loop.
 pub(crate) struct Ticks {
     parts: Parts,
     pipeline: Pipeline,
+    shadows: Vec<Shadow>,
+    tracer: Option<Tracer>,
     directory: Directory,
     said: Said,
     said_of_workloads: workloads::Said,
@@ -103,7 +110,7 @@ pub(crate) struct Ticks {
 
 impl Ticks {
     /// A loop that has not ticked; numbers in the state file are in force from the start.
-    pub(crate) fn new(config: &Config, parts: Parts) -> Self {
+    pub(crate) fn new(config: &Config, mut parts: Parts) -> Self {
         let pipeline = Pipeline::new(config.policy.clone());
         let now = parts.clock.now();
         let path = config.state_file.as_ref().filter(|_| parts.sharing.is_none());
@@ -118,6 +125,8 @@ impl Ticks {
         }
         Self {
             pipeline,
+            shadows: shadows::replace(Vec::new(), config),
+            tracer: parts.tracer.take(),
             directory,
             said: Said::new(parts.telemetry.discovery_objects.clone()),
             said_of_workloads: workloads::Said::default(),
@@ -169,6 +178,10 @@ impl Ticks {
     fn reload(&mut self, reload: Reload) {
         let Reload { config, done } = reload;
         self.pipeline.set_policy(config.policy.clone());
+        self.shadows = shadows::replace(std::mem::take(&mut self.shadows), &config);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.reloaded(&config);
+        }
         self.directory.replace(&config, &self.parts.surroundings);
         self.parts.signals.replace(&config);
         self.put_by();
@@ -180,6 +193,7 @@ impl Ticks {
     fn tick(&mut self) {
         let began = self.parts.clock.elapsed();
         let now = self.parts.clock.now();
+        let checkpoint = self.checkpoint(now);
         let inputs = self.take_inputs(now);
         let standing = self.parts.sharing.as_mut().map(Sharing::stand);
         let decisions = self.decide(now, &inputs, standing);
@@ -187,8 +201,11 @@ impl Ticks {
             error!(%violation, "The decisions break an invariant; the last good ones stay");
             self.parts.telemetry.violations.with_label_values(&[violation.label()]).inc();
         }
+        let said = self.tracer.as_ref().map(|_| trace::said(&decisions));
+        let shadows = self.shadow(now, &inputs, &decisions);
         let before = self.parts.published.borrow().clone();
-        let found = self.publish(now, &before, &inputs, decisions);
+        let mut found = self.publish(now, &before, &inputs, decisions);
+        found.shadows = shadows;
         let published = self.show(&before, &found, standing);
         if standing != Some(Standing::Follows) {
             self.count(&published);
@@ -198,6 +215,7 @@ impl Ticks {
         self.judge_autoscalers(&published);
         self.said_of_workloads.say(&published);
         self.save(&before, &published);
+        self.trace(now, inputs, said, checkpoint);
         self.parts.telemetry.ticks.inc();
         let took = self.parts.clock.elapsed().saturating_sub(began);
         self.parts.telemetry.tick_duration.observe(took.as_secs_f64());
@@ -212,7 +230,12 @@ impl Ticks {
         match &self.parts.sharing {
             Some(sharing) => {
                 let numbers = sharing.numbers();
-                keep::take_over(&mut self.pipeline, now, &numbers, sharing.memories());
+                let memories = sharing.memories();
+                let restored = keep::take_over(&mut self.pipeline, now, &numbers, memories);
+                if let Some(tracer) = &mut self.tracer {
+                    tracer.restored(restored);
+                    tracer.follows(numbers.clone());
+                }
                 self.pipeline.follow(now, inputs, &numbers)
             }
             None => self.pipeline.tick(now, inputs),
@@ -334,7 +357,8 @@ impl Ticks {
         let variants = published.collect();
         let generation = before.generation + 1;
         let Decisions { models, pools, limits, workloads, .. } = found;
-        Published { generation, variants, models, pools, limits, workloads, decided_by: None }
+        let (decided_by, shadows) = (None, BTreeMap::new());
+        Published { generation, variants, models, pools, decided_by, limits, workloads, shadows }
     }
 
     /// Gives a decision its age on the monotonic clock. A decision that is kept ages with it,

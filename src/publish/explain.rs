@@ -27,15 +27,15 @@ use serde::Serialize;
 
 use crate::decide::workload::EngineReport;
 use crate::decide::{Decision, ModelReport, Step};
-use crate::fleet::{Accelerator, ModelKey, ReplicaKey, Role};
+use crate::fleet::{Accelerator, ModelKey, ReplicaKey, Role, VariantKey};
 use crate::observe::{Freshness, ReplicaObservation, ScrapeFailure};
-use crate::publish::PublishedVariant;
 use crate::publish::api::Asked;
 use crate::publish::api::query::Filter;
 use crate::publish::explain::pool::Pool;
 use crate::publish::explain::rank::{RankedOption, options};
 use crate::publish::history::Verdict;
 use crate::publish::load::Load;
+use crate::publish::{Published, PublishedVariant, Shadowed};
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds};
 
 /// Every number and the steps that made it.
@@ -168,6 +168,20 @@ struct Variant<'a> {
     /// What its adapters need, and where they should be; null for a variant that is no pool, and
     /// without fresh data.
     pool: Option<Pool<'a>>,
+    /// What policies beside the one in force would say, in the order of their names; empty without
+    /// such policies.
+    shadows: Vec<Shadow<'a>>,
+}
+
+/// What a policy beside the one in force would say of a variant.
+#[derive(Serialize, JsonSchema)]
+struct Shadow<'a> {
+    /// The policy's name.
+    policy: &'a str,
+    /// Replicas that it would ask for; null while it has no number.
+    desired: Option<u32>,
+    /// The step that explains that number best; without a number, what is missing.
+    because: &'a str,
 }
 
 /// How a variant's engine is started.
@@ -234,8 +248,10 @@ impl<'a> Decisions<'a> {
         let variants = variants.map(|it| {
             let pool = asked.published.pools.get(&it.spec.key).map(Pool::new);
             let workload = asked.published.workloads.get(&it.spec.key);
+            let shadows = shadows(asked.published, &it.spec.key);
             Variant {
                 pool,
+                shadows,
                 accelerators_per_replica: workload.map(|it| it.gpus.count()),
                 accelerators_said_by: workload.map(|it| it.said_by.label()),
                 engine: workload.and_then(|it| it.engine.as_ref()).map(Engine::new),
@@ -324,6 +340,7 @@ fn variant<'a>(
         scale_problem: observation.scale_unknown.as_ref().map(ToString::to_string),
         replicas: observation.replicas.iter().map(|it| replica(it, details)).collect(),
         pool: None,
+        shadows: Vec::new(),
     }
 }
 
@@ -331,6 +348,16 @@ impl Engine {
     fn new(report: &EngineReport) -> Self {
         Self { arguments: report.label(), text: report.to_string() }
     }
+}
+
+fn shadows<'a>(published: &'a Published, key: &VariantKey) -> Vec<Shadow<'a>> {
+    let said = published.shadows.iter().filter_map(|(policy, said)| Some((policy, said.get(key)?)));
+    let shadow = |(policy, Shadowed { desired, because }): (&'a String, &'a Shadowed)| Shadow {
+        policy,
+        desired: desired.map(Replicas::count),
+        because,
+    };
+    said.map(shadow).collect()
 }
 
 fn step(step: &Step) -> StepLine {

@@ -48,6 +48,8 @@ macro_rules! families {
 families! {
     DESIRED = "plimsoll_desired_replicas", VARIANT,
         "Replicas that the variant should have; the number that the external metrics API serves.";
+    SHADOW = "plimsoll_shadow_desired_replicas", &["namespace", "model", "variant", "policy"],
+        "Replicas that a policy beside the one in force would ask for; absent without such policies.";
     UNCONSTRAINED = "plimsoll_unconstrained_desired_replicas", VARIANT,
         "Replicas that the analysis alone asks for, before guards, windows, step limits and bounds.";
     CURRENT = "plimsoll_current_replicas", VARIANT,
@@ -261,6 +263,14 @@ impl Collector for Gauges {
         }
         for report in &published.limits {
             sheet.limit(report);
+        }
+        for (policy, variants) in &published.shadows {
+            for (key, said) in variants {
+                let Some(variant) = published.variants.get(key) else { continue };
+                let [namespace, model, variant] = labels(variant);
+                let labels = [namespace, model, variant, policy.as_str()];
+                sheet.set(&SHADOW, &labels, said.desired.map(count));
+            }
         }
         sheet.collect()
     }

@@ -202,6 +202,26 @@ pub fn encode(
     serde_json::to_vec(&File { version: VERSION, written, decisions })
 }
 
+/// What was in force, with all that is remembered, as the value that a file has.
+///
+/// # Errors
+///
+/// None that could be named: every part of it has a shape in JSON.
+pub fn as_value(written: Timestamp, saved: &[Saved]) -> Result<Value, serde_json::Error> {
+    serde_json::from_slice(&encode(written, saved, Length::Whole)?)
+}
+
+/// What was in force, from the value that a file has; the path is for messages.
+///
+/// # Errors
+///
+/// The value is not what [`as_value`] gives.
+pub fn from_value(path: &Path, value: Value) -> Result<Vec<Saved>, StateError> {
+    let file = serde_json::from_value(value)
+        .map_err(|source| StateError::Shape { path: path.to_owned(), source })?;
+    numbers(path, file)
+}
+
 /// Puts a file that cannot be read out of the way, so that the next one does not overwrite it; says
 /// where it is then.
 ///
@@ -243,9 +263,13 @@ pub fn load(path: &Path) -> Result<Vec<Saved>, StateError> {
 ///
 /// The content is not what [`save`] writes.
 pub fn parse(path: &Path, content: &[u8]) -> Result<Vec<Saved>, StateError> {
-    let refused = |problem: String| StateError::Content { path: path.to_owned(), problem };
     let file: File = serde_json::from_slice(content)
         .map_err(|source| StateError::Shape { path: path.to_owned(), source })?;
+    numbers(path, file)
+}
+
+fn numbers(path: &Path, file: File) -> Result<Vec<Saved>, StateError> {
+    let refused = |problem: String| StateError::Content { path: path.to_owned(), problem };
     if ![NUMBERS_ALONE, VERSION].contains(&file.version) {
         return Err(refused(format!("version {}, not {VERSION}", file.version)));
     }

@@ -22,6 +22,7 @@ use plimsoll::collect::prometheus::{LabelNames, Method, Metrics, Settings, Sourc
 use plimsoll::collect::scrape::{Board, Client};
 use plimsoll::fleet::{Namespace, VariantKey, VariantName};
 use plimsoll::observe::Reading;
+use plimsoll::trace::{self, Record};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -360,6 +361,64 @@ async fn c_readings_from_a_real_prometheus_are_those_of_the_pages() {
     };
     let all = tokio::time::timeout(PATIENCE, compared).await;
     assert!(all.is_ok(), "a page never came");
+    stop.cancel();
+}
+
+/// The readings that a backtest of the last seconds has found, and what it printed.
+fn backtest(url: &str, folder: &Path, save: &str) -> (Vec<Reading>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.current_dir(folder).args(["backtest", "--prometheus", url, "--config", "past.yaml"]);
+    let output = command.args(["--from", "20s", "--step", "1s", "--save", save]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}\n{error}");
+    let mut readings = Vec::new();
+    for mut reader in trace::files(&[folder.join(save)]).unwrap() {
+        while let Some(record) = reader.record().unwrap() {
+            let Record::Tick(tick) = record else { continue };
+            readings.extend(tick.inputs.scrapes.into_iter().filter_map(|it| it.outcome.ok()));
+        }
+    }
+    (readings, said)
+}
+
+#[tokio::test]
+async fn d_a_backtest_reads_from_a_real_prometheus_what_the_pages_said() {
+    let folder = TempDir::new().unwrap();
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let pages = Arc::new(pages());
+    let page = pages.iter().find(|page| page.name.contains("0.33.0-dp1")).unwrap();
+    let address = serve(Arc::clone(&pages), tasks.clone()).await;
+    let scraping = format!(
+        "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n- {{job_name: past, \
+         metrics_path: /{}, static_configs: [{{targets: [\"{address}\"]}}]}}\n",
+        page.name
+    );
+    let started = folder.path().join("prometheus");
+    let prometheus =
+        tokio::task::spawn_blocking(move || Prometheus::start(&started, &scraping)).await.unwrap();
+    let config = format!(
+        "prometheus: {{url: \"{}\"}}\nvariants: [{{name: past, model: {:?}, \
+         targets: {{prometheus: {{match: {{job: past}}}}}}}}]\n",
+        prometheus.url,
+        page.reading.models[0].as_str()
+    );
+    fs::write(folder.path().join("past.yaml"), config).unwrap();
+    let (url, path) = (prometheus.url.clone(), folder.path().to_owned());
+    let (readings, said) = tokio::task::spawn_blocking(move || {
+        let mut run = 0;
+        until("ten scrapes", || {
+            run += 1;
+            let (readings, said) = backtest(&url, &path, &format!("past-{run}"));
+            (readings.len() >= 10).then_some((readings, said))
+        })
+    })
+    .await
+    .unwrap();
+    for reading in readings {
+        assert_eq!(reading, page.reading);
+    }
+    assert!(said.contains("20 decisions, all as they were"), "{said}");
     stop.cancel();
 }
 

@@ -10,8 +10,9 @@ use serde_json::{Map, Value, json};
 
 use crate::daemon::{Engine, Running, stats, text};
 
-/// A pool whose engine does not say which adapters it serves.
-const POOL: &str = "pools: {default/a: {max_loras: 2, adapters: {x: {copies: 1}}}}\n";
+/// A pool whose engine does not say which adapters it serves, and a policy that is only shown.
+const POOL: &str = "pools: {default/a: {max_loras: 2, adapters: {x: {copies: 1}}}}\n\
+                    shadow: [{name: wide, observe: {window: 3s, stale_after: 1s}}]\n";
 
 /// A daemon with a variant that has grown to two, and one whose replica never answers.
 async fn running() -> (Engine, Running) {
@@ -60,7 +61,7 @@ async fn every_answer_has_the_fields_that_are_documented_and_no_others() {
     compare(&json!({"error": error}), &reference("Error"), schemas, "error", &mut seen);
     // Only a cluster has pod templates and an APIService, and only `optimizer: rank` a ranking.
     let unseen: Vec<_> = schemas.keys().filter(|name| !seen.contains(*name)).collect();
-    assert_eq!(unseen, ["RankedOption", "Engine", "ApiService"]);
+    assert_eq!(unseen, ["Engine", "RankedOption", "ApiService"]);
     daemon.end().await;
 }
 

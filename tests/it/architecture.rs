@@ -21,10 +21,11 @@ const PARTS: &[&str] = &[
     "server",
     "leader",
     "publish",
+    "trace",
 ];
 
 /// The modules that put [`PARTS`] together, and may name all of them.
-const PROGRAMS: &[&str] = &["daemon", "demo", "study", "cli"];
+const PROGRAMS: &[&str] = &["backtest", "daemon", "demo", "study", "cli"];
 
 /// Each top-level module and the top-level modules that it may name beside itself.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -36,16 +37,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pipeline", &["decide", "analyze", "observe", "fleet", "units"]),
     ("clock", &[]),
     ("telemetry", &[]),
-    ("config", &["pipeline", "decide", "analyze", "observe", "collect", "fleet", "units"]),
+    ("config", &["pipeline", "decide", "analyze", "observe", "collect", "fleet", "units", "trace"]),
     ("collect", &["observe", "fleet", "units", "clock"]),
     ("leader", &["clock"]),
     ("server", &["clock"]),
     ("publish", &["pipeline", "decide", "observe", "fleet", "units", "clock", "server"]),
+    ("trace", &["publish", "pipeline", "decide", "observe", "fleet", "units"]),
     ("simulate", &["pipeline", "decide", "analyze", "observe", "fleet", "units", "clock"]),
     ("daemon", &["cli"]),
     ("demo", &["daemon", "simulate", "cli"]),
     ("study", &["simulate", "cli"]),
-    ("cli", &["daemon", "demo", "simulate", "study"]),
+    ("backtest", &["simulate", "cli"]),
+    ("cli", &["backtest", "daemon", "demo", "simulate", "study"]),
 ];
 
 /// Of another module, what a module may name only in part: the module, the other, and the paths.
@@ -55,8 +58,11 @@ const ONLY: &[(&str, &str, &[&str])] = &[
         "collect",
         &["collect::demand", "collect::prometheus", "collect::scrape::", "collect::targets::"],
     ),
+    ("config", "trace", &["trace::Limits"]),
     ("publish", "pipeline", &["pipeline::saved::"]),
+    ("trace", "publish", &["publish::state"]),
     // The programs take their arguments as the command line gives them.
+    ("backtest", "cli", &["cli::BacktestArgs"]),
     ("daemon", "cli", &["cli::RunArgs", "cli::LogFormat", "cli::{"]),
     ("demo", "cli", &["cli::DemoArgs", "cli::DemoOutput", "cli::{"]),
     ("study", "cli", &["cli::ScoreboardArgs", "cli::SimulateArgs", "cli::{"]),

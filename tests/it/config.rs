@@ -1040,6 +1040,68 @@ variants:
 }
 
 #[test]
+fn a_trace_and_shadows_are_printed_as_they_are_read() {
+    let text = "\
+trace: {dir: t, max_file_size: 1500kB, max_files: 3}
+shadow:
+- name: bold
+  saturation: {kv_cache_threshold: 0.9, overrides: {\"m#n\": {queue_length_threshold: 8}}}
+  observe: {window: 2m}
+  pools: {n/a: {max_loras: 2}}
+- name: wise
+  analysis: capacity
+  capacity: {analyzers: [foresight, tokens], slo: {ttft: 1s, ttft_percentile: 90}}
+  enforce: {flap_budget: 2}
+  limits: {budget_per_hour: 7}
+  scale_to_zero: {enabled: true, after: 1h}
+variants: [{name: a, namespace: n, model: m, targets: {static: [\"h:1\"]}}]
+";
+    let config = valid(text).config;
+    assert_eq!(config.shadows.len(), 2);
+    let printed = config.print();
+    assert_eq!(valid(&printed).config, config, "{printed}");
+}
+
+#[test]
+fn a_trace_needs_a_folder_and_room_for_two_files() {
+    let text = |keys: &str| format!("trace: {{{keys}}}\n{VARIANT}");
+    check_errors(&text("max_files: 3"), &[("trace.dir", "is required")]);
+    check_errors(&text("dir: t, max_files: 1"), &[("trace.max_files", "from 2 to")]);
+    check_errors(&text("dir: t, max_file_size: 1kB"), &[("trace.max_file_size", "from 1MiB")]);
+    let trace = valid(&text("dir: t")).config.trace.unwrap();
+    assert_eq!((trace.limits.file_size, trace.limits.files), (64 << 20, 16));
+    let read = |dir: &str| parse(&text(&format!("dir: {dir}")), &surroundings(Files::MustExist));
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().display().to_string();
+    assert!(read(&there).is_ok() && read(&format!("{there}/new")).is_ok());
+    assert!(read(&format!("{there}/new/below")).is_err());
+}
+
+#[test]
+fn a_shadow_has_sections_of_its_own_and_the_others_of_the_policy_in_force() {
+    let text = |keys: &str| format!("enforce: {{flap_budget: 7}}\nshadow: [{{{keys}}}]\n{VARIANT}");
+    let config = valid(&text("name: a, saturation: {kv_cache_threshold: 0.7}")).config;
+    let [shadow] = &config.shadows[..] else { panic!("one is written") };
+    assert_eq!(shadow.policy.behavior, config.policy.behavior);
+    assert!(shadow.policy.thresholds.kv_cache < config.policy.thresholds.kv_cache);
+    check_errors(&text("observe: {window: 2m}"), &[("shadow[0].name", "is required")]);
+    check_errors(
+        &text("name: a, saturation: {kv_cache_threshold: 7}"),
+        &[("shadow[0].saturation.kv_cache_threshold", "must be")],
+    );
+    check_errors(
+        &text("name: a, saturation: {kv_cash_threshold: 7}"),
+        &[("shadow[0].saturation.kv_cash_threshold", "did you mean `kv_cache_threshold`?")],
+    );
+    check_errors(&text("name: a}, {name: a"), &[("shadow[1].name", "must be no other's name")]);
+    check_warning(
+        &text("name: a, capacity: {analyzers: [tokens]}"),
+        "shadow[0].capacity",
+        "has no effect, because analysis is not capacity",
+    );
+}
+
+#[test]
 fn the_defaults_are_as_documented() {
     let document = std::fs::read_to_string(root("docs/configuration.md")).unwrap();
     let blocks: Vec<&str> =

@@ -355,6 +355,7 @@ impl Stage {
              scale_to_zero: {{wake: [{{name: w, url: 'http://127.0.0.1:1/metrics'}}]}}\n\
              pools: {{default/a: {{}}}}\n\
              limits: {{budget_per_hour: 9, accelerators: {{L4: 4}}}}\n\
+             shadow: [{{name: s}}]\n\
              variants:\n- name: a\n  model: {MODEL}\n  accelerator: L4\n  source: scrape\n  \
              replicas: {{min: 1, max: 3}}\n  targets: {{static: ['{address}']}}\n"
         );

@@ -20,6 +20,8 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 /// Examples that are neither a configuration nor manifests, with the test that loads them.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("policy-cautious.yaml", "policies_are_scored_side_by_side_on_the_recorded_load"),
+    ("policy-foresight.yaml", "policies_are_scored_side_by_side_on_the_recorded_load"),
     ("prometheus-only.yml", "the_prometheus_of_the_example_scrapes_what_the_variants_match"),
     ("simulate-day.yaml", "the_example_of_a_day_compares_with_a_stock_hpa"),
     ("simulate-jump.yaml", "foresight_serves_a_jump_as_a_stock_hpa_does_for_a_third_of_its_cost"),

@@ -5,6 +5,7 @@ mod alerts;
 mod allocations;
 mod api;
 mod architecture;
+mod backtest;
 mod chart;
 mod cli;
 mod cluster;

@@ -52,7 +52,7 @@ their hash is on the pods, which a change restarts. Everything else is loaded by
 {{- define "plimsoll.fixedConfig" -}}
 {{- $config := fromYaml (include "plimsoll.config" .) -}}
 {{- $fixed := dict -}}
-{{- range list "server" "external_metrics" "shutdown" "kubernetes" "compatibility" "prometheus" -}}
+{{- range list "server" "external_metrics" "shutdown" "kubernetes" "compatibility" "prometheus" "trace" -}}
 {{- $_ := set $fixed . (get $config .) -}}
 {{- end -}}
 {{- $_ := set $fixed "kubernetes" (omit $fixed.kubernetes "discovery") -}}

@@ -70,6 +70,8 @@ pub(crate) enum Completeness {
     Whole,
     /// The server says that something is missing.
     Partial,
+    /// It is about a time that is over, of which no sample is still to come.
+    Past,
 }
 
 /// What one replica's page said at one instant.
@@ -419,6 +421,7 @@ fn is_complete(
     match completeness {
         Completeness::Whole => as_many || unchanged,
         Completeness::Partial => as_many,
+        Completeness::Past => true,
     }
 }
 

@@ -25,14 +25,17 @@ impl Ticks {
     pub(super) fn restore(&mut self, now: Timestamp, fleet: &Fleet) {
         let seen: Vec<VariantKey> =
             self.saved.keys().filter(|key| fleet.get(key).is_some()).cloned().collect();
-        for saved in seen.into_iter().filter_map(|key| self.saved.remove(&key)) {
-            let state::Saved { variant, model, desired, at, written, memory, strange: _ } = saved;
-            if now.duration_since(written) <= RESTORE_MAX {
-                self.pipeline.restore(now, variant.clone(), desired, at);
-                if let Some(memory) = memory {
-                    self.pipeline.recall(now, &model, &variant, &memory);
-                }
+        let recent = |it: &state::Saved| now.duration_since(it.written) <= RESTORE_MAX;
+        let saved = seen.into_iter().filter_map(|key| self.saved.remove(&key)).filter(recent);
+        let saved: Vec<state::Saved> = saved.collect();
+        for state::Saved { variant, model, desired, at, memory, .. } in &saved {
+            self.pipeline.restore(now, variant.clone(), *desired, *at);
+            if let Some(memory) = memory {
+                self.pipeline.recall(now, model, variant, memory);
             }
+        }
+        if let Some(tracer) = &mut self.tracer {
+            tracer.restored(saved);
         }
     }
 
@@ -170,21 +173,25 @@ pub(super) fn memories(pipeline: &Pipeline, published: &Published) -> Memories {
 }
 
 /// Goes on from numbers that another replica has put in force, with what it remembers of those
-/// that are new here.
+/// that are new here. Returns these.
 pub(super) fn take_over(
     pipeline: &mut Pipeline,
     now: Timestamp,
     numbers: &BTreeMap<VariantKey, Number>,
     shared: &state::shared::SharedMemories,
-) {
+) -> Vec<state::Saved> {
     let is_new = |key: &&VariantKey| !pipeline.has_number(key);
     let new: Vec<VariantKey> = numbers.keys().filter(is_new).cloned().collect();
     pipeline.take_over(now, numbers);
-    for key in new {
-        if let Some((model, memory)) = shared.get(&key) {
-            pipeline.recall(now, model, &key, memory);
-        }
-    }
+    let recalled = new.into_iter().filter_map(|key| {
+        let (model, memory) = shared.get(&key)?;
+        let Number { desired, inputs_at: at } = *numbers.get(&key)?;
+        pipeline.recall(now, model, &key, memory);
+        let (model, memory) = (model.clone(), Some(memory.clone()));
+        let strange = Vec::new();
+        Some(state::Saved { variant: key, model, desired, at, written: now, memory, strange })
+    });
+    recalled.collect()
 }
 
 fn write(

@@ -653,10 +653,11 @@ function makeDetails(row) {
   const noReplicas = el('p', 'quiet', 'No replica is listed.');
   data.append(scroller, noReplicas);
   const pool = makePool();
+  const shadow = makeShadow();
   const shut = el('button', 'shut', 'Close');
   shut.type = 'button';
   shut.addEventListener('click', () => { close(row.key); row.button.focus(); });
-  const panel = el('div', 'panel', charts, el('div', 'side', why, changes), data, pool.root, shut);
+  const panel = el('div', 'panel', charts, el('div', 'side', why, changes), data, pool.root, shadow.root, shut);
   const cell = el('td', '', panel);
   cell.colSpan = COLUMNS.length;
   cell.setAttribute('role', 'cell');
@@ -668,7 +669,7 @@ function makeDetails(row) {
   });
   row.button.setAttribute('aria-expanded', 'true');
   row.button.setAttribute('aria-controls', root.id);
-  row.details = { root, replicas, load, queue, since, why, answer, steps, facts, changes, list, noChanges, tbody, table, noReplicas, pool, drawn: false };
+  row.details = { root, replicas, load, queue, since, why, answer, steps, facts, changes, list, noChanges, tbody, table, noReplicas, pool, shadow, drawn: false };
 }
 
 const STAGES = {
@@ -716,6 +717,7 @@ function updateDetails(row) {
   }
   updateReplicas(details, variant.replicas);
   updatePool(details.pool, variant.pool);
+  updateShadow(details.shadow, variant);
 }
 
 function updateReplicas(details, replicas) {

@@ -1,0 +1,139 @@
+//! Backtests: a trace is decided again, by the same code or by other policies.
+//!
+//! [`replay`] gives the inputs of a trace to the pipeline, and compares what it says with what it
+//! said then. [`demand`] gathers from the same inputs what clients asked for and what the engines
+//! are like, and [`score`] lets policies serve that in the simulator.
+
+mod demand;
+mod history;
+mod policies;
+mod replay;
+mod score;
+mod screen;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+
+use crate::backtest::demand::Gathered;
+use crate::backtest::policies::Written;
+use crate::backtest::replay::{Replay, Report};
+use crate::backtest::screen::Progress;
+use crate::cli::BacktestArgs;
+use crate::config::LoadError;
+use crate::trace::{self, Record, TraceError};
+
+/// Why a backtest has no result, or not the one that it should have.
+#[derive(Debug, thiserror::Error)]
+pub enum BacktestError {
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The configuration in the trace is none to this release.
+    #[error("the configuration in {} is not valid here", path.display())]
+    Config {
+        /// The file of the trace.
+        path: PathBuf,
+        /// What is wrong.
+        source: LoadError,
+    },
+    /// A tick comes before the configuration.
+    #[error("trace {}: a tick comes before the configuration", path.display())]
+    Headless {
+        /// The file of the trace.
+        path: PathBuf,
+    },
+    /// A policy cannot be read.
+    #[error("the policy {} cannot be used: {problem}", path.display())]
+    Policy {
+        /// The file of the policy.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The arguments do not fit together, or not to the configuration.
+    #[error("{0}")]
+    Unusable(String),
+    /// Prometheus does not answer.
+    #[error(
+        "Prometheus could not be asked for what came after {reached}: {why}; with --save, the same command goes on from there"
+    )]
+    Prometheus {
+        /// Up to when it was asked.
+        reached: Timestamp,
+        /// What went wrong.
+        why: String,
+    },
+    /// There is too little in the trace to score policies on.
+    #[error("policies cannot be scored on this trace: {0}")]
+    Unscored(String),
+    /// Decisions are not what they were.
+    #[error("{changed} of {compared} decisions are not what they were")]
+    Changed {
+        /// How many differ.
+        changed: u64,
+        /// Of how many.
+        compared: u64,
+    },
+}
+
+/// Decides a trace again, or what a Prometheus has seen, and scores other policies on it.
+///
+/// # Errors
+///
+/// The trace or a policy cannot be read, Prometheus does not answer, there is too little in it, or decisions have changed.
+pub fn run(args: &BacktestArgs) -> anyhow::Result<()> {
+    let policies = policies::read(&args.policy)?;
+    let Some(url) = &args.prometheus else { return decide_again(args, &args.trace, &policies) };
+    let passing = tempfile::tempdir()?;
+    let folder = args.save.clone().unwrap_or_else(|| passing.path().to_owned());
+    history::fetch(args, url, &folder)?;
+    decide_again(args, &[folder], &policies)
+}
+
+fn decide_again(
+    args: &BacktestArgs,
+    traces: &[PathBuf],
+    policies: &[Written],
+) -> anyhow::Result<()> {
+    let readers = trace::files(traces)?;
+    let bytes =
+        readers.iter().map(|reader| std::fs::metadata(reader.path()).map_or(0, |it| it.len()));
+    let progress = Progress::new(bytes.sum());
+    let mut replay = Replay::new(args.differences);
+    let mut gathered = Gathered::default();
+    let mut read = 0;
+    for mut reader in readers {
+        replay.begin(&reader);
+        while let Some(record) = reader.record()? {
+            if let (Record::Tick(tick), false) = (&record, policies.is_empty()) {
+                gathered.take(tick);
+            }
+            replay.take(reader.path(), record)?;
+            progress.reached(read + reader.bytes_read());
+        }
+        replay.end(&reader);
+        read += reader.bytes_read();
+    }
+    progress.end();
+    let (report, config) = replay.finish();
+    print(&report.to_string())?;
+    if !policies.is_empty() {
+        let candidates = policies::resolve(policies, config.as_deref())?;
+        print(&score::table(&gathered, &candidates, args)?)?;
+    }
+    changed(&report).map_or(Ok(()), |changed| Err(changed.into()))
+}
+
+/// The failure that decisions are not what they were, if some are not.
+fn changed(report: &Report) -> Option<BacktestError> {
+    let Report { changed, compared, .. } = *report;
+    (changed > 0).then_some(BacktestError::Changed { changed, compared })
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}

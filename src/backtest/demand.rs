@@ -1,0 +1,292 @@
+//! What a trace says of its load and of its engines: how many requests arrived when, how long they
+//! were, and what an iteration takes.
+//!
+//! All of it is differences of counters from page to page. What arrived between two pages is spread
+//! evenly over the time between them. What an iteration takes is learned as
+//! [`foresight`](crate::analyze::foresight::pace) learns it.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::analyze::foresight::pace::{Iteration, Pace};
+use crate::fleet::{Bounds, ModelKey, ReplicaKey, VariantKey, VariantSpec};
+use crate::observe::histogram::{Histogram, Life};
+use crate::observe::stride::{Odometer, Stride};
+use crate::observe::{Inputs, Reading, Scale};
+use crate::trace::Tick;
+use crate::units::Replicas;
+
+/// Seconds of an interval in which arrivals are counted: below those in which load changes, and
+/// some pages of every replica.
+pub(crate) const INTERVAL: f64 = 10.0;
+
+/// Seconds without a page of any replica from which a trace has a gap.
+const GAP: SignedDuration = SignedDuration::from_secs(60);
+
+/// Seconds that are one lesson: shorter means are too noisy.
+const LESSON: f64 = 15.0;
+
+/// Everything that has been gathered.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    /// Each model's load.
+    pub(crate) models: BTreeMap<ModelKey, Load>,
+    /// Each variant's engines.
+    pub(crate) variants: BTreeMap<VariantKey, Crew>,
+    /// The first tick and the last.
+    pub(crate) span: Option<(Timestamp, Timestamp)>,
+    /// Times without any page.
+    pub(crate) gaps: Vec<(Timestamp, Timestamp)>,
+    heard: Option<Timestamp>,
+    meters: BTreeMap<ReplicaKey, Meter>,
+}
+
+/// The load of one model.
+#[derive(Default)]
+pub(crate) struct Load {
+    /// Of each interval since the first tick.
+    pub(crate) intervals: Vec<Interval>,
+    /// Lengths of all prompts.
+    pub(crate) prompts: Histogram,
+    /// Lengths of all answers.
+    pub(crate) answers: Histogram,
+}
+
+/// What happened in an interval.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Interval {
+    /// Requests that arrived.
+    pub(crate) arrived: f64,
+    /// Tokens of the prompts and answers of the requests that finished, and their number.
+    pub(crate) lengths: [f64; 3],
+}
+
+/// The replicas of one variant, and their engines.
+pub(crate) struct Crew {
+    pub(crate) spec: VariantSpec,
+    /// The bounds that held last.
+    pub(crate) bounds: Bounds,
+    /// What was first asked for.
+    pub(crate) initial: Option<Replicas>,
+    /// Seconds that replicas existed.
+    pub(crate) replica_seconds: f64,
+    /// Seconds at the largest number that was allowed.
+    pub(crate) at_max: f64,
+    /// Changes of the number that was asked for, and those that went the other way than the one
+    /// before.
+    pub(crate) changes: u32,
+    pub(crate) flips: u32,
+    /// Tokens in the KV cache of a replica.
+    pub(crate) kv: Option<f64>,
+    /// The most requests that ran at once in a replica.
+    pub(crate) running: f64,
+    /// Seconds from created to ready, of each start.
+    pub(crate) starts: BTreeMap<ReplicaKey, f64>,
+    pace: Pace,
+    /// What is asked for, and whether that is more than before.
+    asked: Option<(Replicas, Option<bool>)>,
+    seen: Option<(Timestamp, u32)>,
+}
+
+/// What is known of a replica.
+#[derive(Default)]
+struct Meter {
+    odometer: Odometer,
+    lesson: Option<Stride>,
+    lengths: Option<(Option<Timestamp>, Histogram, Histogram)>,
+}
+
+// === impl Gathered ===
+
+impl Gathered {
+    /// Takes a tick.
+    pub(crate) fn take(&mut self, tick: &Tick) {
+        let Tick { now, inputs, .. } = tick;
+        let first = self.span.map_or(*now, |(first, _)| first);
+        self.span = Some((first, *now));
+        self.note_gap(*now, inputs);
+        for spec in inputs.fleet.variants() {
+            let known = self.variants.entry(spec.key.clone()).or_insert_with(|| Crew::new(spec));
+            known.spec = spec.clone();
+            known.take(*now, inputs);
+        }
+        for scrape in &inputs.scrapes {
+            if let Ok(reading) = &scrape.outcome {
+                self.page(first, &scrape.replica, scrape.at, reading);
+            }
+        }
+    }
+
+    fn note_gap(&mut self, now: Timestamp, inputs: &Inputs) {
+        if !inputs.scrapes.iter().any(|scrape| scrape.outcome.is_ok()) {
+            return;
+        }
+        if let Some(heard) = self.heard.replace(now)
+            && now.duration_since(heard) > GAP
+        {
+            self.gaps.push((heard, now));
+        }
+    }
+
+    fn page(&mut self, first: Timestamp, replica: &ReplicaKey, at: Timestamp, reading: &Reading) {
+        let Some(crew) = self.variants.get_mut(&replica.variant) else { return };
+        let load = self.models.entry(crew.spec.model_key()).or_default();
+        let meter = self.meters.entry(replica.clone()).or_default();
+        let lengths = meter.lengths(reading);
+        if let Some((prompts, answers)) = &lengths {
+            load.prompts = total(&load.prompts, prompts);
+            load.answers = total(&load.answers, answers);
+        }
+        let Some(stride) = meter.odometer.take(at, reading) else { return };
+        load.spread(first, &stride);
+        let running = stride.running.map_or(0.0, crate::units::Requests::requests);
+        crew.running = crew.running.max(running);
+        crew.kv = stride.kv_capacity.map(crate::units::Tokens::tokens).or(crew.kv);
+        let lesson = match meter.lesson.take() {
+            Some(begun) => begun.followed_by(&stride),
+            None => stride,
+        };
+        if lesson.elapsed.seconds() >= LESSON {
+            crew.pace.learn(&lesson);
+        } else {
+            meter.lesson = Some(lesson);
+        }
+    }
+}
+
+// === impl Load ===
+
+impl Load {
+    /// Spreads what a stride counted over its time.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index of an interval, of times after the first tick"
+    )]
+    fn spread(&mut self, first: Timestamp, stride: &Stride) {
+        let end = stride.at.duration_since(first).as_secs_f64().max(0.0);
+        let begin = (end - stride.elapsed.seconds()).max(0.0);
+        let (from, to) = ((begin / INTERVAL) as usize, (end / INTERVAL) as usize);
+        if self.intervals.len() <= to {
+            self.intervals.resize(to + 1, Interval::default());
+        }
+        for at in from..=to {
+            let low = begin.max(at as f64 * INTERVAL);
+            let high = end.min((at + 1) as f64 * INTERVAL);
+            let share = if end > begin { ((high - low) / (end - begin)).max(0.0) } else { 0.0 };
+            let interval = &mut self.intervals[at];
+            interval.arrived +=
+                stride.arrived.map_or(0.0, crate::units::Requests::requests) * share;
+            if let Some((prompt, output, requests)) = stride.lengths {
+                let counted = [prompt.tokens(), output.tokens(), requests.requests()];
+                for (sum, more) in interval.lengths.iter_mut().zip(counted) {
+                    *sum += more * share;
+                }
+            }
+        }
+    }
+
+    /// All requests that arrived.
+    pub(crate) fn arrived(&self) -> f64 {
+        self.intervals.iter().map(|interval| interval.arrived.max(0.0)).sum()
+    }
+}
+
+// === impl Crew ===
+
+impl Crew {
+    fn new(spec: &VariantSpec) -> Self {
+        Self {
+            spec: spec.clone(),
+            bounds: spec.bounds,
+            initial: None,
+            replica_seconds: 0.0,
+            at_max: 0.0,
+            changes: 0,
+            flips: 0,
+            kv: None,
+            running: 0.0,
+            starts: BTreeMap::new(),
+            pace: Pace::default(),
+            asked: None,
+            seen: None,
+        }
+    }
+
+    fn take(&mut self, now: Timestamp, inputs: &Inputs) {
+        let listing = inputs.listings.get(&self.spec.key);
+        let count = listing.and_then(|listing| match &listing.scale {
+            Scale::Known(state) => {
+                self.bounds = state.bounds.unwrap_or(self.spec.bounds);
+                self.turn(state.wanted);
+                Some(state.current.count())
+            }
+            Scale::Targets => {
+                let count = u32::try_from(listing.replicas.len()).ok()?;
+                self.turn(Replicas::saturating(count));
+                Some(count)
+            }
+            Scale::Unknown(_) => None,
+        });
+        if let Some((before, count)) = self.seen {
+            let passed = now.duration_since(before).as_secs_f64().max(0.0);
+            self.replica_seconds += passed * f64::from(count);
+            if self.bounds.max().is_some_and(|max| count >= max.count()) {
+                self.at_max += passed;
+            }
+        }
+        if let Some(count) = count {
+            self.initial.get_or_insert(Replicas::saturating(count));
+            self.seen = Some((now, count));
+        }
+        for (replica, start) in inputs.starts.iter().filter(|(it, _)| it.variant == self.spec.key) {
+            if let Some(ready) = start.ready {
+                let took = ready.duration_since(start.created).as_secs_f64();
+                self.starts.insert(replica.clone(), took.max(0.0));
+            }
+        }
+    }
+
+    /// Notes what is asked for.
+    fn turn(&mut self, asked: Replicas) {
+        let Some((before, direction)) = self.asked else {
+            self.asked = Some((asked, None));
+            return;
+        };
+        if asked != before {
+            let up = asked > before;
+            self.changes += 1;
+            self.flips += u32::from(direction.is_some_and(|was_up| was_up != up));
+            self.asked = Some((asked, Some(up)));
+        }
+    }
+
+    /// What an iteration of its engines takes; `None` where too little was seen.
+    pub(crate) fn iteration(&self) -> Option<Iteration> {
+        self.pace.iteration()
+    }
+}
+
+// === impl Meter ===
+
+impl Meter {
+    /// The lengths of the requests that have finished since the page before.
+    fn lengths(&mut self, reading: &Reading) -> Option<(Histogram, Histogram)> {
+        let sum = |of: fn(&crate::observe::RankReading) -> Option<&Histogram>| {
+            let all = reading.ranks.iter().filter_map(of).cloned();
+            all.reduce(|all, one| all.plus(&one))
+        };
+        let prompts = sum(|rank| rank.prompt_length.as_ref())?;
+        let answers = sum(|rank| rank.generation_length.as_ref())?;
+        let before = self.lengths.replace((reading.started, prompts.clone(), answers.clone()));
+        let (started, known_prompts, known_answers) = before?;
+        let life = Life::between(started, reading.started);
+        Some((prompts.since(&known_prompts, life), answers.since(&known_answers, life)))
+    }
+}
+
+/// Both together; what has no buckets yet takes those of the other.
+fn total(known: &Histogram, more: &Histogram) -> Histogram {
+    if known.buckets.is_empty() { more.clone() } else { known.plus(more) }
+}

@@ -1,0 +1,430 @@
+//! Policies, scored by the simulator on what a trace says of its load and engines.
+
+use std::fmt::Write as _;
+
+use anyhow::Context as _;
+use rand::RngExt as _;
+use rayon::prelude::*;
+
+use crate::backtest::BacktestError;
+use crate::backtest::demand::{Crew, Gathered, INTERVAL, Interval, Load};
+use crate::backtest::policies::{Candidate, Candidates};
+use crate::cli::BacktestArgs;
+use crate::fleet::ModelKey;
+use crate::observe::histogram::Histogram;
+use crate::pipeline::limits::Watched;
+use crate::simulate::random::{Purpose, generator};
+use crate::simulate::replica::settings::{Admission, Settings, StepTime};
+use crate::simulate::scenario::{
+    Actuator, Client, Control, Delay, Gateway, Hpa, Keda, Lifecycle, Model, Router, Scenario,
+    Signal, Slo, Startup, Variant,
+};
+use crate::simulate::score::{Outcome, Service};
+use crate::simulate::workload::load::{self, Replay, Row, Size};
+use crate::simulate::{Micros, run, scaler};
+use crate::units::{Fraction, Replicas, Seconds};
+
+/// What a variant without a maximum may have.
+const MAX: Replicas = Replicas::saturating(1000);
+/// Defaults of vLLM's V1 engine for an online server.
+const SEATS: u32 = 256;
+const BATCH_TOKENS: u32 = 8192;
+const BLOCK_SIZE: u32 = 16;
+/// Tokens in the KV cache of an engine whose pages do not say it: 80 GB beside a model of 8 billion
+/// parameters.
+const KV_TOKENS: f64 = 400_000.0;
+/// The objectives where neither the command line nor the recorded policy has any.
+const TTFT: Seconds = Seconds::literal(2);
+const ITL: f64 = 0.1;
+/// The start of a replica where none was seen and the policy says none.
+const START: f64 = 120.0;
+/// The default of `terminationGracePeriodSeconds`.
+const GRACE: Micros = Micros::from_secs(30);
+/// The periods of the controllers.
+const SYNC: Micros = Micros::from_secs(15);
+const POLLING: Micros = Micros::from_secs(30);
+const COOLDOWN: Micros = Micros::from_secs(300);
+/// More than any client would wait behind.
+const QUEUE: usize = 100_000;
+/// Between two looks at whether a variant is at its maximum.
+const SAMPLE: Micros = Micros::from_secs(15);
+/// As the daemon scrapes unless configured.
+const SCRAPE: Micros = Micros::from_secs(1);
+/// `external_metrics.hold`.
+const HOLD: Seconds = Seconds::literal(300);
+/// The longest request that is played; what is longer fits no engine.
+const LENGTH_MAX: f64 = 1e6;
+
+/// A line of the table.
+struct Line {
+    name: String,
+    within: Option<f64>,
+    replica_hours: f64,
+    cost: f64,
+    changes: u32,
+    flips: u32,
+    at_max: f64,
+}
+
+/// The table of all policies.
+///
+/// # Errors
+///
+/// The trace says too little of its load or engines, or an engine cannot be built.
+pub(crate) fn table(
+    gathered: &Gathered,
+    candidates: &Candidates,
+    args: &BacktestArgs,
+) -> anyhow::Result<String> {
+    let slo = objectives(candidates, args);
+    let mut notes = Vec::new();
+    let scenario = scenario(gathered, candidates, (slo, args), &mut notes)?;
+    let outcomes: Vec<Result<Outcome, _>> = candidates
+        .policies
+        .par_iter()
+        .map(|candidate| {
+            let mut scenario = scenario.clone();
+            scenario.control.policy = playable(candidate);
+            run::run(&scenario, args.seed, &mut |_| true)
+        })
+        .collect();
+    let mut lines = vec![as_it_was(gathered)];
+    for (candidate, outcome) in candidates.policies.iter().zip(outcomes) {
+        let outcome = outcome.context("an engine cannot be built")?;
+        lines.push(line(candidate, &scenario, &outcome));
+    }
+    Ok(written(&lines, slo, &notes))
+}
+
+/// What a request must meet: by the command line, or the recorded policy.
+fn objectives(candidates: &Candidates, args: &BacktestArgs) -> Slo {
+    let sizing = candidates.config.policy.sizing.as_ref();
+    let targets = sizing.map(|sizing| sizing.queueing.targets);
+    let ttft = targets.and_then(|it| it.ttft).map_or(TTFT.seconds(), |it| it.limit.seconds());
+    let itl = targets.and_then(|it| it.itl).map_or(ITL, Seconds::seconds);
+    let given = |given: Option<std::time::Duration>, otherwise| {
+        given.map_or(Micros::from_secs_f64(otherwise), Micros::from_duration)
+    };
+    Slo::new(given(args.slo_ttft, ttft), given(args.slo_itl, itl))
+}
+
+/// The policy without what the simulator has no word for: it has no nodes and no quotas.
+fn playable(candidate: &Candidate) -> crate::pipeline::Policy {
+    let mut policy = candidate.policy.clone();
+    policy.limits.nodes = Watched::Off;
+    policy.limits.quotas = Watched::Off;
+    policy
+}
+
+fn scenario(
+    gathered: &Gathered,
+    candidates: &Candidates,
+    (slo, args): (Slo, &BacktestArgs),
+    notes: &mut Vec<String>,
+) -> Result<Scenario, BacktestError> {
+    let unscored = |why: &str| BacktestError::Unscored(why.to_owned());
+    let (first, last) = gathered.span.ok_or_else(|| unscored("it has no ticks"))?;
+    let length = Micros::from_secs_f64(last.duration_since(first).as_secs_f64());
+    let mut models: Vec<Model> = Vec::new();
+    let mut keys: Vec<ModelKey> = Vec::new();
+    for (at, (key, load)) in gathered.models.iter().enumerate() {
+        if load.arrived() < 1.0 {
+            notes.push(format!("{key} is left out: no request of it arrived"));
+            continue;
+        }
+        keys.push(key.clone());
+        models.push(model(key, load, slo, (args.seed, at), length));
+    }
+    let mut variants = Vec::new();
+    for crew in gathered.variants.values() {
+        let Some(model) = keys.iter().position(|key| *key == crew.spec.model_key()) else {
+            continue;
+        };
+        match variant(crew, model, candidates, args, notes) {
+            Some(variant) => variants.push(variant),
+            None => notes.push(format!(
+                "{} is left out: its pages do not say what an iteration takes (it was too idle, or \
+                 its engine does not count iterations)",
+                crew.spec.key
+            )),
+        }
+    }
+    if variants.is_empty() {
+        return Err(unscored("no variant served enough to learn what its engines can do"));
+    }
+    let served = |at: usize| variants.iter().any(|variant| variant.model == at);
+    if let Some(at) = (0..models.len()).find(|at| !served(*at)) {
+        let why = format!("no variant of {} can be simulated", keys[at]);
+        return Err(BacktestError::Unscored(why));
+    }
+    for (from, to) in &gathered.gaps {
+        notes.push(format!(
+            "no page of any replica from {from:.0} to {to:.0}: what arrived meanwhile is spread \
+             evenly"
+        ));
+    }
+    let control = Control {
+        policy: candidates.config.policy.clone(),
+        tick: Micros::from_duration(candidates.config.tick_interval),
+        scrape: SCRAPE,
+        scrape_loss: Fraction::ZERO,
+        relay: None,
+        hold: HOLD,
+        outage: None,
+    };
+    Ok(Scenario { length, models, variants, control, sample: SAMPLE })
+}
+
+fn model(key: &ModelKey, load: &Load, slo: Slo, seed: (u64, usize), span: Micros) -> Model {
+    let rows = rows(load, seed, span);
+    let replay = Replay { rows: rows.into(), span, copies: 1.0, spread: Micros::ZERO, speed: 1.0 };
+    Model {
+        key: key.clone(),
+        slo,
+        load: load::Load::Replay(replay),
+        router: Router::LeastRequests,
+        gateway: Gateway { queue: QUEUE, per_replica: None },
+        client: Client { timeout: None, retries: 0, backoff: Micros::ZERO },
+    }
+}
+
+/// As many requests in each interval as arrived, at any time of it, and as long as those that
+/// finished in it.
+fn rows(load: &Load, (seed, model): (u64, usize), span: Micros) -> Vec<Row> {
+    let mut times = generator(seed, Purpose::Times, model);
+    let mut lengths = generator(seed, Purpose::Lengths, model);
+    let (prompts, answers) = (Spread::of(&load.prompts), Spread::of(&load.answers));
+    let mut rows = Vec::new();
+    let mut owed = 0.0;
+    let mut known = Interval::default();
+    for (at, interval) in load.intervals.iter().enumerate() {
+        if interval.lengths[2] >= 1.0 {
+            known = *interval;
+        }
+        owed += interval.arrived;
+        while owed >= 0.5 {
+            owed -= 1.0;
+            let second = (at as f64 + times.random::<f64>()) * INTERVAL;
+            let [prompt, output, requests] = known.lengths;
+            let mut length = |spread: &Spread, sum: f64| {
+                spread.draw(lengths.random::<f64>(), (requests > 0.0).then(|| sum / requests))
+            };
+            let size = Size { prompt: length(&prompts, prompt), output: length(&answers, output) };
+            rows.push(Row { at: Micros::from_secs_f64(second).min(span), size });
+        }
+    }
+    rows.sort_by_key(|row| row.at);
+    rows
+}
+
+/// How lengths are spread around their mean.
+struct Spread {
+    /// Upper edges of buckets, with the share of lengths up to each.
+    buckets: Vec<(f64, f64)>,
+    mean: f64,
+}
+
+impl Spread {
+    fn of(histogram: &Histogram) -> Self {
+        let total = histogram.buckets.last().map_or(0.0, |(_, count)| *count);
+        let mean = histogram.mean().unwrap_or(1.0).max(1.0);
+        let finite = histogram.buckets.iter().filter(|(edge, _)| edge.is_finite() && total > 0.0);
+        let buckets = finite.map(|(edge, count)| (*edge, count / total)).collect();
+        Self { buckets, mean }
+    }
+
+    /// The length below which this share of all lies, moved with the mean of its time.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is between one and a million"
+    )]
+    fn draw(&self, share: f64, mean: Option<f64>) -> u32 {
+        let (mut low, mut below) = (0.0, 0.0);
+        let mut drawn = None;
+        for &(edge, upto) in &self.buckets {
+            if share <= upto && upto > below {
+                drawn = Some(low + (edge - low) * (share - below) / (upto - below));
+                break;
+            }
+            (low, below) = (edge, upto);
+        }
+        // Beyond the last edge nothing is known but that edge.
+        let drawn = drawn.unwrap_or(if self.buckets.is_empty() { self.mean } else { low });
+        let moved = drawn * mean.map_or(1.0, |mean| mean / self.mean);
+        moved.clamp(1.0, LENGTH_MAX).round() as u32
+    }
+}
+
+fn variant(
+    crew: &Crew,
+    model: usize,
+    candidates: &Candidates,
+    args: &BacktestArgs,
+    notes: &mut Vec<String>,
+) -> Option<Variant> {
+    let iteration = crew.iteration()?;
+    let key = &crew.spec.key;
+    let kv = crew.kv.unwrap_or_else(|| {
+        notes
+            .push(format!("{key}: the size of its KV cache is not known; {KV_TOKENS} are assumed"));
+        KV_TOKENS
+    });
+    let start = start(crew, candidates, args);
+    let max = crew.bounds.max().unwrap_or(MAX);
+    let min = crew.bounds.min();
+    notes.push(format!(
+        "{key}: an iteration takes {:.1} ms + {:.1} us a prompt token + {:.1} us a request; \
+         {kv:.0} KV tokens; {start:.0} s to start",
+        iteration.alpha * 1e3,
+        iteration.beta * 1e6,
+        iteration.delta * 1e6
+    ));
+    let settings = scaler::Settings::following(min.max(Replicas::ONE), max);
+    let hpa = Hpa { signal: Signal::Desired, settings, sync: SYNC, delay: Micros::ZERO };
+    let actuator = if min == Replicas::ZERO {
+        let activation = scaler::MilliValue(0);
+        Actuator::Keda(Keda {
+            hpa,
+            to_zero: true,
+            polling: POLLING,
+            cooldown: COOLDOWN,
+            activation,
+        })
+    } else {
+        Actuator::Hpa(hpa)
+    };
+    let mut spec = crew.spec.clone();
+    spec.bounds = crew.bounds;
+    let none = Delay::fixed(Micros::ZERO);
+    Some(Variant {
+        spec,
+        model,
+        initial: crew.initial.unwrap_or(min).max(min).min(max),
+        engine: Settings {
+            step: StepTime {
+                alpha: iteration.alpha * 1e6,
+                beta: iteration.beta * 1e6,
+                delta: iteration.delta * 1e6,
+                gamma: 0.0,
+            },
+            max_num_seqs: whole(crew.running).max(SEATS),
+            max_num_batched_tokens: BATCH_TOKENS.max(whole(crew.running)),
+            block_size: BLOCK_SIZE,
+            kv_blocks: (whole(kv) / BLOCK_SIZE).max(1),
+            admission: Admission::WholePrompt,
+        },
+        prefix_hits: Fraction::ZERO,
+        startup: Startup {
+            warm_nodes: None,
+            node: none,
+            image: none,
+            load: Delay::fixed(Micros::from_secs_f64(start)),
+            warmup: none,
+        },
+        lifecycle: Lifecycle {
+            grace: GRACE,
+            crash_every: None,
+            interrupt_every: None,
+            notice: Micros::ZERO,
+        },
+        actuator,
+    })
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and what is counted is not negative"
+)]
+fn whole(value: f64) -> u32 {
+    value.ceil() as u32
+}
+
+/// Seconds that a replica takes to start: as told, as seen, or as the policy has it.
+fn start(crew: &Crew, candidates: &Candidates, args: &BacktestArgs) -> f64 {
+    if let Some(given) = args.start_time {
+        return given.as_secs_f64();
+    }
+    let mut seen: Vec<f64> = crew.starts.values().copied().collect();
+    seen.sort_by(f64::total_cmp);
+    let sizing = candidates.config.policy.sizing.as_ref();
+    let told = sizing.map_or(START, |sizing| sizing.foresight.startup.seconds());
+    seen.get(seen.len() / 2).copied().unwrap_or(told)
+}
+
+/// What the fleet itself did.
+fn as_it_was(gathered: &Gathered) -> Line {
+    let crews = || gathered.variants.values();
+    let hours = |crew: &Crew| crew.replica_seconds / 3600.0;
+    let (first, last) = gathered.span.unwrap_or_default();
+    let length = last.duration_since(first).as_secs_f64().max(1e-6) * crews().count().max(1) as f64;
+    Line {
+        name: "as it was".to_owned(),
+        within: None,
+        replica_hours: crews().map(hours).sum(),
+        cost: crews().map(|crew| hours(crew) * crew.spec.cost.per_hour()).sum(),
+        changes: crews().map(|crew| crew.changes).sum(),
+        flips: crews().map(|crew| crew.flips).sum(),
+        at_max: crews().map(|crew| crew.at_max).sum::<f64>() / length,
+    }
+}
+
+/// What a policy came to.
+fn line(candidate: &Candidate, scenario: &Scenario, outcome: &Outcome) -> Line {
+    let judged: u64 = outcome.models.iter().map(Service::judged).sum();
+    let good: u64 = outcome.models.iter().map(|service| service.good).sum();
+    let crews = || scenario.variants.iter().zip(&outcome.variants);
+    let hours = |crew: &crate::simulate::score::Crew| crew.replica_time.seconds() / 3600.0;
+    let looks = (outcome.series.len() * scenario.variants.len()).max(1) as f64;
+    let at_max = outcome.series.iter().flat_map(|sample| sample.variants.iter().enumerate());
+    let at_max = at_max.filter(|(at, seen)| {
+        let max = scenario.variants[*at].spec.bounds.max();
+        max.is_some_and(|max| seen.wanted >= max.count())
+    });
+    Line {
+        name: candidate.name.clone(),
+        within: (judged > 0).then(|| good as f64 / judged as f64),
+        replica_hours: crews().map(|(_, crew)| hours(crew)).sum(),
+        cost: crews().map(|(it, crew)| hours(crew) * it.spec.cost.per_hour()).sum(),
+        changes: crews().map(|(_, crew)| crew.ups + crew.downs).sum(),
+        flips: crews().map(|(_, crew)| crew.flips).sum(),
+        at_max: at_max.count() as f64 / looks,
+    }
+}
+
+// Writing to a string cannot fail, so what it returns is dropped.
+
+fn written(lines: &[Line], slo: Slo, notes: &[String]) -> String {
+    let mut text = String::new();
+    let width = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0).max(6);
+    let _ = writeln!(
+        text,
+        "\n{:<width$}  {:>10}  {:>13}  {:>10}  {:>7}  {:>5}  {:>10}",
+        "policy", "within SLO", "replica-hours", "cost", "changes", "flips", "at maximum"
+    );
+    for line in lines {
+        let Line { name, within, replica_hours, cost, changes, flips, at_max } = line;
+        let within = within.map_or("-".to_owned(), |it| format!("{:.2} %", it * 100.0));
+        let at_max = format!("{:.1} %", at_max * 100.0);
+        let _ = writeln!(
+            text,
+            "{name:<width$}  {within:>10}  {replica_hours:>13.2}  {cost:>10.2}  {changes:>7}  \
+             {flips:>5}  {at_max:>10}"
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\nThe first line is what happened. The others are simulated: the recorded arrivals and \
+         lengths\nmeet engines that were learned from the recorded pages, so compare them with each \
+         other, and\n\"recorded\" with the first line to see how near the simulation is. Requests \
+         that never reached\nan engine are not in the trace. Within SLO: first token in {:.3} s, \
+         then {:.1} ms between tokens.",
+        slo.ttft.seconds(),
+        slo.itl.seconds() * 1e3
+    );
+    for note in notes {
+        let _ = writeln!(text, "- {note}");
+    }
+    text
+}

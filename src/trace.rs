@@ -1,0 +1,195 @@
+//! The trace: what a pipeline got in each tick and what it decided, on disk, exact to the bit.
+//!
+//! What is in it is enough to do it all again: the configuration, the numbers that were put in force
+//! from outside, and the [`Inputs`] of every tick. So a decision can be looked at after the fact,
+//! another release can be held to what this one decided, and another policy can be tried on what
+//! has happened.
+//!
+//! # Shape
+//!
+//! A trace is a folder of files, each a series of gzip members, so that `zcat` reads it. A member is
+//! a block of lines, and is whole or not: its checksum stands at its end. A line is one JSON object:
+//!
+//! ```json
+//! {"began":{"version":1,"by":"plimsoll 0.1.0","run":1795253460000000000,"part":1,"begins":"process"}}
+//! {"config":"tick_interval: 1s\n…"}
+//! {"restored":{"version":2,"written":"2026-11-21T09:31:01Z","decisions":[…]}}
+//! {"tick":{"at":1795253461000000000,"replicas":[["shop","llama-l4","10.0.0.1:8000",null]],"fleet":[…],
+//!  "listings":[…],"scrapes":[{"of":0,"at":1795253460700000000,"page":{"whole":true,…}}],
+//!  "decided":[{"key":["shop","llama-l4"],"desired":3,"age":300000000,"why":["analyze: 3, …"]}]}}
+//! ```
+//!
+//! A tick says what differs from the tick before it **in the same file**; instants are nanoseconds
+//! since the epoch. A page that changes little from one second to the next so takes some 250 bytes
+//! when it is packed, and a tick in which nothing happens some sixty.
+//!
+//! `restored` is in the shape of the state file. After the start of a process it has the numbers of
+//! before the restart. A part other than the first begins with what was known then, so that a trace
+//! whose first parts have been removed can still be followed.
+
+mod decode;
+mod encode;
+mod file;
+mod line;
+mod reading;
+mod word;
+mod write;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::decide::{Basis, Decision, Undecided};
+use crate::fleet::VariantKey;
+use crate::observe::Inputs;
+use crate::pipeline::{Decisions, Number};
+use crate::publish::state::Saved;
+use crate::units::Replicas;
+
+pub use crate::trace::file::{Began, End, Reader, files};
+pub use crate::trace::write::{Limits, Writer};
+
+/// The version of the format. Another is refused.
+pub const VERSION: u32 = 1;
+
+/// A record.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record {
+    /// The configuration in force from here on, as YAML.
+    Config(String),
+    /// Numbers and memories that were put in force from outside; at the beginning of a part other
+    /// than the first, those that were in force then.
+    Restored(Vec<Saved>),
+    /// A tick.
+    Tick(Box<Tick>),
+}
+
+/// What a file begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Begins {
+    /// A process: nothing was known before.
+    Process,
+    /// The tick after the last one of the part before it; what was known then comes first.
+    Rotation,
+    /// A tick after some that were lost; what was known then comes first.
+    Gap,
+}
+
+/// What a tick got and what it decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tick {
+    /// Its instant.
+    pub now: Timestamp,
+    /// What it got.
+    pub inputs: Inputs,
+    /// The numbers in force where another replica of the daemon decides, or all of them share.
+    pub follows: Option<BTreeMap<VariantKey, Number>>,
+    /// What it said of each variant.
+    pub said: BTreeMap<VariantKey, Said>,
+}
+
+/// What was said of a variant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Its number; `None` where there is none.
+    pub desired: Option<Replicas>,
+    /// Whether the number was kept from before.
+    pub held: bool,
+    /// When the data that the number rests on was current.
+    pub inputs_at: Option<Timestamp>,
+    /// Each step as a sentence, or why there is no number.
+    pub why: Vec<String>,
+}
+
+/// Why a trace cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file system refuses.
+    #[error("trace {}: cannot be {action}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is no trace.
+    #[error("trace {}: not a trace of Plimsoll ({problem})", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
+    },
+    /// The file was written by a release with another format.
+    #[error(
+        "trace {}: version {version} of the format, written by {by}; this is plimsoll {}, which \
+         reads version {VERSION}", path.display(), env!("CARGO_PKG_VERSION")
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+        /// What wrote it.
+        by: String,
+    },
+    /// Something in the file cannot be.
+    #[error(
+        "trace {}: damaged in the block that begins at byte {offset}{}: {problem}",
+        path.display(),
+        line.map(|line| format!(", line {line} of it")).unwrap_or_default()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the block begins.
+        offset: u64,
+        /// Which line of the block, from 1.
+        line: Option<usize>,
+        /// What is wrong.
+        problem: String,
+    },
+    /// There is nothing to read.
+    #[error("trace {}: there are no trace files in this folder", path.display())]
+    Empty {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+// === impl Said ===
+
+impl Said {
+    /// What a tick said of each variant.
+    #[must_use]
+    pub fn of(found: &Decisions) -> BTreeMap<VariantKey, Self> {
+        let undecided = found.undecided.iter().map(|(key, why)| (key.clone(), Self::from(why)));
+        let decided = found.decisions.iter().map(|it| (it.variant.clone(), Self::from(it)));
+        undecided.chain(decided).collect()
+    }
+}
+
+impl From<&Decision> for Said {
+    fn from(decision: &Decision) -> Self {
+        Self {
+            desired: Some(decision.desired()),
+            held: decision.basis == Basis::Held,
+            inputs_at: Some(decision.inputs_at),
+            why: decision.steps.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl From<&Undecided> for Said {
+    fn from(undecided: &Undecided) -> Self {
+        let why = vec![undecided.0.to_string()];
+        Self { desired: None, held: false, inputs_at: None, why }
+    }
+}

@@ -1,0 +1,478 @@
+//! The trace, and `plimsoll backtest` as its users see it.
+
+mod history;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use jiff::Timestamp;
+use plimsoll::config::{self, Config, Files, Surroundings};
+use plimsoll::daemon::{Daemon, Options};
+use plimsoll::fleet::{Fleet, ReplicaKey, VariantKey};
+use plimsoll::observe::{Inputs, Listing, Scale, Scrape, ScrapeFailure, Way};
+use plimsoll::pipeline::{Number, Pipeline};
+use plimsoll::publish::state::Saved;
+use plimsoll::simulate::Micros;
+use plimsoll::simulate::reading::{self, Names};
+use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
+use plimsoll::simulate::replica::{Replica, Request};
+use plimsoll::trace::{self, Begins, End, Limits, Reader, Record, Said, Tick, Writer};
+use plimsoll::units::Replicas;
+use tempfile::TempDir;
+
+use crate::daemon::{Engine, Running, stats, text};
+use crate::pipeline::{BUSY, IDLE, World, at, key, n, replica, spec};
+
+const BOUNDS: Limits = Limits { file_size: 64 << 20, files: 16 };
+
+/// The configuration of the fleets that are traced here.
+fn configuration(more: &str) -> Config {
+    let text = format!(
+        "observe: {{window: 10s, stale_after: 5s}}\nscrape: {{interval: 1s}}\n{more}variants:\n\
+         - {{name: a, namespace: shop, model: m, cost: 2, replicas: {{max: 9}}, \
+         targets: {{static: ['h:1']}}}}\n"
+    );
+    let surroundings = Surroundings {
+        origin: "the test".to_owned(),
+        base: PathBuf::new(),
+        environment: BTreeMap::new(),
+        files: Files::NotChecked,
+    };
+    config::parse(&text, &surroundings).unwrap().config
+}
+
+/// A world whose ticks go into a trace.
+struct Traced {
+    folder: TempDir,
+    writer: Writer,
+    config: Config,
+    world: World,
+    ticks: Vec<Tick>,
+}
+
+impl Traced {
+    fn new(limits: Limits) -> Self {
+        let (folder, config) = (TempDir::new().unwrap(), configuration(""));
+        let mut writer = Writer::new(folder.path().join("trace"), limits, at(0));
+        writer.begin(Begins::Process).unwrap();
+        writer.write(Record::Config(config.print())).unwrap();
+        let world = World::with(config.policy.clone(), vec![spec("a", 2.0, (1, 9))]);
+        Self { folder, writer, config, world, ticks: Vec::new() }
+    }
+
+    fn tick(&mut self) {
+        let (now, inputs) = (at(self.world.second), self.world.inputs());
+        let said = Said::of(&self.world.tick());
+        let tick = Tick { now, inputs, follows: None, said };
+        self.ticks.push(tick.clone());
+        self.writer.write(Record::Tick(Box::new(tick))).unwrap();
+    }
+
+    /// A day in the life of a fleet: it grows, loses data, and shrinks.
+    fn live(&mut self) {
+        for (seconds, count, load) in [(20, 2, IDLE), (20, 3, BUSY), (30, 4, (0.5, 0.3))] {
+            self.world.set("a", count, load);
+            for _ in 0..seconds {
+                self.tick();
+            }
+        }
+        let failing = &mut self.world.variants.get_mut("a").unwrap().failing;
+        failing.extend(ScrapeFailure::ALL.into_iter().zip([0, 1, 2, 3]).map(|(why, at)| (at, why)));
+        for _ in 0..20 {
+            self.tick();
+        }
+        self.world.set("a", 4, IDLE);
+        for _ in 0..400 {
+            self.tick();
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("trace")
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let mut files: Vec<_> =
+            fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+
+    /// Begins another file, as a daemon does.
+    fn begin(&mut self, begins: Begins) {
+        let key = key("a");
+        let last = self.ticks.last().unwrap();
+        let said = &last.said[&key];
+        let model = spec("a", 2.0, (1, 9)).model_key();
+        let memory = self.world.pipeline.memory(&model, &key);
+        let saved = Saved {
+            variant: key,
+            model,
+            desired: said.desired.unwrap(),
+            at: said.inputs_at.unwrap(),
+            written: last.now,
+            memory,
+            strange: Vec::new(),
+        };
+        self.writer.begin(begins).unwrap();
+        self.writer.write(Record::Config(self.config.print())).unwrap();
+        self.writer.write(Record::Restored(vec![saved])).unwrap();
+    }
+}
+
+fn backtest(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .arg("backtest")
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_clear()
+        .output()
+        .unwrap()
+}
+
+/// What a backtest printed and said, of one that ended with this code.
+fn ends(code: i32, arguments: &[&str]) -> (String, String) {
+    let Output { status, stdout, stderr } = backtest(arguments);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    assert_eq!(status.code(), Some(code), "{stdout}\n{stderr}");
+    (stdout, stderr)
+}
+
+fn ticks_of(path: &Path) -> (Vec<Tick>, Option<End>) {
+    let mut reader = Reader::open(path).unwrap();
+    let mut ticks = Vec::new();
+    while let Some(record) = reader.record().unwrap() {
+        if let Record::Tick(tick) = record {
+            ticks.push(*tick);
+        }
+    }
+    (ticks, reader.end())
+}
+
+#[test]
+fn a_trace_comes_back_as_it_was_and_decides_the_same_again() {
+    let mut traced = Traced::new(BOUNDS);
+    traced.live();
+    traced.writer.end().unwrap();
+    let [file] = &traced.files()[..] else { panic!("one file is enough") };
+    let (read, end) = ticks_of(file);
+    assert_eq!(end, Some(End::Whole));
+    assert!(read == traced.ticks, "every input and every decision, to the bit");
+    let (said, _) = ends(0, &[traced.path().to_str().unwrap()]);
+    assert!(said.contains("490 ticks from"), "{said}");
+    assert!(said.contains("490 decisions, all as they were"), "{said}");
+}
+
+#[test]
+fn numbers_that_another_replica_has_decided_are_followed_again() {
+    let mut traced = Traced::new(BOUNDS);
+    traced.world.set("a", 2, BUSY);
+    for second in 0..40 {
+        let (now, inputs) = (at(traced.world.second), traced.world.inputs());
+        let desired = if second < 20 { n(2) } else { n(4) };
+        let numbers: BTreeMap<_, _> = [(key("a"), Number { desired, inputs_at: now })].into();
+        let said = Said::of(&traced.world.pipeline.follow(now, &inputs, &numbers));
+        traced.world.second += 1;
+        let tick = Tick { now, inputs, follows: Some(numbers), said };
+        traced.ticks.push(tick.clone());
+        traced.writer.write(Record::Tick(Box::new(tick))).unwrap();
+    }
+    traced.writer.end().unwrap();
+    assert!(ticks_of(&traced.files()[0]).0 == traced.ticks);
+    let (said, _) = ends(0, &[traced.path().to_str().unwrap()]);
+    assert!(said.contains("40 decisions, all as they were"), "{said}");
+}
+
+#[test]
+fn a_decision_that_is_not_what_it_was_is_shown_and_ends_with_1() {
+    let mut traced = Traced::new(BOUNDS);
+    traced.world.set("a", 2, BUSY);
+    for _ in 0..5 {
+        traced.tick();
+    }
+    let (now, inputs) = (at(traced.world.second), traced.world.inputs());
+    let mut said = Said::of(&traced.world.tick());
+    let told = said.get_mut(&key("a")).unwrap();
+    told.desired = Replicas::new(7);
+    told.why = vec!["analyze: 2 -> 7, by another release".to_owned()];
+    let tick = Tick { now, inputs, follows: None, said };
+    traced.writer.write(Record::Tick(Box::new(tick))).unwrap();
+    traced.writer.end().unwrap();
+    let (said, error) = ends(1, &[traced.path().to_str().unwrap()]);
+    assert!(said.contains("shop/a, tick 6: 7 then, 3 now\n"), "{said}");
+    assert!(said.contains("\n  - analyze: 2 -> 7, by another release\n"), "{said}");
+    assert!(said.contains("\n  + analyze: 2 -> 3, KV spare low"), "{said}");
+    assert!(error.contains("1 of 6 decisions are not what they were"), "{error}");
+}
+
+#[test]
+fn a_truncated_file_is_read_up_to_its_last_whole_record_wherever_it_ends() {
+    let mut traced = Traced::new(BOUNDS);
+    traced.live();
+    traced.writer.end().unwrap();
+    let file = traced.files().remove(0);
+    let whole = fs::read(&file).unwrap();
+    let mut counts = Vec::new();
+    for share in [3, 5, 7, 9] {
+        fs::write(&file, &whole[..whole.len() * share / 10]).unwrap();
+        let (read, end) = ticks_of(&file);
+        assert!(matches!(end, Some(End::Truncated(_))), "{end:?}");
+        assert!(read == traced.ticks[..read.len()]);
+        counts.push(read.len());
+    }
+    assert!(counts.is_sorted() && counts[0] < counts[3], "{counts:?}");
+    let (said, _) = ends(0, &[file.to_str().unwrap()]);
+    assert!(said.contains("it was read up to its last whole record"), "{said}");
+    assert!(said.contains("decisions, all as they were"), "{said}");
+}
+
+#[test]
+fn what_is_no_sound_trace_is_named_with_its_path_and_the_place() {
+    let mut traced = Traced::new(BOUNDS);
+    traced.live();
+    traced.writer.end().unwrap();
+    let file = traced.files().remove(0);
+    let name = file.to_str().unwrap().to_owned();
+    let whole = fs::read(&file).unwrap();
+    let mut flipped = whole.clone();
+    let middle = whole.len() / 2;
+    flipped[middle] ^= 0x55;
+    fs::write(&file, flipped).unwrap();
+    let (_, error) = ends(64, &[&name]);
+    assert!(error.contains(&name) && error.contains("block that begins at byte "), "{error}");
+    fs::write(&file, "no trace at all").unwrap();
+    let (_, error) = ends(64, &[&name]);
+    assert!(error.contains("not a trace of Plimsoll (it is not packed with gzip)"), "{error}");
+    let later = r#"{"began":{"version":7,"by":"plimsoll 9.0.0","shape":"unknown"}}"#;
+    fs::write(&file, packed(later)).unwrap();
+    let (_, error) = ends(64, &[&name]);
+    assert!(error.contains("version 7 of the format, written by plimsoll 9.0.0"), "{error}");
+    let empty = TempDir::new().unwrap();
+    let (_, error) = ends(64, &[empty.path().to_str().unwrap()]);
+    assert!(error.contains("there are no trace files in this folder"), "{error}");
+    let (_, error) = ends(69, &[empty.path().join("absent").to_str().unwrap()]);
+    assert!(error.contains("cannot be read"), "{error}");
+}
+
+fn packed(text: &str) -> Vec<u8> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    writeln!(packed, "{text}").unwrap();
+    packed.finish().unwrap()
+}
+
+#[test]
+fn no_change_of_a_byte_makes_the_reader_panic() {
+    let mut traced = Traced::new(BOUNDS);
+    traced.world.set("a", 2, BUSY);
+    for _ in 0..4 {
+        traced.tick();
+    }
+    traced.begin(Begins::Rotation);
+    traced.tick();
+    traced.writer.end().unwrap();
+    let path = traced.files().pop().unwrap();
+    let mut text = String::new();
+    GzDecoder::new(fs::File::open(&path).unwrap()).read_to_string(&mut text).unwrap();
+    let mut refused = 0;
+    for at in (0..text.len()).step_by(3) {
+        for other in ["9", "-", "\"", "}"] {
+            let mut changed = text.clone();
+            changed.replace_range(at..=at, other);
+            fs::write(&path, packed(changed.trim_end())).unwrap();
+            let read = Reader::open(&path).and_then(|mut reader| {
+                while reader.record()?.is_some() {}
+                Ok(())
+            });
+            refused += usize::from(read.is_err());
+        }
+    }
+    assert!(refused > text.len() / 3, "{refused} changes were noticed");
+}
+
+#[test]
+fn a_trace_of_several_files_is_one_and_one_without_its_beginning_is_followed_first() {
+    let mut traced = Traced::new(Limits { files: 3, ..BOUNDS });
+    traced.world.set("a", 2, BUSY);
+    for part in 0..5 {
+        for _ in 0..30 {
+            traced.tick();
+        }
+        if part < 4 {
+            traced.begin(Begins::Rotation);
+        }
+    }
+    traced.writer.end().unwrap();
+    assert_eq!(traced.files().len(), 3, "the oldest are gone");
+    let (said, _) = ends(0, &[traced.path().to_str().unwrap()]);
+    assert!(said.contains("the first hour is followed and not compared"), "{said}");
+    assert!(said.contains("nothing was compared; 90 were followed"), "{said}");
+    // For long enough, it is compared again.
+    traced.begin(Begins::Gap);
+    for _ in 0..3700 {
+        traced.tick();
+    }
+    traced.writer.end().unwrap();
+    let newest = traced.files().pop().unwrap();
+    let (said, _) = ends(0, &[newest.to_str().unwrap()]);
+    assert!(said.contains("100 decisions, all as they were; 3600 were followed"), "{said}");
+}
+
+#[tokio::test]
+async fn what_a_daemon_decided_is_decided_the_same_again() {
+    let (engine, folder) = (Engine::start().await, TempDir::new().unwrap());
+    let trace = folder.path().join("trace");
+    let state = folder.path().join("state.json");
+    let more = format!(
+        "trace: {{dir: {}}}\nstate_file: {}\nshadow: [{{name: bold, saturation: \
+         {{kv_cache_threshold: 0.3}}}}]\n",
+        trace.display(),
+        state.display()
+    );
+    let written = text(&[("a", engine.address)], &more);
+    let daemon = Running::start_in(folder, &written).await;
+    daemon.until_desired("a", Some(1.0)).await;
+    engine.show(stats(950));
+    daemon.until_desired("a", Some(2.0)).await;
+    fs::write(daemon.file(), written.replace("name: bold", "name: brave")).unwrap();
+    assert_eq!(daemon.ask("POST", "/-/reload").await.0, 200);
+    let shadows = "plimsoll_shadow_desired_replicas{model=\"m\",namespace=\"default\",\
+                   policy=\"brave\",variant=\"a\"}";
+    daemon.until_sample(shadows, 2.0).await;
+    let folder = daemon.end().await;
+    let daemon = Running::start_in(folder, &written).await;
+    daemon.until_desired("a", Some(2.0)).await;
+    daemon.until_sample("plimsoll_trace_ticks_total{outcome=\"written\"}", 5.0).await;
+    assert_eq!(daemon.sample("plimsoll_trace_ticks_total{outcome=\"lost\"}").await, Some(0.0));
+    let folder = daemon.end().await;
+    let (said, _) = ends(0, &[trace.to_str().unwrap()]);
+    assert!(said.contains("all as they were"), "{said}");
+    assert_eq!(said.matches("from the start of plimsoll").count(), 2, "{said}");
+    drop(folder);
+}
+
+#[tokio::test]
+async fn a_trace_that_cannot_be_written_is_counted_and_decisions_go_on() {
+    let (engine, folder) = (Engine::start().await, TempDir::new().unwrap());
+    let trace = folder.path().join("trace");
+    let more = format!("trace: {{dir: {}}}\n", trace.display());
+    let file = folder.path().join("plimsoll.yaml");
+    fs::write(&file, text(&[("a", engine.address)], &more)).unwrap();
+    let loaded = config::load(&file, Files::MustExist).unwrap();
+    // What was free when the configuration was checked is taken by a file since.
+    fs::write(&trace, "in the way").unwrap();
+    let daemon = Daemon::start(loaded.config, Options::default()).await.unwrap();
+    let mut published = daemon.published();
+    let decided = published.wait_for(|it| {
+        it.generation > 20 && it.variants.values().all(|variant| variant.decided.is_some())
+    });
+    tokio::time::timeout(Duration::from_mins(1), decided).await.unwrap().unwrap();
+    let page = reqwest::get(format!("http://{}/metrics", daemon.admin())).await.unwrap();
+    let page = page.text().await.unwrap();
+    assert!(page.contains("plimsoll_trace_failures_total 1"), "{page}");
+    assert!(page.contains("plimsoll_trace_ticks_total{outcome=\"written\"} 0"), "{page}");
+    daemon.shutdown().await;
+}
+
+/// Ten minutes of one variant whose load rises and falls, with engines that count as vLLM does.
+fn loaded_trace(folder: &Path) {
+    let config = configuration("");
+    let step = StepTime { alpha: 7_000.0, beta: 20.0, delta: 30.0, gamma: 0.0 };
+    let settings = Settings {
+        step,
+        max_num_seqs: 256,
+        max_num_batched_tokens: 2048,
+        block_size: 16,
+        kv_blocks: 20_000,
+        admission: Admission::WholePrompt,
+    };
+    let mut engines: Vec<Replica> = (0..2).map(|_| Replica::new(settings).unwrap()).collect();
+    let keys: Vec<ReplicaKey> = (0..2).map(|index| replica("a", index)).collect();
+    let names = Names { models: vec![spec("a", 2.0, (1, 9)).model] };
+    let fleet = Arc::new(Fleet::new([spec("a", 2.0, (1, 9))]));
+    let mut pipeline = Pipeline::new(config.policy.clone());
+    let mut writer = Writer::new(folder.to_owned(), BOUNDS, at(0));
+    writer.begin(Begins::Process).unwrap();
+    writer.write(Record::Config(config.print())).unwrap();
+    let (mut id, mut events) = (0, Vec::new());
+    for second in 0_i64..600 {
+        let rate = if (200..400).contains(&second) { 16 } else { 8 };
+        let now: Timestamp = at(second);
+        for one in 0..rate {
+            let micros = u64::try_from(second).unwrap() * 1_000_000 + one * 1_000_000 / rate;
+            let request = Request { id, prompt: 300 + (id % 7) as u32 * 60, output: 120 };
+            engines[(id % 2) as usize].submit(Micros::new(micros), request).unwrap();
+            id += 1;
+        }
+        let until = Micros::from_secs(u64::try_from(second).unwrap() + 1);
+        let scrapes = engines.iter_mut().zip(&keys).map(|(engine, key)| {
+            engine.advance_to(until, &mut events);
+            let outcome = Ok(reading::read(&names, at(0), engine));
+            Scrape { replica: key.clone(), at: now, outcome }
+        });
+        let scrapes = scrapes.collect();
+        let listing = Listing {
+            replicas: keys.clone(),
+            unready: Vec::new(),
+            scale: Scale::Targets,
+            way: Way::Scraped,
+            as_of: now,
+        };
+        let listings: BTreeMap<VariantKey, Listing> = [(key("a"), listing)].into();
+        let inputs = Inputs { fleet: fleet.clone(), listings, scrapes, ..Inputs::default() };
+        let said = Said::of(&pipeline.tick(now, &inputs));
+        let tick = Tick { now, inputs, follows: None, said };
+        writer.write(Record::Tick(Box::new(tick))).unwrap();
+    }
+    writer.end().unwrap();
+}
+
+#[test]
+fn policies_are_scored_side_by_side_on_the_recorded_load() {
+    let folder = TempDir::new().unwrap();
+    let trace = folder.path().join("trace");
+    loaded_trace(&trace);
+    let policy = folder.path().join("generous.yaml");
+    fs::write(&policy, "saturation: {kv_cache_threshold: 0.05, kv_spare_trigger: 0.02}\n").unwrap();
+    let examples = ["examples/policy-cautious.yaml", "examples/policy-foresight.yaml"];
+    let mut arguments = vec![trace.to_str().unwrap(), "--policy", policy.to_str().unwrap()];
+    arguments.extend(examples.iter().flat_map(|example| ["--policy", example]));
+    let (said, _) = ends(0, &arguments);
+    assert_eq!(ends(0, &arguments).0, said, "one trace and one seed have one result");
+    let row = |name: &str| -> Vec<f64> {
+        let line = said.lines().find(|line| line.starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in\n{said}"));
+        line[name.len()..].split_whitespace().filter_map(|cell| cell.parse().ok()).collect()
+    };
+    // Two replicas for ten minutes are a third of a replica-hour, at 2 an hour.
+    assert_eq!(row("as it was")[..2], [0.33, 0.67], "{said}");
+    assert!(row("policy-cautious").len() > 3 && row("policy-foresight").len() > 3, "{said}");
+    assert!(row("generous")[1] > row("recorded")[1], "{said}");
+    assert!(said.contains("shop/a: an iteration takes "), "{said}");
+    let wrong = folder.path().join("wrong.yaml");
+    fs::write(&wrong, "saturation: {kv_cash_threshold: 0.5}\n").unwrap();
+    let (_, error) = ends(64, &[arguments[0], "--policy", wrong.to_str().unwrap()]);
+    assert!(error.contains("wrong.yaml") && error.contains("kv_cache_threshold"), "{error}");
+}
+
+#[test]
+fn a_folder_holds_as_many_files_as_it_may() {
+    let folder = TempDir::new().unwrap();
+    let other = folder.path().join("another.gz");
+    fs::write(&other, "stays").unwrap();
+    let mut writer = Writer::new(folder.path().to_owned(), Limits { files: 2, ..BOUNDS }, at(0));
+    for _ in 0..5 {
+        writer.begin(Begins::Gap).unwrap();
+        writer.end().unwrap();
+    }
+    assert!(other.exists(), "what is no trace is left alone");
+    assert_eq!(trace::files(&[folder.path().to_owned()]).unwrap().len(), 2);
+}
