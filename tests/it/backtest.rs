@@ -1,5 +1,6 @@
 //! The trace, and `plimsoll backtest` as its users see it.
 
+mod cluster;
 mod history;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,132 @@
+//! What a trace keeps of a cluster.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use plimsoll::fleet::{
+    Accelerator, Fleet, ModelKey, Namespace, Resource, Rest, VariantSpec, ZeroWish,
+};
+use plimsoll::observe::inventory::{
+    Inventory, Known, NodeStock, QuotaStock, ReplicaUnit, UnitSource,
+};
+use plimsoll::observe::template::{Container, Template};
+use plimsoll::observe::{Autoscaler, Demand, Inputs, Start};
+use plimsoll::trace::{Record, Tick, Writer};
+use plimsoll::units::{CostPerHour, Gpus, Requests, Seconds};
+use tempfile::TempDir;
+
+use crate::backtest::{BOUNDS, ticks_of};
+use crate::pipeline::{at, key, replica, spec};
+
+fn unit(source: UnitSource, product: Option<&str>) -> ReplicaUnit {
+    ReplicaUnit {
+        resource: Resource::new("nvidia.com/gpu").unwrap(),
+        gpus: Gpus::new(8),
+        product: product.map(|it| Accelerator::new(it).unwrap()),
+        source,
+    }
+}
+
+fn inventory() -> Inventory {
+    let h100 = Accelerator::new("H100").unwrap();
+    let node = NodeStock {
+        product: h100.clone(),
+        allocatable: Gpus::new(64),
+        used_by_others: Gpus::new(3),
+    };
+    let quota = QuotaStock {
+        namespace: Namespace::new("shop").unwrap(),
+        name: "team".to_owned(),
+        resource: Resource::new("requests.nvidia.com/gpu").unwrap(),
+        hard: Gpus::new(32),
+        used_by_others: Gpus::new(1),
+    };
+    Inventory {
+        nodes: Some(Known { value: vec![node], as_of: at(3) }),
+        free: [(h100, vec![Gpus::new(8), Gpus::new(5)])].into(),
+        quotas: Some(Known { value: vec![quota], as_of: at(4) }),
+        units: [
+            (key("a"), unit(UnitSource::Template, None)),
+            (key("b"), unit(UnitSource::Pods, Some("H100"))),
+        ]
+        .into(),
+        pods: [(key("a"), Gpus::new(4))].into(),
+    }
+}
+
+fn environment(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
+    variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn template(variables: &[(&str, &str)]) -> Arc<Template> {
+    let container = Container {
+        image: "vllm/vllm-openai".to_owned(),
+        command: vec!["vllm".to_owned(), "serve".to_owned()],
+        args: vec!["--max-num-seqs=$(SEATS)".to_owned()],
+        environment: environment(variables),
+        files: environment(&[("/etc/vllm.yaml", "block-size: 32")]),
+    };
+    let unit = Some(unit(UnitSource::Template, None));
+    Arc::new(Template { unit, containers: vec![container] })
+}
+
+fn inputs() -> Inputs {
+    let list_price = CostPerHour::new(8.0);
+    let specs = [VariantSpec { list_price, ..spec("a", 2.4, (0, 9)) }, spec("b", 8.0, (1, 4))];
+    let model: ModelKey = specs[0].model_key();
+    let wishes = [
+        ZeroWish { may: Some(Rest::Allowed), after: Seconds::new(90.5) },
+        ZeroWish { may: Some(Rest::Forbidden), after: None },
+    ];
+    let wishes = wishes.map(|wish| (model.clone(), wish));
+    let autoscaler = Autoscaler {
+        name: "llama".to_owned(),
+        scale_up: Seconds::new(1.0).unwrap(),
+        scale_down: Seconds::new(300.0).unwrap(),
+    };
+    let seen = Some((Requests::new(3.0).unwrap(), at(4)));
+    let demand = [("epp", seen), ("gateway", None)];
+    let demand = demand.map(|(signal, seen)| Demand { signal: signal.to_owned(), seen });
+    let start = |ready| Start { created: at(1), ready };
+    Inputs {
+        fleet: Arc::new(Fleet::new(specs).wishing(wishes)),
+        inventory: Arc::new(inventory()),
+        autoscalers: [(key("a"), autoscaler)].into(),
+        demand: [(model, demand.to_vec())].into(),
+        starts: [(replica("a", 0), start(Some(at(2)))), (replica("a", 1), start(None))].into(),
+        templates: [(key("a"), template(&[("SEATS", "64"), ("VLLM_USE_V1", "1")]))].into(),
+        ..Inputs::default()
+    }
+}
+
+/// The inputs of three ticks, of which the second differs in nothing and the third has lost all.
+fn written_and_read(inputs: Inputs) -> Vec<Inputs> {
+    let folder = TempDir::new().unwrap();
+    let mut writer = Writer::new(folder.path().to_owned(), BOUNDS, at(0));
+    writer.begin(plimsoll::trace::Begins::Process).unwrap();
+    for (second, inputs) in [inputs.clone(), inputs, Inputs::default()].into_iter().enumerate() {
+        let now = at(i64::try_from(second).unwrap() + 5);
+        let tick = Tick { now, inputs, follows: None, said: BTreeMap::new() };
+        writer.write(Record::Tick(Box::new(tick))).unwrap();
+    }
+    writer.end().unwrap();
+    let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+    ticks_of(&file).0.into_iter().map(|tick| tick.inputs).collect()
+}
+
+#[test]
+fn everything_that_is_known_of_a_cluster_comes_back() {
+    let read = written_and_read(inputs());
+    assert_eq!(read, [inputs(), inputs(), Inputs::default()]);
+}
+
+#[test]
+fn no_variable_is_written_that_the_engine_is_not_started_with() {
+    let with = |variables| {
+        let mut inputs = inputs();
+        inputs.templates.insert(key("a"), template(variables));
+        inputs
+    };
+    let read = written_and_read(with(&[("SEATS", "64"), ("HF_TOKEN", "hf_secret")]));
+    assert_eq!(read[0], with(&[("SEATS", "64")]));
+}
