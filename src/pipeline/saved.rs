@@ -115,16 +115,18 @@ impl InForce {
     /// After a restart nothing is lowered before the same replicas have been measured for a window.
     /// Where what was recommended before is remembered, that is no recommendation to stay, or each
     /// restart would begin the windows anew: it counts as the last one, if the load asks for no more.
+    /// Where the number has moved just before, it would have waited for that without a restart too.
     pub(crate) fn recommended_by(&mut self, now: Timestamp, decision: &Decision) -> Replicas {
         let passed = self.history.latest().map(|latest| now.duration_since(latest).as_secs_f64());
         if passed.is_none_or(|passed| passed > PAUSE_MAX) {
             // Nobody has seen the time between.
             self.restored = self.restored.filter(|recall| *recall == Recall::Number);
         }
+        let seconds = |at: Timestamp| now.duration_since(at).as_secs_f64();
+        let moved = self.history.moved().is_some_and(|moved| seconds(moved.at) <= PAUSE_MAX);
+        let by_restart = self.restored == Some(Recall::History) && decision.is_settling() && !moved;
         match self.history.last_recommended() {
-            Some(last) if self.restored == Some(Recall::History) && decision.is_settling() => {
-                decision.unconstrained().max(last)
-            }
+            Some(last) if by_restart => decision.unconstrained().max(last),
             Some(_) | None => decision.recommended(),
         }
     }

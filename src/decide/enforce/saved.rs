@@ -103,6 +103,12 @@ impl History {
         self.latest
     }
 
+    /// The last change of the published number.
+    #[must_use]
+    pub const fn moved(&self) -> Option<Moved> {
+        self.turns.last()
+    }
+
     /// What was recommended last, if a window still looks at it.
     #[must_use]
     pub fn last_recommended(&self) -> Option<Replicas> {
