@@ -28,6 +28,7 @@ use plimsoll::simulate::scaler::{
 use plimsoll::units::Replicas;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
@@ -380,10 +381,12 @@ struct Script {
 }
 
 impl Script {
-    async fn serve(self, listener: TcpListener, acceptor: TlsAcceptor, tasks: TaskTracker) {
+    /// Its connections end with it, or the API server would go on asking here.
+    async fn serve(self, listener: TcpListener, acceptor: TlsAcceptor) {
+        let mut connections = JoinSet::new();
         while let Ok((stream, _)) = listener.accept().await {
             let (script, acceptor) = (self.clone(), acceptor.clone());
-            tasks.spawn(async move {
+            connections.spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
                 let service = service_fn(move |request: Request<Incoming>| {
                     let script = script.clone();
@@ -484,7 +487,7 @@ fn play(stage: &Stage, series: &[Series]) -> BTreeMap<String, Vec<Asked>> {
         let loaded = ServingCertificate::load(script.clock.now(), certificate).await.unwrap();
         let acceptor = TlsAcceptor::from(server_config(Arc::new(loaded)).unwrap());
         let listener = TcpListener::bind((stage.address(), 8443)).await.unwrap();
-        let serving = tasks.spawn(script.serve(listener, acceptor, tasks.clone()));
+        let serving = tasks.spawn(script.serve(listener, acceptor));
         (serving, tasks.spawn(follow(targets, surges)))
     });
     Daemon::wait_until_registered(stage);
