@@ -49,9 +49,10 @@ const FOLLOWING: Duration = Duration::from_millis(100);
 /// whole seconds: with this, no value is as old as a window.
 const THOUGHT: Duration = Duration::from_millis(120);
 
-/// What lies between an answer and the moment for which the controller remembers it, at most. Where a
-/// value is as old as a window but for this, nobody can tell what the controller will do.
-const BLUR: Duration = Duration::from_millis(50);
+/// What lies between an answer and the moment for which the controller remembers it, at most, on a
+/// busy machine. Where a value is as old as a window but for this, nobody can tell what the controller
+/// will do, and a series ends if it did something else.
+const BLUR: Duration = Duration::from_millis(200);
 
 /// Scale targets that are nothing but a number.
 const TARGETS: &str = r"
@@ -176,6 +177,18 @@ fn about_tolerance() -> Vec<Series> {
             [10_000, 10_001, 12_499, 12_500, 12_501, 7_499, 1, 0, 31_000, 30_000]
                 .map(Answer::Sum)
                 .into(),
+        ),
+        series(
+            "halves",
+            behaving(|settings| settings.target = MilliValue(500)),
+            4,
+            [2_000, 2_001, 3_250, 1_000, 499, 500, 501, 4_000].map(Answer::Sum).into(),
+        ),
+        series(
+            "clamped",
+            Settings { min: n(3), ..exact(6) },
+            4,
+            sums(&[1, 9, 4, 20, 0, 5, 3, 2, 6, 7]),
         ),
         Series {
             surge: 2,
