@@ -25,6 +25,7 @@ use crate::analyze::capacity::Rules;
 use crate::analyze::engine_args::flags::Flags;
 use crate::observe::engine::Engine;
 pub use crate::observe::template::Container;
+use crate::observe::template::VLLM_GENERATION;
 use crate::units::{Fraction, Requests, Tokens};
 
 /// Tokens that vLLM's first engine computes in a step at least, in chunks or not.
@@ -116,7 +117,7 @@ fn is_vllm(container: &Container, words: &[String]) -> bool {
 
 /// Whether vLLM is told to use its first engine.
 fn is_v0(container: &Container) -> bool {
-    container.environment.get("VLLM_USE_V1").is_some_and(|value| value == "0")
+    container.environment.get(VLLM_GENERATION).is_some_and(|value| value == "0")
 }
 
 /// The settings of one engine.

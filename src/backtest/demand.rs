@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::analyze::foresight::pace::{Iteration, Pace};
+use crate::analyze::foresight::pace::{Iteration, Lesson, Pace};
 use crate::fleet::{Bounds, ModelKey, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::histogram::{Histogram, Life};
 use crate::observe::stride::{Odometer, Stride};
@@ -23,9 +23,6 @@ pub(crate) const INTERVAL: f64 = 10.0;
 
 /// Seconds without a page of any replica from which a trace has a gap.
 const GAP: SignedDuration = SignedDuration::from_secs(60);
-
-/// Seconds that are one lesson: shorter means are too noisy.
-const LESSON: f64 = 15.0;
 
 /// Everything that has been gathered.
 #[derive(Default)]
@@ -93,7 +90,7 @@ pub(crate) struct Crew {
 #[derive(Default)]
 struct Meter {
     odometer: Odometer,
-    lesson: Option<Stride>,
+    lesson: Lesson,
     lengths: Option<(Option<Timestamp>, Histogram, Histogram)>,
 }
 
@@ -143,14 +140,8 @@ impl Gathered {
         let running = stride.running.map_or(0.0, crate::units::Requests::requests);
         crew.running = crew.running.max(running);
         crew.kv = stride.kv_capacity.map(crate::units::Tokens::tokens).or(crew.kv);
-        let lesson = match meter.lesson.take() {
-            Some(begun) => begun.followed_by(&stride),
-            None => stride,
-        };
-        if lesson.elapsed.seconds() >= LESSON {
+        if let Some(lesson) = meter.lesson.take(&stride) {
             crew.pace.learn(&lesson);
-        } else {
-            meter.lesson = Some(lesson);
         }
     }
 }

@@ -14,10 +14,10 @@ use crate::fleet::ModelKey;
 use crate::observe::histogram::Histogram;
 use crate::pipeline::limits::Watched;
 use crate::simulate::random::{Purpose, generator};
-use crate::simulate::replica::settings::{Admission, Settings, StepTime};
+use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, SEATS, Settings, StepTime};
 use crate::simulate::scenario::{
-    Actuator, Client, Control, Delay, Gateway, Hpa, Keda, Lifecycle, Model, Router, Scenario,
-    Signal, Slo, Startup, Variant,
+    Actuator, COOLDOWN, Client, Control, Delay, GRACE, Gateway, Hpa, Keda, Lifecycle, Model,
+    POLLING, Router, SYNC, Scenario, Signal, Slo, Startup, Variant,
 };
 use crate::simulate::score::{Outcome, Service};
 use crate::simulate::workload::load::{self, Replay, Row, Size};
@@ -26,10 +26,8 @@ use crate::units::{Fraction, Replicas, Seconds};
 
 /// What a variant without a maximum may have.
 const MAX: Replicas = Replicas::saturating(1000);
-/// Defaults of vLLM's V1 engine for an online server.
-const SEATS: u32 = 256;
+/// The default of vLLM's V1 engine for an online server on accelerators of 70 GB and more.
 const BATCH_TOKENS: u32 = 8192;
-const BLOCK_SIZE: u32 = 16;
 /// Tokens in the KV cache of an engine whose pages do not say it: 80 GB beside a model of 8 billion
 /// parameters.
 const KV_TOKENS: f64 = 400_000.0;
@@ -38,12 +36,6 @@ const TTFT: Seconds = Seconds::literal(2);
 const ITL: f64 = 0.1;
 /// The start of a replica where none was seen and the policy says none.
 const START: f64 = 120.0;
-/// The default of `terminationGracePeriodSeconds`.
-const GRACE: Micros = Micros::from_secs(30);
-/// The periods of the controllers.
-const SYNC: Micros = Micros::from_secs(15);
-const POLLING: Micros = Micros::from_secs(30);
-const COOLDOWN: Micros = Micros::from_secs(300);
 /// More than any client would wait behind.
 const QUEUE: usize = 100_000;
 /// Between two looks at whether a variant is at its maximum.

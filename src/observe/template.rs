@@ -10,6 +10,9 @@ use std::sync::Arc;
 use crate::fleet::VariantKey;
 use crate::observe::inventory::ReplicaUnit;
 
+/// The variable that chooses between generations of vLLM, which no command line refers to.
+pub const VLLM_GENERATION: &str = "VLLM_USE_V1";
+
 /// The templates of the variants whose scale targets have one that says anything.
 pub type Templates = BTreeMap<VariantKey, Arc<Template>>;
 
@@ -36,4 +39,31 @@ pub struct Container {
     pub environment: BTreeMap<String, String>,
     /// Files whose contents are known, by path; of a `ConfigMap` that is mounted, say.
     pub files: BTreeMap<String, String>,
+}
+
+/// References of Kubernetes: `$(NAME)` is the variable, `$$(NAME)` the text, and an unknown name
+/// stays as it is written.
+#[must_use]
+pub fn expand_references(word: &str, environment: &BTreeMap<String, String>) -> String {
+    let mut expanded = String::with_capacity(word.len());
+    let mut rest = word;
+    while let Some(at) = rest.find('$') {
+        expanded.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        if let Some(escaped) = after.strip_prefix('$') {
+            expanded.push('$');
+            rest = escaped;
+        } else if let Some((name, behind)) =
+            after.strip_prefix('(').and_then(|inner| inner.split_once(')'))
+            && let Some(value) = environment.get(name)
+        {
+            expanded.push_str(value);
+            rest = behind;
+        } else {
+            expanded.push('$');
+            rest = after;
+        }
+    }
+    expanded.push_str(rest);
+    expanded
 }

@@ -23,11 +23,8 @@ use crate::simulate::peers::law::Rule;
 use crate::simulate::peers::oracle::OracleError;
 use crate::simulate::run::Watch;
 use crate::simulate::scaler::{self, MilliValue, Select};
-use crate::simulate::scenario::{Actuator, Hpa, Keda, Scenario, Signal, Variant};
+use crate::simulate::scenario::{Actuator, Hpa, Keda, SYNC, Scenario, Signal, Variant};
 use crate::units::Replicas;
-
-/// The period of the HPA's controller.
-const SYNC: Micros = Micros::from_secs(15);
 
 /// Who scales the variants of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +35,7 @@ pub enum Peer {
     OnlyUp,
     /// Nobody: this many replicas of each variant, all the time.
     Static(Replicas),
-    /// A stock HPA with the API server's defaults for `behavior`.
+    /// A stock HPA without `behavior`.
     Average {
         /// What it follows.
         signal: Signal,

@@ -1,7 +1,8 @@
 //! What is simulated: models, the load on them, the variants that carry it, and who scales them.
 //!
-//! Everything here is resolved: there is no default and nothing to look up. The file that a person
-//! writes is read elsewhere.
+//! Everything here is resolved: there is nothing to look up, and the file that a person writes is
+//! read elsewhere. What Kubernetes and KEDA do unless they are told otherwise is here, because
+//! several resolve to it.
 
 use crate::fleet::{ModelKey, VariantSpec};
 use crate::pipeline::Policy;
@@ -11,6 +12,18 @@ use crate::simulate::replica::settings::Settings;
 use crate::simulate::scaler;
 use crate::simulate::workload::Load;
 use crate::units::{Fraction, Replicas, Seconds};
+
+/// The period of the HPA's controller.
+pub const SYNC: Micros = Micros::from_secs(15);
+
+/// KEDA's `pollingInterval`.
+pub const POLLING: Micros = Micros::from_secs(30);
+
+/// KEDA's `cooldownPeriod`.
+pub const COOLDOWN: Micros = Micros::from_secs(300);
+
+/// `terminationGracePeriodSeconds`.
+pub const GRACE: Micros = Micros::from_secs(30);
 
 /// A scenario.
 #[derive(Clone, Debug)]

@@ -15,9 +15,6 @@ use crate::trace::word::{At, Number, variant};
 use crate::trace::{Said, Tick, reading};
 use crate::units::Gpus;
 
-/// The one variable that vLLM's arguments depend on without naming it.
-const V1_SWITCH: &str = "VLLM_USE_V1";
-
 /// What has been written to a file.
 #[derive(Default)]
 pub(super) struct Encoder {
@@ -258,22 +255,9 @@ fn template_line(key: &VariantKey, template: &Template) -> TemplateLine {
     }
 }
 
-/// Of the variables, those that can matter to how the engine is started: others may be secrets.
 fn container_line(container: &Container) -> ContainerLine {
-    let Container { image, command, args, environment, files } = container;
-    let named = |name: &str| command.iter().chain(args).any(|word| word.contains(name));
-    let matters = |(name, _): &(&String, &String)| *name == V1_SWITCH || named(name);
-    ContainerLine {
-        image: image.clone(),
-        command: command.clone(),
-        args: args.clone(),
-        environment: environment
-            .iter()
-            .filter(matters)
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect(),
-        files: files.clone(),
-    }
+    let Container { image, command, args, environment, files } = container.clone();
+    ContainerLine { image, command, args, environment, files }
 }
 
 fn signal(demand: &crate::observe::Demand) -> (String, Option<(Number, At)>) {

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::analyze::capacity::Rules;
 use crate::analyze::engine_args::Container;
+use crate::observe::template::expand_references;
 
 /// Variables with their values.
 type Environment = BTreeMap<String, String>;
@@ -68,32 +69,6 @@ fn split_at_blanks(script: &str) -> Vec<String> {
     }
     words.extend(taken(&mut word));
     words
-}
-
-/// References of Kubernetes: `$(NAME)` is the variable, `$$(NAME)` the text, and an unknown name
-/// stays as it is written.
-fn expand_references(word: &str, environment: &Environment) -> String {
-    let mut expanded = String::with_capacity(word.len());
-    let mut rest = word;
-    while let Some(at) = rest.find('$') {
-        expanded.push_str(&rest[..at]);
-        let after = &rest[at + 1..];
-        if let Some(escaped) = after.strip_prefix('$') {
-            expanded.push('$');
-            rest = escaped;
-        } else if let Some((name, behind)) =
-            after.strip_prefix('(').and_then(|inner| inner.split_once(')'))
-            && let Some(value) = environment.get(name)
-        {
-            expanded.push_str(value);
-            rest = behind;
-        } else {
-            expanded.push('$');
-            rest = after;
-        }
-    }
-    expanded.push_str(rest);
-    expanded
 }
 
 /// The words of a script, of all its commands in turn.

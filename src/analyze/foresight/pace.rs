@@ -76,6 +76,30 @@ pub struct Iteration {
     pub delta: f64,
 }
 
+/// Seconds that are one lesson: shorter means are too noisy.
+const LESSON: f64 = 15.0;
+
+/// The strides of one replica since it was last learned from.
+#[derive(Clone, Debug, Default)]
+pub struct Lesson {
+    stride: Option<Stride>,
+}
+
+impl Lesson {
+    /// Adds a stride, and gives the sum when it is long enough to learn from.
+    pub fn take(&mut self, stride: &Stride) -> Option<Stride> {
+        let sum = match self.stride.take() {
+            Some(sum) => sum.followed_by(stride),
+            None => *stride,
+        };
+        if sum.elapsed.seconds() >= LESSON {
+            return Some(sum);
+        }
+        self.stride = Some(sum);
+        None
+    }
+}
+
 /// Learns what an iteration takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pace {

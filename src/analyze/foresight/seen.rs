@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::analyze::foresight::ReplicaStrides;
 use crate::analyze::foresight::capacity::Requested;
-use crate::analyze::foresight::pace::{Pace, SavedPace};
+use crate::analyze::foresight::pace::{Lesson, Pace, SavedPace};
 use crate::analyze::foresight::saved::are_amounts;
 use crate::fleet::ReplicaKey;
 use crate::observe::stride::Stride;
@@ -18,9 +18,6 @@ const HELD_DECAY: f64 = 120.0;
 
 /// Finished requests from which a variant's own lengths count; below, those of the model.
 const FINISHED_MIN: f64 = 20.0;
-
-/// Seconds that are one lesson: shorter means are too noisy.
-const LESSON: f64 = 15.0;
 
 /// The share of the KV cache below which a queue is not for lack of it.
 const KV_ROOM: f64 = 0.9;
@@ -54,7 +51,7 @@ pub(crate) struct Seen {
 /// What one replica did since it was last learned from.
 #[derive(Clone, Debug, Default)]
 struct Gathered {
-    stride: Option<Stride>,
+    lesson: Lesson,
     full: u32,
 }
 
@@ -174,7 +171,7 @@ impl Seen {
         } else {
             gathered.full = 0;
         }
-        let Some(sum) = gathered.take(stride) else { return };
+        let Some(sum) = gathered.lesson.take(stride) else { return };
         self.pace.learn(&sum);
         if let (Some(steps), Some(prompt), Some(generated)) = (sum.steps, sum.prompt, sum.generated)
             && steps.requests() > 0.0
@@ -240,21 +237,6 @@ impl Seen {
     /// The most tokens that an iteration was seen to have, on average over a lesson.
     pub(crate) const fn busiest(&self) -> f64 {
         self.busiest
-    }
-}
-
-impl Gathered {
-    /// Adds a stride, and gives the sum when it is long enough to learn from.
-    fn take(&mut self, stride: &Stride) -> Option<Stride> {
-        let sum = match self.stride.take() {
-            Some(sum) => sum.followed_by(stride),
-            None => *stride,
-        };
-        if sum.elapsed >= Seconds::new(LESSON)? {
-            return Some(sum);
-        }
-        self.stride = Some(sum);
-        None
     }
 }
 

@@ -21,14 +21,13 @@ use crate::collect::cluster::inventory::{asked, product};
 use crate::collect::cluster::{ClusterState, VariantState};
 use crate::fleet::{Resource, VariantKey};
 use crate::observe::inventory::{Inventory, ReplicaUnit, UnitSource};
-use crate::observe::template::{Container, Template, Templates};
+use crate::observe::template::{
+    Container, Template, Templates, VLLM_GENERATION, expand_references,
+};
 use crate::units::Gpus;
 
 /// What names an engine in an image or on a command line.
 const ENGINES: [&str; 2] = ["vllm", "sglang"];
-
-/// The variable that chooses between generations of vLLM, which no command line refers to.
-const VLLM_GENERATION: &str = "VLLM_USE_V1";
 
 /// What an object of any kind says of the pods that it makes.
 pub(crate) fn template(object: &DynamicObject) -> Option<Arc<Template>> {
@@ -86,8 +85,8 @@ fn container(from: &core::Container) -> Container {
     // A variable may be made of those before it.
     for variable in from.env.iter().flatten() {
         if let Some(value) = &variable.value {
-            let known = |name: &str| environment.get(name).cloned();
-            environment.insert(variable.name.clone(), expanded(value, known));
+            let value = expand_references(value, &environment);
+            environment.insert(variable.name.clone(), value);
         }
     }
     environment.retain(|name, _| wanted(name));
@@ -106,25 +105,6 @@ fn refers_to(word: &str, name: &str) -> bool {
         let before = word[..at].trim_end_matches(['(', '{']);
         before.ends_with('$')
     })
-}
-
-/// A variable's value with `$(NAME)` in it replaced by what is known; what is not stays.
-fn expanded(value: &str, known: impl Fn(&str) -> Option<String>) -> String {
-    let mut out = String::with_capacity(value.len());
-    let mut rest = value;
-    while let Some((before, after)) = rest.split_once("$(") {
-        out.push_str(before);
-        let end = after.split_once(')');
-        if let Some((text, behind)) = end.and_then(|(name, behind)| Some((known(name)?, behind))) {
-            out.push_str(&text);
-            rest = behind;
-        } else {
-            out.push_str("$(");
-            rest = after;
-        }
-    }
-    out.push_str(rest);
-    out
 }
 
 fn names_engine(template: &Template) -> bool {

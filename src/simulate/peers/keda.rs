@@ -9,16 +9,12 @@
 //! # Source
 //!
 //! KEDA 2.18, "Scaling Deployments": `pollingInterval` 30 s and `cooldownPeriod` 300 s apply between
-//! zero and one, the HPA has the API server's defaults.
+//! zero and one, the HPA has no `behavior`.
 
 use crate::simulate::Micros;
 use crate::simulate::scaler::{MilliValue, Settings};
-use crate::simulate::scenario::{Actuator, Hpa, Keda, Signal, Variant};
+use crate::simulate::scenario::{Actuator, COOLDOWN, Hpa, Keda, POLLING, SYNC, Signal, Variant};
 use crate::units::Replicas;
-
-const SYNC: Micros = Micros::from_secs(15);
-const POLLING: Micros = Micros::from_secs(30);
-const COOLDOWN: Micros = Micros::from_secs(300);
 
 /// Scales a variant on this many requests a second for each replica, in thousandths.
 pub(crate) fn on_rate(variant: &Variant, target: MilliValue) -> Actuator {

@@ -24,10 +24,9 @@ use crate::decide::optimize;
 use crate::pipeline::sizing::Sizing;
 use crate::simulate::Micros;
 use crate::simulate::scaler::{self, Limit, Rules, Select};
-use crate::simulate::scenario::{Actuator, Hpa, Scenario, Signal};
+use crate::simulate::scenario::{Actuator, Hpa, SYNC, Scenario, Signal};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
-const SYNC: Micros = Micros::from_secs(15);
 const LOOP_V1: Micros = Micros::from_secs(30);
 const LOOP_V2: Micros = Micros::from_secs(15);
 const HPA_PODS: u32 = 10;

@@ -3,6 +3,12 @@
 use crate::simulate::Micros;
 use crate::simulate::replica::Request;
 
+/// Seats of vLLM's V1 engine for an online server, unless it is told otherwise.
+pub const SEATS: u32 = 256;
+
+/// Tokens in a block of its KV cache, unless it is told otherwise.
+pub const BLOCK_SIZE: u32 = 16;
+
 /// The limits and the speed of one engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {

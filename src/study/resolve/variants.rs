@@ -10,10 +10,11 @@ use crate::config::names;
 use crate::config::written::WrittenDuration;
 use crate::fleet::{Bounds, VariantSpec};
 use crate::simulate::Micros;
-use crate::simulate::replica::settings::{Admission, Settings, StepTime};
+use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, SEATS, Settings, StepTime};
 use crate::simulate::scaler::{self, Limit, MilliValue, Policy, Rules, Select};
 use crate::simulate::scenario::{
-    Actuator, Delay, Hpa, Keda, Lifecycle, Model, Signal, Startup, Variant,
+    Actuator, COOLDOWN, Delay, GRACE, Hpa, Keda, Lifecycle, Model, POLLING, SYNC, Signal, Startup,
+    Variant,
 };
 use crate::study::file;
 use crate::units::{Fraction, Replicas};
@@ -22,21 +23,14 @@ const COST: f64 = 1.0;
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
 /// More than any cluster has.
 const REPLICAS_MAX: u32 = 10_000;
-/// The defaults of vLLM's V1 engine for an online server.
-const SEATS: u32 = 256;
+/// The default of vLLM's V1 engine for an online server on accelerators of less than 70 GB.
 const BATCH_TOKENS: u32 = 2_048;
-const BLOCK_SIZE: u32 = 16;
 const STEPS: Durations = Duration::ZERO..=Duration::from_mins(1);
 const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
-/// The default of `terminationGracePeriodSeconds`.
-const GRACE: Duration = Duration::from_secs(30);
 /// What the large clouds give before a spot instance ends.
 const NOTICE: Duration = Duration::from_mins(2);
-/// The periods of the controllers.
-const SYNC: Duration = Duration::from_secs(15);
+/// What the period of a controller may be.
 const SYNCS: Durations = Duration::from_millis(100)..=Duration::from_hours(1);
-const POLLING: Duration = Duration::from_secs(30);
-const COOLDOWN: Duration = Duration::from_mins(5);
 
 /// One variant as written, and where.
 struct One<'a, 'b, 'c> {
@@ -230,7 +224,7 @@ impl One<'_, '_, '_> {
         let notice = self.span("lifecycle.notice", written.notice);
         let positive = |span: &Micros| *span > Micros::ZERO;
         Lifecycle {
-            grace: grace.unwrap_or(Micros::from_duration(GRACE)),
+            grace: grace.unwrap_or(GRACE),
             crash_every: self.span("lifecycle.crash_every", written.crash_every).filter(positive),
             interrupt_every: self
                 .span("lifecycle.interrupt_every", written.interrupt_every)
@@ -256,8 +250,8 @@ impl One<'_, '_, '_> {
                 Some(Actuator::Keda(Keda {
                     hpa,
                     to_zero,
-                    polling: Micros::from_duration(polling.unwrap_or(POLLING)),
-                    cooldown: cooldown.unwrap_or(Micros::from_duration(COOLDOWN)),
+                    polling: polling.map_or(POLLING, Micros::from_duration),
+                    cooldown: cooldown.unwrap_or(COOLDOWN),
                     activation: milli(activation),
                 }))
             }
@@ -293,7 +287,7 @@ impl One<'_, '_, '_> {
         self.rules("scale_down", written.scale_down.as_ref(), &mut settings.down);
         let sync = self.checks.duration(&self.at("autoscaler.sync"), written.sync, &SYNCS);
         let delay = self.span("autoscaler.delay", written.delay).unwrap_or_default();
-        Some(Hpa { signal, settings, sync: Micros::from_duration(sync.unwrap_or(SYNC)), delay })
+        Some(Hpa { signal, settings, sync: sync.map_or(SYNC, Micros::from_duration), delay })
     }
 
     fn rules(&mut self, key: &str, written: Option<&file::Direction>, rules: &mut Rules) {
@@ -327,7 +321,7 @@ impl One<'_, '_, '_> {
                 file::StepType::Percent => Limit::Percent(*value),
             };
             let period = self.span(&format!("{path}.period"), *period);
-            let period = period.unwrap_or(Micros::from_duration(SYNC));
+            let period = period.unwrap_or(SYNC);
             rules.policies.push(Policy { limit, period });
         }
     }
