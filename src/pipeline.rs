@@ -32,7 +32,7 @@ use crate::decide::{
     Basis, Decision, ModelReport, NoData, Reason, Stage, Step, Undecided, VariantReport,
 };
 use crate::fleet::per_variant::PerVariant;
-use crate::fleet::{Fleet, ModelKey, Role, VariantKey, VariantSpec};
+use crate::fleet::{Fleet, ModelKey, Role, VariantKey};
 use crate::observe::record::{Detail, Horizon, Recorder};
 use crate::observe::{Inputs, Observation, Way};
 pub use crate::pipeline::follow::Number;
@@ -159,6 +159,24 @@ struct Moment<'a> {
     guard: Option<&'a Reason>,
 }
 
+// === impl Policy ===
+
+impl Policy {
+    /// The lengths of time that hold for pages that come this way.
+    fn horizon(&self, way: Way) -> Horizon {
+        let Self { window, stale_after, stale_after_relayed, .. } = *self;
+        let stale_after = match way {
+            Way::Scraped => stale_after,
+            Way::Relayed => stale_after_relayed,
+        };
+        let detail = match self.sizing {
+            Some(_) => Detail::Work,
+            None => Detail::Load,
+        };
+        Horizon { window, stale_after, detail }
+    }
+}
+
 // === impl Pipeline ===
 
 impl Pipeline {
@@ -264,33 +282,9 @@ impl Pipeline {
     }
 
     fn observe(&mut self, now: Timestamp, inputs: &Inputs) -> BTreeMap<VariantKey, Observation> {
-        self.recorder.take(inputs, self.horizon(Way::Scraped));
         self.take_workloads(inputs);
-        let fleet = &inputs.fleet;
-        // Both are in the order of their keys, which takes a comparison each instead of a search.
-        let mut listings = inputs.listings.iter().peekable();
-        let observe = |spec: &VariantSpec| {
-            while listings.next_if(|(key, _)| **key < spec.key).is_some() {}
-            let listing = listings.next_if(|(key, _)| **key == spec.key);
-            let listing = listing.map(|(_, listing)| listing);
-            let horizon = self.horizon(listing.map(|listing| listing.way).unwrap_or_default());
-            (spec.key.clone(), self.recorder.observe(now, spec, listing, horizon))
-        };
-        fleet.variants().map(observe).collect()
-    }
-
-    /// The lengths of time that hold for pages that come this way.
-    fn horizon(&self, way: Way) -> Horizon {
-        let Policy { window, stale_after, stale_after_relayed, .. } = self.policy;
-        let stale_after = match way {
-            Way::Scraped => stale_after,
-            Way::Relayed => stale_after_relayed,
-        };
-        let detail = match self.policy.sizing {
-            Some(_) => Detail::Work,
-            None => Detail::Load,
-        };
-        Horizon { window, stale_after, detail }
+        let policy = &self.policy;
+        self.recorder.observe(now, inputs, |way| policy.horizon(way))
     }
 
     fn forget(&mut self, fleet: &Fleet) {
@@ -505,6 +499,7 @@ fn decide(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::VariantSpec;
     use crate::units::{Fraction, Requests};
 
     fn n(count: u32) -> Replicas {

@@ -22,7 +22,7 @@ macro_rules! quantities {
             #[must_use]
             pub fn new(value: f64) -> Option<Self> {
                 // `+ 0.0` turns a negative zero into zero.
-                (value.is_finite() && value >= 0.0).then_some(Self(value + 0.0))
+                (0.0..=f64::MAX).contains(&value).then_some(Self(value + 0.0))
             }
 
             /// The number, in the unit that the method is named for.

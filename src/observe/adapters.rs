@@ -337,8 +337,10 @@ fn count(number: usize) -> Replicas {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::fleet::{ReplicaName, VariantSpec};
+    use crate::fleet::{Fleet, ReplicaName, VariantSpec};
     use crate::observe::engine::Engine;
     use crate::observe::engine::lora::LoraPage;
     use crate::observe::record::{Detail, Horizon, Recorder};
@@ -409,15 +411,15 @@ mod tests {
                 as_of: at(second),
             };
             let inputs = Inputs {
-                listings: [(spec.key.clone(), listing.clone())].into(),
+                fleet: Arc::new(Fleet::new([spec.clone()])),
+                listings: [(spec.key.clone(), listing)].into(),
                 scrapes: vec![scrape.clone()],
                 ..Inputs::default()
             };
             let length = Seconds::literal(60);
             let of_load = Horizon { window: length, stale_after: length, detail: Detail::Load };
-            recorder.take(&inputs, of_load);
-            let Observation { replicas, .. } =
-                recorder.observe(at(second), &spec, Some(&listing), of_load);
+            let mut all = recorder.observe(at(second), &inputs, |_| of_load);
+            let Observation { replicas, .. } = all.remove(&spec.key).unwrap();
             adapters.take(&scrape);
             found = adapters.observe(at(second), &replicas, horizon);
         }

@@ -4,11 +4,17 @@
 //! together by the rule that fits each family: requests are added up; KV usage is a mean where it
 //! measures load and a maximum where it guards against a hot spot. A replica is forgotten when it
 //! is no longer listed, so a pod that is replaced takes its windows with it.
+//!
+//! A tick visits each replica once: what its scrapes bring is taken in just before it is looked at,
+//! while its record is at hand. To take in all scrapes first would wait for the memory of each
+//! record twice.
 
 mod ranks;
 mod replica;
 mod snapshots;
 mod work;
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use smallvec::SmallVec;
@@ -18,7 +24,8 @@ use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
 use crate::observe::record::replica::{Record, View, span};
 use crate::observe::{
-    Freshness, Inputs, Listing, Observation, ReplicaObservation, Scale, ScaleState, Startup,
+    Freshness, Inputs, Listing, Observation, ReplicaObservation, Scale, ScaleState, Scrape,
+    Startup, Way,
 };
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -50,8 +57,27 @@ pub struct Recorder {
     /// For each scrape of the last tick, which record it went to: nearly always, the one in the
     /// same place goes there as well.
     places: Vec<usize>,
+    arrived: Arrived,
     settled: PerVariant<Settled>,
     next: Next,
+}
+
+/// The scrapes of a tick, in the order of the records that they are for.
+#[derive(Clone, Debug, Default)]
+struct Arrived {
+    /// A record and a scrape for it, each by its place; a record's scrapes in order of time.
+    sorted: Vec<(usize, usize)>,
+    /// How many of them have been taken in.
+    taken: usize,
+    /// How many records have been brought up to date.
+    reached: usize,
+}
+
+/// When replicas are looked at, how, and what has come of them since.
+struct Moment<'a> {
+    now: Timestamp,
+    horizon: Horizon,
+    scrapes: &'a [Scrape],
 }
 
 /// Where the variant that is observed next probably is: behind the one that was observed last.
@@ -88,27 +114,53 @@ impl Recorder {
         Self::default()
     }
 
-    /// Takes in what one tick brings: scrapes are recorded, unlisted replicas are forgotten.
-    pub fn take(&mut self, inputs: &Inputs, horizon: Horizon) {
+    /// What is known of every variant at `now`, with what one tick brings: scrapes are recorded,
+    /// unlisted replicas are forgotten.
+    pub fn observe(
+        &mut self,
+        now: Timestamp,
+        inputs: &Inputs,
+        horizon: impl Fn(Way) -> Horizon,
+    ) -> BTreeMap<VariantKey, Observation> {
+        self.begin(inputs);
+        // Both are in the order of their keys, which takes a comparison each instead of a search.
+        let mut listings = inputs.listings.iter().peekable();
+        let observe = |spec: &VariantSpec| {
+            while listings.next_if(|(key, _)| **key < spec.key).is_some() {}
+            let listing = listings.next_if(|(key, _)| **key == spec.key);
+            let listing = listing.map(|(_, listing)| listing);
+            let horizon = horizon(listing.map(|listing| listing.way).unwrap_or_default());
+            let moment = Moment { now, horizon, scrapes: &inputs.scrapes };
+            (spec.key.clone(), self.observe_one(&moment, spec, listing))
+        };
+        let observations = inputs.fleet.variants().map(observe).collect();
+        self.arrived.take_until(
+            self.records.sorted.len(),
+            &mut self.records,
+            &inputs.scrapes,
+            horizon(Way::Scraped),
+        );
+        observations
+    }
+
+    /// Has a record for each listed replica, and knows which scrape is for which.
+    fn begin(&mut self, inputs: &Inputs) {
         self.records.keep(inputs);
         self.next = Next::default();
-        if horizon.detail == Detail::Work {
-            for (_, record) in &mut self.records.sorted {
-                record.begin_tick();
-            }
-        }
         if !self.settled.keys().eq(inputs.fleet.variants().map(|spec| &spec.key)) {
             self.settled.retain(|key| inputs.fleet.get(key).is_some());
         }
         self.places.resize(inputs.scrapes.len(), 0);
-        let (window, detail) = (span(horizon.window), horizon.detail);
-        // Each replica's scrapes come in order of time.
-        for (scrape, place) in inputs.scrapes.iter().zip(&mut self.places) {
+        self.arrived =
+            Arrived { sorted: std::mem::take(&mut self.arrived.sorted), ..Arrived::default() };
+        self.arrived.sorted.clear();
+        for (index, (scrape, place)) in inputs.scrapes.iter().zip(&mut self.places).enumerate() {
             if let Some(found) = self.records.find(&scrape.replica, *place) {
                 *place = found;
-                self.records.sorted[found].1.take(scrape, window, detail);
+                self.arrived.sorted.push((found, index));
             }
         }
+        self.arrived.sorted.sort_unstable();
     }
 
     /// Forgets since when replicas have been measured without a gap: there has been one.
@@ -116,24 +168,25 @@ impl Recorder {
         self.settled.clear();
     }
 
-    /// Says what is known of one variant at `now`.
-    pub fn observe(
+    fn observe_one(
         &mut self,
-        now: Timestamp,
+        moment: &Moment<'_>,
         spec: &VariantSpec,
         listing: Option<&Listing>,
-        horizon: Horizon,
     ) -> Observation {
+        let Moment { now, horizon, .. } = *moment;
         let mut keys: Keys<'_> =
             listing.map(|listing| listing.replicas.iter().collect()).unwrap_or_default();
-        keys.sort();
-        let (mut replicas, mut ttft, end) = self.look(now, &keys, listing, horizon, horizon.window);
+        if !self.records.are_at(self.next.record, &keys) {
+            keys.sort();
+        }
+        let (mut replicas, mut ttft, end) = self.look(moment, &keys, listing, horizon.window);
         let settled_since = self.settle(now, &spec.key, &replicas);
         // Peaks of before the replicas were these say what another number of them carried: those
         // that a new replica has relieved would ask for one more.
         let settled = settled_since.and_then(|since| Seconds::from_span(now.duration_since(since)));
         if let Some(settled) = settled.filter(|settled| *settled < horizon.window) {
-            (replicas, ttft, _) = self.look(now, &keys, listing, horizon, settled);
+            (replicas, ttft, _) = self.look(moment, &keys, listing, settled);
         }
         self.next = Next { record: end, settled: self.next.settled + 1 };
         let (state, scale_unknown) = match listing.map(|listing| &listing.scale) {
@@ -168,13 +221,13 @@ impl Recorder {
     /// Each listed replica, with its gauges over the last `gauges` of the window, the times to first
     /// token of those with fresh data, and where the records of these replicas end.
     fn look(
-        &self,
-        now: Timestamp,
+        &mut self,
+        moment: &Moment<'_>,
         keys: &[&ReplicaKey],
         listing: Option<&Listing>,
-        horizon: Horizon,
         gauges: Seconds,
     ) -> (Vec<ReplicaObservation>, Option<Histogram>, usize) {
+        let Moment { now, horizon, scrapes } = *moment;
         let never = Record::default();
         let view = View::new(now, horizon, gauges);
         let (mut seen, mut ttft) = (Vec::with_capacity(keys.len()), None);
@@ -182,6 +235,7 @@ impl Recorder {
         for key in keys {
             let found = self.records.find(key, place);
             place = found.map_or(place, |found| found + 1);
+            self.arrived.take_until(place, &mut self.records, scrapes, horizon);
             let record = found.map_or(&never, |found| &self.records.sorted[found].1);
             let unready = listing.is_some_and(|listing| listing.unready.contains(key));
             let replica = ReplicaObservation { unready, ..record.observe(&view, key) };
@@ -242,6 +296,32 @@ impl Recorder {
     }
 }
 
+// === impl Arrived ===
+
+impl Arrived {
+    /// Brings the records before `end` up to date.
+    fn take_until(
+        &mut self,
+        end: usize,
+        records: &mut Records,
+        scrapes: &[Scrape],
+        horizon: Horizon,
+    ) {
+        let (window, detail) = (span(horizon.window), horizon.detail);
+        while self.reached < end {
+            let record = &mut records.sorted[self.reached].1;
+            record.begin_tick();
+            while let Some((_, scrape)) =
+                self.sorted.get(self.taken).filter(|(place, _)| *place == self.reached)
+            {
+                record.take(&scrapes[*scrape], window, detail);
+                self.taken += 1;
+            }
+            self.reached += 1;
+        }
+    }
+}
+
 // === impl Records ===
 
 impl Records {
@@ -271,6 +351,12 @@ impl Records {
     fn find(&self, key: &ReplicaKey, place: usize) -> Option<usize> {
         let is_at = |place: &usize| self.sorted.get(*place).is_some_and(|(known, _)| known == key);
         Some(place).filter(is_at).or_else(|| Some(self.place(key)).filter(is_at))
+    }
+
+    /// Whether these are the keys of the records from `place` on.
+    fn are_at(&self, place: usize, keys: &[&ReplicaKey]) -> bool {
+        let known = self.sorted.get(place..).unwrap_or_default();
+        known.len() >= keys.len() && known.iter().zip(keys).all(|((known, _), key)| known == *key)
     }
 
     fn get(&self, key: &ReplicaKey) -> Option<&Record> {

@@ -212,18 +212,25 @@ impl Record {
         let pane = self.window.pane(at, window);
         let recent = if gauges == window { pane } else { self.window.pane(at, gauges) };
         let [kv, waiting, running] = summaries(&recent, view);
-        let hottest = self.hottest.as_ref().map(|hottest| hottest.pane(at, gauges));
-        let [kv_hottest, waiting_hottest] =
-            hottest.map_or([kv, waiting], |hottest| summaries(&hottest, view));
+        let kv_usage = kv.and_then(|kv| kv.of(Fraction::new));
+        let waiting = waiting.and_then(|waiting| waiting.of(Requests::new));
+        let (kv_hottest, waiting_hottest) = match &self.hottest {
+            None => (kv_usage, waiting),
+            Some(hottest) => {
+                let [kv, waiting] = summaries(&hottest.pane(at, gauges), view);
+                let waiting = waiting.and_then(|waiting| waiting.of(Requests::new));
+                (kv.and_then(|kv| kv.of(Fraction::new)), waiting)
+            }
+        };
         let grown = self.grown(view);
         let mean = |columns: Columns| Seconds::new(columns.mean(&grown)?);
         ReplicaObservation {
             replica: key.clone(),
             freshness: self.freshness(view),
-            kv_usage: kv.and_then(|kv| kv.of(Fraction::new)),
-            kv_hottest: kv_hottest.and_then(|kv| kv.of(Fraction::new)),
-            waiting: waiting.and_then(|waiting| waiting.of(Requests::new)),
-            waiting_hottest: waiting_hottest.and_then(|waiting| waiting.of(Requests::new)),
+            kv_usage,
+            kv_hottest,
+            waiting,
+            waiting_hottest,
             running: running.and_then(|running| running.of(Requests::new)),
             arrivals: arrivals(&pane, &grown),
             completions: grown[rank_column::FINISHED].and_then(request_rate),
