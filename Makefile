@@ -50,7 +50,7 @@ bench:
 # Every policy on every scenario, into docs/scoreboard.md. PLIMSOLL_TRACES names a folder with the
 # recorded traces; without it, the scenarios that need none are simulated.
 scoreboard:
-	cargo run --release -- scoreboard scoreboard/*.yaml --out docs/scoreboard
+	cargo run --release -- scoreboard scoreboard/*.yaml --ablation --out docs/scoreboard
 
 # What docs/performance.md compares with: Prometheus' parsers on the same pages.
 bench-baseline:

@@ -8,7 +8,7 @@
 //! Nobody tells it a capacity. [`pace`] learns what an iteration takes, [`capacity`] derives from it
 //! what a replica carries while the time between tokens keeps its target, [`arrivals`] counts what
 //! arrives, and [`demand`] says how much that may become. What was needed once is held for one and a
-//! half start-up times ([`Hold`]): a replica that is given up and needed again costs its start, and
+//! half start-up times ([`Held`]): a replica that is given up and needed again costs its start, and
 //! what its start lets down.
 //!
 //! # Rounding
@@ -35,6 +35,7 @@ pub mod capacity;
 pub mod demand;
 mod explain;
 pub mod pace;
+pub mod policy;
 pub mod saved;
 mod seen;
 
@@ -49,70 +50,16 @@ use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
 };
 use crate::analyze::foresight::arrivals::Arrivals;
-use crate::analyze::foresight::capacity::{Bound, Carried, Limits, carried};
+use crate::analyze::foresight::capacity::{Bound, Carried, Limits, carried, usual_itl};
 use crate::analyze::foresight::demand::{Need, Queue, Setting};
+use crate::analyze::foresight::policy::{ColdStart, Rounding};
 use crate::analyze::foresight::seen::{Lengths, Seen};
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::stride::Stride;
-use crate::units::{Fraction, Replicas, Requests, Seconds};
+use crate::units::{Fraction, Replicas, Requests, Seconds, Tokens};
 
 pub use crate::analyze::foresight::explain::Foreseen;
-
-/// How much of a replica a target may exceed a whole number by.
-const ROUND_DOWN: f64 = 0.05;
-
-/// How much of a replica must be spare beside the one that goes.
-const ROUND_UP: f64 = 0.4;
-
-/// How long a need is held, in start-up times.
-const HOLD_STARTS: f64 = 1.5;
-
-/// How long it is held at least: less would follow every wave of a minute.
-const HOLD_MIN: f64 = 180.0;
-
-/// How much must be known before anything is spare: a fleet is not judged by its first minute.
-const HISTORY_MIN: f64 = 120.0;
-
-/// Requests that wait at each replica from which a fleet that nothing is known of grows.
-const COLD_WAITING: f64 = 8.0;
-
-/// What such a fleet is given beside what it has in flight.
-const COLD_MARGIN: f64 = 1.3;
-
-/// The most that it grows by at once.
-const COLD_TIMES: f64 = 4.0;
-
-/// By what a fleet is judged.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
-    /// The target for the mean time between tokens of a request; `None` when there is none.
-    pub itl: Option<Seconds>,
-    /// The share of what a replica carries that load may use. Bursts have a share of their own, so
-    /// this is one where nothing else is known.
-    pub used: Fraction,
-    /// How long a replica takes from being asked for to carrying load, where it was not measured.
-    pub startup: Seconds,
-    /// How long it takes until a number is acted on: a tick, and an HPA's sync period.
-    pub reaction: Seconds,
-    /// Places in a batch, where no engine showed more, or that it has fewer.
-    pub seats: Requests,
-    /// Tokens of an iteration, where no engine showed more.
-    pub budget: f64,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            itl: None,
-            used: Fraction::ONE,
-            startup: Seconds::literal(120),
-            reaction: Seconds::literal(22),
-            // vLLM's own defaults on the smaller accelerators.
-            seats: Requests::new(256.0).unwrap_or_default(),
-            budget: 2048.0,
-        }
-    }
-}
+pub use crate::analyze::foresight::policy::Policy;
 
 /// What one replica did since it was last looked at.
 #[derive(Clone, Debug)]
@@ -138,8 +85,20 @@ pub struct VariantStrides<'a> {
     pub pending: Replicas,
     /// How long its replicas take to start, where it was measured.
     pub startup: Option<Seconds>,
+    /// What its engines were told.
+    pub told: Told,
     /// Its replicas that were measured, in the order of their keys.
     pub replicas: Vec<ReplicaStrides<'a>>,
+}
+
+/// What engines were told that bounds what they carry, where somebody knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Told {
+    /// Requests in a batch.
+    pub seats: Option<Requests>,
+    /// Tokens in an iteration. One that runs on a large accelerator may be told nothing and take
+    /// more, which it shows.
+    pub budget: Option<Tokens>,
 }
 
 /// What was found of one model.
@@ -163,11 +122,13 @@ pub struct Floor {
     pub target: Seconds,
     /// What such a request gets.
     pub alone: Seconds,
+    /// The share of the target that may be used.
+    pub share: Fraction,
 }
 
 /// What was needed, as long as it is held.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Hold {
+pub struct Held {
     /// Needs that no later one reached, in order of time, so their values fall.
     needs: VecDeque<(Timestamp, f64)>,
 }
@@ -184,7 +145,7 @@ pub struct Foresight {
 #[derive(Clone, Debug, Default)]
 struct Demand {
     arrivals: Arrivals,
-    hold: Hold,
+    hold: Held,
     lengths: Lengths,
 }
 
@@ -194,9 +155,9 @@ struct Side<'a> {
     variants: Vec<(&'a VariantStrides<'a>, Option<Carried>)>,
 }
 
-// === impl Hold ===
+// === impl Held ===
 
-impl Hold {
+impl Held {
     /// The largest need of the last so many seconds, this one counted, and since when.
     pub fn take(&mut self, now: Timestamp, need: f64, length: f64) -> (Timestamp, f64) {
         // A clock that went back leaves needs of the future, which would be held for ever.
@@ -220,20 +181,26 @@ impl Foresight {
     }
 
     /// Learns from what the replicas of a model did.
-    fn learn(&mut self, model: &ModelKey, variants: &[VariantStrides<'_>], through: Timestamp) {
+    fn learn(
+        &mut self,
+        policy: &Policy,
+        model: &ModelKey,
+        variants: &[VariantStrides<'_>],
+        through: Timestamp,
+    ) {
         let before = self.learned.insert(model.clone(), through);
         let elapsed = before.and_then(|before| Seconds::from_span(through.duration_since(before)));
         let elapsed = elapsed.unwrap_or_default();
         for ((known, _), demand) in &mut self.demands {
             if known == model {
-                demand.lengths.age(elapsed);
+                demand.lengths.age(elapsed, &policy.memory);
             }
         }
         for variant in variants {
             let key = (model.clone(), variant.spec.role);
             let demand = self.demands.entry(key).or_default();
             let seen = self.variants.entry(variant.spec.key.clone()).or_default();
-            seen.age(elapsed);
+            seen.age(elapsed, &policy.memory);
             seen.retain(&variant.replicas);
             for replica in &variant.replicas {
                 for stride in replica.strides {
@@ -241,7 +208,7 @@ impl Foresight {
                         demand.arrivals.add(stride.at, stride.elapsed, arrived.requests());
                     }
                     demand.lengths.take(stride);
-                    seen.take(replica.replica, stride);
+                    seen.take(replica.replica, stride, &policy.learning);
                 }
             }
         }
@@ -253,16 +220,25 @@ impl Foresight {
     }
 
     /// What one replica of a variant carries.
-    fn carried(&self, policy: &Policy, model: &ModelKey, spec: &VariantSpec) -> Option<Carried> {
+    fn carried(
+        &self,
+        policy: &Policy,
+        model: &ModelKey,
+        variant: &VariantStrides<'_>,
+    ) -> Option<Carried> {
+        let VariantStrides { spec, told, .. } = variant;
         let seen = self.variants.get(&spec.key)?;
         let iteration = seen.pace.iteration()?;
         let shared = &self.demands.get(&(model.clone(), spec.role))?.lengths;
         let requested = seen.requested(shared)?;
+        let itl = policy.itl.or_else(|| usual_itl(iteration));
+        let budget = told.budget.map_or(policy.budget, |told| told.tokens().min(policy.budget));
         let limits = Limits {
-            itl: policy.itl.filter(|_| spec.role != Role::Prefill),
-            seats: seen.seats(policy.seats.requests()),
+            itl: itl.filter(|_| spec.role != Role::Prefill),
+            seats: seen.seats(told.seats.unwrap_or(policy.seats).requests()),
             kv: seen.kv_of_a_rank(),
-            budget: policy.budget.max(seen.busiest()),
+            budget: budget.max(seen.busiest()),
+            share: policy.limit_share,
         };
         let each = carried(iteration, &requested, &limits)?;
         let ranks = f64::from(seen.ranks());
@@ -282,17 +258,21 @@ pub fn analyze(
     variants: &[VariantStrides<'_>],
     foresight: &mut Foresight,
 ) -> Analysis {
-    foresight.learn(model, variants, through);
+    foresight.learn(policy, model, variants, through);
     let mut sides: BTreeMap<Role, Side<'_>> = BTreeMap::new();
     for variant in variants {
-        let carried = foresight.carried(policy, model, variant.spec);
+        let carried = foresight.carried(policy, model, variant);
         let role = variant.spec.role;
         let side = sides.entry(role).or_insert_with(|| Side { role, variants: Vec::new() });
         side.variants.push((variant, carried));
     }
     let cold = sides.values().all(|side| side.variants.iter().all(|(_, it)| it.is_none()));
     if cold {
-        return cold_start(variants);
+        // Engines that count no iterations never teach anything: what sizes them meanwhile does so
+        // for good, and must not be interrupted.
+        let seen = |it: &VariantStrides<'_>| foresight.variants.get(&it.spec.key);
+        let teaches = variants.iter().filter_map(seen).any(Seen::counts_iterations);
+        return cold_start(policy.cold_start.as_ref().filter(|_| teaches), variants);
     }
     let floors = sides.values().flat_map(|side| side.floors(policy)).collect();
     let mut foreseen = BTreeMap::new();
@@ -360,7 +340,7 @@ impl Side<'_> {
     fn floors(&self, policy: &Policy) -> impl Iterator<Item = (VariantKey, Floor)> {
         self.variants.iter().filter_map(|(variant, carried)| {
             let Carried { rate, bound, alone } = (*carried)?;
-            let floor = Floor { target: policy.itl?, alone };
+            let floor = Floor { target: policy.itl?, alone, share: policy.limit_share };
             let is_floor = bound == Bound::Itl && rate.requests_per_second() <= RATE_MIN;
             is_floor.then(|| (variant.spec.key.clone(), floor))
         })
@@ -395,14 +375,15 @@ impl Side<'_> {
         let startup = self.variants.iter().filter_map(|(variant, _)| variant.startup);
         let startup = startup.reduce(Seconds::max).unwrap_or(policy.startup).seconds();
         let horizon = (startup + policy.reaction.seconds()).min(arrivals::HORIZON_MAX as f64);
-        let used = policy.used.fraction().max(f64::MIN_POSITIVE);
-        let setting = Setting { through, horizon, carries, used, queues: &queues };
+        let setting = Setting { through, horizon, carries, policy, queues: &queues };
         let need = Need::of(&demand.arrivals, &setting)?;
-        let length = (HOLD_STARTS * startup).max(HOLD_MIN);
+        let starts = policy.hold.map_or(0.0, |hold| hold.starts.fraction() * startup);
+        let length = policy.hold.map_or(0.0, |hold| starts.max(hold.min.seconds()));
         let (since, held) = demand.hold.take(now, need.total, length);
-        let mature = demand.arrivals.history(through) >= (HOLD_STARTS * startup).max(HISTORY_MIN);
+        let mature = demand.arrivals.history(through) >= starts.max(policy.history_min.seconds());
         let bound = self.variants.iter().find_map(|(_, it)| it.map(|it| it.bound));
-        Some(Foreseen { need, held, since, least, carries, bound, horizon, mature })
+        let Policy { used, rounding, .. } = *policy;
+        Some(Foreseen { need, held, since, least, carries, bound, horizon, mature, used, rounding })
     }
 }
 
@@ -411,10 +392,11 @@ impl Side<'_> {
 impl Foreseen {
     /// What is required and spare against this supply.
     fn judge(&self, supply: Totals) -> Totals {
-        let wanted = self.held - ROUND_DOWN * self.least;
+        let Rounding { excess, spare } = self.rounding;
+        let wanted = self.held - excess.fraction() * self.least;
         let required = wanted - supply.anticipated.amount();
-        let safe =
-            self.held + (1.0 + ROUND_UP) * self.least <= supply.supply.amount() * (1.0 + EPSILON);
+        let one_less = self.held + (1.0 + spare.fraction()) * self.least;
+        let safe = one_less <= supply.supply.amount() * (1.0 + EPSILON);
         let spare = if safe && self.mature { supply.supply.amount() - wanted } else { 0.0 };
         Totals {
             demand: amount(self.held),
@@ -430,7 +412,7 @@ const EPSILON: f64 = 1e-9;
 
 /// What a fleet needs of which nothing is known but its queues: as many replicas as hold what is in
 /// flight, if each holds as much as the fullest now.
-fn cold_start(variants: &[VariantStrides<'_>]) -> Analysis {
+fn cold_start(policy: Option<&ColdStart>, variants: &[VariantStrides<'_>]) -> Analysis {
     let replicas = || variants.iter().flat_map(|variant| &variant.replicas);
     let sum = |of: fn(&ReplicaStrides<'_>) -> Option<Requests>| -> f64 {
         replicas().filter_map(of).map(Requests::requests).sum()
@@ -439,7 +421,8 @@ fn cold_start(variants: &[VariantStrides<'_>]) -> Analysis {
     let count = replicas().count() as f64;
     let fullest = replicas().filter_map(|it| it.running).map(Requests::requests);
     let fullest = fullest.fold(0.0, f64::max);
-    let overrun = count > 0.0 && fullest >= 1.0 && waiting > COLD_WAITING * count;
+    let overruns = |it: &&ColdStart| waiting > it.waiting.requests() * count;
+    let overrun = policy.filter(|_| count > 0.0 && fullest >= 1.0).filter(overruns);
     let capacities: Vec<VariantCapacity> = variants
         .iter()
         .map(|variant| VariantCapacity {
@@ -448,14 +431,15 @@ fn cold_start(variants: &[VariantStrides<'_>]) -> Analysis {
             cost: variant.spec.cost,
             replicas: variant.current.beyond(variant.pending),
             pending: variant.pending,
-            per_replica: overrun.then(|| amount(fullest)),
+            per_replica: overrun.map(|_| amount(fullest)),
             demand: amount(0.0),
             confidence: Confidence::Assumed,
         })
         .collect();
     let mut total = Totals::of(&capacities);
-    if overrun {
-        let wanted = (COLD_MARGIN * (running + waiting)).min(COLD_TIMES * count * fullest);
+    if let Some(ColdStart { margin, times, .. }) = overrun {
+        let most = times.fraction() * count * fullest;
+        let wanted = (margin.fraction() * (running + waiting)).min(most);
         total.demand = amount(wanted);
         total.required = amount(wanted - total.anticipated.amount());
     }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::foresight::pace::{Iteration, Lesson, Pace};
+use crate::analyze::foresight::policy::Learning;
 use crate::fleet::{Bounds, ModelKey, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::histogram::{Histogram, Life};
 use crate::observe::stride::{Odometer, Stride};
@@ -141,7 +142,7 @@ impl Gathered {
         crew.running = crew.running.max(running);
         crew.kv = stride.kv_capacity.map(crate::units::Tokens::tokens).or(crew.kv);
         if let Some(lesson) = meter.lesson.take(&stride) {
-            crew.pace.learn(&lesson);
+            crew.pace.learn(&lesson, &Learning::default());
         }
     }
 }

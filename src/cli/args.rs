@@ -219,6 +219,9 @@ pub struct ScoreboardArgs {
     /// Compares these instead of all; see `simulate --help`.
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
+    /// Adds a table of what each term and constant of Plimsoll's own policy is worth.
+    #[arg(verbatim_doc_comment, long)]
+    pub ablation: bool,
     /// Looks for traces in this folder, too.
     #[arg(verbatim_doc_comment, long, value_name = "FOLDER", env = "PLIMSOLL_TRACES")]
     pub traces: Option<PathBuf>,

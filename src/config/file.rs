@@ -23,6 +23,8 @@ macro_rules! sections {
     )*};
 }
 
+mod capacity;
+mod foresight;
 mod leader_election;
 mod limits;
 mod pools;
@@ -31,6 +33,11 @@ mod targets;
 mod trace;
 mod zero;
 
+pub(crate) use crate::config::file::capacity::{Capacity, Slo};
+pub(crate) use crate::config::file::foresight::{
+    Backlog, Bursts, ColdStart, Foresight, Growth, Hold, Learning, Memory, Ramp, Rounding,
+    Unevenness, Young,
+};
 pub(crate) use crate::config::file::leader_election::LeaderElection;
 pub(crate) use crate::config::file::limits::{Limits, NamespaceLimits, Standing};
 pub(crate) use crate::config::file::pools::{Adapter, Copies, Packing, Pool};
@@ -69,7 +76,8 @@ sections! {
         observe: Observe,
         /// When a replica is saturated, and how much spare capacity a model keeps.
         saturation: Saturation,
-        /// What decides how many replicas a model needs.
+        /// What decides how many replicas a model needs: `capacity`, unless thresholds are given in
+        /// `saturation` or `compatibility.wva_config`.
         analysis: Analysis,
         /// Analyzers that size a model, and what they judge by; used with `analysis: capacity`.
         capacity: Capacity,
@@ -216,43 +224,6 @@ sections! {
         transition_patience: WrittenDuration,
         /// Thresholds of single models, by `MODEL#NAMESPACE`; what is absent there comes from here.
         overrides: BTreeMap<String, Option<Thresholds>>,
-    }
-
-    /// Analyzers that size a model: all that are named vote, and the cheapest mix of variants that
-    /// meets each of them is asked for.
-    Capacity {
-        /// Those that vote.
-        #[schemars(with = "Option<Vec<Analyzer>>")]
-        analyzers: Items<Analyzer>,
-        /// Share of what replicas carry above which a model grows.
-        scale_up_threshold: f64,
-        /// Share of what replicas carry that may be reached by taking replicas away.
-        scale_down_boundary: f64,
-        /// Latency objectives of the analyzer `queueing`; without any they are inferred from what
-        /// the replicas do without load.
-        slo: Slo,
-        /// Which variants are chosen for what is required.
-        optimizer: Optimizer,
-        /// How variants are ranked, where `optimizer` is `rank`.
-        rank: Rank,
-        /// What it costs to start a replica, as a share of what it costs in an hour.
-        start_cost: f64,
-        /// What it costs to drain a replica, as a share of what it costs in an hour.
-        drain_cost: f64,
-        /// The share of what a replica carries that `foresight` lets load use.
-        utilisation: f64,
-        /// How long a replica takes from being asked for to carrying load, where it was not measured.
-        start_time: WrittenDuration,
-    }
-
-    /// Latency objectives.
-    Slo {
-        /// The longest time to first token.
-        ttft: WrittenDuration,
-        /// The percentile of requests that `ttft` holds for, from 50 to 99; without it, the mean.
-        ttft_percentile: f64,
-        /// The longest mean time between tokens.
-        itl: WrittenDuration,
     }
 
     /// Thresholds of one model.

@@ -3,6 +3,7 @@
 //! What is printed is what is used, not what was written: it is made of the resolved values alone,
 //! so a default that is printed here is the default that holds.
 
+mod foresight;
 mod limits;
 mod pools;
 mod rank;
@@ -293,6 +294,7 @@ fn capacity_section(sizing: &Sizing) -> file::Capacity {
         drain_cost: Some(optimizer.switching.drain.fraction()),
         utilisation: Some(foresight.used.fraction()),
         start_time: Some(written(foresight.startup)),
+        foresight: analyzers.contains(&Analyzer::Foresight).then(|| foresight::section(foresight)),
     }
 }
 

@@ -7,6 +7,7 @@ mod capacity;
 mod certificate;
 mod discovery;
 mod enforce;
+mod foresight;
 mod leader_election;
 mod limits;
 mod pools;
@@ -23,7 +24,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::analyze::saturation::TransitionRule;
+use crate::analyze::foresight::policy::Window;
+use crate::analyze::saturation::{Thresholds, TransitionRule};
 use crate::collect::demand::Signal;
 use crate::config::check::{Checks, Durations};
 use crate::config::file::{self, File};
@@ -37,6 +39,7 @@ use crate::config::{
     Authorization, Config, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
 };
 use crate::pipeline::Policy;
+use crate::pipeline::sizing::Sizing;
 use crate::pipeline::zero::Zero;
 use crate::units::Seconds;
 
@@ -181,7 +184,7 @@ fn resolve_names(section: Option<&file::Compatibility>, checks: &mut Checks<'_>)
     let file::Compatibility { wva_metrics, wva_config } = section.cloned().unwrap_or_default();
     let wva_config = checks.path(wva::KEY, wva_config.as_ref());
     let entries = checks.wva_entries(wva::KEY, wva_config.as_deref());
-    let wva = wva::parse(&entries, checks);
+    let wva = Wva { mounted: wva_config.is_some(), ..wva::parse(&entries, checks) };
     Names { wva_metrics: wva_metrics.unwrap_or(false), wva_config, wva }
 }
 
@@ -360,10 +363,9 @@ impl Policies<'_> {
             .duration(patience, saturation.transition_patience, &AGES)
             .unwrap_or(TRANSITION_PATIENCE);
         let thresholds = numbers.thresholds();
-        let (analysis, section) = self.sizing;
-        let sizing = capacity::resolve(analysis, section, thresholds.as_ref(), checks);
         let section = self.enforce.clone().unwrap_or_default();
-        let behavior = enforce::resolve(section, enforce::usual_hold(sizing.as_ref()), checks);
+        let sizing = self.size(thresholds.as_ref(), enforce::window(&section), checks);
+        let behavior = enforce::resolve(section, checks);
         let thresholds = thresholds?;
         Some(Policy {
             window: seconds(window),
@@ -383,6 +385,44 @@ impl Policies<'_> {
             pools: BTreeMap::new(),
             limits,
         })
+    }
+}
+
+impl Policies<'_> {
+    /// By what models are sized; `None` where the saturation of replicas moves numbers by one.
+    ///
+    /// Whoever writes thresholds means that they decide, so with them and without a word about the
+    /// analysis it is that of the saturation.
+    fn size(
+        &self,
+        thresholds: Option<&Thresholds>,
+        window: Window,
+        checks: &mut Checks<'_>,
+    ) -> Option<Sizing> {
+        let has_thresholds = self.wva.mounted
+            || self.saturation.as_ref().is_some_and(|it| *it != file::Saturation::default());
+        let (written, section) = self.sizing;
+        let (analysis, why) = match written {
+            Some(analysis) => (analysis, "analysis is not capacity"),
+            None if has_thresholds => {
+                (file::Analysis::Saturation, "thresholds are given, and analysis is not")
+            }
+            None => (file::Analysis::Capacity, ""),
+        };
+        match analysis {
+            file::Analysis::Capacity => {
+                Some(capacity::resolve(section, thresholds, window, checks))
+            }
+            file::Analysis::Saturation => {
+                if section.is_some() {
+                    let rule = format!("has no effect, because {why}");
+                    checks.problems.warning(capacity::PATH, rule);
+                    // What is wrong with it is said all the same.
+                    let _unused = capacity::resolve(section, thresholds, window, checks);
+                }
+                None
+            }
+        }
     }
 }
 

@@ -69,6 +69,8 @@ pub(crate) type Entries = BTreeMap<String, String>;
 /// The thresholds that the entries set; what they do not set is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Wva {
+    /// Whether there is such a `ConfigMap`.
+    pub(crate) mounted: bool,
     /// Of all models.
     pub(crate) default: Thresholds,
     /// Of single models, by `MODEL#NAMESPACE`.

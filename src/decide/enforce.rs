@@ -274,7 +274,7 @@ impl Published {
 
 // === the rules ===
 
-/// As [`stabilize`], but leaves to an HPA what it waits by itself.
+/// As [`stabilize`] with these windows, but leaves to an HPA what it waits by itself.
 ///
 /// An HPA takes the most cautious of the numbers that it has read in its own window, each of which is
 /// the most cautious of ours: a window of theirs after a window of ours is one window of their sum.
@@ -284,16 +284,15 @@ pub fn stabilize_before(
     decision: Decision,
     now: Timestamp,
     in_force: Replicas,
-    (history, behavior): (&History, &Behavior),
+    (history, ours, deference): (&History, Windows, Deference),
     autoscaler: Option<&Autoscaler>,
 ) -> Decision {
-    let theirs = match (behavior.deference, autoscaler) {
+    let theirs = match (deference, autoscaler) {
         (Deference::ToHpa, Some(theirs)) => theirs,
         (Deference::ToHpa, None) | (Deference::None, _) => {
-            return stabilize(decision, now, in_force, history, behavior);
+            return ours.apply(decision, now, in_force, history);
         }
     };
-    let ours = Windows::of(behavior);
     let left = ours.without(theirs);
     let waited = ours.stabilize(decision.desired(), now, in_force, history);
     let decision = left.apply(decision, now, in_force, history);
@@ -309,13 +308,17 @@ pub fn stabilize_before(
 
 /// The stabilisation windows of both directions.
 #[derive(Clone, Copy, Debug)]
-struct Windows {
-    up: Seconds,
-    down: Seconds,
+pub struct Windows {
+    /// Before more replicas.
+    pub up: Seconds,
+    /// Before fewer.
+    pub down: Seconds,
 }
 
 impl Windows {
-    fn of(behavior: &Behavior) -> Self {
+    /// Those that hold for everything that says nothing else.
+    #[must_use]
+    pub fn of(behavior: &Behavior) -> Self {
         Self {
             up: behavior.scale_up.stabilization_window,
             down: behavior.scale_down.stabilization_window,

@@ -178,7 +178,7 @@ fn configuration(
 /// The sections that say by what is decided.
 fn analysis(policy: DemoPolicy, scenario: &Scenario) -> String {
     let analyzers = match policy {
-        DemoPolicy::Saturation => return String::new(),
+        DemoPolicy::Saturation => return "analysis: saturation\n".to_owned(),
         DemoPolicy::Tokens => "tokens",
         DemoPolicy::Throughput => "throughput",
         DemoPolicy::Queueing => "queueing",

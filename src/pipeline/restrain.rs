@@ -3,11 +3,12 @@
 
 use jiff::Timestamp;
 
-use crate::decide::enforce::{self, History};
+use crate::decide::enforce::{self, History, Windows};
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
 use crate::observe::Inputs;
+use crate::pipeline::sizing::Sizing;
 use crate::pipeline::{InForce, Pipeline};
-use crate::units::Replicas;
+use crate::units::{Replicas, Seconds};
 
 impl Pipeline {
     /// Stabilisation windows, dwell, the flap budget, panic and step limits, in this order: a burst
@@ -57,11 +58,24 @@ impl Pipeline {
     ) -> Decision {
         let behavior = &self.policy.behavior;
         let autoscaler = inputs.autoscalers.get(&decision.variant);
-        let known = (history, behavior);
+        let known = (history, self.windows(&decision), behavior.deference);
         let stable = enforce::stabilize_before(decision, now, in_force, known, autoscaler);
         let stayed = enforce::dwell(stable, now, in_force, history, behavior.dwell);
         let turned = enforce::spend_turns(stayed, now, in_force, history, behavior.flap_budget);
         let urgent = enforce::panic(turned, now, in_force, history, behavior.panic);
         enforce::limit_step(urgent, now, in_force, history, behavior)
+    }
+
+    /// The windows that a decision waits for. Foresight has held by itself what was needed, as long
+    /// as a start is worth; what saturation decides in its place has not.
+    fn windows(&self, decision: &Decision) -> Windows {
+        let windows = Windows::of(&self.policy.behavior);
+        let is_sized = |step: &Step| matches!(step.reason, Reason::Sized(_));
+        let sizing = self.policy.sizing.as_ref();
+        let held = sizing.is_some_and(Sizing::holds_alone);
+        if held && decision.steps.first().is_some_and(is_sized) {
+            return Windows { down: Seconds::ZERO, ..windows };
+        }
+        windows
     }
 }

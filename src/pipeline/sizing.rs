@@ -16,7 +16,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
 use crate::analyze::capacity::{CapacityReport, Unit, VariantCapacity};
-use crate::analyze::foresight::{self, Foreseen, Foresight, ReplicaStrides, VariantStrides};
+use crate::analyze::foresight::policy::Window;
+use crate::analyze::foresight::{self, Foreseen, Foresight, ReplicaStrides, Told, VariantStrides};
 use crate::analyze::queueing::{self, Lengths, Refusal, Shape, Unsized};
 use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
 use crate::analyze::tokens::capacity::RequestShape;
@@ -119,6 +120,17 @@ pub(crate) enum Shrinking {
 pub(crate) struct Moment {
     pub(crate) now: Timestamp,
     pub(crate) window: Seconds,
+}
+
+// === impl Sizing ===
+
+impl Sizing {
+    /// Whether numbers have been held already when they get lower: where `foresight` decides alone,
+    /// and the window of scaling down is not waited for beside its hold.
+    pub(crate) fn holds_alone(&self) -> bool {
+        self.analyzers == [Analyzer::Foresight]
+            && self.foresight.hold.is_some_and(|hold| hold.window == Window::Replaced)
+    }
 }
 
 // === impl Pipeline ===
@@ -341,6 +353,7 @@ impl Learned {
                 current: member.counted(),
                 pending: member.coming(),
                 startup: member.startup,
+                told: self.told(&member.spec.key),
                 replicas: member.measured().map(strides).collect(),
             })
             .collect();
@@ -352,6 +365,15 @@ impl Learned {
             .unwrap_or(now);
         let policy = &policy.foresight;
         foresight::analyze(now, through, policy, model, &variants, &mut self.foresight)
+    }
+
+    /// What the engines of a variant were told.
+    fn told(&self, key: &VariantKey) -> Told {
+        let arguments = self.workloads.arguments(key);
+        Told {
+            seats: arguments.and_then(|it| it.sequences),
+            budget: arguments.and_then(|it| it.step_tokens),
+        }
     }
 
     /// Notes that no number of replicas meets a target, or that some does.

@@ -3,6 +3,7 @@
 //! All scenarios decide by one policy, which is checked, so that what is good for one of them is not
 //! what the table shows of it.
 
+mod ablation;
 mod page;
 mod recorded;
 
@@ -16,8 +17,9 @@ use serde_json::{Map, Value};
 use crate::cli::ScoreboardArgs;
 use crate::simulate::peers::Peer;
 use crate::study::execute::{self, Ready};
-use crate::study::plan::{self, PlanError, Shard};
+use crate::study::plan::{self, Plan, PlanError, Shard};
 use crate::study::results::RunResult;
+use crate::study::scoreboard::ablation::Change;
 use crate::study::scoreboard::recorded::Trace;
 use crate::study::{Study, peer};
 
@@ -45,6 +47,8 @@ const POLICIES: [&str; 15] = [
 struct Board {
     policies: Vec<String>,
     workloads: Vec<Workload>,
+    /// What was changed of Plimsoll's own policy, one at a time.
+    changes: Vec<Change>,
     /// Scenarios that were left out, each with why.
     left_out: Vec<(String, String)>,
 }
@@ -57,6 +61,8 @@ struct Workload {
     length: f64,
     /// In the order of the policies.
     runs: Vec<RunResult>,
+    /// Of Plimsoll with each of the changes.
+    changed: Vec<RunResult>,
 }
 
 /// A workload whose runs can begin.
@@ -78,7 +84,8 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
     let peers: Vec<Peer> =
         texts.iter().map(|text| peer(text, "--policy")).collect::<Result<_, _>>()?;
     let policies = peers.iter().map(ToString::to_string).collect();
-    let mut board = Board { policies, workloads: Vec::new(), left_out: Vec::new() };
+    let changes = if args.ablation { ablation::changes() } else { Vec::new() };
+    let mut board = Board { policies, workloads: Vec::new(), changes, left_out: Vec::new() };
     let mut prepared = Vec::new();
     let mut decided_by: Option<(String, Value)> = None;
     for path in &args.scenarios {
@@ -101,7 +108,7 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
                 continue;
             }
         };
-        prepared.extend(prepare(&study, &peers, &traces)?);
+        prepared.extend(prepare(&study, &peers, &board.changes, &traces)?);
     }
     simulate(&mut board, prepared)?;
     for (extension, text) in [("md", page::markdown(&board)), ("html", page::html(&board))] {
@@ -115,35 +122,50 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
 }
 
 /// The runs of a scenario: a workload for each combination of its sweep.
-fn prepare(study: &Study, peers: &[Peer], traces: &[Trace]) -> anyhow::Result<Vec<Prepared>> {
+fn prepare(
+    study: &Study,
+    peers: &[Peer],
+    changes: &[Change],
+    traces: &[Trace],
+) -> anyhow::Result<Vec<Prepared>> {
     let sweep = study.value.get("sweep").cloned().unwrap_or_default();
     let plans = plan::plan(&sweep, &Map::new(), peers, 1)?;
     let about = study.value.get("about").and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut prepared: Vec<Prepared> = Vec::new();
-    for ready in execute::prepare(study, plans, Shard::WHOLE, None)? {
-        let workload_at = ready.plan.index / peers.len();
-        if workload_at >= prepared.len() {
-            let settings = ready.plan.settings.values().map(|value| match value {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            });
-            let settings: Vec<String> = settings.collect();
-            let mut name = name(&study.path);
-            if !settings.is_empty() {
-                name = format!("{name} ({})", settings.join(", "));
-            }
-            let workload = Workload {
-                name,
-                about: about.clone(),
-                traces: traces.to_vec(),
-                length: ready.scenario.length.seconds(),
-                runs: Vec::new(),
-            };
-            prepared.push(Prepared { workload, ready: Vec::new() });
+    for plans in plans.chunks(peers.len().max(1)) {
+        let Some(Plan { settings, .. }) = plans.first() else { continue };
+        let changed = changes.iter().map(|change| Plan {
+            index: 0,
+            settings: change.over(settings),
+            peer: Peer::Scenario,
+            seed: 0,
+        });
+        let all = plans.iter().cloned().chain(changed).collect();
+        let ready = execute::prepare(study, all, Shard::WHOLE, None)?;
+        let values: Vec<String> = settings.values().map(said).collect();
+        let mut name = name(&study.path);
+        if !values.is_empty() {
+            name = format!("{name} ({})", values.join(", "));
         }
-        prepared[workload_at].ready.push(ready);
+        let workload = Workload {
+            name,
+            about: about.clone(),
+            traces: traces.to_vec(),
+            length: ready.first().map_or(0.0, |run| run.scenario.length.seconds()),
+            runs: Vec::new(),
+            changed: Vec::new(),
+        };
+        prepared.push(Prepared { workload, ready });
     }
     Ok(prepared)
+}
+
+/// A value that a sweep tries, as a name has it.
+fn said(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// Runs everything at once, and gives each workload its runs.
@@ -164,7 +186,12 @@ fn simulate(board: &mut Board, prepared: Vec<Prepared>) -> anyhow::Result<()> {
     runs.sort_by_key(|run| run.index);
     for run in runs {
         let at = ends.partition_point(|end| *end <= run.index);
-        board.workloads[at].runs.push(run);
+        let workload = &mut board.workloads[at];
+        if board.changes.iter().any(|change| change.is_of(&run)) {
+            workload.changed.push(run);
+        } else {
+            workload.runs.push(run);
+        }
     }
     Ok(())
 }
@@ -181,24 +208,32 @@ impl Workload {
         self.runs.iter().find(|run| run.policy == policy)
     }
 
-    /// What a policy's run cost, as a multiple of the clairvoyant schedule's.
-    fn ratio(&self, policy: &str) -> Option<f64> {
+    /// The run with a change, unless it was interrupted before it began.
+    fn with(&self, change: &Change) -> Option<&RunResult> {
+        self.changed.iter().find(|run| change.is_of(run))
+    }
+
+    /// What a run cost, as a multiple of the clairvoyant schedule's.
+    fn ratio(&self, run: Option<&RunResult>) -> Option<f64> {
         let oracle = self.of("oracle").filter(|run| run.complete && run.cost > 0.0)?;
-        self.of(policy).filter(|run| run.complete).map(|run| run.cost / oracle.cost)
+        run.filter(|run| run.complete).map(|run| run.cost / oracle.cost)
     }
 }
 
 // === impl Board ===
 
 impl Board {
-    /// The means over all workloads of a policy's ratio and of its share of good requests.
-    fn means(&self, policy: &str) -> (Option<f64>, Option<f64>) {
+    /// The means over all workloads of the ratio and of the share of good requests of these runs.
+    fn means<'a>(
+        &'a self,
+        of: impl Fn(&'a Workload) -> Option<&'a RunResult>,
+    ) -> (Option<f64>, Option<f64>) {
         let mean = |values: Vec<f64>| {
             let count = values.len() as f64;
             (!values.is_empty()).then(|| values.iter().sum::<f64>() / count)
         };
-        let ratios = self.workloads.iter().filter_map(|it| it.ratio(policy)).collect();
-        let shares = self.workloads.iter().filter_map(|it| it.of(policy)?.within_slo).collect();
+        let ratios = self.workloads.iter().filter_map(|it| it.ratio(of(it))).collect();
+        let shares = self.workloads.iter().filter_map(|it| of(it)?.within_slo).collect();
         (mean(ratios), mean(shares))
     }
 }

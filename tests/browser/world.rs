@@ -100,6 +100,7 @@ async fn follow(mut stage: Stage, published: watch::Receiver<Arc<Published>>) {
 fn configuration(scenario: &Scenario, folder: &Path, idle: usize) -> String {
     let mut text = "server: {listen: '127.0.0.1:0'}\nobserve: {window: 10s, stale_after: 5s}\n\
                     shutdown: {delay: 0s, drain: 1s}\n\
+                    analysis: saturation\n\
                     enforce:\n  scale_down: {stabilization_window: 20s}\n"
         .to_owned();
     for (_, variant) in scenario.variants().filter(|(model, _)| model.adapters.is_some()) {

@@ -44,6 +44,11 @@ impl Daemon {
     /// The same with more sections in its configuration.
     pub(crate) fn start_with(stage: &Stage, namespace: &str, sections: &str) -> Self {
         let configuration = configuration(stage, namespace, Knows::ByConfiguration);
+        let configuration = if sections.contains("analysis:") {
+            configuration.replace("analysis: saturation\n", "")
+        } else {
+            configuration
+        };
         let daemon = Self::launch(stage, namespace, &(sections.to_owned() + &configuration));
         Self::wait_until_registered(stage);
         daemon
@@ -183,6 +188,7 @@ kubernetes:
 compatibility: {{wva_metrics: {discovery}}}
 tick_interval: 1s
 observe: {{window: 5s, stale_after: 4s}}
+analysis: saturation
 enforce: {{scale_down: {{stabilization_window: 5s}}}}
 scrape: {{interval: 1s, timeout: 1s, port: {PORT}}}
 variants: {variants}

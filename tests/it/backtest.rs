@@ -37,7 +37,8 @@ const BOUNDS: Limits = Limits { file_size: 64 << 20, files: 16 };
 /// The configuration of the fleets that are traced here.
 fn configuration(more: &str) -> Config {
     let text = format!(
-        "observe: {{window: 10s, stale_after: 5s}}\nscrape: {{interval: 1s}}\n{more}variants:\n\
+        "analysis: saturation\nobserve: {{window: 10s, stale_after: 5s}}\nscrape: {{interval: 1s}}\n\
+         {more}variants:\n\
          - {{name: a, namespace: shop, model: m, cost: 2, replicas: {{max: 9}}, \
          targets: {{static: ['h:1']}}}}\n"
     );

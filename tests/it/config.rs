@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use plimsoll::analyze::ballot::Analyzer;
+use plimsoll::analyze::foresight::policy::Window;
 use plimsoll::collect::targets::{Record, Scheme, Source};
 use plimsoll::config::{
     Authorization, Files, LoadError, Loaded, Problem, ReadBy, SelfManaged, ServerCertificate,
@@ -1039,6 +1041,124 @@ variants:
     assert_eq!(config.hash().len(), 16);
 }
 
+/// Those that size models, if any does.
+fn analyzers(loaded: &Loaded) -> Option<Vec<Analyzer>> {
+    loaded.config.policy.sizing.as_ref().map(|sizing| sizing.analyzers.clone())
+}
+
+#[test]
+fn foresight_sizes_models_unless_somebody_gives_thresholds_and_says_nothing_else() {
+    let foresight = Some(vec![Analyzer::Foresight]);
+    for (text, want) in [
+        ("", foresight.clone()),
+        ("observe: {window: 2m}", foresight.clone()),
+        ("saturation: {}", foresight.clone()),
+        ("capacity: {slo: {itl: 50ms}}", foresight.clone()),
+        ("analysis: capacity\nsaturation: {kv_cache_threshold: 0.7}", foresight),
+        ("analysis: saturation", None),
+        ("saturation: {kv_cache_threshold: 0.7}", None),
+        ("saturation: {transition: model_wide}", None),
+        ("saturation: {overrides: {\"m#default\": {kv_spare_trigger: 0.2}}}", None),
+    ] {
+        let loaded = valid(&format!("{text}\n{VARIANT}"));
+        assert_eq!(analyzers(&loaded), want, "{text}");
+        let printed = valid(&loaded.config.print());
+        assert_eq!(printed.config, loaded.config, "{text}");
+    }
+    let mounted = with_wva(&[("default", "kvCacheThreshold: 0.75\n")], "").unwrap();
+    assert_eq!(analyzers(&mounted), None);
+    let said = with_wva(&[("default", "kvCacheThreshold: 0.75\n")], "analysis: capacity\n");
+    assert_eq!(analyzers(&said.unwrap()), Some(vec![Analyzer::Foresight]));
+    check_warning(
+        &format!("saturation: {{kv_cache_threshold: 0.7}}\ncapacity: {{}}\n{VARIANT}"),
+        "capacity",
+        "has no effect, because thresholds are given, and analysis is not",
+    );
+}
+
+#[test]
+fn every_constant_of_foresight_is_a_key_and_every_term_can_be_switched_off() {
+    let with = |keys: &str| format!("capacity: {{foresight: {{{keys}}}}}\n{VARIANT}");
+    let print =
+        |text: &str| yaml_to_json(&valid(text).config.print())["capacity"]["foresight"].clone();
+    let usual = print(VARIANT);
+    let terms =
+        ["growth", "ramp", "unevenness", "young", "bursts", "backlog", "hold", "cold_start"];
+    for term in terms {
+        let text = with(&format!("{term}: {{enabled: false}}"));
+        let off = print(&text);
+        for (key, value) in off[term].as_object().unwrap() {
+            assert_eq!(*value, if key == "enabled" { json!(false) } else { Value::Null }, "{key}");
+        }
+        assert_eq!(valid(&valid(&text).config.print()).config, valid(&text).config);
+        let (key, value) = usual[term].as_object().unwrap().iter().nth(1).unwrap();
+        check_warning(
+            &with(&format!("{term}: {{enabled: false, {key}: {value}}}")),
+            &format!("capacity.foresight.{term}"),
+            "is not enabled, so its other keys have no effect",
+        );
+    }
+    let mut changed = 0;
+    let mut change = |path: &str, value: &Value| {
+        let other = match value {
+            Value::Number(number) => {
+                let number = number.as_f64().unwrap();
+                json!(if number < 1.0 { number / 2.0 } else { number * 1.25 })
+            }
+            Value::String(text) if text == "5m" => json!("4m"),
+            Value::String(text) => json!(format!("{text}1s").replace("s1s", "s500ms")),
+            Value::Bool(_) => return,
+            other => panic!("{path}: {other}"),
+        };
+        let keys = match path.split_once('.') {
+            None => format!("{path}: {other}"),
+            Some((term, key)) => format!("{term}: {{{key}: {other}}}"),
+        };
+        let config = valid(&with(&keys)).config;
+        assert_ne!(config.policy, valid(VARIANT).config.policy, "{keys}");
+        assert_eq!(valid(&config.print()).config, config, "{keys}");
+        changed += 1;
+    };
+    for (key, value) in usual.as_object().unwrap() {
+        match value.as_object() {
+            None => change(key, value),
+            Some(map) => {
+                for (inner, value) in map {
+                    change(&format!("{key}.{inner}"), value);
+                }
+            }
+        }
+    }
+    assert!(changed > 25, "{changed} keys");
+    check_errors(
+        &with("growth: {quantile: 2}, bursts: {over: 1h}, hold: {starts: -1}"),
+        &[
+            ("capacity.foresight.growth.quantile", "must be from 0 to 1"),
+            ("capacity.foresight.bursts.over", "must be from 1m to 5m"),
+            ("capacity.foresight.hold.starts", "must be from 0 to 10"),
+        ],
+    );
+    check_warning(
+        &format!("capacity: {{analyzers: [tokens], foresight: {{look_back: 5m}}}}\n{VARIANT}"),
+        "capacity.foresight",
+        "has no effect, because capacity.analyzers does not name foresight",
+    );
+}
+
+#[test]
+fn a_window_that_somebody_writes_is_waited_for_beside_the_hold_of_foresight() {
+    let window = |text: &str| {
+        let policy = valid(&format!("{text}\n{VARIANT}")).config.policy;
+        let hold = policy.sizing.and_then(|sizing| sizing.foresight.hold).map(|hold| hold.window);
+        (hold, policy.behavior.scale_down.stabilization_window.seconds())
+    };
+    assert_eq!(window(""), (Some(Window::Replaced), 300.0));
+    let written = "enforce: {scale_down: {stabilization_window: 2m}}";
+    assert_eq!(window(written), (Some(Window::Waited), 120.0));
+    let both = format!("{written}\ncapacity: {{foresight: {{hold: {{replaces_window: true}}}}}}");
+    assert_eq!(window(&both), (Some(Window::Replaced), 120.0));
+}
+
 #[test]
 fn a_trace_and_shadows_are_printed_as_they_are_read() {
     let text = "\
@@ -1095,7 +1215,7 @@ fn a_shadow_has_sections_of_its_own_and_the_others_of_the_policy_in_force() {
     );
     check_errors(&text("name: a}, {name: a"), &[("shadow[1].name", "must be no other's name")]);
     check_warning(
-        &text("name: a, capacity: {analyzers: [tokens]}"),
+        &text("name: a, analysis: saturation, capacity: {analyzers: [tokens]}"),
         "shadow[0].capacity",
         "has no effect, because analysis is not capacity",
     );

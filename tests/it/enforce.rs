@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::decide::enforce::{
     Amount, Behavior, Deference, Dwell, History, Panic, Published, Rules, Select, StepPolicy,
-    dwell, limit_step, panic, spend_turns, stabilize, stabilize_before,
+    Windows, dwell, limit_step, panic, spend_turns, stabilize, stabilize_before,
 };
 use plimsoll::decide::{Basis, Decision, NoData, Reason, Stage, Step};
 use plimsoll::fleet::{Bounds, ModelKey, ModelName};
@@ -183,7 +183,7 @@ impl Course {
     fn ask(&mut self, ask: u32) -> Decision {
         let Self { behavior, history, in_force, .. } = self;
         let (now, in_force) = (at(self.second * 1000), *in_force);
-        let known = (&*history, &*behavior);
+        let known = (&*history, Windows::of(behavior), behavior.deference);
         let decision = stabilize_before(asked(ask), now, in_force, known, self.autoscaler.as_ref());
         let decision = dwell(decision, now, in_force, history, behavior.dwell);
         let decision = spend_turns(decision, now, in_force, history, behavior.flap_budget);

@@ -126,6 +126,7 @@ pub(crate) fn configuration(
          kubernetes: {{enabled: true, kubeconfig: {kubeconfig}{kubernetes}}}\n\
          observe: {{window: 2s, stale_after: 1s}}\n\
          scrape: {{interval: 100ms, timeout: 100ms}}\n\
+         analysis: saturation\n\
          variants:\n\
          - name: llama\n  namespace: shop\n  model: m\n  scrape: {{port: {port}}}\n  \
          targets: {{scale_target: {{api_version: apps/v1, kind: Deployment, name: llama}}}}\n"

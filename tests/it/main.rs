@@ -26,6 +26,7 @@ mod external_metrics_auth;
 mod external_metrics_harness;
 mod external_metrics_transport;
 mod failures;
+mod foresight;
 mod grammars;
 mod layout;
 mod leader;

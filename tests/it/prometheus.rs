@@ -344,6 +344,7 @@ impl Running {
             "server: {{listen: \"127.0.0.1:0\"}}\ntick_interval: 100ms\n\
              observe: {{window: 1s}}\n\
              enforce: {{scale_down: {{stabilization_window: 0s}}}}\n\
+             analysis: saturation\n\
              saturation: {{transition_patience: 1s}}\n\
              prometheus: {{url: \"{}\", interval: 200ms, timeout: 3s, stale_after: 3s{more}}}\n",
             server.url(),

@@ -10,6 +10,7 @@ use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{CostPerHour, Seconds};
 use proptest::prelude::*;
 
+use crate::foresight::quick;
 use crate::pipeline::{policy, spec};
 use crate::sizing::sized;
 use crate::working::{Busy, Engine, Work};
@@ -17,7 +18,9 @@ use crate::working::{Busy, Engine, Work};
 /// How a number is decided: by saturation, by each analyzer, and by all of them.
 fn way() -> impl Strategy<Value = Policy> {
     use Analyzer::{Queueing, Throughput, Tokens};
-    one_of(&[&[], &[Tokens], &[Throughput], &[Queueing], &[Tokens, Throughput, Queueing]])
+    let others =
+        one_of(&[&[], &[Tokens], &[Throughput], &[Queueing], &[Tokens, Throughput, Queueing]]);
+    prop_oneof![5 => others, 2 => Just(quick())]
 }
 
 /// The ways that learn nothing from how fast replicas are. To the others more load is more knowledge,

@@ -30,7 +30,7 @@ fn n(count: u32) -> Replicas {
 
 /// What the daemon makes of one variant and a short window.
 fn configured() -> Config {
-    let text = "observe: {window: 30s}\nvariants:\n- name: v\n  namespace: shop\n  model: m\n  \
+    let text = "observe: {window: 30s}\nanalysis: saturation\nvariants:\n- name: v\n  namespace: shop\n  model: m\n  \
                 cost: 2\n  replicas: {min: 1, max: 8}\n  targets: {static: ['v:8000']}\n";
     let surroundings = Surroundings {
         origin: "the test".to_owned(),

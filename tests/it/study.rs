@@ -364,6 +364,34 @@ fn every_policy_of_the_scoreboard_plays_and_the_clairvoyant_one_serves_what_it_p
 }
 
 #[test]
+fn the_ablation_has_a_row_for_each_change_and_some_of_them_matter() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("doubling.yaml");
+    fs::write(&path, DOUBLING.replace("length: 10m", "length: 7m")).unwrap();
+    let out = folder.path().join("board");
+    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["scoreboard", path.to_str().unwrap(), "--policy", "plimsoll", "--ablation"])
+        .args(["--out", out.to_str().unwrap()])
+        .env_clear()
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let document = fs::read_to_string(out.with_extension("md")).unwrap();
+    let (_, table) = document.split_once("## Ablation").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+    let cell = |row: &str| row.split(" | ").nth(1).unwrap().to_owned();
+    assert!(rows[0].starts_with("| as it is |"), "{table}");
+    assert!(document.contains(&format!("| plimsoll | {} |", cell(rows[0]))), "{document}");
+    for term in ["growth", "ramp", "bursts", "backlog", "hold"] {
+        let name = format!("| without `{term}` |");
+        assert!(rows.iter().any(|row| row.starts_with(&name)), "{name} in\n{table}");
+    }
+    assert!(rows.iter().all(|row| cell(row) != "- / -"), "{table}");
+    assert!(rows.iter().any(|row| cell(row) != cell(rows[0])), "{table}");
+}
+
+#[test]
 fn the_scenarios_of_the_scoreboard_are_whole_but_for_traces_that_are_not_there() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scoreboard");
     let mut policies = BTreeSet::new();

@@ -12,7 +12,7 @@
 //! p = L * T * ceil(I / budget)              requests whose prompt is being computed
 //! ```
 //!
-//! What a replica carries is the largest `L` at which all of these hold, each to 92 %: `T` is no
+//! What a replica carries is the largest `L` at which all of these hold, each to a share: `T` is no
 //! longer than the target for the time between tokens; `n + p` have places in the batch; their KV
 //! tokens `n * k + p * I` fit; the tokens of an iteration, `L * (I + O) * T`, fit its budget. Each
 //! grows with `L`, so bisection finds it.
@@ -22,16 +22,14 @@
 //!
 //! # Domain
 //!
-//! Poisson-like arrivals smoothed over a few iterations. The 8 % are what a random batch needs above
+//! Poisson-like arrivals smoothed over a few iterations. The share is what a random batch leaves
+//! above
 //! its mean. A replica at its limit has a queue of its own making; `demand` adds what bursts need.
 
 use std::fmt;
 
 use crate::analyze::foresight::pace::Iteration;
-use crate::units::{RequestRate, Seconds, Tokens};
-
-/// The share of every limit that may be used.
-pub(super) const USED: f64 = 0.92;
+use crate::units::{Fraction, RequestRate, Seconds, Tokens};
 
 /// Halvings of the interval in which the rate lies: more than a double can tell apart.
 const HALVINGS: u32 = 52;
@@ -58,6 +56,23 @@ pub struct Limits {
     pub kv: Option<Tokens>,
     /// Tokens in an iteration.
     pub budget: f64,
+    /// The share of each of these that may be used.
+    pub share: Fraction,
+}
+
+/// Seconds between tokens that are soon enough where no objective says otherwise: ten tokens a
+/// second are more than people read.
+const USUAL_ITL: f64 = 0.1;
+
+/// How many times as long as alone on a replica a request may take where no objective says
+/// otherwise: an engine on which that takes longer than [`USUAL_ITL`] still serves batches.
+const USUAL_SLOWER: f64 = 2.0;
+
+/// The target for the time between tokens where none is given. Some number of replicas always meets
+/// it.
+#[must_use]
+pub fn usual_itl(iteration: Iteration) -> Option<Seconds> {
+    Seconds::new(USUAL_ITL.max(USUAL_SLOWER * (iteration.alpha + iteration.delta)))
 }
 
 /// What keeps a replica from carrying more.
@@ -110,7 +125,7 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
         let computing = rate * time * (prompt / limits.budget).ceil();
         let held = generating * requested.held.tokens() + computing * prompt;
         let tokens = rate * (prompt + output) * time;
-        let over = |value: f64, limit: f64| value > USED * limit;
+        let over = |value: f64, limit: f64| value > limits.share.fraction() * limit;
         [
             (Bound::Itl, limits.itl.is_some_and(|itl| over(time, itl.seconds()))),
             (Bound::Seats, over(generating + computing, limits.seats)),
@@ -149,7 +164,12 @@ mod tests {
         }
     }
 
-    const ROOMY: Limits = Limits { itl: None, seats: 256.0, kv: None, budget: 2048.0 };
+    const SHARE: f64 = 0.92;
+
+    fn roomy() -> Limits {
+        let share = Fraction::new(SHARE).unwrap();
+        Limits { itl: None, seats: 256.0, kv: None, budget: 2048.0, share }
+    }
 
     fn rate(requested: &Requested, limits: &Limits) -> (f64, Bound) {
         let Carried { rate, bound, .. } = carried(ITERATION, requested, limits).unwrap();
@@ -159,8 +179,8 @@ mod tests {
     #[test]
     fn a_batch_that_is_full_carries_what_the_closed_form_says() {
         // With 256 places: N / o requests end in each iteration of b0 + b1 i c + b2 N (o - 1) / o.
-        let (found, bound) = rate(&requested(1024.0, 128.0), &Limits { budget: 1e9, ..ROOMY });
-        let (batch, c) = (256.0 * USED, 256.0 * USED / 129.0);
+        let (found, bound) = rate(&requested(1024.0, 128.0), &Limits { budget: 1e9, ..roomy() });
+        let (batch, c) = (256.0 * SHARE, 256.0 * SHARE / 129.0);
         let time = 0.007_05 + 0.000_019_5 * 1024.0 * c + 0.000_025_4 * batch;
         assert_eq!(bound, Bound::Seats);
         assert!((found / (c / time) - 1.0).abs() < 0.01, "{found} against {}", c / time);
@@ -169,7 +189,7 @@ mod tests {
     // The worked example of docs/models.md.
     #[test]
     fn the_worked_example_holds() {
-        let limits = Limits { itl: Seconds::new(0.03), kv: Tokens::new(900_000.0), ..ROOMY };
+        let limits = Limits { itl: Seconds::new(0.03), kv: Tokens::new(900_000.0), ..roomy() };
         let (found, bound) = rate(&requested(1000.0, 200.0), &limits);
         let time = 0.92 * 0.03;
         let by_hand = (1.0 - 0.007_05 / time) / (1000.0 * 19.5e-6 + 200.0 * 25.4e-6);
@@ -183,10 +203,10 @@ mod tests {
     fn each_limit_binds_where_it_is_the_tightest() {
         let shape = requested(1000.0, 200.0);
         let tokens = |value: f64| Tokens::new(value);
-        assert_eq!(rate(&shape, &Limits { itl: Seconds::new(0.01), ..ROOMY }).1, Bound::Itl);
-        assert_eq!(rate(&shape, &Limits { kv: tokens(9000.0), ..ROOMY }).1, Bound::Kv);
-        assert_eq!(rate(&shape, &Limits { seats: 8.0, ..ROOMY }).1, Bound::Seats);
-        assert_eq!(rate(&shape, &Limits { budget: 256.0, ..ROOMY }).1, Bound::Budget);
+        assert_eq!(rate(&shape, &Limits { itl: Seconds::new(0.01), ..roomy() }).1, Bound::Itl);
+        assert_eq!(rate(&shape, &Limits { kv: tokens(9000.0), ..roomy() }).1, Bound::Kv);
+        assert_eq!(rate(&shape, &Limits { seats: 8.0, ..roomy() }).1, Bound::Seats);
+        assert_eq!(rate(&shape, &Limits { budget: 256.0, ..roomy() }).1, Bound::Budget);
     }
 
     #[test]
@@ -195,7 +215,7 @@ mod tests {
         let mut before = 0.0;
         for itl in 8..60 {
             let itl = Seconds::new(f64::from(itl) / 1000.0);
-            let (found, _) = rate(&shape, &Limits { itl, ..ROOMY });
+            let (found, _) = rate(&shape, &Limits { itl, ..roomy() });
             assert!(found >= before);
             before = found;
         }
@@ -203,7 +223,21 @@ mod tests {
 
     #[test]
     fn a_target_below_an_empty_iteration_is_met_by_nothing() {
-        let limits = Limits { itl: Seconds::new(0.005), ..ROOMY };
+        let limits = Limits { itl: Seconds::new(0.005), ..roomy() };
         assert!(rate(&requested(1000.0, 200.0), &limits).0 < 1e-6);
+    }
+
+    #[test]
+    fn the_usual_target_is_met_by_some_number_of_replicas_however_slow_they_are() {
+        for slower in [1.0, 10.0, 100.0, 1000.0] {
+            let Iteration { alpha, beta, delta } = ITERATION;
+            let iteration =
+                Iteration { alpha: alpha * slower, beta: beta * slower, delta: delta * slower };
+            let limits = Limits { itl: usual_itl(iteration), ..roomy() };
+            let found = carried(iteration, &requested(1000.0, 200.0), &limits).unwrap();
+            let alone = 1.0 / (slower * (alpha + delta) * 200.0);
+            let rate = found.rate.requests_per_second();
+            assert!(rate > 0.5 * alone, "{rate} of {alone} at {slower} times");
+        }
     }
 }

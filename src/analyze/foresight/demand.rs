@@ -14,10 +14,13 @@
 //! ramp     = a + h * min(slope, 1.5 * slope of the second half), at most 2.5 a
 //! spread   = 0.5 * rms of a_k less the mean of the three before
 //! young    = 0.3 * sqrt(load in replicas), while less than three horizons are known
-//! burst    = max over w of  E_w / (w + 1.2 s),    w = 1, 2, 4, 8, 15, 30, 60 s
+//! burst    = max over w of  E_w / (w + 0.6 TTFT),    w = 1, 2, 4, 8, 15, 30, 60 s
 //! backlog  = max(min(sum of (waiting - 4)+ / 30 s, a / 4),  sum of min(mu, waiting / 30 s))
 //! need     = max((max(a, growth, ramp) + spread + young) / u, burst) + backlog
 //! ```
+//!
+//! The numbers are those of the default [`Policy`], each of which is a setting; a term that is
+//! switched off adds nothing.
 //!
 //! `E_w` is the number of requests in a window of `w` seconds that 95 % of requests do not exceed,
 //! over five minutes. The second sum of `backlog` is over replicas with more than four waiting
@@ -35,64 +38,13 @@
 use jiff::Timestamp;
 
 use crate::analyze::foresight::arrivals::{Arrivals, STRIDE};
-
-/// Strides over which growth, peak and spread are looked for: 15 minutes.
-const LOOK_BACK: usize = 60;
-
-/// The share of past growths that the expected one is not below.
-const GROWTH_QUANTILE: f64 = 0.9;
-
-/// How far above the present rate growth may go where the past has no higher peak.
-const GROWTH_CAP: f64 = 1.1;
-
-/// Standard errors that a slope must exceed to be a ramp.
-const RAMP_SURE: f64 = 2.5;
-
-/// The share of a rise that a single stride may make, in a ramp.
-const JUMP: f64 = 0.5;
-
-/// The share of the slope with which the second half must still rise.
-const STILL_RISING: f64 = 0.3;
-
-/// How much steeper than its second half a ramp is extrapolated at most.
-const BEND: f64 = 1.5;
-
-/// How far a ramp is extrapolated at most, as a multiple of the present rate.
-const RAMP_CAP: f64 = 2.5;
+use crate::analyze::foresight::policy::{Backlog, Bursts, Growth, Policy, Ramp, Young};
 
 /// The fewest strides that a slope is fitted to.
 const RAMP_STRIDES: usize = 4;
 
-/// Standard deviations of single strides that are held ready.
-const SPREAD: f64 = 0.5;
-
-/// What is held ready while little is known, in square roots of the load in replicas.
-const YOUNG: f64 = 0.3;
-
-/// Horizons of history below which little is known.
-const YOUNG_HORIZONS: f64 = 3.0;
-
 /// Windows in seconds in which bursts are looked for.
 const WINDOWS: [i64; 7] = [1, 2, 4, 8, 15, 30, 60];
-
-/// Seconds over which they are.
-const BURSTS_OVER: i64 = 300;
-
-/// The share of requests whose window is served in time.
-const BURST_QUANTILE: f64 = 0.95;
-
-/// Seconds that the first tokens of a burst may take beyond its own length.
-const BURST_GRACE: f64 = 1.2;
-
-/// Requests that wait at a replica as a matter of course, between two iterations.
-const WAITING_USUAL: f64 = 4.0;
-
-/// Seconds in which what waits should be worked off.
-const DRAIN: f64 = 30.0;
-
-/// The share of the present rate that working off a queue may ask for in addition: a queue is gone
-/// by the time that many more replicas would be ready.
-const DRAIN_CAP: f64 = 0.25;
 
 /// A replica with a queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -147,8 +99,8 @@ pub struct Setting<'a> {
     pub horizon: f64,
     /// Requests a second that a replica carries; the mean, where they differ.
     pub carries: f64,
-    /// The share of it that may be used.
-    pub used: f64,
+    /// Which terms count, and by what.
+    pub policy: &'a Policy,
     /// Replicas and what waits at them.
     pub queues: &'a [Queue],
 }
@@ -157,22 +109,27 @@ impl Need {
     /// What must be carried; `None` while no arrivals are known.
     #[must_use]
     pub fn of(arrivals: &Arrivals, setting: &Setting<'_>) -> Option<Self> {
-        let arriving = arrivals.rate(setting.through)?;
+        let Setting { through, horizon, carries, policy, queues } = *setting;
+        let arriving = arrivals.rate(through)?;
         let rates: Vec<f64> = arrivals.points().iter().map(|point| point.rate).collect();
-        let ahead = strides(setting.horizon);
-        let growth = growth(arriving, &rates, ahead);
-        let ramp = ramp(arriving, &rates, ahead);
-        let spread = SPREAD * roughness(&rates);
+        let (ahead, back) = (strides(horizon), strides(policy.look_back.seconds()));
+        let growth =
+            policy.growth.map_or(arriving, |it| growth(arriving, &rates, (ahead, back), &it));
+        let ramp = policy.ramp.and_then(|it| ramp(arriving, &rates, ahead, &it));
+        let deviations = policy.unevenness.map_or(0.0, |it| it.deviations.fraction());
+        let spread = deviations * roughness(&rates, back);
         let expected = arriving.max(growth).max(ramp.unwrap_or(0.0)) + spread;
-        let known = arrivals.history(setting.through);
-        let young = if known < YOUNG_HORIZONS * setting.horizon && setting.carries > 0.0 {
-            YOUNG * (expected / setting.carries).sqrt() * setting.carries
-        } else {
-            0.0
-        };
-        let burst = burst(arrivals, setting.through);
-        let backlog = backlog(arriving, setting.queues);
-        let steady = (expected + young) / setting.used;
+        let known = arrivals.history(through);
+        let is_young = |it: &Young| known < it.horizons.fraction() * horizon && carries > 0.0;
+        let young = policy
+            .young
+            .filter(is_young)
+            .map_or(0.0, |young| young.margin.fraction() * (expected / carries).sqrt() * carries);
+        let grace = |it: &Bursts| it.ttft_share.fraction() * policy.ttft.seconds();
+        let burst = policy.bursts.and_then(|it| burst(arrivals, through, &it, grace(&it)));
+        let backlog = policy.backlog.map_or(0.0, |it| backlog(arriving, queues, &it));
+        let used = policy.used.fraction().max(f64::MIN_POSITIVE);
+        let steady = (expected + young) / used;
         let total = steady.max(burst.map_or(0.0, |(rate, _)| rate)) + backlog;
         Some(Self { arriving, growth, ramp, spread, young, burst, backlog, total })
     }
@@ -202,36 +159,39 @@ fn strides(seconds: f64) -> usize {
     (seconds / STRIDE as f64).round().max(1.0) as usize
 }
 
-/// What the rate grows to, if it grows as it has done in as much time before.
-fn growth(arriving: f64, rates: &[f64], ahead: usize) -> f64 {
-    let recent = &rates[rates.len().saturating_sub(LOOK_BACK)..];
-    let peak = recent.iter().copied().fold(0.0, f64::max);
-    let from = rates.len().saturating_sub(LOOK_BACK).max(ahead);
+/// What the rate grows to, if it grows as it has done in as much time before. What is looked back to
+/// and ahead is in strides.
+fn growth(arriving: f64, rates: &[f64], (ahead, back): (usize, usize), policy: &Growth) -> f64 {
+    let oldest = rates.len().saturating_sub(back);
+    let peak = rates[oldest..].iter().copied().fold(0.0, f64::max);
+    let from = oldest.max(ahead);
     let mut growths: Vec<f64> = (from..rates.len()).map(|k| rates[k] - rates[k - ahead]).collect();
     growths.sort_by(f64::total_cmp);
-    let likely = quantile(&growths, GROWTH_QUANTILE).unwrap_or(0.0).max(0.0);
-    (arriving + likely).min(peak.max(GROWTH_CAP * arriving)).max(arriving)
+    let likely = quantile(&growths, policy.quantile.fraction()).unwrap_or(0.0).max(0.0);
+    (arriving + likely).min(peak.max(policy.cap.fraction() * arriving)).max(arriving)
 }
 
 /// What the rate grows to, if it goes on rising; `None` when it does not rise steadily.
-fn ramp(arriving: f64, rates: &[f64], ahead: usize) -> Option<f64> {
+fn ramp(arriving: f64, rates: &[f64], ahead: usize, policy: &Ramp) -> Option<f64> {
+    let Ramp { certainty, jump, still_rising, bend, cap } = *policy;
     let count = ahead.max(RAMP_STRIDES);
     let recent = rates.get(rates.len().checked_sub(count)?..)?;
     let (slope, error) = slope(recent)?;
-    if slope <= RAMP_SURE * error || slope <= 0.0 {
+    if slope <= certainty.fraction() * error || slope <= 0.0 {
         return None;
     }
     let rise = recent.last()? - recent.first()?;
-    let jump = recent.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max);
-    if jump >= JUMP * rise {
+    let largest = recent.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max);
+    if largest >= jump.fraction() * rise {
         return None;
     }
     let (late, _) = slope_of_half(recent)?;
-    if late <= STILL_RISING * slope {
+    if late <= still_rising.fraction() * slope {
         return None;
     }
     let ahead = ahead as f64;
-    Some((arriving + ahead * slope.min(BEND * late)).min(RAMP_CAP * arriving))
+    let further = ahead * slope.min(bend.fraction() * late);
+    Some((arriving + further).min(cap.fraction() * arriving))
 }
 
 fn slope_of_half(rates: &[f64]) -> Option<(f64, f64)> {
@@ -256,8 +216,8 @@ fn slope(values: &[f64]) -> Option<(f64, f64)> {
 }
 
 /// How far a stride is from those before it: the root of the mean square.
-fn roughness(rates: &[f64]) -> f64 {
-    let recent = &rates[rates.len().saturating_sub(LOOK_BACK + 3)..];
+fn roughness(rates: &[f64], back: usize) -> f64 {
+    let recent = &rates[rates.len().saturating_sub(back + 3)..];
     let off = |four: &[f64]| four[3] - (four[0] + four[1] + four[2]) / 3.0;
     let squares: Vec<f64> = recent.windows(4).map(|four| off(four).powi(2)).collect();
     if squares.is_empty() {
@@ -267,25 +227,32 @@ fn roughness(rates: &[f64]) -> f64 {
 }
 
 /// What bursts take, in the window in which they are the tightest.
-fn burst(arrivals: &Arrivals, through: Timestamp) -> Option<(f64, i64)> {
+fn burst(
+    arrivals: &Arrivals,
+    through: Timestamp,
+    policy: &Bursts,
+    grace: f64,
+) -> Option<(f64, i64)> {
+    let over = i64::try_from(strides(policy.over.seconds())).unwrap_or(i64::MAX);
     WINDOWS
         .into_iter()
         .filter_map(|window| {
-            let mut counts = arrivals.windows(through, window, BURSTS_OVER);
+            let mut counts = arrivals.windows(through, window, over.saturating_mul(STRIDE));
             counts.sort_by(f64::total_cmp);
-            let most = weighted_quantile(&counts, BURST_QUANTILE)?;
-            Some((most / (window as f64 + BURST_GRACE), window))
+            let most = weighted_quantile(&counts, policy.quantile.fraction())?;
+            Some((most / (window as f64 + grace), window))
         })
         .max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
 }
 
 /// What a queue asks for.
-fn backlog(arriving: f64, queues: &[Queue]) -> f64 {
-    let beyond = |queue: &Queue| (queue.waiting - WAITING_USUAL).max(0.0);
-    let drain = queues.iter().map(beyond).sum::<f64>() / DRAIN;
-    let blocked = queues.iter().filter(|queue| queue.waiting > WAITING_USUAL);
-    let lost: f64 = blocked.map(|queue| queue.carries.min(queue.waiting / DRAIN)).sum();
-    drain.min(DRAIN_CAP * arriving).max(lost)
+fn backlog(arriving: f64, queues: &[Queue], policy: &Backlog) -> f64 {
+    let (usual, seconds) = (policy.usual.requests(), policy.drain.seconds());
+    let beyond = |queue: &Queue| (queue.waiting - usual).max(0.0);
+    let drain = queues.iter().map(beyond).sum::<f64>() / seconds;
+    let blocked = queues.iter().filter(|queue| queue.waiting > usual);
+    let lost: f64 = blocked.map(|queue| queue.carries.min(queue.waiting / seconds)).sum();
+    drain.min(policy.cap.fraction() * arriving).max(lost)
 }
 
 /// The quantile of ordered values, between ranks.
@@ -318,40 +285,44 @@ mod tests {
 
     use super::*;
 
+    /// Two minutes ahead, a quarter of an hour back.
+    const NEAR: (usize, usize) = (9, 60);
+
     #[test]
     fn a_steady_load_needs_what_arrives() {
         let rates = vec![10.0; 80];
-        assert!((growth(10.0, &rates, 9) - 10.0).abs() < 1e-9);
-        assert_eq!(ramp(10.0, &rates, 9), None);
-        assert!(roughness(&rates) < 1e-12);
+        assert!((growth(10.0, &rates, NEAR, &Growth::default()) - 10.0).abs() < 1e-9);
+        assert_eq!(ramp(10.0, &rates, 9, &Ramp::default()), None);
+        assert!(roughness(&rates, 60) < 1e-12);
     }
 
     #[test]
     fn a_ramp_is_extrapolated_over_the_horizon() {
         let rates: Vec<f64> = (0..40).map(|k| 10.0 + 0.5 * f64::from(k)).collect();
         let now = rates[39];
-        assert!((ramp(now, &rates, 9).unwrap() - (now + 4.5)).abs() < 1e-9);
+        assert!((ramp(now, &rates, 9, &Ramp::default()).unwrap() - (now + 4.5)).abs() < 1e-9);
     }
 
     #[test]
     fn a_jump_is_no_ramp_and_is_not_expected_again_beyond_its_peak() {
         let rates: Vec<f64> = (0..40).map(|k| if k < 35 { 10.0 } else { 40.0 }).collect();
-        assert_eq!(ramp(40.0, &rates, 9), None);
-        assert!(growth(40.0, &rates, 9) <= 44.0 + 1e-9);
+        assert_eq!(ramp(40.0, &rates, 9, &Ramp::default()), None);
+        assert!(growth(40.0, &rates, NEAR, &Growth::default()) <= 44.0 + 1e-9);
     }
 
     #[test]
     fn a_ramp_that_has_ended_is_no_ramp() {
         let rates: Vec<f64> = (0..40).map(|k| 10.0 + f64::from((k - 30).clamp(0, 5))).collect();
-        assert_eq!(ramp(15.0, &rates, 9), None);
+        assert_eq!(ramp(15.0, &rates, 9, &Ramp::default()), None);
     }
 
     #[test]
     fn a_queue_counts_as_lost_capacity_and_its_drain_is_capped() {
         let queue = |waiting| Queue { waiting, carries: 2.0 };
-        assert!(backlog(10.0, &[queue(4.0), queue(0.0)]) < 1e-12);
-        assert!((backlog(10.0, &[queue(64.0)]) - 2.0).abs() < 1e-9);
-        assert!((backlog(10.0, &[queue(3000.0)]) - 2.5).abs() < 1e-9, "a quarter of what arrives");
+        let backlog = |queues: &[Queue]| backlog(10.0, queues, &Backlog::default());
+        assert!(backlog(&[queue(4.0), queue(0.0)]) < 1e-12);
+        assert!((backlog(&[queue(64.0)]) - 2.0).abs() < 1e-9);
+        assert!((backlog(&[queue(3000.0)]) - 2.5).abs() < 1e-9, "a quarter of what arrives");
     }
 
     #[test]
@@ -368,10 +339,14 @@ mod tests {
         more[55] = 39.4;
         let now = rates[59];
         let expected = |rates: &[f64]| {
-            growth(now, rates, 9).max(ramp(now, rates, 9).unwrap_or(0.0))
-                + SPREAD * roughness(rates)
+            growth(now, rates, NEAR, &Growth::default())
+                .max(ramp(now, rates, 9, &Ramp::default()).unwrap_or(0.0))
+                + 0.5 * roughness(rates, 60)
         };
-        assert!(ramp(now, &rates, 9).is_some() && ramp(now, &more, 9).is_none());
+        assert!(
+            ramp(now, &rates, 9, &Ramp::default()).is_some()
+                && ramp(now, &more, 9, &Ramp::default()).is_none()
+        );
         assert!(expected(&more) < expected(&rates), "{} {}", expected(&more), expected(&rates));
     }
 
@@ -396,7 +371,9 @@ mod tests {
                 }
                 arrivals.close(now);
                 let through = now;
-                let setting = Setting { through, horizon, carries: 2.0, used: 1.0, queues: &queues };
+                let policy = Policy::default();
+                let setting =
+                    Setting { through, horizon, carries: 2.0, policy: &policy, queues: &queues };
                 Need::of(&arrivals, &setting).unwrap().total
             };
             let (less, more) = (need(1.0), need(times));

@@ -5,8 +5,10 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::analyze::foresight::Floor;
-use crate::analyze::foresight::capacity::{Bound, USED};
+use crate::analyze::foresight::capacity::Bound;
 use crate::analyze::foresight::demand::{Need, Term};
+use crate::analyze::foresight::policy::Rounding;
+use crate::units::Fraction;
 
 /// What will be asked for, and what one replica carries of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,11 +29,15 @@ pub struct Foreseen {
     pub horizon: f64,
     /// Whether enough is known for anything to be spare.
     pub mature: bool,
+    /// The share of what replicas carry that load may use.
+    pub used: Fraction,
+    /// How needs become whole replicas.
+    pub rounding: Rounding,
 }
 
 impl fmt::Display for Foreseen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { need, held, since, carries, bound, horizon, mature, .. } = self;
+        let Self { need, held, since, carries, bound, horizon, mature, used, .. } = self;
         let Need { arriving, growth, ramp, spread, young, burst, backlog, total } = need;
         write!(f, "{arriving:.2} requests/s arrive")?;
         match (need.decided_by(), ramp, burst) {
@@ -58,6 +64,9 @@ impl fmt::Display for Foreseen {
         if *young > 0.005 {
             write!(f, ", {young:.2} because little is known yet")?;
         }
+        if *used != Fraction::ONE && !matches!(need.decided_by(), Term::Burst) {
+            write!(f, ", which may use {:.0} % of what replicas carry", 100.0 * used.fraction())?;
+        }
         if *backlog > 0.005 {
             write!(f, ", {backlog:.2} for what waits")?;
         }
@@ -78,13 +87,13 @@ impl fmt::Display for Foreseen {
 
 impl fmt::Display for Floor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { target, alone } = self;
+        let Self { target, alone, share } = self;
         let [target, alone] = [target, alone].map(|time| 1000.0 * time.seconds());
         write!(
             f,
             "no number of replicas keeps the time between tokens at {target:.1} ms, of which "
         )?;
-        write!(f, "{:.0} % may be used: a request alone on a replica ", 100.0 * USED)?;
+        write!(f, "{:.0} % may be used: a request alone on a replica ", 100.0 * share.fraction())?;
         write!(f, "already takes about {alone:.1} ms")
     }
 }

@@ -15,7 +15,7 @@
 //!
 //! An idle engine teaches nothing, and teaches it wrongly: the time between tokens is weighted by
 //! tokens, and a small batch says `delta` is large, which asks for more replicas, which makes the
-//! batches smaller. Hence [`BATCH_MIN`] and its neighbours.
+//! batches smaller. Hence [`Learning::batch_min`].
 //!
 //! In steady state `p` and `n` keep one proportion, and then only their sum can be told: single
 //! coefficients may be wrong where what a replica carries is right. So coefficients are never
@@ -28,10 +28,8 @@
 //! iterations stays right under saturation, where latencies against arrival rates do not, was found
 //! by simulation.
 
+use crate::analyze::foresight::policy::Learning;
 use crate::observe::stride::Stride;
-
-/// Mean number of generated tokens an iteration below which the engine is too idle to learn from.
-pub const BATCH_MIN: f64 = 4.0;
 
 /// Prompt tokens an iteration that make up for the batch, where prompts alone are computed.
 const PROMPT_MIN: f64 = 256.0;
@@ -48,16 +46,6 @@ const PRIOR: [f64; 3] = [0.012, 0.000_04, 0.000_06];
 
 /// How far off the start may be, as a share.
 const PRIOR_DOUBT: f64 = 1.0;
-
-/// How far a mean of many iterations is off, as a share of it.
-const NOISE: f64 = 0.05;
-
-/// How far a coefficient drifts from one lesson to the next, as a share of it: lengths, contexts and
-/// what is cached change what the three stand for.
-const DRIFT: f64 = 0.002;
-
-/// Standard deviations beyond which a lesson counts as that far away only.
-const CLIP: f64 = 4.0;
 
 /// The share of its start below which no coefficient falls.
 const FLOOR: f64 = 1e-3;
@@ -143,9 +131,9 @@ impl Default for Pace {
 
 impl Pace {
     /// Learns from what one replica did; nothing from one that had too little to do.
-    pub fn learn(&mut self, stride: &Stride) {
-        if let Some((features, seconds)) = lesson(stride) {
-            self.update(features, seconds);
+    pub fn learn(&mut self, stride: &Stride, policy: &Learning) {
+        if let Some((features, seconds)) = lesson(stride, policy.batch_min.fraction()) {
+            self.update(features, seconds, policy);
         }
     }
 
@@ -168,16 +156,17 @@ impl Pace {
         (self.lessons >= SETTLED).then_some(Iteration { alpha, beta, delta })
     }
 
-    fn update(&mut self, features: [f64; 3], seconds: f64) {
+    fn update(&mut self, features: [f64; 3], seconds: f64, policy: &Learning) {
+        let Learning { batch_min: _, noise, drift, clip } = *policy;
         for at in 0..3 {
-            self.covariance[at][at] += (self.theta[at] * DRIFT).powi(2);
+            self.covariance[at][at] += (self.theta[at] * drift.fraction()).powi(2);
         }
         let gain = times(&self.covariance, features);
-        let variance = dot(features, gain) + (NOISE * seconds).powi(2);
+        let variance = dot(features, gain) + (noise.fraction() * seconds).powi(2);
         if !variance.is_finite() || variance <= 0.0 {
             return;
         }
-        let far = CLIP * variance.sqrt();
+        let far = clip.fraction() * variance.sqrt();
         let surprise = (seconds - dot(features, self.theta)).clamp(-far, far);
         for at in 0..3 {
             let moved = self.theta[at] + gain[at] / variance * surprise;
@@ -193,7 +182,7 @@ impl Pace {
 }
 
 /// What a stride says of an iteration: its mean content, and the seconds that it took.
-fn lesson(stride: &Stride) -> Option<([f64; 3], f64)> {
+fn lesson(stride: &Stride, batch_min: f64) -> Option<([f64; 3], f64)> {
     let steps = stride.steps?.requests();
     let generated = stride.generated?.tokens();
     let prompt = stride.prompt?.tokens();
@@ -201,13 +190,13 @@ fn lesson(stride: &Stride) -> Option<([f64; 3], f64)> {
         return None;
     }
     let (batch, prompt) = (generated / steps, prompt / steps);
-    if batch < BATCH_MIN && prompt < PROMPT_MIN {
+    if batch < batch_min && prompt < PROMPT_MIN {
         return None;
     }
     let between = stride.elapsed.seconds() * f64::from(stride.ranks) / steps;
     let itl = stride.intervals.filter(|(_, count)| count.requests() >= INTERVALS_MIN);
     let itl = itl.map(|(sum, count)| sum.seconds() / count.requests());
-    if batch >= BATCH_MIN && itl.is_none() {
+    if batch >= batch_min && itl.is_none() {
         return None;
     }
     let seconds = itl.map_or(between, |itl| itl.min(between));
@@ -249,7 +238,7 @@ mod tests {
         let mut pace = Pace::default();
         for round in 0..60 {
             let (prompt, batch) = (f64::from(round % 7) * 300.0, f64::from(8 + round % 11 * 20));
-            pace.learn(&stride(TRUTH, prompt, batch));
+            pace.learn(&stride(TRUTH, prompt, batch), &Learning::default());
         }
         let Iteration { alpha, beta, delta } = pace.iteration().unwrap();
         for (found, truth) in [(alpha, TRUTH.alpha), (beta, TRUTH.beta), (delta, TRUTH.delta)] {
@@ -261,7 +250,7 @@ mod tests {
     fn an_idle_engine_teaches_nothing() {
         let mut pace = Pace::default();
         for _ in 0..60 {
-            pace.learn(&stride(TRUTH, 10.0, 2.0));
+            pace.learn(&stride(TRUTH, 10.0, 2.0), &Learning::default());
         }
         assert_eq!((pace.iteration(), pace), (None, Pace::default()));
     }
@@ -270,14 +259,11 @@ mod tests {
     fn one_absurd_lesson_moves_little() {
         let mut pace = Pace::default();
         for round in 0..60 {
-            pace.learn(&stride(
-                TRUTH,
-                f64::from(round % 7) * 300.0,
-                f64::from(8 + round % 11 * 20),
-            ));
+            let (prompt, batch) = (f64::from(round % 7) * 300.0, f64::from(8 + round % 11 * 20));
+            pace.learn(&stride(TRUTH, prompt, batch), &Learning::default());
         }
         let before = pace.iteration().unwrap();
-        pace.update([1.0, 900.0, 100.0], 3.0);
+        pace.update([1.0, 900.0, 100.0], 3.0, &Learning::default());
         let predict = |it: Iteration| it.alpha + it.beta * 900.0 + it.delta * 100.0;
         let after = pace.iteration().unwrap();
         assert!((predict(after) / predict(before) - 1.0).abs() < 0.3);

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use crate::analyze::foresight::arrivals::SavedArrivals;
 pub use crate::analyze::foresight::seen::SavedSeen;
 use crate::analyze::foresight::seen::{Lengths, Seen};
-use crate::analyze::foresight::{Demand, Foresight, Hold};
+use crate::analyze::foresight::{Demand, Foresight, Held};
 use crate::fleet::{ModelKey, Role, VariantKey};
 
 /// Needs that are written at most. Ticks come each second, and a need that falls all the time leaves
@@ -80,9 +80,9 @@ pub(crate) fn are_amounts(numbers: &[f64]) -> bool {
     numbers.iter().all(|number| number.is_finite() && *number >= 0.0)
 }
 
-// === impl Hold ===
+// === impl Held ===
 
-impl Hold {
+impl Held {
     fn save(&self) -> Vec<(Timestamp, f64)> {
         let needs: Vec<(Timestamp, f64)> = self
             .needs
@@ -130,7 +130,7 @@ impl Foresight {
         for SavedDemand { role, arrivals, lengths, needs } in demands {
             let demand = || Demand {
                 arrivals: arrivals.restore(),
-                hold: Hold { needs: needs.iter().copied().collect::<VecDeque<_>>() },
+                hold: Held { needs: needs.iter().copied().collect::<VecDeque<_>>() },
                 lengths: Lengths::of(*lengths),
             };
             self.demands.entry((model.clone(), *role)).or_insert_with(demand);

@@ -5,16 +5,11 @@ use std::collections::BTreeMap;
 use crate::analyze::foresight::ReplicaStrides;
 use crate::analyze::foresight::capacity::Requested;
 use crate::analyze::foresight::pace::{Lesson, Pace, SavedPace};
+use crate::analyze::foresight::policy::{Learning, Memory};
 use crate::analyze::foresight::saved::are_amounts;
 use crate::fleet::ReplicaKey;
 use crate::observe::stride::Stride;
 use crate::units::{Requests, Seconds, Tokens};
-
-/// Seconds in which half of what was known of lengths is forgotten.
-const LENGTHS_HALF_LIFE: f64 = 180.0;
-
-/// Seconds in which KV tokens of a request are forgotten to a third.
-const HELD_DECAY: f64 = 120.0;
 
 /// Finished requests from which a variant's own lengths count; below, those of the model.
 const FINISHED_MIN: f64 = 20.0;
@@ -45,6 +40,7 @@ pub(crate) struct Seen {
     most_running: f64,
     full_at: Option<f64>,
     busiest: f64,
+    counts_iterations: bool,
     replicas: BTreeMap<ReplicaKey, Gathered>,
 }
 
@@ -99,6 +95,7 @@ impl SavedSeen {
             most_running,
             full_at,
             busiest,
+            counts_iterations: pace.is_some(),
             replicas: BTreeMap::new(),
         }
     }
@@ -121,8 +118,8 @@ impl Lengths {
     }
 
     /// Lets time pass.
-    pub(crate) fn age(&mut self, elapsed: Seconds) {
-        let kept = (-elapsed.seconds() / LENGTHS_HALF_LIFE).exp2();
+    pub(crate) fn age(&mut self, elapsed: Seconds, memory: &Memory) {
+        let kept = (-elapsed.seconds() / memory.lengths.seconds()).exp2();
         self.prompt *= kept;
         self.output *= kept;
         self.requests *= kept;
@@ -156,9 +153,10 @@ impl Seen {
         self.replicas.retain(|key, _| replicas.iter().any(|it| it.replica == key));
     }
 
-    pub(crate) fn take(&mut self, replica: &ReplicaKey, stride: &Stride) {
+    pub(crate) fn take(&mut self, replica: &ReplicaKey, stride: &Stride, learning: &Learning) {
         self.ranks = stride.ranks.max(1);
         self.kv = stride.kv_capacity.or(self.kv);
+        self.counts_iterations |= stride.steps.is_some();
         self.lengths.take(stride);
         self.take_held(stride);
         let gathered = self.replicas.entry(replica.clone()).or_default();
@@ -172,7 +170,7 @@ impl Seen {
             gathered.full = 0;
         }
         let Some(sum) = gathered.lesson.take(stride) else { return };
-        self.pace.learn(&sum);
+        self.pace.learn(&sum, learning);
         if let (Some(steps), Some(prompt), Some(generated)) = (sum.steps, sum.prompt, sum.generated)
             && steps.requests() > 0.0
         {
@@ -194,9 +192,9 @@ impl Seen {
     }
 
     /// Lets time pass.
-    pub(crate) fn age(&mut self, elapsed: Seconds) {
-        self.lengths.age(elapsed);
-        let kept = (-elapsed.seconds() / HELD_DECAY).exp();
+    pub(crate) fn age(&mut self, elapsed: Seconds, memory: &Memory) {
+        self.lengths.age(elapsed, memory);
+        let kept = (-elapsed.seconds() / memory.kv.seconds()).exp();
         self.held *= kept;
         self.held_by *= kept;
     }
@@ -218,12 +216,17 @@ impl Seen {
     }
 
     /// Places in the batch of a rank: what it showed when requests waited though there was room in
-    /// the cache, else the usual number, or more where more ran.
+    /// the cache, else the number that it was told or the usual one, or more where more ran.
     pub(crate) fn seats(&self, usual: f64) -> f64 {
         match self.full_at {
             Some(full) if full >= self.most_running * 0.9 => full,
             Some(_) | None => usual.max(self.most_running),
         }
+    }
+
+    /// Whether its engines count their iterations, without which they teach nothing.
+    pub(crate) const fn counts_iterations(&self) -> bool {
+        self.counts_iterations
     }
 
     pub(crate) fn ranks(&self) -> u32 {

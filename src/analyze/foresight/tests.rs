@@ -82,6 +82,7 @@ impl World {
             current: Replicas::saturating(self.replicas),
             pending: Replicas::ZERO,
             startup: None,
+            told: Told::default(),
             replicas,
         };
         let model = self.spec.model_key();
@@ -105,8 +106,13 @@ fn truth() -> f64 {
         output: Tokens::new(OUTPUT).unwrap(),
         held: Tokens::new(PROMPT + OUTPUT / 2.0).unwrap(),
     };
-    let limits =
-        Limits { itl: Seconds::new(ITL), seats: 256.0, kv: Tokens::new(900_000.0), budget: 2048.0 };
+    let limits = Limits {
+        itl: Seconds::new(ITL),
+        seats: 256.0,
+        kv: Tokens::new(900_000.0),
+        budget: 2048.0,
+        share: Policy::default().limit_share,
+    };
     carried(TRUTH, &requested, &limits).unwrap().rate.requests_per_second()
 }
 
@@ -239,7 +245,7 @@ fn a_restart_on_a_ramp_asks_for_no_less_than_going_on_would_have() {
 
 #[test]
 fn needs_that_are_told_are_few_and_never_less() {
-    let mut hold = Hold::default();
+    let mut hold = Held::default();
     for second in 0..170 {
         let _ = hold.take(at(second), 1000.0 - second as f64, 180.0);
     }
@@ -254,7 +260,7 @@ fn needs_that_are_told_are_few_and_never_less() {
     foresight.demands.insert((model.clone(), Role::Both), demand);
     let saved = foresight.save(&model, &VariantSpec::example("a").key).unwrap();
     assert!(saved.demands[0].needs.len() <= saved::NEEDS_MAX);
-    let mut again = Hold { needs: saved.demands[0].needs.iter().copied().collect() };
+    let mut again = Held { needs: saved.demands[0].needs.iter().copied().collect() };
     for second in 170..360 {
         let ours = again.take(at(second), 1.0, 180.0).1;
         assert!(ours >= hold.take(at(second), 1.0, 180.0).1, "{second}");

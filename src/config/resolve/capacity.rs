@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use crate::analyze::ballot::Analyzer;
 use crate::analyze::capacity::Utilisation;
+use crate::analyze::foresight::policy::Window;
 use crate::analyze::queueing::{LatencyTarget, Percentile, Statistic, Targets};
 use crate::analyze::saturation::Thresholds;
 use crate::analyze::{foresight, queueing, throughput, tokens};
 use crate::config::check::{Checks, Durations};
-use crate::config::file;
+use crate::config::{file, resolve};
 use crate::decide::optimize::{Policy as Optimizer, Rule, Switching};
 use crate::decide::rank::{self, Preference};
 use crate::pipeline::sizing::Sizing;
 use crate::units::{Fraction, Replicas, Seconds};
 
-const PATH: &str = "capacity";
+/// The key of the section.
+pub(crate) const PATH: &str = "capacity";
 
 /// Those of the Workload Variant Autoscaler.
 const SCALE_UP_THRESHOLD: f64 = 0.85;
@@ -45,18 +47,14 @@ const COLD: RangeInclusive<f64> = 1.0..=100.0;
 /// How long what an analyzer knew has a say while it knows nothing new.
 const PATIENCE: f64 = 300.0;
 
-/// Resolves the section; `None` where models are not sized.
+/// Resolves the section. The window of scaling down is waited for beside the hold of `foresight`
+/// where that says nothing of it.
 pub(crate) fn resolve(
-    analysis: Option<file::Analysis>,
     section: Option<&file::Capacity>,
     thresholds: Option<&Thresholds>,
+    window: Window,
     checks: &mut Checks<'_>,
-) -> Option<Sizing> {
-    let wanted = analysis == Some(file::Analysis::Capacity);
-    if section.is_some() && !wanted {
-        let rule = "has no effect, because analysis is not capacity";
-        checks.problems.warning(PATH, rule);
-    }
+) -> Sizing {
     let written = section.cloned().unwrap_or_default();
     let at = |key: &str| format!("{PATH}.{key}");
     let mut share = |key: &str, written, default| {
@@ -80,18 +78,15 @@ pub(crate) fn resolve(
     };
     let rule = rule(written.optimizer, written.rank.as_ref(), checks);
     let utilisation = Utilisation { grow, shrink };
-    let usual = foresight::Policy::default();
-    let used = checks.number(&at("utilisation"), written.utilisation, &UTILISATIONS);
-    let startup = checks.duration(&at("start_time"), written.start_time, &START_TIMES);
+    let foresight = foresight_policy(&written, &analyzers, window, checks);
     let foresight = foresight::Policy {
+        ttft: targets.ttft.map_or(foresight.ttft, |target| target.limit),
         itl: targets.itl,
-        used: used.and_then(Fraction::new).unwrap_or(usual.used),
-        startup: startup.and_then(|it| Seconds::new(it.as_secs_f64())).unwrap_or(usual.startup),
-        ..usual
+        ..foresight
     };
     let thresholds = thresholds.copied();
     let usual = tokens::Policy::default();
-    wanted.then(|| Sizing {
+    Sizing {
         analyzers,
         tokens: tokens::Policy {
             kv_threshold: thresholds.map_or(usual.kv_threshold, |it| it.kv_cache),
@@ -104,7 +99,31 @@ pub(crate) fn resolve(
         foresight,
         optimizer: Optimizer { rule, switching, ..Optimizer::default() },
         patience: Seconds::new(PATIENCE).unwrap_or_default(),
-    })
+    }
+}
+
+/// By what `foresight` judges, but for the objectives.
+fn foresight_policy(
+    written: &file::Capacity,
+    analyzers: &[Analyzer],
+    window: Window,
+    checks: &mut Checks<'_>,
+) -> foresight::Policy {
+    let at = |key: &str| format!("{PATH}.{key}");
+    let votes = analyzers.contains(&Analyzer::Foresight);
+    if written.foresight.is_some() && !votes {
+        let rule = "has no effect, because capacity.analyzers does not name foresight";
+        checks.problems.warning(at("foresight"), rule);
+    }
+    let own = resolve::foresight::resolve(written.foresight.as_ref(), window, checks);
+    let usual = if votes { own } else { foresight::Policy::default() };
+    let used = checks.number(&at("utilisation"), written.utilisation, &UTILISATIONS);
+    let startup = checks.duration(&at("start_time"), written.start_time, &START_TIMES);
+    foresight::Policy {
+        used: used.and_then(Fraction::new).unwrap_or(usual.used),
+        startup: startup.map_or(usual.startup, resolve::seconds),
+        ..usual
+    }
 }
 
 /// By which rule variants are chosen.
@@ -143,7 +162,7 @@ fn rule(
 }
 
 fn analyzers(written: Option<&[Option<file::Analyzer>]>, checks: &mut Checks<'_>) -> Vec<Analyzer> {
-    let Some(written) = written else { return vec![Analyzer::Tokens] };
+    let Some(written) = written else { return vec![Analyzer::Foresight] };
     let mut analyzers = Vec::new();
     for (at, one) in written.iter().enumerate() {
         let analyzer = match one {

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::analyze::ballot::Analyzer;
+use crate::analyze::foresight::policy::Window;
 use crate::config::check::{Checks, Durations};
 use crate::config::file;
 use crate::config::problem::join;
@@ -12,7 +12,6 @@ use crate::config::written::WrittenDuration;
 use crate::decide::enforce::{
     Amount, Behavior, Deference, Dwell, Panic, Rules, Select, StepPolicy, TURNS_MAX,
 };
-use crate::pipeline::sizing::Sizing;
 use crate::units::{Fraction, Seconds};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -40,17 +39,15 @@ const PANIC_WINDOWS: Durations = Duration::from_secs(1)..=HOUR;
 /// Knative accepts 110 to 1000 per cent.
 const PANIC_THRESHOLDS: RangeInclusive<f64> = 1.1..=10.0;
 
-/// How long a lower number waits where nothing else is written. Foresight holds by itself what was
-/// needed, as long as a start is worth, and alone needs no other wait.
-pub(super) fn usual_hold(sizing: Option<&Sizing>) -> Seconds {
-    match sizing {
-        Some(sizing) if sizing.analyzers == [Analyzer::Foresight] => Seconds::ZERO,
-        Some(_) | None => seconds(SCALE_DOWN_STABILIZATION),
-    }
+/// Whether a lower number that `foresight` alone finds, which has held by itself what was needed,
+/// waits for the window of scaling down, too: where somebody has written one.
+pub(super) fn window(section: &file::Enforce) -> Window {
+    let written = section.scale_down.as_ref().and_then(|rules| rules.stabilization_window);
+    if written.is_some() { Window::Waited } else { Window::Replaced }
 }
 
-/// The rules that published numbers follow; `hold` is how long a lower one waits by default.
-pub(super) fn resolve(section: file::Enforce, hold: Seconds, checks: &mut Checks<'_>) -> Behavior {
+/// The rules that published numbers follow.
+pub(super) fn resolve(section: file::Enforce, checks: &mut Checks<'_>) -> Behavior {
     let file::Enforce { scale_up, scale_down, min_dwell, flap_budget, panic, defer_to_hpa } =
         section;
     let file::Dwell { after_scale_up, after_scale_down } = min_dwell.unwrap_or_default();
@@ -66,7 +63,7 @@ pub(super) fn resolve(section: file::Enforce, hold: Seconds, checks: &mut Checks
     let flap_budget = checks.number("enforce.flap_budget", flap_budget, &(1..=most));
     Behavior {
         scale_up: rules("enforce.scale_up", scale_up, &scale_up_default(), checks),
-        scale_down: rules("enforce.scale_down", scale_down, &scale_down_default(hold), checks),
+        scale_down: rules("enforce.scale_down", scale_down, &scale_down_default(), checks),
         dwell,
         flap_budget: flap_budget.unwrap_or(FLAP_BUDGET),
         panic: panic.map(|section| resolve_panic(&section, checks)),
@@ -107,9 +104,9 @@ fn scale_up_default() -> Rules {
 }
 
 /// What may be taken away in a period: everything, after the window.
-fn scale_down_default(hold: Seconds) -> Rules {
+fn scale_down_default() -> Rules {
     Rules {
-        stabilization_window: hold,
+        stabilization_window: seconds(SCALE_DOWN_STABILIZATION),
         select: Select::Max,
         policies: vec![StepPolicy { amount: Amount::Percent(100), period: seconds(PERIOD) }],
     }

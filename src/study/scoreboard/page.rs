@@ -24,6 +24,10 @@ const INTRODUCTION: [&str; 3] = [
      are from, is in docs/simulator.md.",
 ];
 
+const ABLATION: &str = "`plimsoll` with one key of `capacity.foresight` changed at a time: a term switched off, a \
+     constant halved and doubled, or moved as far as it means something. Within SLO in per cent / \
+     ratio.";
+
 const COLUMNS: [&str; 7] =
     ["policy", "within SLO", "worst minute", "replica-hours", "cost", "ratio", "changes"];
 
@@ -36,6 +40,10 @@ type Table = Vec<Vec<String>>;
 pub(crate) fn summary(board: &Board) -> String {
     let mut text = String::new();
     aligned(&mut text, &overview(board));
+    if !board.changes.is_empty() {
+        text.push('\n');
+        aligned(&mut text, &ablation(board));
+    }
     for (name, why) in &board.left_out {
         let _ = writeln!(text, "{name} was left out: {why}");
     }
@@ -50,6 +58,10 @@ pub(crate) fn markdown(board: &Board) -> String {
     }
     text.push_str("\n## All workloads\n\nWithin SLO in per cent / ratio.\n\n");
     written(&mut text, &overview(board));
+    if !board.changes.is_empty() {
+        let _ = write!(text, "\n## Ablation\n\n{}\n\n", wrapped(ABLATION));
+        written(&mut text, &ablation(board));
+    }
     for workload in &board.workloads {
         let _ = write!(text, "\n## {}\n\n", workload.name);
         for line in described(workload) {
@@ -81,6 +93,11 @@ pub(crate) fn html(board: &Board) -> String {
         "<h2>All workloads</h2>\n<p class=\"soft\">Within SLO in per cent / ratio.</p>\n",
     );
     drawn(&mut page, &overview(board));
+    if !board.changes.is_empty() {
+        let about = escaped(&ABLATION.replace('`', ""));
+        let _ = writeln!(page, "<h2>Ablation</h2>\n<p class=\"soft\">{about}</p>");
+        drawn(&mut page, &ablation(board));
+    }
     for workload in &board.workloads {
         let _ = writeln!(page, "<h2>{}</h2>", escaped(&workload.name));
         for line in described(workload) {
@@ -97,26 +114,42 @@ pub(crate) fn html(board: &Board) -> String {
 
 /// A row for each policy, a column for each workload, and the means.
 fn overview(board: &Board) -> Table {
-    let mut head = vec!["policy".to_owned()];
+    let row = |policy: &String| row(board, policy, |workload| workload.of(policy));
+    std::iter::once(head(board, "policy")).chain(board.policies.iter().map(row)).collect()
+}
+
+/// The same of Plimsoll's own policy as it is, and with each of the changes.
+fn ablation(board: &Board) -> Table {
+    let as_it_is = row(board, "as it is", |workload| workload.of("plimsoll"));
+    let changed = board.changes.iter().map(|it| row(board, &it.name, |workload| workload.with(it)));
+    [head(board, "change"), as_it_is].into_iter().chain(changed).collect()
+}
+
+fn head(board: &Board, first: &str) -> Vec<String> {
+    let mut head = vec![first.to_owned()];
     head.extend(board.workloads.iter().map(|workload| workload.name.clone()));
     head.push("mean".to_owned());
-    let mut table = vec![head];
+    head
+}
+
+fn row<'a>(
+    board: &'a Board,
+    name: &str,
+    of: impl Fn(&'a Workload) -> Option<&'a RunResult>,
+) -> Vec<String> {
     let cell = |share: Option<f64>, ratio: Option<f64>| {
         let share = share.map_or_else(dash, |share| format!("{:.1}", share * 100.0));
         let ratio = ratio.map_or_else(dash, |ratio| format!("{ratio:.2}"));
         format!("{share} / {ratio}")
     };
-    for policy in &board.policies {
-        let mut row = vec![policy.clone()];
-        row.extend(board.workloads.iter().map(|workload| {
-            let share = workload.of(policy).and_then(|run| run.within_slo);
-            cell(share, workload.ratio(policy))
-        }));
-        let (ratio, share) = board.means(policy);
-        row.push(cell(share, ratio));
-        table.push(row);
-    }
-    table
+    let mut row = vec![name.to_owned()];
+    row.extend(board.workloads.iter().map(|workload| {
+        let run = of(workload);
+        cell(run.and_then(|run| run.within_slo), workload.ratio(run))
+    }));
+    let (ratio, share) = board.means(of);
+    row.push(cell(share, ratio));
+    row
 }
 
 fn detail(board: &Board, workload: &Workload) -> Table {
@@ -132,7 +165,7 @@ fn detail(board: &Board, workload: &Workload) -> Table {
             worst.reduce(f64::min).map_or_else(dash, percent),
             format!("{replica_hours:.2}"),
             format!("{cost:.2}"),
-            workload.ratio(policy).map_or_else(dash, |ratio| format!("{ratio:.2}")),
+            workload.ratio(Some(run)).map_or_else(dash, |ratio| format!("{ratio:.2}")),
             actions.to_string(),
         ]);
     }
@@ -170,7 +203,7 @@ fn drawn(page: &mut String, table: &Table) {
         let tag = if at == 0 { "th" } else { "td" };
         page.push_str("<tr>");
         for cell in row {
-            let _ = write!(page, "<{tag}>{}</{tag}>", escaped(cell));
+            let _ = write!(page, "<{tag}>{}</{tag}>", escaped(&cell.replace('`', "")));
         }
         page.push_str("</tr>\n");
     }

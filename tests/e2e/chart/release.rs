@@ -289,6 +289,7 @@ podAnnotations: {{e2e/pod-ip: 192.0.2.1}}
 service: {{port: 8443}}
 config:
   observe: {{window: 5s, stale_after: 4s}}
+  analysis: saturation
   enforce: {{scale_down: {{stabilization_window: 5s}}}}
   variants:
   - name: llama

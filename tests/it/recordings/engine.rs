@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use plimsoll::analyze::foresight::pace::{Iteration, Pace};
+use plimsoll::analyze::foresight::policy::Learning;
 use plimsoll::observe::stride::{Odometer, Stride};
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
@@ -83,7 +84,8 @@ fn learn(server: &Server, phase: &Phase) -> Option<Iteration> {
     let mut pace = Pace::default();
     for lesson in strides.windows(LESSON) {
         let (first, rest) = lesson.split_first()?;
-        pace.learn(&rest.iter().fold(*first, Stride::followed_by));
+        let sum = rest.iter().fold(*first, Stride::followed_by);
+        pace.learn(&sum, &Learning::default());
     }
     pace.iteration()
 }

@@ -37,6 +37,7 @@ fn config(address: &str, model: &ModelName) -> config::Config {
             external_metrics: {{enabled: false}},
             shutdown: {{delay: 0s, drain: 1s}},
             observe: {{window: 2s}},
+            analysis: saturation,
             scrape: {{interval: 300ms, timeout: 290ms}},
             variants: [{{
                 name: cpu, namespace: recordings, model: '{model}',

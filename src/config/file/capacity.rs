@@ -1,0 +1,48 @@
+//! The section about analyzers that size a model.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::file::{Analyzer, Foresight, Items, Optimizer, Rank};
+use crate::config::written::WrittenDuration;
+
+sections! {
+    /// Analyzers that size a model: all that are named vote, and the cheapest mix of variants that
+    /// meets each of them is asked for.
+    Capacity {
+        /// Those that vote.
+        #[schemars(with = "Option<Vec<Analyzer>>")]
+        analyzers: Items<Analyzer>,
+        /// Share of what replicas carry above which a model grows.
+        scale_up_threshold: f64,
+        /// Share of what replicas carry that may be reached by taking replicas away.
+        scale_down_boundary: f64,
+        /// Latency objectives. Without any, `queueing` infers them from what the replicas do without
+        /// load, and `foresight` takes 2 s to the first token and 100 ms between tokens.
+        slo: Slo,
+        /// Which variants are chosen for what is required.
+        optimizer: Optimizer,
+        /// How variants are ranked, where `optimizer` is `rank`.
+        rank: Rank,
+        /// What it costs to start a replica, as a share of what it costs in an hour.
+        start_cost: f64,
+        /// What it costs to drain a replica, as a share of what it costs in an hour.
+        drain_cost: f64,
+        /// The share of what a replica carries that `foresight` lets load use.
+        utilisation: f64,
+        /// How long a replica takes from being asked for to carrying load, where it was not measured.
+        start_time: WrittenDuration,
+        /// What `foresight` judges by.
+        foresight: Foresight,
+    }
+
+    /// Latency objectives.
+    Slo {
+        /// The longest time to first token.
+        ttft: WrittenDuration,
+        /// The percentile of requests that `ttft` holds for, from 50 to 99; without it, the mean.
+        ttft_percentile: f64,
+        /// The longest mean time between tokens.
+        itl: WrittenDuration,
+    }
+}
