@@ -219,6 +219,7 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         zero: _,
         role: _,
         cost,
+        list_price,
         bounds,
         scheme,
         port,
@@ -239,7 +240,6 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         WantedTarget::Selector(selector) => Targets::Selector(selector),
         WantedTarget::Elsewhere => Targets::Selector(String::new()),
     };
-    let list_price = None;
     let spec = VariantSpec { key, model, accelerator, gpus, role, cost, list_price, bounds };
     Variant { spec, aliases, targets, read_by, endpoint, scrape: Arc::clone(settings) }
 }

@@ -1,9 +1,11 @@
 //! Discovered variants in a running daemon, against an API server that is scripted.
 
 use std::fs;
+use std::time::Duration;
 
 use plimsoll::clock::Clock;
 use plimsoll::simulate::replica::stats::Stats;
+use plimsoll::units::CostPerHour;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -204,5 +206,38 @@ async fn a_wrong_annotation_is_an_event_on_its_object_and_changes_nothing() {
     assert_eq!(daemon.sample("plimsoll_cost_per_hour").await, Some(2.0));
     engine.show(Stats { waiting: 20, ..stats(950) });
     daemon.until_desired("llama", Some(2.0)).await;
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_discovered_variants_list_price_is_known_and_a_wrong_one_leaves_the_last() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    annotate(&fake, &engine, "plimsoll.dev/list-price", "8");
+    let folder = TempDir::new().unwrap();
+    let text = discovering(&folder, &fake, &engine);
+    let daemon = Running::start_in(folder, &text).await;
+    daemon.until_desired("llama", Some(1.0)).await;
+    let list_price = || {
+        let published = daemon.daemon.published().borrow().clone();
+        published.variants.values().next().and_then(|it| it.spec.list_price)
+    };
+    assert_eq!(list_price(), CostPerHour::new(8.0));
+
+    annotate(&fake, &engine, "plimsoll.dev/list-price", "8 EUR");
+    daemon.until_sample("plimsoll_discovery_objects{state=\"refused\"}", 1.0).await;
+    let refused = |event: &serde_json::Value| event["reason"] == "AnnotationsRefused";
+    let events = fake.until(EVENTS, |events| events.iter().any(refused)).await;
+    let note = events.iter().find(|event| refused(event)).unwrap()["note"].clone();
+    let said = "annotation plimsoll.dev/list-price must be a number from 0 to 1000000000; found \"8 EUR\"";
+    assert!(note.as_str().unwrap().starts_with(said), "{note}");
+    assert_eq!(list_price(), CostPerHour::new(8.0));
+
+    annotate(&fake, &engine, "plimsoll.dev/list-price", "9.5");
+    let mended = async {
+        while list_price() != CostPerHour::new(9.5) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), mended).await.unwrap();
     daemon.end().await;
 }

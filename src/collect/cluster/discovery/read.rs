@@ -134,6 +134,11 @@ impl<'a> Read<'a> {
         cost
     }
 
+    /// What one replica costs without a discount.
+    pub(super) fn list_price(&mut self) -> Option<CostPerHour> {
+        self.number(Annotation::ListPrice, &COSTS).and_then(CostPerHour::new)
+    }
+
     pub(super) fn accelerator(&mut self) -> Option<Accelerator> {
         let rule = "must not be empty, nor have spaces at the ends or control characters";
         let text = self.text(Annotation::Accelerator, is_label_text, rule);
