@@ -241,3 +241,38 @@ async fn a_discovered_variants_list_price_is_known_and_a_wrong_one_leaves_the_la
     tokio::time::timeout(Duration::from_mins(1), mended).await.unwrap();
     daemon.end().await;
 }
+
+#[tokio::test]
+async fn engine_arguments_in_a_config_map_are_read_as_soon_as_that_is_granted() {
+    const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
+    const CONFIG_MAPS: &str = "/api/v1/namespaces/shop/configmaps";
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let container = json!({"name": "engine", "image": "vllm/vllm-openai",
+                           "args": ["--config=/etc/vllm/engine.yaml", "--max-num-seqs", "64"],
+                           "volumeMounts": [{"name": "settings", "mountPath": "/etc/vllm"}]});
+    let pod = json!({"containers": [container],
+                     "volumes": [{"name": "settings", "configMap": {"name": "engine"}}]});
+    let spec = json!({"template": {"spec": pod}});
+    fake.put(DEPLOYMENTS, &json!({"metadata": {"name": "llama"}, "spec": spec}));
+    let text = "max-num-seqs: 8\nmax-num-batched-tokens: 1024\n";
+    fake.put(CONFIG_MAPS, &json!({"metadata": {"name": "engine"}, "data": {"engine.yaml": text}}));
+    fake.refuse(CONFIG_MAPS);
+    let folder = TempDir::new().unwrap();
+    let text = configuration(&folder, &fake, &engine, "");
+    let daemon = Running::start_in(folder, &text).await;
+    let arguments = |state: &str| {
+        format!(
+            "plimsoll_engine_arguments{{model=\"m\",namespace=\"shop\",state=\"{state}\",variant=\"llama\"}}"
+        )
+    };
+    daemon.until_sample(&arguments("elsewhere"), 1.0).await;
+    let (_, said) = daemon.ask("GET", "/api/v1/decisions").await;
+    assert!(said.contains("/etc/vllm/engine.yaml is only known where it runs"), "{said}");
+
+    fake.allow(CONFIG_MAPS);
+    daemon.until_sample(&arguments("read"), 1.0).await;
+    let (_, said) = daemon.ask("GET", "/api/v1/decisions").await;
+    // The command line wins over the file.
+    assert!(said.contains("vllm, 64 sequences at once, 1024 tokens a step"), "{said}");
+    daemon.end().await;
+}
