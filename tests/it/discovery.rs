@@ -228,7 +228,8 @@ async fn a_discovered_variants_list_price_is_known_and_a_wrong_one_leaves_the_la
     let refused = |event: &serde_json::Value| event["reason"] == "AnnotationsRefused";
     let events = fake.until(EVENTS, |events| events.iter().any(refused)).await;
     let note = events.iter().find(|event| refused(event)).unwrap()["note"].clone();
-    let said = "annotation plimsoll.dev/list-price must be a number from 0 to 1000000000; found \"8 EUR\"";
+    let said =
+        "annotation plimsoll.dev/list-price must be a number from 0 to 1000000000; found \"8 EUR\"";
     assert!(note.as_str().unwrap().starts_with(said), "{note}");
     assert_eq!(list_price(), CostPerHour::new(8.0));
 
