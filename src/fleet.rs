@@ -13,7 +13,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::units::{CostPerHour, Gpus, Replicas, Seconds};
+use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
 
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
@@ -237,6 +237,8 @@ pub struct VariantSpec {
     pub cost: CostPerHour,
     /// What it costs without a discount, where that is something else.
     pub list_price: Option<CostPerHour>,
+    /// Factor on its rank, at least 1, for something scarce that it has and its model does not need.
+    pub mismatch: Fraction,
     /// What it may be scaled to, as configured; a scale target's own bounds come with the inputs.
     pub bounds: Bounds,
 }
@@ -262,6 +264,7 @@ impl VariantSpec {
             role: Role::Both,
             cost: CostPerHour::ZERO,
             list_price: None,
+            mismatch: Fraction::ONE,
             bounds: Bounds::new(Replicas::ONE, Replicas::new(5)).unwrap(),
         }
     }

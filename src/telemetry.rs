@@ -93,8 +93,19 @@ pub struct Telemetry {
     pub discovery_objects: GaugeVec,
     /// Failures to read or to write the state file.
     pub state_failures: IntCounterVec,
+    /// What documents of another release say that this one does not know.
+    pub state_unknown_words: GaugeVec,
     /// The trace.
     pub tracing: Tracing,
+}
+
+/// A document by which numbers outlive the process that decided them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateDocument {
+    /// The state file, as it was read at the start.
+    File,
+    /// What the leader has written for the other replicas.
+    Shared,
 }
 
 // === logs ===
@@ -134,6 +145,20 @@ impl LogFilter {
 }
 
 // === metrics ===
+
+impl StateDocument {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::File, Self::Shared];
+
+    /// The document as a label value.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Shared => "shared",
+        }
+    }
+}
 
 impl Telemetry {
     /// Creates the metrics and registers them, together with those of the process.
@@ -199,6 +224,7 @@ impl Telemetry {
             )?,
             certificates: Certificates::register(registry)?,
             state_failures: state_failures()?,
+            state_unknown_words: state_unknown_words()?,
             tracing: Tracing::register(registry)?,
             discovery_objects: gauges(
                 "plimsoll_discovery_objects",
@@ -230,6 +256,7 @@ impl Telemetry {
             certificates: _,
             discovery_objects,
             state_failures,
+            state_unknown_words,
             tracing: _,
         } = self.clone();
         registry.register(Box::new(ticks))?;
@@ -245,6 +272,7 @@ impl Telemetry {
         registry.register(Box::new(api_service))?;
         registry.register(Box::new(discovery_objects))?;
         registry.register(Box::new(state_failures))?;
+        registry.register(Box::new(state_unknown_words))?;
         registry.register(Box::new(events))
     }
 }
@@ -269,6 +297,19 @@ fn state_failures() -> Result<IntCounterVec, prometheus::Error> {
         "Attempts to read or to write the state file that failed, by action.",
         &["action"],
     )
+}
+
+/// What documents of another release say that this one does not know.
+fn state_unknown_words() -> Result<GaugeVec, prometheus::Error> {
+    let words = gauges(
+        "plimsoll_state_unknown_words",
+        "Words in a document of before, of another release, that this one does not know.",
+        &["document"],
+    )?;
+    for document in StateDocument::ALL {
+        words.with_label_values(&[document.label()]).set(0.0);
+    }
+    Ok(words)
 }
 
 /// What is running.

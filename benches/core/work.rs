@@ -293,6 +293,7 @@ impl Serving {
             gpus: Gpus::ONE,
             cost: self.spec.cost,
             list_price: self.spec.cost,
+            mismatch: self.spec.mismatch,
             bounds: self.spec.bounds,
             current: replicas(),
             pending: Replicas::ZERO,
@@ -323,6 +324,7 @@ fn served(index: u32, variants: usize) -> Served {
                 // A few prices, so that not every model has the same answer.
                 cost: CostPerHour::new(cost * (1.0 + f64::from(index % 7) / 50.0)).expect("a cost"),
                 list_price: None,
+                mismatch: Fraction::ONE,
                 bounds: Bounds::new(Replicas::ONE, Some(Replicas::saturating(64))).expect("bounds"),
             };
             let shown = LOADS.iter().map(|load| shown(&spec, *speed, *load)).collect();

@@ -26,7 +26,7 @@ use plimsoll::publish::{Decided, Published, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
 use plimsoll::server::{Limits, Phase};
-use plimsoll::units::{CostPerHour, Replicas, Seconds};
+use plimsoll::units::{CostPerHour, Fraction, Replicas, Seconds};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
@@ -148,6 +148,7 @@ fn variant(index: usize, clock: Clock) -> Option<(VariantKey, PublishedVariant)>
         role: Role::Both,
         cost: CostPerHour::ZERO,
         list_price: None,
+        mismatch: Fraction::ONE,
         bounds: Bounds::default(),
     };
     let after = Replicas::ONE;

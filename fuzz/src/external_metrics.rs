@@ -25,7 +25,7 @@ use plimsoll::publish::external_metrics::{Api, Settings};
 use plimsoll::publish::{Decided, Published, PublishedVariant};
 use plimsoll::server::Phase;
 use plimsoll::server::auth::{Identity, Peer, TrustAnchor};
-use plimsoll::units::{CostPerHour, Replicas, Seconds};
+use plimsoll::units::{CostPerHour, Fraction, Replicas, Seconds};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -196,6 +196,7 @@ fn variant(namespace: &str, name: &str, decided: Option<(u32, Duration)>) -> Pub
             role: Role::Both,
             cost: CostPerHour::ZERO,
             list_price: None,
+            mismatch: Fraction::ONE,
             bounds: Bounds::default(),
         },
         observation: Observation::of_nothing(Bounds::default()),

@@ -15,6 +15,7 @@
 //! [`Pace::grace`], and `as_of` is too young by up to that much until then.
 
 mod client;
+mod config_maps;
 pub mod discovery;
 mod document;
 mod follow;
@@ -50,7 +51,7 @@ pub use crate::collect::cluster::registration::{
 };
 pub use crate::collect::cluster::run::watch;
 use crate::fleet::{Incarnation, ReplicaKey, ReplicaName, Role, VariantKey};
-use crate::observe::inventory::Inventory;
+use crate::observe::inventory::{Inventory, ReplicaUnit};
 use crate::observe::template::Template;
 use crate::observe::{Autoscaler, Listing, Scale, Start, Way, WhyUnknown};
 use crate::units::Replicas;
@@ -119,8 +120,11 @@ pub struct VariantState {
     pub findings: Vec<Finding>,
     /// What its pods say that they serve of a request, if they do.
     pub role: Option<Role>,
-    /// What its scale target says of the pods that it makes, if that matters.
+    /// What its scale target says of the pods that it makes, if that matters, and once it is known
+    /// what it takes from `ConfigMap`s, or that this cannot be.
     pub template: Option<Arc<Template>>,
+    /// What its scale target says that one replica takes.
+    unit: Option<ReplicaUnit>,
     current: Option<Replicas>,
 }
 
@@ -191,6 +195,7 @@ impl VariantState {
             findings: Vec::new(),
             role: None,
             template: None,
+            unit: None,
             current: None,
         }
     }

@@ -424,6 +424,9 @@ sections! {
         /// What one replica costs for an hour without a discount, such as that of spot nodes, where
         /// `cost` has one; for `capacity.optimizer: rank`.
         list_price: f64,
+        /// Factor on its score, from 1, where it has something scarce that the model does not need,
+        /// such as much memory for a small model; for `capacity.optimizer: rank`.
+        mismatch: f64,
         /// The replica counts between which it may be scaled.
         replicas: ReplicaBounds,
         /// Where its replicas are listed. Required: exactly one key.

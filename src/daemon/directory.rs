@@ -25,6 +25,7 @@ use crate::fleet::{Fleet, ModelKey, ModelName, ReplicaKey, Role, VariantKey, Var
 use crate::observe::{Listing, Scale, Way, WhyUnknown};
 use crate::pipeline::limits::Watched;
 use crate::publish::selector::Selector;
+use crate::units::Fraction;
 
 /// What listers need beside their source.
 #[derive(Clone)]
@@ -219,6 +220,8 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         zero: _,
         role: _,
         cost,
+        list_price,
+        mismatch,
         bounds,
         scheme,
         port,
@@ -239,8 +242,9 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         WantedTarget::Selector(selector) => Targets::Selector(selector),
         WantedTarget::Elsewhere => Targets::Selector(String::new()),
     };
-    let list_price = None;
-    let spec = VariantSpec { key, model, accelerator, gpus, role, cost, list_price, bounds };
+    let mismatch = mismatch.unwrap_or(Fraction::ONE);
+    let spec =
+        VariantSpec { key, model, accelerator, gpus, role, cost, list_price, mismatch, bounds };
     Variant { spec, aliases, targets, read_by, endpoint, scrape: Arc::clone(settings) }
 }
 

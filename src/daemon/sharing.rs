@@ -59,7 +59,7 @@ pub(crate) struct Sharing {
     committed: BTreeMap<VariantKey, Decided>,
     /// What whoever wrote it remembers.
     memories: SharedMemories,
-    /// What only its release remembers, by name.
+    /// What only its release knows, by name.
     strange: BTreeSet<String>,
     generation: u64,
     decided_by: Option<String>,
@@ -137,6 +137,7 @@ impl Sharing {
                 // What has been written is in force, even if we have lost the lead since.
                 while let Some(sent) = self.sent.pop_front_if(|sent| sent.number <= written) {
                     self.committed = sent.decided;
+                    self.strange.clear();
                     self.body = Some(sent.body);
                     self.place = Some(place.clone());
                 }
@@ -190,7 +191,7 @@ impl Sharing {
         self.recovered();
         if self.strange != strange {
             if !strange.is_empty() {
-                info!(?strange, "The leader remembers what this release does not know");
+                info!(?strange, "The leader says what this release does not know");
             }
             self.strange = strange;
         }
@@ -212,6 +213,11 @@ impl Sharing {
     /// What whoever has decided remembers of the variants.
     pub(crate) fn memories(&self) -> &SharedMemories {
         &self.memories
+    }
+
+    /// What of the document in force this release does not know, by name.
+    pub(crate) fn strange(&self) -> &BTreeSet<String> {
+        &self.strange
     }
 
     /// The numbers in force, for a pipeline that follows.

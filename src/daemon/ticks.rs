@@ -37,7 +37,7 @@ use crate::observe::{Inputs, Observation, Scrape};
 use crate::pipeline::{Decisions, Pipeline};
 use crate::publish::history::History;
 use crate::publish::{Decided, Published, PublishedVariant, state};
-use crate::telemetry::{Leading, Telemetry};
+use crate::telemetry::{Leading, StateDocument, Telemetry};
 use crate::units::Replicas;
 
 /// How long after it was last in force a number is taken over. In a longer absence the numbers are
@@ -231,6 +231,8 @@ impl Ticks {
             Some(sharing) => {
                 let numbers = sharing.numbers();
                 let memories = sharing.memories();
+                let unknown = sharing.strange().len();
+                keep::count_unknown(&self.parts.telemetry, StateDocument::Shared, unknown);
                 let restored = keep::take_over(&mut self.pipeline, now, &numbers, memories);
                 if let Some(tracer) = &mut self.tracer {
                     tracer.restored(restored);

@@ -92,6 +92,8 @@ pub struct Candidate {
     pub cost: CostPerHour,
     /// What one replica costs without a discount.
     pub list_price: CostPerHour,
+    /// Factor on its rank for something scarce that its model does not need.
+    pub mismatch: Fraction,
     /// What it may be scaled to.
     pub bounds: Bounds,
     /// Replicas that its scale target asks for.

@@ -7,7 +7,7 @@
 //! its demand would cost on replicas that fit it perfectly:
 //!
 //! ```text
-//! score    = suppressed * (C + X) / (T + X) * cold
+//! score    = suppressed * (C + X) / (T + X) * cold * mismatch
 //! u        = max(preferred / size, size / preferred) ^ weight, at most cap
 //! suppressed = 1 + (u - 1) * (1 - tanh((n - 1) / 15))
 //! ```
@@ -20,6 +20,7 @@
 //! | `u` | unfitness: how far the size is from the preferred one, at least 1 | none |
 //! | `n` | replicas that are added; of many at once, the price decides and not the size | replicas |
 //! | `cold` | factor for what must be started from nothing | none |
+//! | `mismatch` | factor for something scarce that is offered and not needed | none |
 //!
 //! The lowest score wins. Multiplying all costs by one factor changes no score.
 //!
@@ -45,7 +46,7 @@ use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
 pub use crate::decide::rank::preferred::{PREFERRED, Preference, preferred_cpus};
 pub use crate::decide::rank::residual::{
-    Choice, Class, Demand, Policy, Rank, Ranked, Ranking, Residual, Round, Warmth, rank_variants,
+    Choice, Demand, Policy, Rank, Ranked, Ranking, Residual, Round, Warmth, rank_variants,
 };
 
 /// How many replicas it takes until their number matters more than their size: at this many above
@@ -65,6 +66,8 @@ pub struct Offer {
     pub fit: Fit,
     /// Whether there is something to start from.
     pub start: Start,
+    /// Factor for something scarce that it has and the demand does not need; 1 for nothing.
+    pub mismatch: Fraction,
 }
 
 /// How well the kind of an option fits.
@@ -132,6 +135,8 @@ pub struct Record {
     pub suppressed: f64,
     /// The factor of a cold start; 1 for a warm one.
     pub cold: f64,
+    /// The factor of something scarce that is not needed; 1 for nothing.
+    pub mismatch: f64,
     /// The score; the lowest wins.
     pub score: f64,
 }
@@ -172,7 +177,7 @@ impl Formula {
     ///
     /// When it is outside the domain of the formula.
     pub fn score(&self, offer: &Offer) -> Result<Record, Dropped> {
-        let Offer { count, real, theoretical, fit, start } = offer;
+        let Offer { count, real, theoretical, fit, start, mismatch } = offer;
         if *count == Replicas::ZERO {
             return Err(Dropped::NoReplicas);
         }
@@ -189,12 +194,24 @@ impl Formula {
             Start::Warm => 1.0,
             Start::Cold => self.cold.fraction(),
         };
-        let score = suppressed * ratio * cold;
+        let mismatch = mismatch.fraction();
+        let score = suppressed * ratio * cold * mismatch;
         if !score.is_finite() {
             return Err(Dropped::NotFinite);
         }
         let (count, real, theoretical) = (*count, *real, *theoretical);
-        Ok(Record { count, counted, real, theoretical, ratio, unfitness, suppressed, cold, score })
+        Ok(Record {
+            count,
+            counted,
+            real,
+            theoretical,
+            ratio,
+            unfitness,
+            suppressed,
+            cold,
+            mismatch,
+            score,
+        })
     }
 
     /// `(C + X) / (T + X)`.

@@ -380,7 +380,7 @@ mod tests {
     use crate::fleet::VariantSpec;
     use crate::observe::Observation;
     use crate::publish::{Decided, PublishedVariant};
-    use crate::units::Seconds;
+    use crate::units::{Fraction, Seconds};
     use jiff::Timestamp;
 
     fn scenario() -> Arc<Scenario> {
@@ -399,6 +399,7 @@ mod tests {
             role: crate::fleet::Role::Both,
             cost: variant.cost,
             list_price: None,
+            mismatch: Fraction::ONE,
             bounds: variant.bounds(),
         };
         let after = Replicas::saturating(desired);

@@ -493,6 +493,7 @@ impl<'a> Sizable<'a> {
             gpus: self.spec.gpus.unwrap_or(Gpus::ONE),
             cost: self.spec.cost,
             list_price: self.spec.list_price.unwrap_or(self.spec.cost),
+            mismatch: self.spec.mismatch,
             bounds: Bounds::new(min, max).unwrap_or(self.bounds),
             current: self.counted(),
             pending: self.coming(),

@@ -221,6 +221,8 @@ sections! {
         cost: f64,
         /// What it costs without a discount, such as that of spot nodes, where `cost` has one.
         list_price: f64,
+        /// Factor on its score for something scarce that the model does not need.
+        mismatch: f64,
         /// How many replicas there may be, and are at the start.
         replicas: ReplicaCounts,
         /// Its engine. Required.

@@ -22,7 +22,7 @@ use crate::trace::line::{
 };
 use crate::trace::word::{self, Variant, variant_key};
 use crate::trace::{Said, Tick, reading};
-use crate::units::{CostPerHour, Gpus, Replicas, Requests, Seconds};
+use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Requests, Seconds};
 
 /// What has been read of a file.
 #[derive(Default)]
@@ -196,9 +196,21 @@ fn replica_key((namespace, variant, replica, incarnation): ReplicaLine) -> Read<
 }
 
 fn spec(line: SpecLine) -> Read<VariantSpec> {
-    let SpecLine { key, model, accelerator, gpus, role, cost, list_price, bounds: written } = line;
+    let SpecLine {
+        key,
+        model,
+        accelerator,
+        gpus,
+        role,
+        cost,
+        list_price,
+        mismatch,
+        bounds: written,
+    } = line;
     let price =
         |it: word::Number| CostPerHour::new(it.0).ok_or_else(|| format!("a cost of {}", it.0));
+    let factor =
+        |it: word::Number| Fraction::new(it.0).ok_or_else(|| format!("a factor of {}", it.0));
     let known = [Role::Both, Role::Prefill, Role::Decode].into_iter().find(|it| it.label() == role);
     Ok(VariantSpec {
         key: key_of(&key)?,
@@ -208,6 +220,7 @@ fn spec(line: SpecLine) -> Read<VariantSpec> {
         role: known.ok_or_else(|| format!("the role {role:?}"))?,
         cost: price(cost)?,
         list_price: list_price.map(price).transpose()?,
+        mismatch: mismatch.map_or(Ok(Fraction::ONE), factor)?,
         bounds: bounds(written)?,
     })
 }

@@ -13,7 +13,7 @@ use crate::trace::line::{
 };
 use crate::trace::word::{At, Number, variant};
 use crate::trace::{Said, Tick, reading};
-use crate::units::Gpus;
+use crate::units::{Fraction, Gpus};
 
 /// What has been written to a file.
 #[derive(Default)]
@@ -171,8 +171,17 @@ impl Encoder {
 }
 
 fn spec_line(spec: &crate::fleet::VariantSpec) -> SpecLine {
-    let crate::fleet::VariantSpec { key, model, accelerator, gpus, role, cost, list_price, bounds } =
-        spec;
+    let crate::fleet::VariantSpec {
+        key,
+        model,
+        accelerator,
+        gpus,
+        role,
+        cost,
+        list_price,
+        mismatch,
+        bounds,
+    } = spec;
     SpecLine {
         key: variant(key),
         model: model.as_str().to_owned(),
@@ -181,6 +190,7 @@ fn spec_line(spec: &crate::fleet::VariantSpec) -> SpecLine {
         role: role.label().to_owned(),
         cost: Number(cost.per_hour()),
         list_price: list_price.map(|it| Number(it.per_hour())),
+        mismatch: (*mismatch != Fraction::ONE).then(|| Number(mismatch.fraction())),
         bounds: bounds_line(*bounds),
     }
 }

@@ -107,6 +107,8 @@ pub(super) struct SpecLine {
     pub(super) cost: Number,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) list_price: Option<Number>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mismatch: Option<Number>,
     pub(super) bounds: BoundsLine,
 }
 

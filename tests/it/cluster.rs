@@ -1,5 +1,6 @@
 //! The watched cluster, against an API server that is scripted.
 
+mod config_maps;
 mod discovery;
 pub(crate) mod fake;
 mod inventory;

@@ -367,6 +367,34 @@ async fn a_state_file_that_cannot_be_read_is_set_aside_counted_and_no_reason_not
 }
 
 #[tokio::test]
+async fn what_a_later_release_remembers_is_counted_and_costs_no_number() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("state.json");
+    let now = Clock::start().now();
+    let line = format!(
+        r#"{{"namespace":"default","variant":"a","model":"m","desired":12,"at":"{now}",
+             "memory":{{"clairvoyance":{{"at":1}},"augury":[],"turned":[]}}}}"#
+    );
+    fs::write(&path, format!(r#"{{"version":2,"written":"{now}","decisions":[{line}]}}"#)).unwrap();
+    let state = format!("state_file: {}\n", path.display());
+    let nobody = text(&[("a", "127.0.0.1:1".parse().unwrap())], &state);
+    let daemon = Running::start_in(folder, &nobody).await;
+    daemon.until_desired("a", Some(12.0)).await;
+    let unknown = async |document: &str| {
+        let series = format!("plimsoll_state_unknown_words{{document=\"{document}\"}}");
+        daemon.sample(&series).await
+    };
+    assert_eq!((unknown("file").await, unknown("shared").await), (Some(2.0), Some(0.0)));
+    let folder = daemon.end().await;
+    // What is written now is of this release.
+    let daemon = Running::start_in(folder, &nobody).await;
+    daemon.until_desired("a", Some(12.0)).await;
+    let series = "plimsoll_state_unknown_words{document=\"file\"}";
+    assert_eq!(daemon.sample(series).await, Some(0.0));
+    daemon.end().await;
+}
+
+#[tokio::test]
 async fn an_ended_daemon_no_longer_listens() {
     let engine = Engine::start().await;
     let daemon = Running::start(&text(&[("a", engine.address)], "")).await;

@@ -1,9 +1,11 @@
 //! Discovered variants in a running daemon, against an API server that is scripted.
 
 use std::fs;
+use std::time::Duration;
 
 use plimsoll::clock::Clock;
 use plimsoll::simulate::replica::stats::Stats;
+use plimsoll::units::CostPerHour;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -204,5 +206,74 @@ async fn a_wrong_annotation_is_an_event_on_its_object_and_changes_nothing() {
     assert_eq!(daemon.sample("plimsoll_cost_per_hour").await, Some(2.0));
     engine.show(Stats { waiting: 20, ..stats(950) });
     daemon.until_desired("llama", Some(2.0)).await;
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_discovered_variants_list_price_is_known_and_a_wrong_one_leaves_the_last() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    annotate(&fake, &engine, "plimsoll.dev/list-price", "8");
+    let folder = TempDir::new().unwrap();
+    let text = discovering(&folder, &fake, &engine);
+    let daemon = Running::start_in(folder, &text).await;
+    daemon.until_desired("llama", Some(1.0)).await;
+    let list_price = || {
+        let published = daemon.daemon.published().borrow().clone();
+        published.variants.values().next().and_then(|it| it.spec.list_price)
+    };
+    assert_eq!(list_price(), CostPerHour::new(8.0));
+
+    annotate(&fake, &engine, "plimsoll.dev/list-price", "8 EUR");
+    daemon.until_sample("plimsoll_discovery_objects{state=\"refused\"}", 1.0).await;
+    let refused = |event: &serde_json::Value| event["reason"] == "AnnotationsRefused";
+    let events = fake.until(EVENTS, |events| events.iter().any(refused)).await;
+    let note = events.iter().find(|event| refused(event)).unwrap()["note"].clone();
+    let said =
+        "annotation plimsoll.dev/list-price must be a number from 0 to 1000000000; found \"8 EUR\"";
+    assert!(note.as_str().unwrap().starts_with(said), "{note}");
+    assert_eq!(list_price(), CostPerHour::new(8.0));
+
+    annotate(&fake, &engine, "plimsoll.dev/list-price", "9.5");
+    let mended = async {
+        while list_price() != CostPerHour::new(9.5) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), mended).await.unwrap();
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn engine_arguments_in_a_config_map_are_read_as_soon_as_that_is_granted() {
+    const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
+    const CONFIG_MAPS: &str = "/api/v1/namespaces/shop/configmaps";
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    let container = json!({"name": "engine", "image": "vllm/vllm-openai",
+                           "args": ["--config=/etc/vllm/engine.yaml", "--max-num-seqs", "64"],
+                           "volumeMounts": [{"name": "settings", "mountPath": "/etc/vllm"}]});
+    let pod = json!({"containers": [container],
+                     "volumes": [{"name": "settings", "configMap": {"name": "engine"}}]});
+    let spec = json!({"template": {"spec": pod}});
+    fake.put(DEPLOYMENTS, &json!({"metadata": {"name": "llama"}, "spec": spec}));
+    let text = "max-num-seqs: 8\nmax-num-batched-tokens: 1024\n";
+    fake.put(CONFIG_MAPS, &json!({"metadata": {"name": "engine"}, "data": {"engine.yaml": text}}));
+    fake.refuse(CONFIG_MAPS);
+    let folder = TempDir::new().unwrap();
+    let text = configuration(&folder, &fake, &engine, "");
+    let daemon = Running::start_in(folder, &text).await;
+    let arguments = |state: &str| {
+        format!(
+            "plimsoll_engine_arguments{{model=\"m\",namespace=\"shop\",state=\"{state}\",variant=\"llama\"}}"
+        )
+    };
+    daemon.until_sample(&arguments("elsewhere"), 1.0).await;
+    let (_, said) = daemon.ask("GET", "/api/v1/decisions").await;
+    assert!(said.contains("/etc/vllm/engine.yaml is only known where it runs"), "{said}");
+
+    fake.allow(CONFIG_MAPS);
+    daemon.until_sample(&arguments("read"), 1.0).await;
+    let (_, said) = daemon.ask("GET", "/api/v1/decisions").await;
+    // The command line wins over the file.
+    assert!(said.contains("vllm, 64 sequences at once, 1024 tokens a step"), "{said}");
     daemon.end().await;
 }

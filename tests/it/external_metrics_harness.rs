@@ -20,7 +20,7 @@ use plimsoll::publish::{Decided, Published, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
 use plimsoll::server::{Limits, Phase};
-use plimsoll::units::{CostPerHour, Replicas, Seconds};
+use plimsoll::units::{CostPerHour, Fraction, Replicas, Seconds};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
@@ -212,6 +212,7 @@ pub(crate) fn variant(namespace: &str, name: &str) -> Variant {
             role: Role::Both,
             cost: CostPerHour::ZERO,
             list_price: None,
+            mismatch: Fraction::ONE,
             bounds: Bounds::default(),
         },
         observation: Observation::of_nothing(Bounds::default()),

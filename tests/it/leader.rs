@@ -248,6 +248,32 @@ async fn a_claim_makes_no_number_younger() {
 }
 
 #[tokio::test]
+async fn what_a_leader_of_another_release_says_is_counted_until_it_is_written_by_this_one() {
+    let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
+    engine.show(None);
+    // It does not lead yet.
+    fake.refuse(LEASES);
+    let gone = json!({"term": "7", "sequence": "90", "holder": "gone"});
+    let mut document = document(NOW, NOW, &gone);
+    let text = document["data"]["decisions.json"].as_str().unwrap();
+    let mut body: Value = serde_json::from_str(text).unwrap();
+    body["decisions"][0]["memory"] = json!({"clairvoyance": 1});
+    body["decisions"][0]["steps"][0]["stage"] = json!("quota");
+    document["data"]["decisions.json"] = json!(body.to_string());
+    fake.put(CONFIG_MAPS, &document);
+    let daemon = replica(&fake, &engine, "next").await;
+    daemon.until_desired("llama", Some(4.0)).await;
+    let unknown = "plimsoll_state_unknown_words{document=\"shared\"}";
+    daemon.until_sample(unknown, 2.0).await;
+
+    fake.allow(LEASES);
+    daemon.until_sample("plimsoll_leader ", 1.0).await;
+    daemon.until_sample(unknown, 0.0).await;
+    assert_eq!(daemon.desired("llama").await, Some(4.0));
+    daemon.end().await;
+}
+
+#[tokio::test]
 async fn a_leader_keeps_the_numbers_of_variants_that_it_does_not_know() {
     let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
     let gone = json!({"term": "7", "sequence": "90", "holder": "gone"});

@@ -17,10 +17,10 @@ use plimsoll::observe::inventory::{
 use plimsoll::observe::{Inputs, ScrapeFailure};
 use plimsoll::pipeline::limits::{Limits, Watched};
 use plimsoll::pipeline::{Decisions, Policy};
-use plimsoll::units::{CostPerHour, Gpus, Seconds, Weight};
+use plimsoll::units::{CostPerHour, Gpus, Seconds, Tokens, Weight};
 use proptest::prelude::*;
 
-use crate::pipeline::{BUSY, IDLE, World, at, desired, key, of, policy, spec};
+use crate::pipeline::{BUSY, IDLE, KV_CAPACITY, World, at, desired, key, of, policy, spec};
 use crate::sizing::sized;
 
 /// A variant of a model on H100s or what else.
@@ -74,6 +74,65 @@ fn a_saturated_model_does_not_grow_out_of_its_budget() {
         "limit: 3 -> 2, limited by budget: a replica costs 4.00 an hour and 3.00 are left"
     );
     assert_eq!(of(&decisions, "a").unconstrained().count(), 3);
+}
+
+/// The numbers of docs/limits.md: an H100 carries 15 times what an L4 does, and costs ten times as much.
+#[test]
+fn a_budget_that_does_not_suffice_is_spent_on_what_carries_most_for_it() {
+    let with = |left: f64| {
+        let specs = vec![on("h100", "m", "H100", 8.0), on("l4", "m", "L4", 0.8)];
+        let policy = limited(sized(&[Analyzer::Tokens]), vec![budget(32.8 + left)]);
+        let mut world = World::with(policy, specs);
+        world.set("h100", 4, (0.98, 0.0));
+        world.set("l4", 1, (0.98, 0.0));
+        let mut decisions = Decisions::default();
+        for _ in 0..3 {
+            let mut inputs = world.inputs();
+            for scrape in &mut inputs.scrapes {
+                if let (true, Ok(page)) =
+                    (scrape.replica.variant == key("h100"), &mut scrape.outcome)
+                {
+                    page.ranks[0].kv_capacity = Tokens::new(15.0 * KV_CAPACITY);
+                }
+            }
+            decisions = world.pipeline.tick(at(world.second), &inputs);
+            world.second += 1;
+        }
+        let steps =
+            |name: &str| of(&decisions, name).steps.iter().map(ToString::to_string).collect();
+        let (h100, l4): (Vec<String>, Vec<String>) = (steps("h100"), steps("l4"));
+        ((desired(&decisions, "h100"), desired(&decisions, "l4")), h100, l4)
+    };
+    // Alone, two H100s more are the cheapest for what is missing.
+    let (numbers, ..) = with(16.0);
+    assert_eq!(numbers, (6, 1));
+
+    // One of them and five L4s carry 256,000 tokens for what is left, 15 L4s 192,000.
+    let (numbers, h100, l4) = with(12.0);
+    assert_eq!(numbers, (5, 6));
+    assert_eq!(
+        h100[1],
+        "share: 6 -> 5, limited by budget: a replica costs 8.00 an hour and 4.00 are left; 1.00 more \
+         an hour would carry 24000.0 KV tokens more, on shop/h100"
+    );
+    assert_eq!(
+        l4[1],
+        "share: 1 -> 6, planned with what is left, because budget keeps h100 from having more"
+    );
+
+    // Where no H100 can be had at all, L4s are what can.
+    let (numbers, h100, l4) = with(7.9);
+    assert_eq!(numbers, (4, 10));
+    assert!(
+        h100[1].starts_with(
+            "share: 6 -> 4, limited by budget: a replica costs 8.00 an hour and 7.90 are left"
+        ),
+        "{h100:?}"
+    );
+    assert_eq!(
+        l4[1],
+        "share: 1 -> 10, planned with what is left, because budget keeps h100 from having more"
+    );
 }
 
 #[test]

@@ -6,10 +6,11 @@ use plimsoll::analyze::{foresight, queueing, throughput, tokens};
 use plimsoll::decide::optimize::{Policy as Optimizer, Rule};
 use plimsoll::decide::rank;
 use plimsoll::decide::{Basis, NoData, Reason};
+use plimsoll::fleet::{Role, VariantSpec};
 use plimsoll::observe::{Scale, ScrapeFailure};
 use plimsoll::pipeline::Policy;
 use plimsoll::pipeline::sizing::Sizing;
-use plimsoll::units::Seconds;
+use plimsoll::units::{Fraction, Seconds};
 
 use crate::pipeline::{KV_CAPACITY, World, desired, key, known, n, of, policy, spec};
 
@@ -26,7 +27,7 @@ pub(crate) fn sized(analyzers: &[Analyzer]) -> Policy {
     Policy { sizing: Some(sizing), ..policy() }
 }
 
-fn world(specs: Vec<plimsoll::fleet::VariantSpec>) -> World {
+fn world(specs: Vec<VariantSpec>) -> World {
     World::with(sized(&[Analyzer::Tokens]), specs)
 }
 
@@ -95,6 +96,24 @@ fn the_cheapest_variant_that_carries_it_grows() {
 }
 
 #[test]
+fn a_role_at_its_maximum_does_not_keep_the_other_from_growing() {
+    let role = |name: &str, role, max| VariantSpec { role, ..spec(name, 1.0, (1, max)) };
+    let full = |roles: [(&str, Role, u32); 2]| {
+        let mut world = world(roles.map(|(name, as_, max)| role(name, as_, max)).to_vec());
+        for (name, ..) in roles {
+            world.set(name, 8, (0.98, 0.0));
+        }
+        let decisions = world.run(3);
+        roles.map(|(name, ..)| desired(&decisions, name))
+    };
+    let (free, needed) = (40, whole(8.0 * 0.98 * KV_CAPACITY / 0.85 / CARRIES));
+    for (prefill, decode) in [(free, free), (free, 8), (8, free), (8, 8)] {
+        let found = full([("p", Role::Prefill, prefill), ("d", Role::Decode, decode)]);
+        assert_eq!(found, [needed.min(prefill), needed.min(decode)], "{prefill} and {decode}");
+    }
+}
+
+#[test]
 fn by_rank_what_is_cheap_for_its_list_price_grows_and_the_decision_keeps_every_option() {
     let mut by_rank = sized(&[Analyzer::Tokens]);
     let Some(sizing) = &mut by_rank.sizing else { panic!() };
@@ -127,6 +146,32 @@ fn by_rank_what_is_cheap_for_its_list_price_grows_and_the_decision_keeps_every_o
         "{whole}"
     );
     assert!(whole.ends_with(", against 0.987 of spot"), "{whole}");
+}
+
+#[test]
+fn by_rank_what_is_scarce_and_not_needed_grows_last_and_the_decision_says_why() {
+    let grown = |mismatch: f64| {
+        let mut by_rank = sized(&[Analyzer::Tokens]);
+        let Some(sizing) = &mut by_rank.sizing else { panic!() };
+        sizing.optimizer.rule = Rule::Ranked(rank::Policy::default());
+        let mut large = spec("large", 4.0, (1, 20));
+        large.mismatch = Fraction::new(mismatch).unwrap();
+        let mut world = World::with(by_rank, vec![large, spec("small", 6.0, (1, 20))]);
+        world.set("large", 2, (0.75, 0.0));
+        world.set("small", 2, (0.75, 0.0));
+        let decisions = world.run(3);
+        let numbers = (desired(&decisions, "large"), desired(&decisions, "small"));
+        (numbers, of(&decisions, "large").steps[0].to_string())
+    };
+    let ((large, small), said) = grown(1.0);
+    assert_eq!((large, small), (3, 2));
+    assert!(!said.contains("scarce"), "{said}");
+    let ((large, small), said) = grown(3.0);
+    assert_eq!((large, small), (2, 3));
+    assert!(
+        said.contains(" x 3.0 for something scarce that the model does not need, score "),
+        "{said}"
+    );
 }
 
 #[test]

@@ -54,6 +54,24 @@ fn a_file_of_arguments_is_read_and_the_command_line_wins() {
 }
 
 #[test]
+fn what_a_file_has_below_a_key_is_read_as_on_the_command_line() {
+    let drafts = |text: &str| {
+        let mut pod = container("vllm", &["--config=/etc/vllm.yaml"]);
+        pod.files.insert("/etc/vllm.yaml".to_owned(), text.to_owned());
+        let parsed = parse(&[pod], Rules::Plimsoll);
+        assert!(parsed.unread.is_empty());
+        parsed.arguments.draft_tokens.map(NonZeroU32::get)
+    };
+    assert_eq!(
+        drafts("speculative-config:\n  method: eagle\n  num_speculative_tokens: 3\n"),
+        Some(3)
+    );
+    assert_eq!(drafts("speculative_config: {\"num_speculative_tokens\": 2}"), Some(2));
+    assert_eq!(drafts("compilation-config:\n  num_speculative_tokens: 3\n"), None);
+    assert_eq!(drafts("speculative-config: auto\n  num_speculative_tokens: 3\n"), None);
+}
+
+#[test]
 fn switches_can_be_off_and_take_no_word_after_them() {
     let whole = |words: &[&str]| vllm(words).prefill == Prefill::Whole;
     assert!(whole(&["--enable-chunked-prefill=false"]));

@@ -194,20 +194,28 @@ impl Reader<'_> {
 
 /// The arguments of a configuration file: one `key: value` a line, as both engines read it.
 ///
-/// A key with values below it, or a list, is none of the settings that matter here.
+/// A value below a key is `key.value`, as on the command line. What is in a list, or deeper, is none
+/// of the settings that matter here.
 pub(super) fn file_words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
+    let mut above = String::new();
     for line in text.lines() {
         let line = line.split(" #").next().unwrap_or(line).trim_end();
         let is_top_level = line.starts_with(|first: char| first.is_ascii_alphabetic());
-        let Some((key, value)) = line.split_once(':').filter(|_| is_top_level) else { continue };
-        let value = value.trim();
+        let Some((key, value)) = line.split_once(':') else { continue };
+        let (key, value) = (key.trim(), value.trim());
+        if is_top_level {
+            above = if value.is_empty() { format!("{key}.") } else { String::new() };
+        } else if above.is_empty() || key.starts_with(['#', '-']) {
+            continue;
+        }
+        let key = if is_top_level { key.to_owned() } else { format!("{above}{key}") };
         let unquoted = value
             .strip_prefix(['"', '\''])
             .and_then(|inner| inner.strip_suffix(['"', '\'']))
             .unwrap_or(value);
         if !unquoted.is_empty() {
-            words.push(format!("--{}={unquoted}", key.trim()));
+            words.push(format!("--{key}={unquoted}"));
         }
     }
     words

@@ -28,7 +28,7 @@ pub use crate::collect::cluster::discovery::ledger::{
 use crate::collect::cluster::discovery::read::Read;
 use crate::collect::targets::Scheme;
 use crate::fleet::{Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, ZeroWish};
-use crate::units::{CostPerHour, Gpus};
+use crate::units::{CostPerHour, Fraction, Gpus};
 
 /// What all annotations of ours begin with.
 pub(crate) const PREFIX: &str = "plimsoll.dev/";
@@ -53,6 +53,9 @@ const COST: f64 = 1.0;
 const WVA_DEFAULT_COST: f64 = 10.0;
 /// As in the configuration.
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
+
+/// As in the configuration.
+const MISMATCHES: RangeInclusive<f64> = 1.0..=1000.0;
 
 /// What is looked for, and where.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,6 +153,10 @@ pub struct Discovered {
     pub role: Option<Role>,
     /// What one replica costs.
     pub cost: CostPerHour,
+    /// What it costs without a discount, if the object says that it is something else.
+    pub list_price: Option<CostPerHour>,
+    /// Factor on its rank for something scarce that the model does not need, if the object has one.
+    pub mismatch: Option<Fraction>,
     /// Between which counts it is scaled where nothing that scales it has bounds.
     pub bounds: Bounds,
     /// The scheme of a page's URL, if the object says so.
@@ -212,6 +219,10 @@ annotations! {
     ModelAliases = "model-aliases",
     /// What one replica costs for an hour.
     Cost = "cost",
+    /// What it costs without a discount.
+    ListPrice = "list-price",
+    /// Factor on its rank for something scarce that the model does not need.
+    Mismatch = "mismatch",
     /// The kind of accelerator.
     Accelerator = "accelerator",
     /// What part of a request the variant serves.
@@ -366,7 +377,8 @@ pub fn variant(marked: &Marked, understood: Vocabulary) -> Result<Discovered, Ve
     let name = read.name();
     let namespace = Namespace::new(&marked.object.namespace);
     let aliases = read.aliases();
-    let (cost, accelerator, role) = (read.cost(), read.accelerator(), read.role());
+    let (cost, list_price, mismatch) = (read.cost(), read.list_price(), read.mismatch());
+    let (accelerator, role) = (read.accelerator(), read.role());
     let bounds = read.bounds();
     let (gpus, zero) = (read.gpus(), read.zero());
     let scheme = read.scheme();
@@ -391,6 +403,8 @@ pub fn variant(marked: &Marked, understood: Vocabulary) -> Result<Discovered, Ve
         zero,
         role,
         cost,
+        list_price,
+        mismatch,
         bounds,
         scheme,
         port,
@@ -457,6 +471,7 @@ mod tests {
         assert_eq!(found.key.to_string(), "shop/llama", "the target's name");
         assert_eq!(found.model.as_str(), "meta/llama");
         assert_eq!(found.cost, CostPerHour::new(1.0).unwrap());
+        assert_eq!((found.list_price, found.mismatch), (None, None));
         assert_eq!(found.bounds, Bounds::default());
         assert_eq!((found.accelerator, found.role), (None, None));
         assert_eq!((found.scheme, found.port, found.path), (None, None, None));
@@ -471,6 +486,8 @@ mod tests {
             "plimsoll.dev/variant": "llama-h100",
             "plimsoll.dev/model-aliases": "llama, llama-3",
             "plimsoll.dev/cost": "2.5",
+            "plimsoll.dev/list-price": "8",
+            "plimsoll.dev/mismatch": "3.5",
             "plimsoll.dev/accelerator": "H100",
             "plimsoll.dev/role": "decode",
             "plimsoll.dev/port": "9000",
@@ -489,6 +506,8 @@ mod tests {
         let aliases: Vec<&str> = found.aliases.iter().map(ModelName::as_str).collect();
         assert_eq!(aliases, ["llama", "llama-3"]);
         assert_eq!(found.cost, CostPerHour::new(2.5).unwrap());
+        assert_eq!(found.list_price, CostPerHour::new(8.0));
+        assert_eq!(found.mismatch, Fraction::new(3.5));
         assert_eq!(found.accelerator, Accelerator::new("H100"));
         assert_eq!(found.role, Some(Role::Decode));
         assert_eq!((found.scheme, found.port), (Some(Scheme::Https), Some(9000)));
@@ -512,6 +531,12 @@ mod tests {
             ("cost", "NaN", "must be a number"),
             ("cost", "inf", "must be a number"),
             ("cost", "-1", "must be a number"),
+            ("list-price", "8 EUR", "must be a number from 0 to 1000000000; found \"8 EUR\""),
+            ("list-price", "NaN", "must be a number"),
+            ("list-price", "-8", "must be a number"),
+            ("mismatch", "scarce", "must be a number from 1 to 1000; found \"scarce\""),
+            ("mismatch", "0.5", "must be a number from 1 to 1000"),
+            ("mismatch", "1001", "must be a number from 1 to 1000"),
             ("accelerator", " H100", "spaces at the ends"),
             ("role", "both ", "must be both, prefill or decode"),
             ("port", "0", "from 1 to 65535"),

@@ -38,6 +38,8 @@ pub(crate) enum WatchKey {
     Pods { namespace: Namespace, selector: String },
     /// The metadata of all namespaces.
     Namespaces,
+    /// The `ConfigMap` of this name.
+    ConfigMap { namespace: Namespace, name: String },
 }
 
 /// A scale target.
@@ -80,7 +82,7 @@ impl WatchKey {
         match self {
             Self::ScaledObjects(_) => true,
             Self::Targets { kind, .. } => kind == "LeaderWorkerSet",
-            Self::Hpas(_) | Self::Pods { .. } | Self::Namespaces => false,
+            Self::Hpas(_) | Self::Pods { .. } | Self::Namespaces | Self::ConfigMap { .. } => false,
         }
     }
 }
@@ -95,6 +97,7 @@ impl fmt::Display for WatchKey {
             Self::ScaledObjects(scope) => write!(f, "ScaledObjects in {scope}"),
             Self::Pods { namespace, selector } => write!(f, "pods {selector} in {namespace}"),
             Self::Namespaces => f.write_str("namespaces"),
+            Self::ConfigMap { namespace, name } => write!(f, "ConfigMap {namespace}/{name}"),
         }
     }
 }

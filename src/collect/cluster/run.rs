@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use crate::clock::Clock;
+use crate::collect::cluster::config_maps::{Texts, texts};
 use crate::collect::cluster::discovery::ledger::{Discovery, Ledger};
 use crate::collect::cluster::discovery::{Discover, Marked, is_excluded};
 use crate::collect::cluster::follow::{
@@ -25,6 +26,7 @@ use crate::collect::cluster::hpa::Hpa;
 use crate::collect::cluster::inventory;
 use crate::collect::cluster::keda::{self, ScaledObject};
 use crate::collect::cluster::keys::{Reach, Scope, TargetKey, WatchKey};
+use crate::collect::cluster::registration::named;
 use crate::collect::cluster::world::{
     Feed, Health, Now, ScaleAnswer, TargetObject, World, needed_to_discover,
 };
@@ -48,6 +50,7 @@ enum Report {
     ScaledObject(WatchKey, u64, Change<ScaledObject>),
     Pod(WatchKey, u64, Change<Pod>),
     Namespace(WatchKey, u64, Change<bool>),
+    ConfigMap(WatchKey, u64, Change<Arc<Texts>>),
     Scale(TargetKey, String, ScaleAnswer),
 }
 
@@ -199,6 +202,10 @@ impl Watcher {
                 take(&mut world.pods, now, &key, change);
                 false
             }
+            Report::ConfigMap(key, number, change) if live(&self.watches, &key, number) => {
+                take(&mut world.config_maps, now, &key, change);
+                false
+            }
             Report::Scale(key, version, answer) if self.reads.contains_key(&key) => {
                 // A refusal is tried again by the same task; every other answer ends it.
                 if answer != ScaleAnswer::Forbidden {
@@ -213,6 +220,7 @@ impl Watcher {
             | Report::ScaledObject(..)
             | Report::Namespace(..)
             | Report::Pod(..)
+            | Report::ConfigMap(..)
             | Report::Scale(..) => false,
         };
         self.unsettled |= changes_discovery;
@@ -290,12 +298,14 @@ impl Watcher {
     fn forget(&mut self, needed: &BTreeSet<WatchKey>) {
         self.watches.retain(|key, _| needed.contains(key));
         self.resources.retain(|key, _| needed.contains(key));
-        let World { targets, hpas, scaled_objects, pods, namespaces, .. } = &mut self.world;
+        let World { targets, hpas, scaled_objects, pods, namespaces, config_maps, .. } =
+            &mut self.world;
         targets.retain(|key, _| needed.contains(key));
         hpas.retain(|key, _| needed.contains(key));
         scaled_objects.retain(|key, _| needed.contains(key));
         pods.retain(|key, _| needed.contains(key));
         namespaces.retain(|key, _| needed.contains(key));
+        config_maps.retain(|key, _| needed.contains(key));
     }
 
     fn start(&mut self, key: WatchKey) {
@@ -343,6 +353,15 @@ impl Watcher {
                 let tell =
                     move |change| send(reports.clone(), Report::Pod(key.clone(), number, change));
                 self.spawn(follow(api, selection, pace, Pod::new, tell))
+            }
+            WatchKey::ConfigMap { namespace, name } => {
+                self.world.config_maps.insert(key.clone(), Feed::default());
+                let api: Api<core::ConfigMap> = Api::namespaced(client, namespace.as_str());
+                let (selection, key) = (named(name), key.clone());
+                let tell = move |change| {
+                    send(reports.clone(), Report::ConfigMap(key.clone(), number, change))
+                };
+                self.spawn(follow(api, selection, pace, |object| Some(texts(object)), tell))
             }
         };
         self.watches.insert(key, (number, guard));

@@ -9,38 +9,89 @@
 //! Most workloads of a cluster are no engines. Of those that neither take accelerators nor name an
 //! engine nothing is kept, and of a container's variables only those that its command line refers
 //! to: the others are none of our business.
+//!
+//! Where a command line needs `ConfigMap`s to be read, [`Written`] says which, and is made a
+//! [`Template`] with what they say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
+use crate::collect::cluster::config_maps::{Draft, Texts};
 use crate::collect::cluster::inventory::{asked, product};
 use crate::collect::cluster::{ClusterState, VariantState};
 use crate::fleet::{Resource, VariantKey};
 use crate::observe::inventory::{Inventory, ReplicaUnit, UnitSource};
-use crate::observe::template::{
-    Container, Template, Templates, VLLM_GENERATION, expand_references,
-};
+use crate::observe::template::{Container, Template, Templates};
 use crate::units::Gpus;
 
 /// What names an engine in an image or on a command line.
 const ENGINES: [&str; 2] = ["vllm", "sglang"];
 
-/// What an object of any kind says of the pods that it makes.
-pub(crate) fn template(object: &DynamicObject) -> Option<Arc<Template>> {
-    let spec = object.data.get("spec")?;
-    let template = match spec.get("leaderWorkerTemplate") {
-        Some(group) => of_group(group)?,
-        None => of_pods(&pod(spec.get("template")?)?, None),
-    };
-    (template.unit.is_some() || names_engine(&template)).then(|| Arc::new(template))
+/// What an object says of the pods that it makes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Written {
+    /// The template without what `ConfigMap`s say.
+    bare: Arc<Template>,
+    /// Its containers, where some need `ConfigMap`s; none otherwise.
+    drafts: Vec<Draft>,
+    maps: BTreeSet<String>,
 }
 
-/// A replica that is one pod, or a group with as many workers beside the leader.
-fn of_pods(leader: &core::PodSpec, workers: Option<(&core::PodSpec, u32)>) -> Template {
+// === impl Written ===
+
+impl Written {
+    /// What an object of any kind says, if it matters.
+    pub(crate) fn new(object: &DynamicObject) -> Option<Self> {
+        let spec = object.data.get("spec")?;
+        let (unit, drafts) = match spec.get("leaderWorkerTemplate") {
+            Some(group) => of_group(group)?,
+            None => of_pods(&pod(spec.get("template")?)?, None),
+        };
+        let bare = Template { unit, containers: containers(&drafts, &|_| None) };
+        if !names_engine(&bare) {
+            let drafts = Vec::new();
+            let (bare, maps) = (Arc::new(bare), BTreeSet::new());
+            return bare.unit.is_some().then_some(Self { bare, drafts, maps });
+        }
+        let maps: BTreeSet<String> = drafts.iter().flat_map(Draft::maps).collect();
+        let drafts = if maps.is_empty() { Vec::new() } else { drafts };
+        Some(Self { bare: Arc::new(bare), drafts, maps })
+    }
+
+    /// What a replica takes, which no `ConfigMap` says.
+    pub(crate) fn unit(&self) -> Option<&ReplicaUnit> {
+        self.bare.unit.as_ref()
+    }
+
+    /// The `ConfigMap`s that its containers need.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = &str> {
+        self.maps.iter().map(String::as_str)
+    }
+
+    /// The template with what these `ConfigMap`s say.
+    pub(crate) fn template<'a>(&self, of: &dyn Fn(&str) -> Option<&'a Texts>) -> Arc<Template> {
+        if self.drafts.is_empty() {
+            return Arc::clone(&self.bare);
+        }
+        let unit = self.bare.unit.clone();
+        Arc::new(Template { unit, containers: containers(&self.drafts, of) })
+    }
+}
+
+fn containers<'a>(drafts: &[Draft], of: &dyn Fn(&str) -> Option<&'a Texts>) -> Vec<Container> {
+    drafts.iter().map(|draft| draft.container(of)).collect()
+}
+
+/// A replica that is one pod, or a group with as many workers beside the leader: what it takes, and
+/// the containers of the pod that answers.
+fn of_pods(
+    leader: &core::PodSpec,
+    workers: Option<(&core::PodSpec, u32)>,
+) -> (Option<ReplicaUnit>, Vec<Draft>) {
     let mut takes: BTreeMap<Resource, Gpus> = asked(leader);
     if let Some((worker, number)) = workers {
         for (resource, gpus) in asked(worker) {
@@ -56,12 +107,12 @@ fn of_pods(leader: &core::PodSpec, workers: Option<(&core::PodSpec, u32)>) -> Te
         let product = chosen(leader).or_else(|| chosen(workers?.0));
         ReplicaUnit { resource, gpus, product, source: UnitSource::Template }
     });
-    Template { unit, containers: leader.containers.iter().map(container).collect() }
+    (unit, leader.containers.iter().map(|container| Draft::new(leader, container)).collect())
 }
 
 /// A group of a `LeaderWorkerSet`, whose size counts the leader; without a template of its own the
 /// leader is like the workers.
-fn of_group(group: &Value) -> Option<Template> {
+fn of_group(group: &Value) -> Option<(Option<ReplicaUnit>, Vec<Draft>)> {
     let workers = pod(group.get("workerTemplate")?)?;
     let leader = group.get("leaderTemplate").filter(|template| !template.is_null());
     let leader = leader.map_or_else(|| Some(workers.clone()), pod)?;
@@ -73,38 +124,6 @@ fn of_group(group: &Value) -> Option<Template> {
 /// The pods of a template; `None` where a kind of its own has something else in that place.
 fn pod(template: &Value) -> Option<core::PodSpec> {
     serde_json::from_value(template.get("spec")?.clone()).ok()
-}
-
-fn container(from: &core::Container) -> Container {
-    let command = from.command.clone().unwrap_or_default();
-    let args = from.args.clone().unwrap_or_default();
-    let wanted = |name: &str| {
-        name == VLLM_GENERATION || command.iter().chain(&args).any(|word| refers_to(word, name))
-    };
-    let mut environment: BTreeMap<String, String> = BTreeMap::new();
-    // A variable may be made of those before it.
-    for variable in from.env.iter().flatten() {
-        if let Some(value) = &variable.value {
-            let value = expand_references(value, &environment);
-            environment.insert(variable.name.clone(), value);
-        }
-    }
-    environment.retain(|name, _| wanted(name));
-    Container {
-        image: from.image.clone().unwrap_or_default(),
-        command,
-        args,
-        environment,
-        files: BTreeMap::new(),
-    }
-}
-
-/// Whether a word has this variable in it, as Kubernetes (`$(NAME)`) or a shell writes it.
-fn refers_to(word: &str, name: &str) -> bool {
-    word.match_indices(name).any(|(at, _)| {
-        let before = word[..at].trim_end_matches(['(', '{']);
-        before.ends_with('$')
-    })
 }
 
 fn names_engine(template: &Template) -> bool {
@@ -134,9 +153,7 @@ impl ClusterState {
     pub(crate) fn take_inventory(&mut self, seen: &Arc<Inventory>) {
         self.inventory = Arc::clone(seen);
         for (key, state) in &self.variants {
-            let Some(unit) = state.template.as_ref().and_then(|it| it.unit.clone()) else {
-                continue;
-            };
+            let Some(unit) = state.unit.clone() else { continue };
             let units = &mut Arc::make_mut(&mut self.inventory).units;
             let product = units.get(key).and_then(|seen| seen.product.clone());
             let unit = ReplicaUnit { product: unit.product.or(product), ..unit };
@@ -163,8 +180,15 @@ mod tests {
         json!({"spec": {"containers": [container]}})
     }
 
+    /// The template without any `ConfigMap`.
+    fn template(object: &DynamicObject) -> Option<Arc<Template>> {
+        Written::new(object).map(|written| written.template(&|_| None))
+    }
+
     fn gpus(spec: &Value) -> Option<u32> {
-        template(&object(spec))?.unit.as_ref().map(|unit| unit.gpus.count())
+        let written = Written::new(&object(spec))?;
+        assert_eq!(written.unit(), written.template(&|_| None).unit.as_ref());
+        written.unit().map(|unit| unit.gpus.count())
     }
 
     #[test]

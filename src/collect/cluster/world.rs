@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v1;
 use kube::api::DynamicObject;
 
+use crate::collect::cluster::config_maps::Texts;
 use crate::collect::cluster::discovery::ledger::{Claim, Discovery};
 use crate::collect::cluster::discovery::{Discover, Marked, ObjectRef, Source};
 use crate::collect::cluster::follow::{Change, Failure, ObjectName};
@@ -19,10 +20,9 @@ use crate::collect::cluster::hpa::{Finding, Hpa};
 use crate::collect::cluster::keda::ScaledObject;
 use crate::collect::cluster::keys::{Reach, Scope, TargetKey, WatchKey};
 use crate::collect::cluster::scalers::{Of, Scalers};
-use crate::collect::cluster::template::template;
+use crate::collect::cluster::template::Written;
 use crate::collect::cluster::{ClusterState, Pod, VariantState, Wanted, WantedTarget};
 use crate::fleet::Namespace;
-use crate::observe::template::Template;
 use crate::observe::{Scale, ScaleState, WhyUnknown};
 use crate::units::Replicas;
 
@@ -101,7 +101,7 @@ pub(crate) struct TargetObject {
     /// What it says of a variant, if it does.
     pub(crate) marked: Option<Marked>,
     /// What it says of the pods that it makes, if they matter.
-    pub(crate) template: Option<Arc<Template>>,
+    pub(crate) template: Option<Written>,
 }
 
 /// What all watches have said.
@@ -115,6 +115,8 @@ pub(crate) struct World {
     pub(crate) pods: BTreeMap<WatchKey, Feed<Pod>>,
     /// Whether each namespace wants its objects left alone.
     pub(crate) namespaces: BTreeMap<WatchKey, Feed<bool>>,
+    /// What pod templates take from `ConfigMap`s, each watched by its name.
+    pub(crate) config_maps: BTreeMap<WatchKey, Feed<Arc<Texts>>>,
 }
 
 // === impl Feed ===
@@ -180,6 +182,11 @@ impl<T> Feed<T> {
         self.items.iter()
     }
 
+    /// Whether the API server has ever said what there is, or that it will not.
+    pub(crate) const fn is_answered(&self) -> bool {
+        self.answered
+    }
+
     /// When all of this was last known to be true; `None` while it has never been told.
     pub(crate) fn known(&self) -> Option<Timestamp> {
         self.true_at.filter(|_| self.synced)
@@ -240,6 +247,7 @@ impl World {
         }
         for key in wanted.iter().filter_map(TargetKey::of) {
             needed.insert(key.watch(self.reach));
+            needed.extend(self.borrowed(&key));
             if let Some(selector) = self.facts(&key).and_then(|facts| facts.selector.clone()) {
                 needed.insert(WatchKey::Pods { namespace: key.namespace, selector });
             }
@@ -265,7 +273,7 @@ impl World {
                 WatchKey::Namespaces => {
                     self.namespaces.get(&key).map(|feed| (feed.answered, Vec::new()))
                 }
-                WatchKey::Pods { .. } => None,
+                WatchKey::Pods { .. } | WatchKey::ConfigMap { .. } => None,
             }?;
             if !answered {
                 return None;
@@ -406,7 +414,10 @@ impl World {
             state.scale = Scale::Unknown(feed.unknown().unwrap_or(WhyUnknown::NoSuchTarget));
             return state;
         }
-        state.template = feed.get(&key.object()).and_then(|object| object.template.clone());
+        if let Some(written) = feed.get(&key.object()).and_then(|it| it.template.as_ref()) {
+            state.unit = written.unit().cloned();
+            state.template = self.template(key, written);
+        }
         let entry = self.scales.get(key);
         let scope = self.reach.scope(&key.namespace);
         let hpas = self.hpas.get(&WatchKey::Hpas(scope.clone()));
@@ -486,6 +497,7 @@ impl World {
             findings: Vec::new(),
             role: None,
             template: None,
+            unit: None,
         }
     }
 
@@ -569,7 +581,7 @@ fn count<'a>(pods: impl Iterator<Item = &'a Pod>) -> Replicas {
 impl TargetObject {
     /// Reads an object of this kind.
     pub(crate) fn new(api_version: &str, kind: &str, object: DynamicObject) -> Option<Self> {
-        let template = template(&object);
+        let template = Written::new(&object);
         let metadata = object.metadata;
         let target = WantedTarget::Scale {
             api_version: api_version.to_owned(),

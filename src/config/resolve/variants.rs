@@ -15,12 +15,15 @@ use crate::config::{ReadBy, ScaleTarget, Targets, Variant};
 use crate::fleet::{
     Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
 };
-use crate::units::{CostPerHour, Gpus, Replicas};
+use crate::units::{CostPerHour, Fraction, Gpus, Replicas};
 
 const NAMESPACE: &str = "default";
 /// Where no variant has a price, all cost the same.
 const COST: f64 = 1.0;
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
+/// Below 1 it would be a preference, which is the price's business. With 1000, by which the Cluster
+/// Autoscaler keeps nodes with GPUs for those that need them, it is the last choice.
+const MISMATCHES: RangeInclusive<f64> = 1.0..=1000.0;
 /// More than any group of nodes that serves one replica.
 const GPUS: RangeInclusive<u32> = 0..=4096;
 const REPLICAS_MIN: u32 = 1;
@@ -74,6 +77,14 @@ struct One<'a> {
     around: Around<'a>,
 }
 
+const fn as_role(written: file::Role) -> Role {
+    match written {
+        file::Role::Both => Role::Both,
+        file::Role::Prefill => Role::Prefill,
+        file::Role::Decode => Role::Decode,
+    }
+}
+
 impl One<'_> {
     /// Resolves everything before giving up on anything, so that all problems are found.
     fn resolve(&self, claims: &mut Claims, checks: &mut Checks<'_>) -> Option<Variant> {
@@ -85,8 +96,9 @@ impl One<'_> {
             accelerator,
             gpus,
             role,
-            cost,
-            list_price,
+            cost: _,
+            list_price: _,
+            mismatch: _,
             replicas,
             targets,
             scrape,
@@ -112,8 +124,7 @@ impl One<'_> {
         let path = self.at("accelerator");
         let accelerator = checks.text(&path, accelerator.as_deref(), names::is_label_text, rule);
         let gpus = checks.number(&self.at("gpus"), *gpus, &GPUS).map(Gpus::new);
-        let cost = checks.number(&self.at("cost"), *cost, &COSTS).unwrap_or(COST);
-        let list_price = checks.number(&self.at("list_price"), *list_price, &COSTS);
+        let (cost, list_price, mismatch) = self.prices(checks);
         let bounds = self.bounds(&replicas.clone().unwrap_or_default(), checks);
         let overlaid = scrape.clone().unwrap_or_default();
         let below = &self.around.global.scrape;
@@ -132,13 +143,10 @@ impl One<'_> {
                 model: ModelName::new(model?)?,
                 accelerator: accelerator.and_then(Accelerator::new),
                 gpus,
-                role: match role {
-                    Some(file::Role::Both) | None => Role::Both,
-                    Some(file::Role::Prefill) => Role::Prefill,
-                    Some(file::Role::Decode) => Role::Decode,
-                },
-                cost: CostPerHour::new(cost)?,
-                list_price: list_price.and_then(CostPerHour::new),
+                role: role.map_or(Role::Both, as_role),
+                cost: cost?,
+                list_price,
+                mismatch,
                 bounds,
             },
             aliases,
@@ -147,6 +155,19 @@ impl One<'_> {
             scrape: scrape.settings,
             read_by,
         })
+    }
+
+    /// What a replica costs, with a discount and without, and how much something scarce counts.
+    fn prices(
+        &self,
+        checks: &mut Checks<'_>,
+    ) -> (Option<CostPerHour>, Option<CostPerHour>, Fraction) {
+        let file::Variant { cost, list_price, mismatch, .. } = self.written;
+        let cost = checks.number(&self.at("cost"), *cost, &COSTS).unwrap_or(COST);
+        let list_price = checks.number(&self.at("list_price"), *list_price, &COSTS);
+        let mismatch = checks.number(&self.at("mismatch"), *mismatch, &MISMATCHES);
+        let mismatch = mismatch.and_then(Fraction::new).unwrap_or(Fraction::ONE);
+        (CostPerHour::new(cost), list_price.and_then(CostPerHour::new), mismatch)
     }
 
     /// Who reads the replicas' metrics: Prometheus where there is one, unless it says otherwise.

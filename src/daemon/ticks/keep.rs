@@ -13,7 +13,7 @@ use crate::fleet::{Fleet, VariantKey};
 use crate::pipeline::{Number, Pipeline};
 use crate::publish::state::{self, Memories};
 use crate::publish::{Published, PublishedVariant};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{StateDocument, Telemetry};
 
 /// How often the state file is written while nothing changes. A restart then shows an age that is
 /// at most this much too old, and has forgotten at most this much of what was learned.
@@ -120,7 +120,7 @@ pub(super) fn load(
     telemetry: &Telemetry,
 ) -> BTreeMap<VariantKey, state::Saved> {
     let problem = match state::load(path) {
-        Ok(saved) => return in_force(now, saved),
+        Ok(saved) => return in_force(now, saved, telemetry),
         Err(problem) => problem,
     };
     telemetry.state_failures.with_label_values(&["read"]).inc();
@@ -143,8 +143,13 @@ pub(super) fn load(
 }
 
 /// The numbers of before a restart that can be in force, by their variants.
-fn in_force(now: Timestamp, saved: Vec<state::Saved>) -> BTreeMap<VariantKey, state::Saved> {
+fn in_force(
+    now: Timestamp,
+    saved: Vec<state::Saved>,
+    telemetry: &Telemetry,
+) -> BTreeMap<VariantKey, state::Saved> {
     let strange: BTreeSet<&String> = saved.iter().flat_map(|it| &it.strange).collect();
+    count_unknown(telemetry, StateDocument::File, strange.len());
     if !strange.is_empty() {
         warn!(
             ?strange,
@@ -162,6 +167,11 @@ fn in_force(now: Timestamp, saved: Vec<state::Saved>) -> BTreeMap<VariantKey, st
         info!(variants = recent.len(), "The numbers of before the restart are in force");
     }
     recent.into_iter().map(|saved| (saved.variant.clone(), saved)).collect()
+}
+
+/// Shows how much of a document this release does not know.
+pub(super) fn count_unknown(telemetry: &Telemetry, document: StateDocument, words: usize) {
+    telemetry.state_unknown_words.with_label_values(&[document.label()]).set(words as f64);
 }
 
 /// What the pipeline remembers of every variant that has a number.

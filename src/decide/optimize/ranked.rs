@@ -11,7 +11,7 @@
 use crate::decide::optimize::least_cost::Question;
 use crate::decide::optimize::sheet::{SLACK, Sheet};
 use crate::decide::optimize::{Because, Candidate, Consent, Method, Model, Plan, Policy, Room};
-use crate::decide::rank::{self, Class, Demand, Ranked, Ranking, Warmth, rank_variants};
+use crate::decide::rank::{self, Demand, Ranked, Ranking, Warmth, rank_variants};
 use crate::fleet::VariantKey;
 use crate::units::{Amount, Replicas};
 
@@ -99,10 +99,7 @@ impl<'s, 'a> Growth<'s, 'a> {
                 continue;
             }
             let (row, of) = (&self.sheet.voices[voice], &self.sheet.groups[group]);
-            let demand = Demand {
-                classes: vec![Class { amount: missing, eligible: None }],
-                total: row.wanted(group),
-            };
+            let demand = Demand { missing, total: row.wanted(group) };
             let there: Vec<(Candidate, Amount, Warmth)> = of
                 .members
                 .iter()

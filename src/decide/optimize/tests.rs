@@ -36,6 +36,7 @@ pub(super) fn candidate((name, cost, _, current): Offer<'_>) -> Candidate {
         gpus: Gpus::ONE,
         cost: CostPerHour::new(cost).unwrap(),
         list_price: CostPerHour::new(cost).unwrap(),
+        mismatch: Fraction::ONE,
         bounds: Bounds::new(Replicas::ZERO, None).unwrap(),
         current: replicas(current),
         pending: Replicas::ZERO,

@@ -18,6 +18,7 @@ impl fmt::Display for Record {
             unfitness,
             suppressed,
             cold,
+            mismatch,
             score,
         } = self;
         let (real, theoretical) = (real.per_hour(), theoretical.per_hour());
@@ -31,6 +32,9 @@ impl fmt::Display for Record {
         }
         if *cold > 1.0 {
             write!(f, " x {cold:.1} for a cold start")?;
+        }
+        if *mismatch > 1.0 {
+            write!(f, " x {mismatch:.1} for something scarce that the model does not need")?;
         }
         write!(f, ", score {score:.3}")
     }

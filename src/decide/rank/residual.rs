@@ -2,11 +2,13 @@
 //!
 //! # Model
 //!
-//! The unserved demand comes in classes, each with the variants that can serve it: a long context
-//! or an adapter may rule some out. A variant's option is as many replicas as serve what it can of
-//! what is left, inside its maximum and what is free. Its theoretical cost is what its served
-//! demand costs on the eligible variant that is cheapest for what it carries, in fractions of
-//! replicas and at the list price, so a discount shows as a ratio below 1.
+//! A variant's option is as many replicas as serve what is left, inside its maximum and what is
+//! free. Its theoretical cost is what its served demand costs on the variant that is cheapest for
+//! what it carries, in fractions of replicas and at the list price, so a discount shows as a ratio
+//! below 1.
+//!
+//! Each variant is taken to be able to serve any of the demand: nothing that is observed tells
+//! demand apart by who can serve it. `docs/decisions.md` says what was looked for.
 //!
 //! A score does not reward covering more. So the best option is taken, what it serves subtracted,
 //! and the rest ranked anew, until nothing is left or nobody can serve it.
@@ -14,7 +16,6 @@
 //! Sizes are amounts that one replica carries, the preferred size follows from the whole demand,
 //! and equal scores are decided by the lower cost, fewer replicas, what runs already, and the name.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::analyze::capacity::Unit;
@@ -29,20 +30,11 @@ const REST: f64 = 1e-9;
 /// Two scores that are nearer than this share are equal: prices are not known better.
 const TIE: f64 = 1e-9;
 
-/// Demand that the same variants can serve.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Class {
-    /// How much is not served.
-    pub amount: Amount,
-    /// Who can serve it; `None` when everybody can.
-    pub eligible: Option<BTreeSet<VariantKey>>,
-}
-
 /// What is to be served.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
-    /// What is not served, by class.
-    pub classes: Vec<Class>,
+    /// What is not served.
+    pub missing: Amount,
     /// Everything that is asked of the model, served or not; the preferred size follows from it.
     pub total: Amount,
 }
@@ -172,7 +164,7 @@ pub fn rank_variants(
     order.sort_by(|a, b| a.candidate.key.cmp(&b.candidate.key));
     let sizes: Vec<Amount> = order.iter().map(|variant| variant.size).collect();
     let mut left = Left {
-        classes: demand.classes.clone(),
+        missing: demand.missing,
         whole: demand.total,
         room: room.cloned(),
         added: vec![Replicas::ZERO; order.len()],
@@ -180,12 +172,13 @@ pub fn rank_variants(
     let preferred = policy.preference.size(demand.total, &sizes);
     let mut rounds = Vec::new();
     let Some(formula) = preferred.and_then(|size| policy.formula(size, &order)) else {
-        return Residual { rounds, unserved: left.amount(), preferred };
+        return Residual { rounds, unserved: left.missing, preferred };
     };
-    while let Some(round) = left.round(&order, &formula) {
+    let price = order.iter().map(|variant| variant.price()).fold(f64::INFINITY, f64::min);
+    while let Some(round) = left.round(&order, (price, &formula)) {
         rounds.push(round);
     }
-    Residual { rounds, unserved: left.amount(), preferred }
+    Residual { rounds, unserved: left.missing, preferred }
 }
 
 impl Policy {
@@ -211,32 +204,28 @@ impl Ranked<'_> {
     fn price(&self) -> f64 {
         self.list_price.per_hour() / self.size.amount()
     }
-
-    fn serves(&self, class: &Class) -> bool {
-        class.eligible.as_ref().is_none_or(|eligible| eligible.contains(&self.candidate.key))
-    }
 }
 
 /// What is left between rounds.
 struct Left {
-    classes: Vec<Class>,
+    missing: Amount,
     whole: Amount,
     room: Option<Room>,
     added: Vec<Replicas>,
 }
 
 impl Left {
-    fn amount(&self) -> Amount {
-        self.classes.iter().map(|class| class.amount).sum()
-    }
-
     /// Ranks all options and takes the best; `None` when there is none.
-    fn round(&mut self, variants: &[&Ranked<'_>], formula: &Formula) -> Option<Round> {
+    fn round(
+        &mut self,
+        variants: &[&Ranked<'_>],
+        (price, formula): (f64, &Formula),
+    ) -> Option<Round> {
         let options: Vec<Choice> = variants
             .iter()
             .zip(&self.added)
             .map(|(variant, added)| {
-                let (offer, served) = self.offer(variants, variant, *added);
+                let (offer, served) = self.offer(variant, *added, price);
                 let key = variant.candidate.key.clone();
                 Choice { key, served, scored: formula.score(&offer) }
             })
@@ -259,18 +248,12 @@ impl Left {
         Some(Round { options, taken, served })
     }
 
-    /// The option of a variant: as many replicas as serve what it can of what is left, and what
-    /// they serve.
-    fn offer(
-        &self,
-        variants: &[&Ranked<'_>],
-        variant: &Ranked<'_>,
-        added: Replicas,
-    ) -> (Offer, Amount) {
+    /// The option of a variant: as many replicas as serve what is left, and what they serve, where a
+    /// unit of demand costs `price` on a perfect fit.
+    fn offer(&self, variant: &Ranked<'_>, added: Replicas, price: f64) -> (Offer, Amount) {
         let candidate = variant.candidate;
-        let eligible = self.classes.iter().filter(|class| variant.serves(class));
-        let wanted: f64 = eligible.clone().map(|class| class.amount.amount()).sum();
-        let wanted = if wanted <= REST * self.whole.amount() { 0.0 } else { wanted };
+        let is_rest = self.missing.amount() <= REST * self.whole.amount();
+        let wanted = if is_rest { 0.0 } else { self.missing.amount() };
         let needed = (wanted / variant.size.amount() * (1.0 - REST)).ceil();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
         let needed = needed.clamp(0.0, f64::from(Replicas::LIMIT.count())) as u32;
@@ -278,38 +261,25 @@ impl Left {
         let below_max = candidate.bounds.max().map_or(Replicas::LIMIT, |max| max.beyond(there));
         let fit = self.room.as_ref().and_then(|room| room.fit(candidate));
         let count = Replicas::saturating(needed).min(below_max).min(fit.unwrap_or(Replicas::LIMIT));
-        let mut capacity = variant.size.times(count).amount();
-        let (mut all, mut theoretical) = (0.0, 0.0);
-        for class in eligible {
-            let served = class.amount.amount().min(capacity);
-            capacity -= served;
-            all += served;
-            let able = variants.iter().filter(|other| other.serves(class));
-            theoretical += served * able.map(|it| it.price()).fold(f64::INFINITY, f64::min);
-        }
+        let served = self.missing.min(variant.size.times(count));
         let offer = Offer {
             count,
             real: candidate.cost.times(count),
-            theoretical: CostPerHour::new(theoretical).unwrap_or_default(),
+            theoretical: CostPerHour::new(served.amount() * price).unwrap_or_default(),
             fit: Fit::Size(variant.size),
             start: match variant.warmth {
                 Warmth::Warm => Start::Warm,
                 Warmth::Cold => Start::Cold,
             },
+            mismatch: candidate.mismatch,
         };
-        (offer, Amount::new(all).unwrap_or_default())
+        (offer, served)
     }
 
     /// Takes what so many replicas of a variant serve, and what they run on.
     fn take(&mut self, variant: &Ranked<'_>, count: Replicas) -> Amount {
-        let mut capacity = variant.size.times(count);
-        let mut served = Amount::ZERO;
-        for class in self.classes.iter_mut().filter(|class| variant.serves(class)) {
-            let taken = class.amount.min(capacity);
-            class.amount = class.amount.beyond(taken);
-            capacity = capacity.beyond(taken);
-            served += taken;
-        }
+        let served = self.missing.min(variant.size.times(count));
+        self.missing = self.missing.beyond(served);
         if let Some(room) = &mut self.room {
             room.start(variant.candidate, count);
         }

@@ -53,6 +53,7 @@ fn the_rank_tables_of_the_proposal_follow_where_they_are_not_truncated() {
             theoretical: cost(theoretical),
             fit: Fit::Size(amount(size)),
             start: Start::Warm,
+            mismatch: Fraction::ONE,
         };
         let record = formula.score(&offer).unwrap();
         assert!((record.score - expected).abs() < 5e-5, "{record}");
@@ -72,6 +73,7 @@ fn variants() -> Vec<(Candidate, Amount)> {
                 gpus: Gpus::ONE,
                 cost: cost(price),
                 list_price: cost(price),
+                mismatch: Fraction::ONE,
                 bounds: Bounds::new(Replicas::ZERO, None).unwrap(),
                 current: Replicas::ZERO,
                 pending: Replicas::ZERO,
@@ -90,14 +92,22 @@ fn key(name: &str) -> VariantKey {
 
 /// The rounds for this demand, with this preferred size and weight.
 fn ranked(demand: f64, preferred: f64, weight: f64, room: Option<&Room>) -> Residual {
-    let variants = variants();
+    ranked_of(&variants(), Warmth::Warm, (demand, preferred, weight), room)
+}
+
+fn ranked_of(
+    variants: &[(Candidate, Amount)],
+    warmth: Warmth,
+    (demand, preferred, weight): (f64, f64, f64),
+    room: Option<&Room>,
+) -> Residual {
     let options: Vec<Ranked<'_>> = variants
         .iter()
         .map(|(candidate, size)| Ranked {
             candidate,
             size: *size,
-            list_price: candidate.cost,
-            warmth: Warmth::Warm,
+            list_price: candidate.list_price,
+            warmth,
         })
         .collect();
     let policy = Policy {
@@ -107,11 +117,17 @@ fn ranked(demand: f64, preferred: f64, weight: f64, room: Option<&Room>) -> Resi
         unfitness_max: Fraction::new(100.0).unwrap(),
         ..Policy::default()
     };
-    let demand = Demand {
-        classes: vec![Class { amount: amount(demand), eligible: None }],
-        total: amount(demand),
-    };
+    let demand = Demand { missing: amount(demand), total: amount(demand) };
     rank_variants(&options, &demand, room, &policy)
+}
+
+/// The same variants, where `h100` and `h100x2` have something scarce that the model does not need.
+fn mismatched(factor: f64) -> Vec<(Candidate, Amount)> {
+    let mut variants = variants();
+    for (candidate, _) in &mut variants[2..] {
+        candidate.mismatch = Fraction::new(factor).unwrap();
+    }
+    variants
 }
 
 fn score(residual: &Residual, name: &str) -> f64 {
@@ -164,29 +180,92 @@ fn what_one_option_leaves_is_ranked_again_until_everything_is_served() {
     );
 }
 
+/// Fifty requests a second, 60 preferred: the worked example in which H100s are cold, which makes
+/// 2.546 of 1.273 and at more than 3.37 times lets A100s with 4.289 go first. The same factors come
+/// of something that is scarce and not needed.
 #[test]
-fn demand_that_nobody_can_serve_is_said_and_does_not_count_for_others() {
-    let variants = variants();
-    let options: Vec<Ranked<'_>> = variants
-        .iter()
-        .map(|(candidate, size)| Ranked {
-            candidate,
-            size: *size,
-            list_price: candidate.cost,
-            warmth: Warmth::Cold,
-        })
-        .collect();
-    let class = |demand, names: &[&str]| Class {
-        amount: amount(demand),
-        eligible: Some(names.iter().map(|name| key(name)).collect()),
+fn what_is_scarce_is_worth_less_as_what_is_cold_is() {
+    let formula = Formula::cluster_autoscaler(amount(60.0), cost(8.0 / 13.0));
+    let score = |(count, real, size): (u32, f64, f64), start: Start, factor: f64| {
+        let offer = Offer {
+            count: Replicas::saturating(count),
+            real: cost(real),
+            theoretical: cost(50.0 * 16.0 / 130.0),
+            fit: Fit::Size(amount(size)),
+            start,
+            mismatch: Fraction::new(factor).unwrap(),
+        };
+        formula.score(&offer).unwrap().score
     };
-    let demand =
-        Demand { classes: vec![class(10.0, &["a100"]), class(5.0, &[])], total: amount(15.0) };
-    let residual = rank_variants(&options, &demand, None, &Policy::default());
-    assert_eq!(residual.added(&key("a100")).count(), 1);
-    assert_eq!(residual.rounds.len(), 1);
+    let (a100, h100) = ((3, 12.0, 24.0), (1, 8.0, 60.0));
+    for (found, expected) in [
+        (score(a100, Start::Warm, 1.0), 4.289),
+        (score(h100, Start::Warm, 1.0), 1.273),
+        (score(h100, Start::Cold, 1.0), 2.546),
+        (score(h100, Start::Warm, 2.0), 2.546),
+        (score(h100, Start::Cold, 2.0), 5.091),
+    ] {
+        assert!((found - expected).abs() < 6e-4, "{found}, not {expected}");
+    }
+    let against = score(a100, Start::Warm, 1.0);
+    assert!(score(h100, Start::Warm, 3.36) < against && against < score(h100, Start::Warm, 3.38));
+}
+
+/// The same by our own counting, in which three A100s are 1.2 replicas of the preferred size: 4.622.
+#[test]
+fn what_is_scarce_and_not_needed_is_taken_up_to_its_factor() {
+    let pick = |factor: f64| {
+        let variants = mismatched(factor);
+        let residual = ranked_of(&variants, Warmth::Warm, (50.0, 60.0, 1.0), None);
+        let score = score(&residual, "h100");
+        (residual.rounds[0].taken.0.variant.to_string(), score)
+    };
+    for (factor, expected, taken) in [
+        (1.0, 1.273, "h100"),
+        (2.0, 2.546, "h100"),
+        (3.63, 4.620, "h100"),
+        (3.64, 4.633, "a100"),
+        (1000.0, 1272.7, "a100"),
+    ] {
+        let (first, score) = pick(factor);
+        assert!((score - expected).abs() < 1e-3 * expected, "{factor}: {score}");
+        assert_eq!(first, taken, "{factor}");
+    }
+}
+
+#[test]
+fn what_is_scarce_is_the_last_choice_and_still_a_choice() {
+    let mut variants = mismatched(1000.0);
+    for ((candidate, _), most) in variants.iter_mut().zip([20, 2, 9, 9]) {
+        candidate.bounds = Bounds::new(Replicas::ZERO, Replicas::new(most)).unwrap();
+    }
+    let residual = ranked_of(&variants, Warmth::Warm, (300.0, 60.0, 1.0), None);
+    let taken: Vec<_> = residual
+        .rounds
+        .iter()
+        .map(|round| (round.taken.0.variant.as_str(), round.taken.1.count()))
+        .collect();
+    // 48 and 80 are all that A100s and L4s carry; without the factor five H100s would do.
+    assert_eq!(taken, [("a100", 2), ("l4", 20), ("h100", 3)]);
+    assert_eq!(residual.unserved, Amount::ZERO);
+    let said = residual.rounds[2].to_string();
+    assert!(
+        said.contains(" x 1000.0 for something scarce that the model does not need, score "),
+        "{said}"
+    );
+}
+
+#[test]
+fn demand_that_nobody_can_serve_is_said() {
+    let mut variants = variants();
+    for (candidate, _) in &mut variants {
+        candidate.bounds = Bounds::new(Replicas::ZERO, Replicas::new(1)).unwrap();
+    }
+    let residual = ranked_of(&variants, Warmth::Cold, (223.0, 60.0, 0.25), None);
+    assert_eq!(residual.rounds.len(), 4);
     assert_eq!(residual.unserved, amount(5.0));
-    assert_eq!(residual.rounds[0].options[1].scored, Err(Dropped::NoReplicas));
+    assert!(residual.to_string().ends_with("; 5.0 cannot be served by anything"), "{residual}");
+    assert_eq!(residual.rounds[3].options.iter().filter(|it| it.scored.is_ok()).count(), 1);
 }
 
 proptest! {
@@ -217,6 +296,7 @@ proptest! {
             theoretical: cost(0.5),
             fit: Fit::Size(amount(2.0)),
             start: Start::Warm,
+            mismatch: Fraction::ONE,
         };
         let [less, more] = [real, real + more].map(|real| formula.score(&offer(real)).unwrap().score);
         prop_assert!(less <= more);

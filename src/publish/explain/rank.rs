@@ -42,6 +42,9 @@ pub(super) struct RankedOption {
     suppressed: Option<f64>,
     /// Factor for a start from nothing, 1 where something runs; null when it has no score.
     cold: Option<f64>,
+    /// Factor for something scarce that the model does not need, 1 where there is nothing; null when
+    /// it has no score.
+    mismatch: Option<f64>,
     /// The score; the lowest is taken. Null when it has none.
     score: Option<f64>,
     /// Why it has no score, as a sentence; null when it has one.
@@ -84,6 +87,7 @@ fn option(ranking: &Ranking, number: usize, round: &Round, choice: &Choice) -> R
         counted: record.map(|it| it.counted),
         suppressed: record.map(|it| it.suppressed),
         cold: record.map(|it| it.cold),
+        mismatch: record.map(|it| it.mismatch),
         score: record.map(|it| it.score),
         dropped: scored.as_ref().err().map(ToString::to_string),
     }
@@ -98,7 +102,7 @@ mod tests {
     use crate::decide::limit::LimitName;
     use crate::decide::rank::{Dropped, Fit, Formula, Offer, Rank, Residual, Start};
     use crate::fleet::VariantSpec;
-    use crate::units::CostPerHour;
+    use crate::units::{CostPerHour, Fraction};
 
     #[test]
     fn each_option_of_each_round_is_a_row_with_the_numbers_behind_its_score() {
@@ -110,6 +114,7 @@ mod tests {
             theoretical: cost(0.003),
             fit: Fit::Size(amount(2.0)),
             start: Start::Warm,
+            mismatch: Fraction::new(2.0).unwrap(),
         });
         let [a, b] = ["a", "b"].map(|name| VariantSpec::example(name).key);
         let choice = |key, scored| Choice { key, served: amount(2.0), scored };
@@ -128,7 +133,8 @@ mod tests {
         assert_eq!(rows[0]["variant"], "shop/a");
         assert_eq!((&rows[0]["taken"], &rows[1]["taken"]), (&true.into(), &false.into()));
         assert_eq!((&rows[0]["unfitness"], &rows[0]["replicas"]), (&4.0.into(), &1.into()));
-        assert!((rows[0]["score"].as_f64().unwrap() - 23.3684).abs() < 5e-5);
+        assert_eq!(rows[0]["mismatch"], 2.0);
+        assert!((rows[0]["score"].as_f64().unwrap() - 2.0 * 23.3684).abs() < 1e-4);
         assert_eq!(rows[1]["score"], serde_json::Value::Null);
         assert_eq!(rows[1]["dropped"], "no replica can be added, or none is needed");
     }

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Stages and reasons that only another release knows cost nothing but their names as labels: an
-//! unknown stage becomes the one before it and stands in the text, and an unknown reason is `told`.
+//! unknown stage becomes the one before it, stands in the text and is told by its name, and an
+//! unknown reason is `told`.
 //!
 //! About 400 bytes a decision. A decision may also have the `memory` of its variant, in the shape of
 //! the state file and without the observations that something was learned from: a replica that has
@@ -48,7 +49,8 @@ pub struct Shared {
     pub decided: BTreeMap<VariantKey, Decided>,
     /// What the writer remembers of them.
     pub memories: SharedMemories,
-    /// What only the writer's release remembers, by name: it is not in the memories.
+    /// What only the writer's release knows, by name: words of its memories, which are not in
+    /// these, and stages of its steps.
     pub strange: BTreeSet<String>,
 }
 
@@ -246,12 +248,17 @@ pub fn decode(text: &str, receipt: Receipt<'_>) -> Result<Shared, SharedError> {
             strange.extend(names);
             memory
         });
+        strange.extend(line.unknown_stages().map(str::to_owned));
         let decided = line.decided(receipt, lain).ok_or_else(|| impossible(index))?;
         let Decision { variant, model, .. } = &decided.decision;
         memories.extend(memory.map(|memory| (variant.clone(), (model.clone(), memory))));
         all.insert(variant.clone(), decided);
     }
     Ok(Shared { generation, lain, decided: all, memories, strange })
+}
+
+fn stage(label: &str) -> Option<Stage> {
+    Stage::ALL.into_iter().find(|stage| stage.label() == label)
 }
 
 /// A count that may be missing.
@@ -263,6 +270,11 @@ fn count(count: Option<u32>) -> Result<Option<Replicas>, Impossible> {
 struct Impossible;
 
 impl Line {
+    fn unknown_stages(&self) -> impl Iterator<Item = &str> {
+        let unknown = |step: &&LineStep| stage(&step.stage).is_none();
+        self.steps.iter().filter(unknown).map(|step| step.stage.as_str())
+    }
+
     fn decided(self, receipt: Receipt<'_>, lain: Duration) -> Option<Decided> {
         let namespace = Namespace::new(&self.namespace)?;
         let mut steps: Vec<Step> = Vec::with_capacity(self.steps.len());
@@ -300,7 +312,7 @@ impl LineStep {
     fn step(self, holder: &str, last: Stage) -> Option<Step> {
         let said = Some(self.text).filter(|text| !text.is_empty());
         let mut text = said.unwrap_or_else(|| format!("decided by {holder}"));
-        let known = Stage::ALL.into_iter().find(|stage| stage.label() == self.stage);
+        let known = stage(&self.stage);
         if known.is_none() {
             text = format!("{}: {text}", self.stage);
         }
@@ -494,6 +506,7 @@ mod tests {
             .replacen("\"reason\":\"below_min\"", "\"reason\":\"over_quota\"", 1)
             .replacen("\"generation\"", "\"added\":[1],\"generation\"", 1);
         let shared = decode(&text, receipt(Arrival::Prompt, 0)).unwrap();
+        assert_eq!(shared.strange, ["quota".to_owned()].into());
         let decided = shared.decided.into_values().next().unwrap();
         assert_eq!(decided.decision.desired(), n(3));
         let said = said(&decided.decision);

@@ -21,6 +21,8 @@ use crate::units::{Fraction, Replicas};
 
 const COST: f64 = 1.0;
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
+/// As in the configuration.
+const MISMATCHES: RangeInclusive<f64> = 1.0..=1000.0;
 /// More than any cluster has.
 const REPLICAS_MAX: u32 = 10_000;
 /// The default of vLLM's V1 engine for an online server on accelerators of less than 70 GB.
@@ -71,6 +73,7 @@ pub(crate) fn resolve(
     let name = one.name(written.name.as_deref());
     let cost = one.checks.number(&one.at("cost"), written.cost, &COSTS).unwrap_or(COST);
     let list_price = one.checks.number(&one.at("list_price"), written.list_price, &COSTS);
+    let mismatch = one.checks.number(&one.at("mismatch"), written.mismatch, &MISMATCHES);
     let counts = written.replicas.clone().unwrap_or_default();
     let (bounds, initial) = one.counts(&counts)?;
     let engine = one.engine(&written.engine.clone().unwrap_or_default());
@@ -92,6 +95,9 @@ pub(crate) fn resolve(
     }
     if let Some(list_price) = list_price {
         words["list_price"] = json!(list_price);
+    }
+    if let Some(mismatch) = mismatch {
+        words["mismatch"] = json!(mismatch);
     }
     Some(Drafted {
         words,

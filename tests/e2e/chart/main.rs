@@ -98,6 +98,8 @@ fn c_the_account_may_do_what_is_listed_and_nothing_else() {
     release.upgrade(&["config.limits.nodes=true", "config.limits.quotas=true"]);
     let limits = ["nodes [list watch]", "resourcequotas [list watch]"];
     assert_eq!(release.permissions("production"), rules(&limits));
+    release.upgrade(&["rbac.configMaps=true"]);
+    assert_eq!(release.permissions("production"), rules(&["configmaps [list watch]"]));
     release.upgrade(&[]);
 }
 

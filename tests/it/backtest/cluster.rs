@@ -12,7 +12,7 @@ use plimsoll::observe::inventory::{
 use plimsoll::observe::template::{Container, Template};
 use plimsoll::observe::{Autoscaler, Demand, Inputs, Start};
 use plimsoll::trace::{Record, Tick, Writer};
-use plimsoll::units::{CostPerHour, Gpus, Requests, Seconds};
+use plimsoll::units::{CostPerHour, Fraction, Gpus, Requests, Seconds};
 use tempfile::TempDir;
 
 use crate::backtest::{BOUNDS, ticks_of};
@@ -72,7 +72,9 @@ fn template() -> Arc<Template> {
 
 fn inputs() -> Inputs {
     let list_price = CostPerHour::new(8.0);
-    let specs = [VariantSpec { list_price, ..spec("a", 2.4, (0, 9)) }, spec("b", 8.0, (1, 4))];
+    let mismatch = Fraction::new(1.5).unwrap();
+    let specs =
+        [VariantSpec { list_price, mismatch, ..spec("a", 2.4, (0, 9)) }, spec("b", 8.0, (1, 4))];
     let model: ModelKey = specs[0].model_key();
     let wishes = [
         ZeroWish { may: Some(Rest::Allowed), after: Seconds::new(90.5) },

@@ -5,7 +5,7 @@
 //! original picks options that add nothing or have no size, ours does not.
 
 use plimsoll::decide::rank::{Fit, Formula, Offer, Start};
-use plimsoll::units::{Amount, CostPerHour, Replicas};
+use plimsoll::units::{Amount, CostPerHour, Fraction, Replicas};
 use serde_json::Value;
 
 use super::Outcome;
@@ -97,6 +97,7 @@ fn price(option: &Value, input: &Value) -> Option<f64> {
         theoretical: cost(theoretical),
         fit: Fit::Size(Amount::new(number(option, "node_cpu_milli")).unwrap()),
         start: Start::Warm,
+        mismatch: Fraction::ONE,
     };
     formula.score(&offer).ok().map(|record| record.score)
 }

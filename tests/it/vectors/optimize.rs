@@ -13,7 +13,7 @@ use plimsoll::decide::optimize::{
     Voice, cost_aware, greedy_by_score, water_fill,
 };
 use plimsoll::fleet::{Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey};
-use plimsoll::units::{Amount, CostPerHour, Gpus, Replicas, Weight};
+use plimsoll::units::{Amount, CostPerHour, Fraction, Gpus, Replicas, Weight};
 use serde_json::Value;
 
 use super::Outcome;
@@ -174,6 +174,7 @@ impl Case {
                     gpus: Gpus::new(whole(&state["gpus"]).max(1)),
                     cost: CostPerHour::new(number(row, "cost")).unwrap(),
                     list_price: CostPerHour::new(number(row, "cost")).unwrap(),
+                    mismatch: Fraction::ONE,
                     bounds: Bounds::new(
                         Replicas::saturating(min),
                         max.map(|max| Replicas::saturating(max.max(min))),

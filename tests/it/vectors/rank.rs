@@ -7,7 +7,7 @@
 use plimsoll::decide::rank::{
     Dropped, Fit, Formula, Offer, Record, Start, preferred_cpus, suppress,
 };
-use plimsoll::units::{Amount, CostPerHour, Replicas};
+use plimsoll::units::{Amount, CostPerHour, Fraction, Replicas};
 use serde_json::Value;
 
 use super::Outcome;
@@ -155,6 +155,7 @@ fn offer(option: &Value, pod_prices: &Value) -> Read {
         theoretical,
         fit: if has_accelerator(option) { Fit::Scarce } else { Fit::Size(size) },
         start: if option["exists"] == false { Start::Cold } else { Start::Warm },
+        mismatch: Fraction::ONE,
     })
 }
 

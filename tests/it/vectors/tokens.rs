@@ -246,6 +246,7 @@ pub(super) fn spec(input: &Value, variant: &str, row: &Value) -> VariantSpec {
         role: role(row),
         cost: CostPerHour::new(number(row, "cost")).unwrap(),
         list_price: None,
+        mismatch: Fraction::ONE,
         bounds: Bounds::default(),
     }
 }

@@ -7,15 +7,15 @@ use jiff::SignedDuration;
 
 use crate::collect::cluster::WantedTarget;
 use crate::collect::cluster::discovery::{
-    Annotation, COST, COSTS, Marked, PREFIX, Problem, Scraped, Source, Vocabulary, WVA_ACCELERATOR,
-    WVA_COST, WVA_DEFAULT_COST, WVA_MODEL, missing,
+    Annotation, COST, COSTS, MISMATCHES, Marked, PREFIX, Problem, Scraped, Source, Vocabulary,
+    WVA_ACCELERATOR, WVA_COST, WVA_DEFAULT_COST, WVA_MODEL, missing,
 };
 use crate::collect::targets::Scheme;
 use crate::fleet::names::{
     MODEL_NAME, VARIANT_NAME, is_label_text, is_model_name, is_variant_name,
 };
 use crate::fleet::{Accelerator, Bounds, ModelName, Rest, Role, VariantName, ZeroWish};
-use crate::units::{CostPerHour, Gpus, Replicas, Seconds};
+use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
 
 /// As in the configuration.
 const GPUS: RangeInclusive<u32> = 0..=4096;
@@ -132,6 +132,16 @@ impl<'a> Read<'a> {
             self.refuse(name, rule, text);
         }
         cost
+    }
+
+    /// What one replica costs without a discount.
+    pub(super) fn list_price(&mut self) -> Option<CostPerHour> {
+        self.number(Annotation::ListPrice, &COSTS).and_then(CostPerHour::new)
+    }
+
+    /// Factor on the rank for something scarce that the model does not need.
+    pub(super) fn mismatch(&mut self) -> Option<Fraction> {
+        self.number(Annotation::Mismatch, &MISMATCHES).and_then(Fraction::new)
     }
 
     pub(super) fn accelerator(&mut self) -> Option<Accelerator> {
