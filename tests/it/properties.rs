@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::pipeline::{policy, spec};
 use crate::sizing::sized;
-use crate::working::{Busy, Engine, Work};
+use crate::working::{Beside, Busy, Engine, Work};
 
 /// How a number is decided: by saturation, by each analyzer, and by all of them.
 fn way() -> impl Strategy<Value = Policy> {
@@ -26,18 +26,38 @@ fn way_that_learns_no_pace() -> impl Strategy<Value = Policy> {
     one_of(&[&[], &[Analyzer::Tokens]])
 }
 
+/// Every way, foresight among them.
+fn any_way() -> impl Strategy<Value = Policy> {
+    use Analyzer::{Foresight, Queueing, Throughput, Tokens};
+    one_of(&[
+        &[],
+        &[Tokens],
+        &[Throughput],
+        &[Queueing],
+        &[Foresight],
+        &[Tokens, Throughput, Queueing, Foresight],
+    ])
+}
+
+fn rate_of(story: &[(f64, u32)]) -> f64 {
+    story.last().map_or(0.0, |(rate, _)| *rate)
+}
+
 fn one_of(ways: &[&'static [Analyzer]]) -> impl Strategy<Value = Policy> + use<> {
-    prop::sample::select(ways.to_vec()).prop_map(|analyzers| {
-        if analyzers.is_empty() {
-            return policy();
-        }
-        let mut policy = sized(analyzers);
-        let Some(Sizing { queueing, .. }) = &mut policy.sizing else { panic!() };
-        let seconds = |seconds| Seconds::new(seconds).unwrap();
-        let ttft = LatencyTarget { limit: seconds(0.1), of: Statistic::Mean };
-        queueing.targets = Targets { ttft: Some(ttft), itl: Some(seconds(0.02)) };
-        policy
-    })
+    prop::sample::select(ways.to_vec()).prop_map(policy_of)
+}
+
+/// By saturation where there are no analyzers.
+fn policy_of(analyzers: &[Analyzer]) -> Policy {
+    if analyzers.is_empty() {
+        return policy();
+    }
+    let mut policy = sized(analyzers);
+    let Some(Sizing { queueing, .. }) = &mut policy.sizing else { panic!() };
+    let seconds = |seconds| Seconds::new(seconds).unwrap();
+    let ttft = LatencyTarget { limit: seconds(0.1), of: Statistic::Mean };
+    queueing.targets = Targets { ttft: Some(ttft), itl: Some(seconds(0.02)) };
+    policy
 }
 
 /// Requests a second for each replica: from next to nothing to more than one finishes.
@@ -94,6 +114,47 @@ proptest! {
             let (less, more): (u32, u32) = (less.values().sum(), more.values().sum());
             prop_assert!(more >= less, "{less} -> {more}");
         }
+    }
+
+    /// Two fleets with one past; in the last page of one of them more runs and waits.
+    #[test]
+    fn more_at_once_never_asks_for_fewer_replicas(
+        policy in any_way(),
+        replicas in prop::array::uniform3(1..6_u32),
+        before in story(),
+        (running, waiting) in (0.0..20.0_f64, prop_oneof![Just(0.0), 0.0..40.0_f64]),
+    ) {
+        let mut work = Work::with(policy, fleet([1.0, 2.0, 3.0]), Engine::default());
+        let last = rate_of(&before);
+        for (rate, seconds) in before {
+            let _ = work.run_all(&busy(replicas, rate), seconds);
+        }
+        let mut more = work.clone();
+        more.beside = Beside { running, waiting };
+        let less = desired(&work.run_all(&busy(replicas, last), 1));
+        let more = desired(&more.run_all(&busy(replicas, last), 1));
+        let (less, more): (u32, u32) = (less.values().sum(), more.values().sum());
+        prop_assert!(more >= less, "{less} -> {more}");
+    }
+
+    /// Two fleets with one past; in the last second of one of them more arrives.
+    #[test]
+    fn a_second_with_more_never_asks_for_fewer_replicas(
+        policy in any_way(),
+        replicas in prop::array::uniform3(1..6_u32),
+        before in story(),
+        times in 1.0..3.0_f64,
+    ) {
+        let mut work = Work::with(policy, fleet([1.0, 2.0, 3.0]), Engine::default());
+        let last = rate_of(&before);
+        for (rate, seconds) in before {
+            let _ = work.run_all(&busy(replicas, rate), seconds);
+        }
+        let mut more = work.clone();
+        let less = desired(&work.run_all(&busy(replicas, last), 1));
+        let more = desired(&more.run_all(&busy(replicas, last * times), 1));
+        let (less, more): (u32, u32) = (less.values().sum(), more.values().sum());
+        prop_assert!(more >= less, "{less} -> {more}");
     }
 
     /// What arrives in another order, and what is listed in another order, is the same.
@@ -166,5 +227,35 @@ proptest! {
                 before = now;
             }
         }
+    }
+}
+
+proptest! {
+    // A rise takes minutes to be believed.
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// More at the end of a steady rise or fall, which foresight believes to go on.
+    #[test]
+    fn more_at_the_end_of_a_rise_never_asks_for_fewer_replicas(
+        policy in one_of(&[&[Analyzer::Foresight], &[Analyzer::Tokens, Analyzer::Foresight]]),
+        replicas in 1..5_u32,
+        (from, to) in (0.5..15.0_f64, 0.5..25.0_f64),
+        seconds in 60..300_u32,
+        (times, running, waiting) in (1.0..4.0_f64, 0.0..20.0_f64, 0.0..40.0_f64),
+    ) {
+        let mut work = Work::with(policy, vec![spec("a", 1.0, (1, 60))], Engine::default());
+        let rate = |second| from + (to - from) * f64::from(second) / f64::from(seconds);
+        for second in 0..seconds {
+            let _ = work.run_all(&[("a", replicas, rate(second))], 1);
+        }
+        let ask = |beside: Beside, times: f64| {
+            let mut one = work.clone();
+            one.beside = beside;
+            desired(&one.run_all(&[("a", replicas, to * times)], 1))["a"]
+        };
+        let less = ask(Beside::default(), 1.0);
+        let at_once = ask(Beside { running, waiting }, 1.0);
+        let second = ask(Beside::default(), times);
+        prop_assert!(at_once >= less && second >= less, "{less} -> {at_once}, {second}");
     }
 }

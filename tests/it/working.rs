@@ -45,6 +45,16 @@ pub(crate) struct Work {
     pub(crate) rotation: usize,
     /// Replicas of each variant that do not answer.
     pub(crate) failing: BTreeMap<String, u32>,
+    /// What each replica has beside what its rate explains.
+    pub(crate) beside: Beside,
+}
+
+/// Requests that a replica has beside those that its rate explains: they have come and got nothing
+/// yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Beside {
+    pub(crate) running: f64,
+    pub(crate) waiting: f64,
 }
 
 /// A variant, its replicas, and the requests a second that each of them gets.
@@ -53,6 +63,8 @@ pub(crate) type Busy<'a> = (&'a str, u32, f64);
 /// What one replica has counted since it began.
 #[derive(Clone, Debug, Default)]
 struct Counted {
+    running: f64,
+    waiting: f64,
     finished: f64,
     generated: f64,
     prompted: f64,
@@ -65,8 +77,8 @@ struct Counted {
 
 impl Work {
     pub(crate) fn with(policy: Policy, specs: Vec<VariantSpec>, engine: Engine) -> Self {
-        let (counted, failing) = (BTreeMap::new(), BTreeMap::new());
-        Self { world: World::with(policy, specs), engine, counted, rotation: 0, failing }
+        let (counted, failing, beside) = (BTreeMap::new(), BTreeMap::new(), Beside::default());
+        Self { world: World::with(policy, specs), engine, counted, rotation: 0, failing, beside }
     }
 
     /// Ticks once a second while so many requests a second are shared by so many replicas of `a`.
@@ -88,15 +100,19 @@ impl Work {
         let mut sorted: Vec<&Busy<'_>> = busy.iter().collect();
         sorted.sort_by_key(|(name, _, _)| *name);
         for &&(name, replicas, rate) in &sorted {
-            let Pace { served, latencies, kv, running, waiting } = self.engine.pace(rate);
-            self.world.set(name, replicas, (kv, waiting));
             self.counted.retain(|(variant, index), _| variant != name || *index < replicas);
-            let Engine { prompt, output, .. } = self.engine;
+            let mut load = (0.0, 0.0);
             for index in 0..replicas {
                 let counted = self.counted.entry((name.to_owned(), index)).or_default();
-                counted.add(served, (prompt, output), latencies);
+                let pace = self.engine.pace(rate + counted.waiting);
+                counted.add(&pace, self.engine);
+                let Beside { running, waiting } = self.beside;
+                let (running, waiting) = (counted.running + running, counted.waiting + waiting);
+                let kv = self.engine.kv(running);
                 pages.push(counted.page(kv, waiting, running));
+                load = (kv, waiting);
             }
+            self.world.set(name, replicas, load);
         }
         for (name, failing) in &self.failing {
             let Some(variant) = self.world.variants.get_mut(name) else { continue };
@@ -120,51 +136,64 @@ impl Work {
     }
 }
 
-/// What one replica does at a rate.
+/// What one replica does in a second in which so much is asked of it.
 struct Pace {
     served: f64,
     latencies: (f64, f64),
-    kv: f64,
     running: f64,
     waiting: f64,
 }
 
 impl Engine {
-    fn pace(self, rate: f64) -> Pace {
+    fn pace(self, asked: f64) -> Pace {
         let Self { prompt, output, coefficients } = self;
         let lengths =
             Lengths { input: Tokens::new(prompt).unwrap(), output: Tokens::new(output).unwrap() };
         let room = Room { batch: BATCH_DEFAULT, ..Room::default() };
         let model = Model::new(coefficients, Shape::new(lengths).unwrap(), room);
-        // More than the engine finishes is answered as fast as it can, and waits.
+        // More than the engine finishes is answered as fast as it can, and the rest waits.
         let most = model.rate_max().map_or(f64::INFINITY, RequestRate::requests_per_second);
-        let served = rate.min(0.98 * most);
+        let served = asked.min(0.98 * most);
         let latency = model.at(RequestRate::new(served).unwrap()).unwrap();
-        let (ttft, itl) = (latency.ttft.seconds(), latency.itl.seconds());
-        let running = served * (ttft + output * itl);
-        let kv = (running * (prompt + output / 2.0) / KV_CAPACITY).min(1.0);
-        let waiting = if rate > served { 10.0 * (rate - served) } else { 0.0 };
-        Pace { served, latencies: (ttft, itl), kv, running, waiting }
+        let latencies = (latency.ttft.seconds(), latency.itl.seconds());
+        let running = served * self.stay(latencies);
+        Pace { served, latencies, running, waiting: asked - served }
+    }
+
+    /// How long a request is in the batch.
+    fn stay(self, (ttft, itl): (f64, f64)) -> f64 {
+        ttft + self.output * itl
+    }
+
+    /// The share of the cache that so many requests hold.
+    fn kv(self, running: f64) -> f64 {
+        (running * (self.prompt + self.output / 2.0) / KV_CAPACITY).min(1.0)
     }
 }
 
 impl Counted {
-    fn add(&mut self, rate: f64, (prompt, output): (f64, f64), (ttft, itl): (f64, f64)) {
+    /// No request is lost: what has come is running, waits, or has finished.
+    fn add(&mut self, pace: &Pace, engine: Engine) {
+        let Pace { served, latencies, running, waiting } = *pace;
+        let ((ttft, itl), Engine { prompt, output, .. }) = (latencies, engine);
         let add = |histogram: &mut Histogram, value: f64, times: f64| {
             histogram.sum += value * times;
             histogram.count += times;
         };
-        self.finished += rate;
-        self.generated += rate * output;
-        self.prompted += rate * prompt;
+        let grown = (running - self.running).min(served);
+        let finished = served - grown;
+        (self.running, self.waiting) = (self.running + grown, waiting);
+        self.finished += finished;
+        self.generated += served * output;
+        self.prompted += served * prompt;
         // Each running request gets a token in each step, and nothing is stepped while none runs.
-        let busy = (rate * (ttft + output * itl)).min(1.0);
+        let busy = (served * engine.stay(latencies)).min(1.0);
         self.steps.count += busy / itl;
-        self.steps.sum += rate * (prompt + output);
-        add(&mut self.ttft, ttft, rate);
-        add(&mut self.itl, itl, rate * (output - 1.0));
-        add(&mut self.prompt_length, prompt, rate);
-        add(&mut self.generation_length, output, rate);
+        self.steps.sum += served * (prompt + output);
+        add(&mut self.ttft, ttft, served);
+        add(&mut self.itl, itl, served * (output - 1.0));
+        add(&mut self.prompt_length, prompt, finished);
+        add(&mut self.generation_length, output, finished);
     }
 
     fn page(&self, kv: f64, waiting: f64, running: f64) -> Reading {
