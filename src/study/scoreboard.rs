@@ -134,13 +134,13 @@ fn prepare(
     let mut prepared: Vec<Prepared> = Vec::new();
     for plans in plans.chunks(peers.len().max(1)) {
         let Some(Plan { settings, .. }) = plans.first() else { continue };
-        let changed = changes.iter().map(|change| Plan {
+        let played = changes.iter().map(|change| Plan {
             index: 0,
             settings: change.over(settings),
             peer: Peer::Scenario,
             seed: 0,
         });
-        let all = plans.iter().cloned().chain(changed).collect();
+        let all = plans.iter().cloned().chain(played).collect();
         let ready = execute::prepare(study, all, Shard::WHOLE, None)?;
         let values: Vec<String> = settings.values().map(said).collect();
         let mut name = name(&study.path);
