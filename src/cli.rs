@@ -14,7 +14,7 @@ use clap::error::ErrorKind;
 
 pub use crate::cli::args::{
     Args, BacktestArgs, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, DemoScenario,
-    LogFormat, RunArgs, ScoreboardArgs, SimulateArgs,
+    LogFormat, RunArgs, SchemaOf, ScoreboardArgs, SimulateArgs,
 };
 
 use crate::backtest::BacktestError;

@@ -11,6 +11,7 @@ mod plan;
 mod report;
 mod resolve;
 mod results;
+mod schema;
 mod scoreboard;
 mod series;
 mod table;
@@ -33,7 +34,7 @@ use crate::config::yaml;
 use crate::simulate::peers::Peer;
 use crate::study::execute::{Executed, First};
 use crate::study::lines::Lines;
-use crate::study::plan::Shard;
+use crate::study::plan::{JOB_INDEX, Shard};
 use crate::study::resolve::Resolved;
 use crate::study::results::Results;
 
@@ -90,8 +91,8 @@ struct Study {
 ///
 /// The scenario or the arguments are not valid, or what came of it cannot be written.
 pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
-    if args.schema {
-        let schema = serde_json::to_string_pretty(&schemars::schema_for!(Results))?;
+    if let Some(of) = args.schema {
+        let schema = serde_json::to_string_pretty(&schema::schema(of))?;
         return print(&format!("{schema}\n"));
     }
     let Some(path) = &args.scenario else {
@@ -105,7 +106,9 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     let set = args.set.iter().map(|text| plan::setting(text)).collect::<Result<Map<_, _>, _>>()?;
     let sweep = study.value.get("sweep").cloned().unwrap_or_default();
     let plans = plan::plan(&sweep, &set, &peers, args.seeds)?;
-    let shard = args.shard.as_deref().map_or(Ok(Shard::WHOLE), Shard::parse)?;
+    let index = std::env::var(JOB_INDEX).ok();
+    let shard = args.shard.as_deref();
+    let shard = shard.map_or(Ok(Shard::WHOLE), |text| Shard::parse(text, index.as_deref()))?;
     let name = path.display().to_string();
     let mut results = Results::new(name, study.fingerprint(args), plans.len());
     let Executed { runs, first } = execute::execute(&study, plans, shard, args.seed)?;

@@ -10,14 +10,16 @@ use crate::backtest::BacktestError;
 use crate::backtest::demand::{Crew, Gathered, INTERVAL, Interval, Load};
 use crate::backtest::policies::{Candidate, Candidates};
 use crate::cli::BacktestArgs;
-use crate::fleet::ModelKey;
+use crate::fleet::{ModelKey, Role};
 use crate::observe::histogram::Histogram;
 use crate::pipeline::limits::Watched;
 use crate::simulate::random::{Purpose, generator};
-use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, SEATS, Settings, StepTime};
+use crate::simulate::replica::settings::{
+    Admission, BLOCK_SIZE, Experts, SEATS, Settings, StepTime,
+};
 use crate::simulate::scenario::{
     Actuator, COOLDOWN, Client, Control, Delay, GRACE, Gateway, Hpa, Keda, Lifecycle, Model,
-    POLLING, Router, SYNC, Scenario, Signal, Slo, Startup, Variant,
+    POLLING, Prefix, Router, SYNC, Scenario, Signal, Slo, Startup, Transfer, Variant,
 };
 use crate::simulate::score::{Outcome, Service};
 use crate::simulate::workload::load::{self, Replay, Row, Size};
@@ -124,8 +126,19 @@ fn scenario(
             notes.push(format!("{key} is left out: no request of it arrived"));
             continue;
         }
+        let of_model = |crew: &&Crew| crew.spec.model_key() == *key;
+        if gathered.variants.values().filter(of_model).any(|crew| crew.spec.role != Role::Both) {
+            notes.push(format!(
+                "{key} is left out: with the roles prefill and decode, each request is on the pages \
+                 of two engines, and how long its cache takes between them is on none"
+            ));
+            continue;
+        }
         keys.push(key.clone());
         models.push(model(key, load, slo, (args.seed, at), length));
+    }
+    if let (true, Some(why)) = (models.is_empty(), notes.last()) {
+        return Err(unscored(why));
     }
     let mut variants = Vec::new();
     for crew in gathered.variants.values() {
@@ -169,12 +182,14 @@ fn scenario(
 
 fn model(key: &ModelKey, load: &Load, slo: Slo, seed: (u64, usize), span: Micros) -> Model {
     let rows = rows(load, seed, span);
-    let replay = Replay { rows: rows.into(), span, copies: 1.0, spread: Micros::ZERO, speed: 1.0 };
+    let (rows, spread) = (rows.into(), Micros::ZERO);
+    let replay = Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 };
     Model {
         key: key.clone(),
         slo,
         load: load::Load::Replay(replay),
         router: Router::LeastRequests,
+        transfer: Transfer::default(),
         gateway: Gateway { queue: QUEUE, per_replica: None },
         client: Client { timeout: None, retries: 0, backoff: Micros::ZERO },
     }
@@ -202,7 +217,7 @@ fn rows(load: &Load, (seed, model): (u64, usize), span: Micros) -> Vec<Row> {
                 spread.draw(lengths.random::<f64>(), (requests > 0.0).then(|| sum / requests))
             };
             let size = Size { prompt: length(&prompts, prompt), output: length(&answers, output) };
-            rows.push(Row { at: Micros::from_secs_f64(second).min(span), size });
+            rows.push(Row { at: Micros::from_secs_f64(second).min(span), size, prompt: None });
         }
     }
     rows.sort_by_key(|row| row.at);
@@ -299,6 +314,7 @@ fn variant(
                 beta: iteration.beta * 1e6,
                 delta: iteration.delta * 1e6,
                 gamma: 0.0,
+                experts: Experts::NONE,
             },
             max_num_seqs: whole(crew.running).max(SEATS),
             max_num_batched_tokens: BATCH_TOKENS.max(whole(crew.running)),
@@ -306,7 +322,7 @@ fn variant(
             kv_blocks: (whole(kv) / BLOCK_SIZE).max(1),
             admission: Admission::WholePrompt,
         },
-        prefix_hits: Fraction::ZERO,
+        prefix: Prefix::Share(Fraction::ZERO),
         startup: Startup {
             warm_nodes: None,
             node: none,
@@ -320,6 +336,7 @@ fn variant(
             interrupt_every: None,
             notice: Micros::ZERO,
         },
+        rollout: None,
         actuator,
     })
 }

@@ -191,9 +191,11 @@ pub struct SimulateArgs {
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
     /// Runs every n-th of the runs, from the i-th on, such as `2/8`; `--merge` puts them together.
+    /// `job/8` takes the i-th from `JOB_COMPLETION_INDEX`, which the pods of an Indexed Job have.
     #[arg(verbatim_doc_comment, long, value_name = "I/N")]
     pub shard: Option<String>,
-    /// Puts the results of several shards together instead of simulating.
+    /// Puts the results of several shards together instead of simulating. Of a folder, all files
+    /// that end with `.json`.
     #[arg(verbatim_doc_comment, long, value_name = "RESULTS", num_args = 1.., conflicts_with = "scenario")]
     pub merge: Vec<PathBuf>,
     /// Writes all results as JSON to this file; `-` is standard output, without the table.
@@ -205,9 +207,18 @@ pub struct SimulateArgs {
     /// Writes a report with charts as one HTML file.
     #[arg(verbatim_doc_comment, long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Prints the JSON Schema of the results.
-    #[arg(verbatim_doc_comment, long)]
-    pub schema: bool,
+    /// Prints a JSON Schema instead of simulating: that of the results, or of scenario files.
+    #[arg(verbatim_doc_comment, long, value_name = "OF", num_args = 0..=1, require_equals = true, default_missing_value = "results")]
+    pub schema: Option<SchemaOf>,
+}
+
+/// What `simulate --schema` describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SchemaOf {
+    /// What `--json` writes.
+    Results,
+    /// A scenario file.
+    Scenario,
 }
 
 /// Arguments of `scoreboard`.

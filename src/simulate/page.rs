@@ -220,7 +220,7 @@ impl Page {
 
     fn request_sizes(&mut self, counters: &Counters) {
         let one = Unit::One;
-        let mut answers = Histogram::new(ANSWER_EDGES);
+        let mut answers = Histogram::new(&ANSWER_EDGES);
         answers.observe(1, counters.finished);
         let generated = &counters.generation_length;
         for (name, help, histogram) in [

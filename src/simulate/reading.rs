@@ -96,7 +96,7 @@ fn scaled(histogram: &stats::Histogram, unit: f64) -> Histogram {
 
 /// Every request asks for one answer.
 fn asked(finished: u64) -> Histogram {
-    let mut answers = stats::Histogram::new(stats::ANSWER_EDGES);
+    let mut answers = stats::Histogram::new(&stats::ANSWER_EDGES);
     answers.observe(1, finished);
     plain(&answers)
 }

@@ -29,13 +29,16 @@
 //!
 //! There is no speculation, no time between steps, and prefill does not get slower with the length
 //! of the prompt. What the prefix cache finds is a given share of each prompt
-//! ([`Replica::with_prefix_hits`]); the blocks that are found are still held by each request alone.
+//! ([`Replica::with_prefix_hits`]), with the blocks that are found held by each request alone; or it
+//! is what it has of prompts that are known ([`Replica::with_prefix_cache`]).
 
 pub mod adapters;
+mod blocks;
 mod coast;
 mod decodes;
 mod leave;
 mod look;
+pub mod prefix;
 pub mod settings;
 pub mod stats;
 
@@ -44,6 +47,7 @@ use std::collections::VecDeque;
 use crate::simulate::Micros;
 use crate::simulate::replica::adapters::Adapters;
 use crate::simulate::replica::decodes::{Decodes, Phase};
+use crate::simulate::replica::prefix::{Found, PrefixCache, Return};
 use crate::simulate::replica::settings::{Admission, Settings, SettingsError};
 use crate::simulate::replica::stats::Counters;
 use crate::units::Fraction;
@@ -125,6 +129,7 @@ pub struct Replica {
     settings: Settings,
     /// The share of each prompt that the prefix cache has.
     prefix_hits: f64,
+    prefill_at: PrefillAt,
     now: Micros,
     /// When the last step ended.
     ready: Micros,
@@ -139,9 +144,22 @@ pub struct Replica {
     decodes: Decodes,
     kv_blocks_used: u32,
     step: Option<Step>,
+    /// Room for [`Step::prefilled`] of the next step.
+    spare: Vec<usize>,
     counters: Counters,
     /// Boxed, because few engines have any.
     adapters: Option<Box<Adapters>>,
+    /// Boxed for the same reason.
+    prefix: Option<Box<PrefixCache>>,
+}
+
+/// Who computes prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PrefillAt {
+    /// The engine itself.
+    Here,
+    /// Another engine, whose cache arrives with the request.
+    Elsewhere,
 }
 
 /// A request between its arrival and its end.
@@ -184,6 +202,7 @@ impl Replica {
         Ok(Self {
             settings,
             prefix_hits: 0.0,
+            prefill_at: PrefillAt::Here,
             now: Micros::ZERO,
             ready: Micros::ZERO,
             arrivals: VecDeque::new(),
@@ -194,8 +213,10 @@ impl Replica {
             decodes: Decodes::new(settings.block_size),
             kv_blocks_used: 0,
             step: None,
+            spare: Vec::new(),
             counters: Counters::default(),
             adapters: None,
+            prefix: None,
         })
     }
 
@@ -204,6 +225,13 @@ impl Replica {
     #[must_use]
     pub fn with_prefix_hits(self, share: Fraction) -> Self {
         Self { prefix_hits: share.fraction().min(1.0), ..self }
+    }
+
+    /// The same engine for requests whose prompts another has computed: only the last token of each
+    /// is computed here, as a step must compute something, until a preemption discards the rest.
+    #[must_use]
+    pub fn for_computed_prompts(self) -> Self {
+        Self { prefill_at: PrefillAt::Elsewhere, ..self }
     }
 
     /// Takes a request that arrives at `at`, or at the latest time this replica has seen if that is
@@ -296,7 +324,7 @@ impl Replica {
     fn begin_step(&mut self, start: Micros, events: &mut Vec<Event>) {
         self.take_arrivals(start);
         let preemptions = self.counters.preemptions;
-        let mut prefilled = Vec::new();
+        let mut prefilled = std::mem::take(&mut self.spare);
 
         self.grow_decodes(start, events);
         let decodes = self.decodes.count;
@@ -317,7 +345,7 @@ impl Replica {
     fn grow_decodes(&mut self, now: Micros, events: &mut Vec<Event>) {
         let needed = self.decodes.blocks_needed();
         if needed <= self.free() {
-            self.kv_blocks_used += needed;
+            self.take(needed);
             return;
         }
         let mut next = 0;
@@ -329,7 +357,7 @@ impl Replica {
                         return;
                     }
                 }
-                self.kv_blocks_used += 1;
+                self.take(1);
             }
             next += 1;
         }
@@ -353,7 +381,7 @@ impl Replica {
             self.preempt_last(now, events);
             return;
         }
-        self.kv_blocks_used += blocks;
+        self.occupy(index, computed, after);
         *budget -= after - computed;
         self.lives[index].phase = Phase::Prefill { computed: after };
         if after == target {
@@ -367,13 +395,13 @@ impl Replica {
             let index = self.waiting[place];
             let target = self.lives[index].prefill_target();
             let prompt = self.lives[index].request.prompt;
-            let cached = self.cached(prompt);
+            let Found { tokens: cached, held } = self.cached(index);
             let computed = cached + (target - cached).min(*budget);
             let room = match self.settings.admission {
                 Admission::WholePrompt => self.settings.blocks(target),
                 Admission::FirstChunk => self.settings.blocks(computed),
             };
-            if room > self.free() {
+            if room - held > self.free() {
                 return;
             }
             self.waiting.remove(place);
@@ -381,9 +409,9 @@ impl Replica {
             if let Some(adapters) = &mut self.adapters {
                 adapters.enter(self.lives[index].request.id);
             }
-            self.kv_blocks_used += self.settings.blocks(computed);
+            self.occupy(index, 0, computed);
             *budget -= computed - cached;
-            if self.prefix_hits > 0.0 {
+            if self.prefix_hits > 0.0 || self.prefix.is_some() {
                 self.counters.prefix_queries += u64::from(prompt);
                 self.counters.prefix_hits += u64::from(cached);
             }
@@ -411,7 +439,7 @@ impl Replica {
                 self.decodes.grown(joined, stored)
             }
         };
-        self.kv_blocks_used -= self.settings.blocks(held);
+        let request = life.request;
         if self.settings.admission == Admission::FirstChunk {
             life.kept = 0;
             life.first_token = None;
@@ -420,15 +448,16 @@ impl Replica {
         life.preemptions += 1;
         self.counters.preemptions += 1;
         if let Some(adapters) = &mut self.adapters {
-            adapters.leave(life.request.id);
+            adapters.leave(request.id);
         }
-        events.push(Event::Preempted { id: life.request.id, at: now });
+        self.give_back(request.id, held, Return::Later);
+        events.push(Event::Preempted { id: request.id, at: now });
         self.waiting.push_front(index);
         Some(index)
     }
 
     fn end_step(&mut self, step: Step, events: &mut Vec<Event>) {
-        let Step { start, end, prefill_tokens, decodes, prefilled } = step;
+        let Step { start, end, prefill_tokens, decodes, mut prefilled } = step;
         let duration = end.since(start);
         let tokens = u64::from(decodes) + prefilled.len() as u64;
         self.ready = end;
@@ -448,8 +477,11 @@ impl Replica {
                 self.finish(index, held, end, events);
             }
         }
-        for index in prefilled {
+        for index in prefilled.drain(..) {
             self.end_prefill(index, end, events);
+        }
+        if prefilled.capacity() > 0 {
+            self.spare = prefilled;
         }
         if let Some(adapters) = &mut self.adapters {
             adapters.record(end);
@@ -480,7 +512,7 @@ impl Replica {
     }
 
     fn finish(&mut self, index: usize, held: u32, now: Micros, events: &mut Vec<Event>) {
-        self.kv_blocks_used -= self.settings.blocks(held);
+        self.give_back(self.lives[index].request.id, held, Return::Never);
         if let Some(position) = self.running.iter().position(|&other| other == index) {
             self.running.remove(position);
         }
@@ -504,25 +536,6 @@ impl Replica {
         };
         self.counters.count(&finished);
         events.push(Event::Finished(finished));
-    }
-
-    /// The tokens of a prompt that the prefix cache has.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a share of a length is not longer than it, and is cut to whole tokens"
-    )]
-    fn cached(&self, prompt: u32) -> u32 {
-        if self.prefix_hits <= 0.0 {
-            return 0;
-        }
-        let found = (f64::from(prompt) * self.prefix_hits) as u32;
-        let found = found.min(prompt.saturating_sub(1));
-        found - found % self.settings.block_size
-    }
-
-    const fn free(&self) -> u32 {
-        self.settings.kv_blocks - self.kv_blocks_used
     }
 }
 

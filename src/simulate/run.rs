@@ -10,6 +10,7 @@
 mod control;
 mod judge;
 mod pods;
+mod rollout;
 mod sample;
 mod traffic;
 
@@ -47,8 +48,12 @@ enum Happening {
     Crashed(usize, u32),
     /// A replica's node is to be taken back.
     Interrupted(usize),
+    /// A variant's pod template changes.
+    Rollout(usize),
     /// Requests of a model may have finished, which somebody waits for.
     Release(usize),
+    /// The cache of a request's prompt has been moved; which attempt it is.
+    Handed(usize, u64, u32),
     /// The oldest wait of a model's clients is over.
     Deadline(usize),
     /// A client tries again.
@@ -145,6 +150,11 @@ impl<'s> Simulation<'s> {
         simulation.begin_traffic();
         simulation.begin_control();
         simulation.plan(Micros::ZERO, Happening::Sample);
+        for (index, variant) in scenario.variants.iter().enumerate() {
+            if let Some(rollout) = variant.rollout {
+                simulation.plan(rollout.at, Happening::Rollout(index));
+            }
+        }
         Ok(simulation)
     }
 
@@ -180,7 +190,9 @@ impl<'s> Simulation<'s> {
             Happening::Killed(pod) => self.kill(pod),
             Happening::Crashed(pod, life) => self.crash(pod, life),
             Happening::Interrupted(pod) => self.interrupt(pod),
+            Happening::Rollout(variant) => self.roll_out(variant),
             Happening::Release(model) => self.release(model),
+            Happening::Handed(model, id, attempt) => self.hand_over(model, id, attempt),
             Happening::Deadline(model) => self.give_up(model),
             Happening::Retry(model, id) => self.dispatch(model, id),
             Happening::Ask(model, client) => self.ask(model, client),

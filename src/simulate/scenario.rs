@@ -4,7 +4,7 @@
 //! read elsewhere. What Kubernetes and KEDA do unless they are told otherwise is here, because
 //! several resolve to it.
 
-use crate::fleet::{ModelKey, VariantSpec};
+use crate::fleet::{ModelKey, Role, VariantSpec};
 use crate::pipeline::Policy;
 use crate::simulate::Micros;
 use crate::simulate::peers::law::Rule;
@@ -51,6 +51,9 @@ pub struct Model {
     pub load: Load,
     /// Which replica a request goes to.
     pub router: Router,
+    /// How long the KV cache of a prompt takes from a replica that computes prompts to one that
+    /// decodes, where the variants have these roles.
+    pub transfer: Transfer,
     /// What holds requests that no replica takes.
     pub gateway: Gateway,
     /// How patient clients are.
@@ -91,6 +94,15 @@ pub enum Router {
     },
 }
 
+/// How long the KV cache of a prompt takes from one replica to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Transfer {
+    /// Whatever its length.
+    pub latency: Micros,
+    /// For each token of the prompt, in microseconds.
+    pub per_token: f64,
+}
+
 /// What holds requests that no replica takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gateway {
@@ -122,14 +134,26 @@ pub struct Variant {
     pub initial: Replicas,
     /// Its engine.
     pub engine: Settings,
-    /// The share of each prompt that its prefix caches have.
-    pub prefix_hits: Fraction,
+    /// What its prefix caches have.
+    pub prefix: Prefix,
     /// How its replicas start.
     pub startup: Startup,
     /// How they stop and fail.
     pub lifecycle: Lifecycle,
+    /// When others take the place of all of them.
+    pub rollout: Option<Rollout>,
     /// Who changes their number.
     pub actuator: Actuator,
+}
+
+/// What the prefix cache of an engine has of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Prefix {
+    /// The same share of each.
+    Share(Fraction),
+    /// The blocks that it has computed and not handed out since, where the workload says what
+    /// prompts consist of; and those of preempted requests.
+    Blocks,
 }
 
 /// How a replica starts. The phases follow each other.
@@ -167,6 +191,26 @@ pub struct Lifecycle {
     pub interrupt_every: Option<Micros>,
     /// How long before that the replica is told.
     pub notice: Micros,
+}
+
+/// A change of the pod template, which a Deployment carries out by its strategy `RollingUpdate`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rollout {
+    /// When.
+    pub at: Micros,
+    /// Replicas that there may be beyond those that are asked for.
+    pub max_surge: Portion,
+    /// Replicas that need not be available of those that are asked for.
+    pub max_unavailable: Portion,
+}
+
+/// A part of a number of replicas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Portion {
+    /// So many, whatever the number.
+    Replicas(u32),
+    /// A share of it.
+    Share(Fraction),
 }
 
 /// Who changes the number of a variant's replicas.
@@ -253,6 +297,25 @@ pub struct Outage {
     pub length: Micros,
 }
 
+// === impl Scenario, Transfer ===
+
+impl Scenario {
+    /// Whether other replicas decode the requests of a model than compute their prompts.
+    #[must_use]
+    pub fn is_disaggregated(&self, model: usize) -> bool {
+        let mut of_model = self.variants.iter().filter(|variant| variant.model == model);
+        of_model.any(|variant| variant.spec.role != Role::Both)
+    }
+}
+
+impl Transfer {
+    /// For a prompt of so many tokens.
+    #[must_use]
+    pub fn of(&self, prompt: u32) -> Micros {
+        self.latency + Micros::from_secs_f64(self.per_token * 1e-6 * f64::from(prompt))
+    }
+}
+
 // === impl Slo ===
 
 impl Slo {
@@ -278,6 +341,34 @@ impl Outage {
     #[must_use]
     pub fn covers(&self, at: Micros) -> bool {
         (self.from..self.from + self.length).contains(&at)
+    }
+}
+
+// === impl Rollout, Portion ===
+
+impl Portion {
+    /// Nobody.
+    pub const NONE: Self = Self::Replicas(0);
+}
+
+impl Rollout {
+    /// Of so many replicas that are asked for, how many more there may be and how many need not be
+    /// available: shares are rounded up for the first and down for the second, and if neither leaves
+    /// room one need not be available (`ResolveFenceposts` of Kubernetes' deployment controller).
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a count is not negative, and the cast saturates"
+    )]
+    pub fn room(&self, wanted: u32) -> (u32, u32) {
+        let part = |portion, round: fn(f64) -> f64| match portion {
+            Portion::Replicas(replicas) => replicas,
+            Portion::Share(share) => round(share.fraction() * f64::from(wanted)) as u32,
+        };
+        let surge = part(self.max_surge, f64::ceil);
+        let unavailable = part(self.max_unavailable, f64::floor);
+        (surge, if surge == 0 { unavailable.max(1) } else { unavailable })
     }
 }
 

@@ -46,8 +46,10 @@ sections! {
         /// Time between two samples of the series.
         sample: WrittenDuration,
         /// The models. Required.
+        #[schemars(with = "Option<Vec<Model>>")]
         models: Items<Model>,
         /// The variants. Required.
+        #[schemars(with = "Option<Vec<Variant>>")]
         variants: Items<Variant>,
         /// What the daemon decides by, in the words of its own configuration.
         policy: Map<String, Value>,
@@ -73,6 +75,8 @@ sections! {
         router: Router,
         /// How often a router that looks at replicas looks.
         router_refresh: WrittenDuration,
+        /// How long a prompt's cache takes from a replica that computes prompts to one that decodes.
+        transfer: Transfer,
         /// What holds requests that no replica takes.
         gateway: Gateway,
         /// How patient clients are.
@@ -120,8 +124,10 @@ sections! {
         /// Requests per second.
         rate: f64,
         /// Rates that hold from a time on.
+        #[schemars(with = "Option<Vec<Point>>")]
         steps: Items<Point>,
         /// Rates at times, straight between them.
+        #[schemars(with = "Option<Vec<Point>>")]
         points: Items<Point>,
         /// A cosine that starts in its trough.
         wave: Wave,
@@ -191,6 +197,14 @@ sections! {
         format: Format,
     }
 
+    /// How long a prompt's cache takes from a replica that computes prompts to one that decodes.
+    Transfer {
+        /// Whatever its length.
+        latency: WrittenDuration,
+        /// For each token of the prompt.
+        per_token: WrittenDuration,
+    }
+
     /// What holds requests that no replica takes.
     Gateway {
         /// Requests that it holds at most.
@@ -215,6 +229,8 @@ sections! {
         name: String,
         /// The name of its model. Required, where there is more than one.
         model: String,
+        /// What part of its requests it serves.
+        role: Role,
         /// The kind of accelerator that it runs on.
         accelerator: String,
         /// What one replica costs for an hour.
@@ -231,6 +247,8 @@ sections! {
         startup: Startup,
         /// How they stop and fail.
         lifecycle: Lifecycle,
+        /// When others take the place of all of them.
+        rollout: Rollout,
         /// Who changes their number.
         autoscaler: Autoscaler,
     }
@@ -255,6 +273,8 @@ sections! {
         delta: WrittenDuration,
         /// The time for each token of the KV cache that is read.
         gamma: WrittenDuration,
+        /// What a mixture of experts takes beside that.
+        experts: Experts,
         /// The size of the KV cache in tokens. Required.
         kv_tokens: u32,
         /// Requests in a batch: `max_num_seqs`.
@@ -265,6 +285,16 @@ sections! {
         block_size: u32,
         /// The share of each prompt that its prefix cache has.
         prefix_hits: f64,
+        /// Whether its prefix cache has what it has computed, by the `hash_ids` of the trace.
+        prefix_caching: bool,
+    }
+
+    /// What a mixture of experts takes until all of them are awake.
+    Experts {
+        /// Tokens of a step by which all are. Required.
+        tokens: u32,
+        /// The time for each of these tokens. Required.
+        per_token: WrittenDuration,
     }
 
     /// How replicas start. Each phase is a lognormal span with this median.
@@ -293,6 +323,16 @@ sections! {
         interrupt_every: WrittenDuration,
         /// How long before that the replica is told.
         notice: WrittenDuration,
+    }
+
+    /// A change of the pod template, which replaces all replicas.
+    Rollout {
+        /// When. Required.
+        at: WrittenDuration,
+        /// Replicas beyond those asked for: a share below 1, or a whole number.
+        max_surge: f64,
+        /// Replicas that need not be available: a share below 1, or a whole number.
+        max_unavailable: f64,
     }
 
     /// Who changes the number of replicas.
@@ -328,6 +368,7 @@ sections! {
         /// `selectPolicy`.
         select_policy: SelectPolicy,
         /// The policies.
+        #[schemars(with = "Option<Vec<StepPolicy>>")]
         policies: Items<StepPolicy>,
     }
 
@@ -385,6 +426,16 @@ choices! {
         LeastRequests,
         /// The one with the most free KV cache and the shortest queue.
         KvAware,
+    }
+
+    /// What part of a request a variant serves.
+    Role {
+        /// All of it.
+        Both,
+        /// Its prompt.
+        Prefill,
+        /// Its answer.
+        Decode,
     }
 
     /// Who changes the number of replicas.

@@ -5,6 +5,9 @@ use serde_json::{Map, Value};
 use crate::config::yaml;
 use crate::simulate::peers::Peer;
 
+/// Where Kubernetes tells a pod of an Indexed Job which one it is, from 0 on.
+pub(crate) const JOB_INDEX: &str = "JOB_COMPLETION_INDEX";
+
 /// More runs than anyone waits for.
 const RUNS_MAX: usize = 100_000;
 
@@ -106,16 +109,26 @@ impl Shard {
     /// The whole study.
     pub(crate) const WHOLE: Self = Self { first: 0, every: 1 };
 
-    /// Reads `I/N`, with I from 1 to N.
-    pub(crate) fn parse(text: &str) -> Result<Self, PlanError> {
+    /// Reads `I/N`, with I from 1 to N, or `job/N`, of which `job_index` says which from 0 on.
+    pub(crate) fn parse(text: &str, job_index: Option<&str>) -> Result<Self, PlanError> {
         let number = |text: &str| text.parse::<usize>().ok();
-        let parts = text.split_once('/').and_then(|(i, n)| number(i).zip(number(n)));
-        match parts {
-            Some((i, n)) if 1 <= i && i <= n => Ok(Self { first: i - 1, every: n }),
-            _ => Err(PlanError(format!(
-                "--shard {text} must be I/N with I from 1 to N, such as 2/8"
-            ))),
-        }
+        let wrong = |why: &str| PlanError(format!("--shard {text} {why}"));
+        let (shard, count) = text
+            .split_once('/')
+            .and_then(|(shard, count)| Some((shard, number(count)?)))
+            .ok_or_else(|| wrong("must be I/N with I from 1 to N, such as 2/8, or job/N"))?;
+        let first = if shard == "job" {
+            let index = job_index.ok_or_else(|| {
+                wrong(&format!("needs {JOB_INDEX}, which the pods of an Indexed Job have"))
+            })?;
+            number(index).filter(|index| *index < count).ok_or_else(|| {
+                wrong(&format!("needs {JOB_INDEX} from 0 to below {count}, not {index:?}"))
+            })?
+        } else {
+            let from_one = number(shard).filter(|shard| (1..=count).contains(shard));
+            from_one.ok_or_else(|| wrong("must be I/N with I from 1 to N, such as 2/8"))? - 1
+        };
+        Ok(Self { first, every: count })
     }
 
     /// Whether a run belongs to it.
@@ -139,13 +152,24 @@ mod tests {
         assert_eq!(plans[23].settings, *json!({"a": 2, "b.c": "z"}).as_object().unwrap());
         for plan in &plans {
             let shards = ["1/5", "2/5", "3/5", "4/5", "5/5"];
-            let has = |text: &&&str| Shard::parse(text).unwrap().has(plan.index);
+            let has = |text: &&&str| Shard::parse(text, None).unwrap().has(plan.index);
             assert_eq!(shards.iter().filter(has).count(), 1);
         }
-        for wrong in ["0/2", "3/2", "a/b", "1", "1/0"] {
-            assert!(Shard::parse(wrong).is_err(), "{wrong}");
+        for wrong in ["0/2", "3/2", "a/b", "1", "1/0", "job/2", "job/0", "job"] {
+            assert!(Shard::parse(wrong, None).is_err(), "{wrong}");
         }
         assert!(plan(&json!({"a": []}), &Map::new(), &peers, 1).is_err());
+    }
+
+    #[test]
+    fn the_pods_of_an_indexed_job_count_from_zero() {
+        let [first, last] = ["1/8", "8/8"].map(|text| Shard::parse(text, None));
+        assert_eq!(Shard::parse("job/8", Some("0")), first);
+        assert_eq!(Shard::parse("job/8", Some("7")), last);
+        for wrong in ["8", "-1", ""] {
+            let said = Shard::parse("job/8", Some(wrong)).unwrap_err().to_string();
+            assert!(said.contains("from 0 to below 8"), "{said}");
+        }
     }
 
     #[test]

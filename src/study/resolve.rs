@@ -13,10 +13,10 @@ use crate::config;
 use crate::config::check::{Checks, Durations};
 use crate::config::problem::{Problem, Severity, join};
 use crate::config::{Config, Files, LoadError, Surroundings, layers, names};
-use crate::fleet::{ModelKey, ModelName, Namespace};
+use crate::fleet::{ModelKey, ModelName, Namespace, Role};
 use crate::simulate::Micros;
 use crate::simulate::scenario::{
-    Allowance, Client, Control, Gateway, Model, Outage, Router, Scenario, Slo,
+    Allowance, Client, Control, Gateway, Model, Outage, Router, Scenario, Slo, Transfer,
 };
 use crate::study::file::{self, File};
 use crate::study::resolve::variants::Drafted;
@@ -98,17 +98,19 @@ fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64)>
     if written_variants.is_empty() {
         checks.problems.missing("variants", "must have at least one variant");
     }
-    let mut drafted: Vec<Drafted> = Vec::new();
+    let mut drafted: Vec<(usize, Drafted)> = Vec::new();
     for (at, variant) in written_variants.iter().enumerate() {
         let Some(written) = variant else { continue };
         let path = format!("variants[{at}]");
         let Some(draft) = variants::resolve(&path, written, &models, checks) else { continue };
-        let same = |other: &Drafted| other.words["name"] == draft.words["name"];
+        let same = |(_, other): &(usize, Drafted)| other.words["name"] == draft.words["name"];
         if drafted.iter().any(same) {
             checks.problems.error_at(join(&path, "name"), "is the name of another variant");
         }
-        drafted.push(draft);
+        drafted.push((at, draft));
     }
+    check_roles(&models, &drafted, checks);
+    let drafted: Vec<Drafted> = drafted.into_iter().map(|(_, draft)| draft).collect();
     for (at, model) in models.iter().enumerate() {
         if !drafted.iter().any(|variant| variant.model == at) && !drafted.is_empty() {
             let rule = format!("has no variant: nothing serves {}", model.key.model);
@@ -165,6 +167,7 @@ fn resolve_model(
         let rule = "has no effect, because router is not kv_aware";
         checks.problems.warning(at("router_refresh"), rule);
     }
+    let transfer = transfer(path, written.transfer.clone().unwrap_or_default(), checks);
     let gateway = written.gateway.clone().unwrap_or_default();
     let queue = usize::try_from(gateway.queue.unwrap_or(QUEUE)).unwrap_or(usize::MAX);
     let limit = checks.number(&at("gateway.per_replica"), gateway.per_replica, &(1..=1_000_000));
@@ -183,6 +186,7 @@ fn resolve_model(
         slo: Slo { ttft: ttft?, itl: itl?, allowance },
         load,
         router,
+        transfer,
         gateway: Gateway { queue, per_replica: limit },
         client: Client { timeout, retries, backoff },
     };
@@ -200,6 +204,39 @@ fn allowance(path: &str, written: &file::Slo, checks: &mut Checks<'_>) -> Allowa
     Allowance {
         per_token: per_token.map(Micros::from_duration).unwrap_or_default(),
         beyond: beyond.unwrap_or(LONG_PROMPT),
+    }
+}
+
+fn transfer(path: &str, written: file::Transfer, checks: &mut Checks<'_>) -> Transfer {
+    let file::Transfer { latency, per_token } = written;
+    let at = |key: &str| format!("{path}.transfer.{key}");
+    let latency = checks.duration(&at("latency"), latency, &SPANS);
+    let per_token = checks.duration(&at("per_token"), per_token, &PER_TOKEN);
+    Transfer {
+        latency: latency.map(Micros::from_duration).unwrap_or_default(),
+        per_token: per_token.unwrap_or_default().as_secs_f64() * 1e6,
+    }
+}
+
+/// Where one variant computes prompts, another must decode, and none do both.
+fn check_roles(models: &[Model], drafted: &[(usize, Drafted)], checks: &mut Checks<'_>) {
+    for (at, model) in models.iter().enumerate() {
+        let of_model = || drafted.iter().filter(|(_, variant)| variant.model == at);
+        let has = |role| of_model().any(|(_, variant)| variant.role == role);
+        if !has(Role::Prefill) && !has(Role::Decode) {
+            continue;
+        }
+        for (place, variant) in of_model() {
+            let (name, role) = (&model.key.model, variant.role.label());
+            let rule = match variant.role {
+                Role::Both => format!("must be prefill or decode, as of another variant of {name}"),
+                Role::Prefill if has(Role::Decode) => continue,
+                Role::Decode if has(Role::Prefill) => continue,
+                Role::Prefill => format!("is {role}, and no variant of {name} is decode"),
+                Role::Decode => format!("is {role}, and no variant of {name} is prefill"),
+            };
+            checks.problems.missing(format!("variants[{place}].role"), rule);
+        }
     }
 }
 
@@ -233,7 +270,7 @@ fn control(section: &file::Daemon, config: &Config, checks: &mut Checks<'_>) -> 
 }
 
 /// Sections of the daemon's configuration that say nothing about what it decides.
-const NO_POLICY: [&str; 8] = [
+pub(crate) const NO_POLICY: [&str; 8] = [
     "server",
     "external_metrics",
     "shutdown",

@@ -183,6 +183,12 @@ pub enum MergeError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// There is no file of results in a folder.
+    #[error("{} has no file that ends with .json", path.display())]
+    NoResults {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A file holds no results.
     #[error("{} holds no results of a simulation", path.display())]
     Format {
@@ -217,7 +223,7 @@ impl Results {
     /// Puts the results of several shards together.
     pub(crate) fn merge(paths: &[PathBuf]) -> Result<Self, MergeError> {
         let mut merged: Option<Self> = None;
-        for path in paths {
+        for path in &files(paths)? {
             let next = Self::read(path)?;
             let Some(results) = &mut merged else {
                 merged = Some(next);
@@ -254,6 +260,31 @@ impl Results {
         serde_json::from_str(&text)
             .map_err(|source| MergeError::Format { path: path.to_owned(), source })
     }
+}
+
+/// These files, and in the place of each folder the files of results in it, by name.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, MergeError> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let failed = |source| MergeError::Read { path: path.clone(), source };
+        let mut found = Vec::new();
+        for entry in fs::read_dir(path).map_err(failed)? {
+            let file = entry.map_err(failed)?.path();
+            if file.extension().is_some_and(|extension| extension == "json") {
+                found.push(file);
+            }
+        }
+        if found.is_empty() {
+            return Err(MergeError::NoResults { path: path.clone() });
+        }
+        found.sort_unstable();
+        files.append(&mut found);
+    }
+    Ok(files)
 }
 
 impl RunResult {

@@ -2,7 +2,7 @@
 //!
 //! Every row is checked, and a problem says in which line it is. What is refused: times that are
 //! negative, not numbers or before the row above; prompts and answers without tokens; files without
-//! a row.
+//! a row. A file that ends in the middle of a row is read up to the last whole one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use jiff::civil::DateTime;
 use serde_json::Value;
 
 use crate::simulate::Micros;
+use crate::simulate::replica::prefix::{PromptId, Prompts};
 use crate::simulate::workload::load::{Row, Size};
 use crate::study::file::Format;
 
@@ -20,11 +21,18 @@ const FILE_MAX: u64 = 1 << 30;
 /// Problems of one file that are listed; a file in the wrong format has one in each line.
 const LISTED_MAX: usize = 5;
 
+/// Tokens that one of Mooncake's `hash_ids` stands for.
+const PAGE_TOKENS: u32 = 512;
+
 /// A recorded trace.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Recorded {
     /// The requests, in order of time.
     pub(crate) rows: Vec<Row>,
+    /// What their prompts consist of, where the trace says so.
+    pub(crate) prompts: Option<Prompts>,
+    /// The last line, where it has no end and says nothing: somebody cut the file off.
+    pub(crate) cut: Option<usize>,
     /// From the first arrival to the last, and as long again as the mean gap.
     pub(crate) span: Micros,
 }
@@ -61,6 +69,9 @@ pub(crate) fn read(path: &Path, format: Format) -> Result<Recorded, TraceError> 
     let mut reader = Reader::new(format);
     let mut problems = Problems { path, lines: Vec::new(), more: 0 };
     let mut rows: Vec<Row> = Vec::new();
+    // Only the last line can be without its end.
+    let unended = if text.ends_with('\n') { None } else { Some(text.lines().count()) };
+    let mut cut = None;
     for (line, text) in text.lines().enumerate().map(|(at, text)| (at + 1, text.trim())) {
         if text.is_empty() {
             continue;
@@ -73,6 +84,7 @@ pub(crate) fn read(path: &Path, format: Format) -> Result<Recorded, TraceError> 
                 }
                 Some(_) | None => rows.push(row),
             },
+            Err(_) if unended == Some(line) && !rows.is_empty() => cut = Some(line),
             Err(why) => problems.add(line, why),
         }
     }
@@ -80,12 +92,7 @@ pub(crate) fn read(path: &Path, format: Format) -> Result<Recorded, TraceError> 
     if rows.is_empty() {
         return Err(TraceError::Empty { path: path.to_owned() });
     }
-    Ok(recorded(rows))
-}
-
-/// Reads the lengths of a trace, whatever its times.
-pub(crate) fn read_sizes(path: &Path, format: Format) -> Result<Vec<Size>, TraceError> {
-    Ok(read(path, format)?.rows.into_iter().map(|row| row.size).collect())
+    Ok(Recorded { prompts: reader.prompts, cut, ..recorded(rows) })
 }
 
 fn text(path: &Path) -> Result<String, TraceError> {
@@ -129,12 +136,14 @@ struct Reader {
     first: Option<DateTime>,
     /// Rows so far, for a format without times.
     rows: u64,
+    /// What the prompts so far consist of, for a format that says so.
+    prompts: Option<Prompts>,
 }
 
 impl Reader {
     const fn new(format: Format) -> Self {
         let header = !matches!(format, Format::Mooncake | Format::Jsonl);
-        Self { format, header, first: None, rows: 0 }
+        Self { format, header, first: None, rows: 0, prompts: None }
     }
 
     fn row(&mut self, text: &str) -> Result<Option<Row>, String> {
@@ -150,6 +159,7 @@ impl Reader {
             return if fits { Ok(None) } else { Err(format!("must begin with {columns}")) };
         }
         self.rows += 1;
+        let mut known = None;
         let (at, prompt, output) = match self.format {
             Format::Azure => self.azure(text)?,
             Format::Csv => {
@@ -165,6 +175,7 @@ impl Reader {
                 let value = json(text)?;
                 let at = field(&value, "timestamp")? / 1e3;
                 let prompt = tokens(field(&value, "input_length")?)?;
+                known = self.pages(&value, prompt)?;
                 (seconds(at)?, prompt, tokens(field(&value, "output_length")?)?)
             }
             Format::Jsonl => {
@@ -174,7 +185,23 @@ impl Reader {
                 (seconds(field(&value, "seconds")?)?, prompt, output)
             }
         };
-        Ok(Some(Row { at, size: Size { prompt, output } }))
+        Ok(Some(Row { at, size: Size { prompt, output }, prompt: known }))
+    }
+
+    /// Notes the pages of a prompt, where a row has them.
+    fn pages(&mut self, row: &Value, prompt: u32) -> Result<Option<PromptId>, String> {
+        let Some(ids) = row.get("hash_ids") else { return Ok(None) };
+        let names: Option<Vec<u32>> = ids.as_array().and_then(|ids| ids.iter().map(name).collect());
+        let names = names.ok_or("its hash_ids are no list of numbers from 0 to 4294967295")?;
+        let (most, count) = (prompt.div_ceil(PAGE_TOKENS), names.len());
+        if count > most as usize {
+            return Err(format!(
+                "has {count} hash_ids for {prompt} tokens, which are {most} times {PAGE_TOKENS}"
+            ));
+        }
+        let prompts = self.prompts.get_or_insert_with(|| Prompts::new(PAGE_TOKENS));
+        let place = prompts.add(&names).ok_or("there are too many prompts before it")?;
+        Ok(Some(PromptId { place, world: 0 }))
     }
 
     fn azure(&mut self, text: &str) -> Result<(Micros, u32, u32), String> {
@@ -185,6 +212,10 @@ impl Reader {
         let passed = at.duration_since(first).as_secs_f64();
         Ok((seconds(passed)?, tokens(number(prompt)?)?, tokens(number(output)?)?))
     }
+}
+
+fn name(id: &Value) -> Option<u32> {
+    id.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
 fn fields(text: &str) -> Result<[&str; 3], String> {
@@ -245,5 +276,5 @@ fn recorded(mut rows: Vec<Row>) -> Recorded {
         }
         start = end;
     }
-    Recorded { rows, span }
+    Recorded { rows, prompts: None, cut: None, span }
 }

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use plimsoll::simulate::page::{self, Identity};
 use plimsoll::simulate::replica::Replica;
-use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
+use plimsoll::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
 use plimsoll::simulate::replica::stats::Stats;
 
 /// The `Content-Type` of the page.
@@ -24,7 +24,13 @@ const BLOCKS: u32 = 20_000;
 pub(crate) fn render(share: f64) -> String {
     let (usage, overflow) = (share.clamp(0.0, 1.0), (share - 1.0).max(0.0));
     let settings = Settings {
-        step: StepTime { alpha: 10_000.0, beta: 20.0, delta: 20.0, gamma: 0.0 },
+        step: StepTime {
+            alpha: 10_000.0,
+            beta: 20.0,
+            delta: 20.0,
+            gamma: 0.0,
+            experts: Experts::NONE,
+        },
         max_num_seqs: 64,
         max_num_batched_tokens: 2_048,
         block_size: 16,

@@ -65,7 +65,7 @@ const ONLY: &[(&str, &str, &[&str])] = &[
     ("backtest", "cli", &["cli::BacktestArgs"]),
     ("daemon", "cli", &["cli::RunArgs", "cli::LogFormat", "cli::{"]),
     ("demo", "cli", &["cli::DemoArgs", "cli::DemoOutput", "cli::{"]),
-    ("study", "cli", &["cli::ScoreboardArgs", "cli::SimulateArgs", "cli::{"]),
+    ("study", "cli", &["cli::SchemaOf", "cli::ScoreboardArgs", "cli::SimulateArgs", "cli::{"]),
 ];
 
 /// The most lines of a file before its tests.

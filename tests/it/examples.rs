@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, PersistentVolumeClaim, Secret, Service, ServiceAccount,
 };
@@ -24,7 +26,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("policy-foresight.yaml", "policies_are_scored_side_by_side_on_the_recorded_load"),
     ("prometheus-only.yml", "the_prometheus_of_the_example_scrapes_what_the_variants_match"),
     ("simulate-day.yaml", "the_example_of_a_day_compares_with_a_stock_hpa"),
+    ("simulate-disaggregated.yaml", "the_example_with_roles_apart_scales_each_and_serves_both"),
     ("simulate-jump.yaml", "foresight_serves_a_jump_as_a_stock_hpa_does_for_a_third_of_its_cost"),
+    (
+        "simulate-prefix.yaml",
+        "the_example_of_a_prefix_cache_computes_less_of_prompts_that_begin_alike",
+    ),
     (
         "simulate-spot.yaml",
         "the_example_of_spot_nodes_compares_the_least_cost_with_the_rank_of_prices",
@@ -32,6 +39,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("simulate-trace.yaml", "the_example_is_simulated_and_says_the_same_twice"),
     ("traces/README.md", "the_example_is_simulated_and_says_the_same_twice"),
     ("traces/azure-conversation.csv", "the_example_is_simulated_and_says_the_same_twice"),
+    (
+        "traces/mooncake-conversation.jsonl",
+        "the_example_of_a_prefix_cache_computes_less_of_prompts_that_begin_alike",
+    ),
 ];
 
 /// What users of WVA have is shown with what is wrong with it.
@@ -128,6 +139,7 @@ fn manifest(name: &str, manifest: &Value) {
         "ConfigMap" => strictly::<ConfigMap>,
         "Deployment" => strictly::<Deployment>,
         "HorizontalPodAutoscaler" => hpa,
+        "Job" => strictly::<Job>,
         "Namespace" => strictly::<Namespace>,
         "PersistentVolumeClaim" => strictly::<PersistentVolumeClaim>,
         "PodDisruptionBudget" => strictly::<PodDisruptionBudget>,
@@ -276,4 +288,56 @@ fn the_prometheus_of_the_example_scrapes_what_the_variants_match() {
         let group = groups.iter().find(|group| group["labels"]["variant"] == wanted["variant"]);
         assert!(group.is_some(), "no group of targets for {wanted}");
     }
+}
+
+/// What the containers of a Job run, with the folders that they mount in the place of theirs.
+fn runs(job: &Value, index: Option<u64>, mounted: &Path) -> Output {
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.env_clear();
+    for argument in container["args"].as_array().unwrap() {
+        let mut argument = argument.as_str().unwrap().to_owned();
+        for mount in container["volumeMounts"].as_array().unwrap() {
+            let path = mount["mountPath"].as_str().unwrap();
+            argument = argument.replacen(path, &format!("{}{path}", mounted.display()), 1);
+        }
+        if let Some(index) = index {
+            command.env("JOB_COMPLETION_INDEX", index.to_string());
+            argument = argument.replace("$(JOB_COMPLETION_INDEX)", &index.to_string());
+        }
+        command.arg(argument);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+#[test]
+fn the_pods_of_the_indexed_job_simulate_each_run_once_and_the_other_job_puts_them_together() {
+    let examples = examples();
+    let [map, _, job] = &documents("job", &examples["simulate-job.yaml"])[..] else { panic!() };
+    let merge = &documents("merge", &examples["simulate-job-merge.yaml"])[0];
+    let folder = tempfile::tempdir().unwrap();
+    for mounted in ["study", "results"] {
+        std::fs::create_dir(folder.path().join(mounted)).unwrap();
+    }
+    for (name, text) in map["data"].as_object().unwrap() {
+        // Two minutes of it are enough to see which runs there are.
+        let text = text.as_str().unwrap().replace("length: 10m", "length: 2m");
+        std::fs::write(folder.path().join("study").join(name), text).unwrap();
+    }
+    let completions = job["spec"]["completions"].as_u64().unwrap();
+    assert_eq!(job["spec"]["parallelism"], completions);
+    for index in 0..completions {
+        runs(job, Some(index), folder.path());
+    }
+    let results: Value = serde_json::from_slice(&runs(merge, None, folder.path()).stdout).unwrap();
+    let indices: Vec<&Value> =
+        results["runs"].as_array().unwrap().iter().map(|run| &run["index"]).collect();
+    let planned = results["planned"].as_u64().unwrap();
+    assert_eq!(
+        indices,
+        (0..planned).map(Value::from).collect::<Vec<_>>().iter().collect::<Vec<_>>()
+    );
+    assert_eq!(planned, completions, "each pod has one run, and none has nothing to do");
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use plimsoll::config::{Config, Files, Surroundings, parse};
 use plimsoll::simulate::Micros;
-use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
+use plimsoll::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
 use plimsoll::simulate::run::run;
 use plimsoll::simulate::scaler::{self, MilliValue};
 use plimsoll::simulate::scenario::{
-    Actuator, Client, Control, Delay, Gateway, Hpa, Keda, Lifecycle, Model, Router, Scenario,
-    Signal, Slo, Startup, Variant,
+    Actuator, Client, Control, Delay, Gateway, Hpa, Keda, Lifecycle, Model, Portion, Prefix,
+    Rollout, Router, Scenario, Signal, Slo, Startup, Transfer, Variant,
 };
 use plimsoll::simulate::score::{Outcome, Service};
 use plimsoll::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, Row, Size, Sizes};
@@ -28,17 +28,20 @@ fn n(count: u32) -> Replicas {
     Replicas::saturating(count)
 }
 
-/// What the daemon makes of one variant and a short window.
-fn configured() -> Config {
-    let text = "observe: {window: 30s}\nanalysis: saturation\nvariants:\n- name: v\n  namespace: shop\n  model: m\n  \
-                cost: 2\n  replicas: {min: 1, max: 8}\n  targets: {static: ['v:8000']}\n";
+/// What the daemon makes of variants, each with words of its own, and a short window.
+fn configured(variants: &[&str]) -> Config {
+    let mut text = "observe: {window: 30s}\nanalysis: saturation\nvariants:\n".to_owned();
+    for (at, words) in variants.iter().enumerate() {
+        text += "- namespace: shop\n  model: m\n  cost: 2\n  replicas: {min: 1, max: 8}\n";
+        text += &format!("  targets: {{static: ['v{at}:8000']}}\n  {words}\n");
+    }
     let surroundings = Surroundings {
         origin: "the test".to_owned(),
         base: PathBuf::new(),
         environment: BTreeMap::new(),
         files: Files::NotChecked,
     };
-    parse(text, &surroundings).unwrap().config
+    parse(&text, &surroundings).unwrap().config
 }
 
 fn sizes() -> Sizes {
@@ -56,7 +59,7 @@ fn follow(signal: Signal, settings: scaler::Settings) -> Hpa {
 
 /// Ten minutes on one variant that Plimsoll scales from 1 to 8.
 fn scenario(load: Load) -> Scenario {
-    let config = configured();
+    let config = configured(&["name: v"]);
     let spec = config.variants[0].spec.clone();
     let delay = |seconds| Delay { median: secs(seconds), sigma: 0.3 };
     Scenario {
@@ -66,6 +69,7 @@ fn scenario(load: Load) -> Scenario {
             slo: Slo::new(secs(2), Micros::new(100_000)),
             load,
             router: Router::LeastRequests,
+            transfer: Transfer::default(),
             gateway: Gateway { queue: 1_000, per_replica: None },
             client: Client { timeout: None, retries: 0, backoff: secs(1) },
         }],
@@ -74,14 +78,20 @@ fn scenario(load: Load) -> Scenario {
             model: 0,
             initial: n(1),
             engine: Settings {
-                step: StepTime { alpha: 23_200.0, beta: 48.0, delta: 37.0, gamma: 0.19 },
+                step: StepTime {
+                    alpha: 23_200.0,
+                    beta: 48.0,
+                    delta: 37.0,
+                    gamma: 0.19,
+                    experts: Experts::NONE,
+                },
                 max_num_seqs: 64,
                 max_num_batched_tokens: 2_048,
                 block_size: 16,
                 kv_blocks: 5_000,
                 admission: Admission::WholePrompt,
             },
-            prefix_hits: Fraction::ZERO,
+            prefix: Prefix::Share(Fraction::ZERO),
             startup: Startup {
                 warm_nodes: Some(4),
                 node: delay(60),
@@ -95,6 +105,7 @@ fn scenario(load: Load) -> Scenario {
                 interrupt_every: None,
                 notice: secs(20),
             },
+            rollout: None,
             actuator: Actuator::Hpa(follow(
                 Signal::Desired,
                 scaler::Settings::following(n(1), n(8)),
@@ -240,13 +251,137 @@ fn clients_of_a_closed_loop_wait_for_their_answers() {
 
 #[test]
 fn a_request_that_no_engine_can_hold_is_refused_and_counted() {
-    let row = |second, prompt| Row { at: secs(second), size: Size { prompt, output: 10 } };
+    let row =
+        |second, prompt| Row { at: secs(second), size: Size { prompt, output: 10 }, prompt: None };
     let rows: Arc<[Row]> = [row(1, 100), row(2, 80_000), row(3, 100)].into();
     let (span, spread) = (secs(600), Micros::ZERO);
-    let load = Load::Replay(Replay { rows, span, copies: 1.0, spread, speed: 1.0 });
+    let load = Load::Replay(Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
     let service = play(&scenario(load), 1).models[0].clone();
     assert_eq!((service.arrived, service.finished, service.unservable), (3, 2, 1));
     assert_eq!(service.attainment(), Some(1.0), "it says nothing about the fleet");
+}
+
+/// The same with a variant that computes prompts and one that decodes.
+fn disaggregated(load: Load) -> Scenario {
+    let mut scenario = scenario(load);
+    let config = configured(&["name: p\n  role: prefill", "name: d\n  role: decode"]);
+    let [prompts, answers] = &config.variants[..] else { panic!("two variants") };
+    let mut decode = scenario.variants[0].clone();
+    decode.spec = answers.spec.clone();
+    scenario.variants[0].spec = prompts.spec.clone();
+    scenario.variants.push(decode);
+    scenario.control.policy = config.policy;
+    scenario.models[0].transfer = Transfer { latency: Micros::new(5_000), per_token: 1.0 };
+    scenario
+}
+
+#[test]
+fn one_replica_computes_a_prompt_and_another_decodes_once_the_cache_has_moved() {
+    let size = Size { prompt: 1_000, output: 11 };
+    let rows: Arc<[Row]> = [Row { at: secs(1), size, prompt: None }].into();
+    let (span, spread) = (secs(600), Micros::ZERO);
+    let load = Load::Replay(Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
+    let mut scenario = disaggregated(load);
+    for variant in &mut scenario.variants {
+        variant.actuator = Actuator::Fixed;
+        let experts = Experts::NONE;
+        variant.engine.step =
+            StepTime { alpha: 10_000.0, beta: 10.0, delta: 0.0, gamma: 0.0, experts };
+    }
+    scenario.length = secs(20);
+    let outcome = play(&scenario, 1);
+    let service = &outcome.models[0];
+    assert_eq!((service.arrived, service.finished, service.output_tokens), (1, 1, 11));
+    // A step with the prompt, the way of its cache, and a step with its last token.
+    let ttft = 20_000 + 6_000 + 10_010;
+    let off = |mean: Option<Micros>, want: u64| mean.unwrap().micros().abs_diff(want);
+    // What a replica has done is seen a microsecond later.
+    assert!(off(service.ttft.mean(), ttft) <= 2, "{:?}", service.ttft.mean());
+    assert!(off(service.e2e.mean(), ttft + 10 * 10_000) <= 2, "{:?}", service.e2e.mean());
+}
+
+#[test]
+fn with_roles_apart_every_request_is_counted_once_and_each_role_is_scaled_by_its_own_load() {
+    let mut scenario = disaggregated(wave());
+    let outcome = play(&scenario, 1);
+    for crew in &outcome.variants {
+        assert!(crew.peak >= 2 && crew.ups >= 1, "{:?}", outcome.variants);
+    }
+    assert!(outcome.models[0].finished > 1_000, "{:?}", outcome.models[0]);
+    let of = |variant: usize| -> Vec<u32> {
+        outcome.series.iter().map(|sample| sample.variants[variant].wanted).collect()
+    };
+    assert_ne!(of(0), of(1), "prompts and answers are not one load");
+    for crash in [None, Some(secs(60))] {
+        for variant in &mut scenario.variants {
+            variant.lifecycle.crash_every = crash;
+        }
+        for (gateway, timeout) in [
+            (Gateway { queue: 1_000, per_replica: None }, None),
+            (Gateway { queue: 20, per_replica: Some(8) }, Some(secs(3))),
+        ] {
+            scenario.models[0].gateway = gateway;
+            scenario.models[0].client = Client { timeout, retries: 1, backoff: secs(1) };
+            let outcome = play(&scenario, 1);
+            let service = &outcome.models[0];
+            assert_eq!(accounted(service), service.arrived, "{crash:?} {gateway:?}");
+            assert!(timeout.is_none() || service.timed_out + service.retries > 0, "{service:?}");
+        }
+    }
+}
+
+#[test]
+fn a_roll_out_replaces_every_replica_within_its_surge_and_what_may_be_unavailable() {
+    for (max_surge, max_unavailable, most, least) in [
+        (Portion::Share(Fraction::new(0.25).unwrap()), Portion::NONE, 5, 4),
+        (Portion::NONE, Portion::Replicas(1), 4, 3),
+        (Portion::Replicas(2), Portion::Replicas(2), 6, 2),
+    ] {
+        let mut scenario = scenario(drawn(Rate::constant(2.0).unwrap()));
+        let variant = &mut scenario.variants[0];
+        variant.actuator = Actuator::Fixed;
+        variant.initial = n(4);
+        variant.startup.warm_nodes = None;
+        variant.rollout = Some(Rollout { at: secs(100), max_surge, max_unavailable });
+        scenario.sample = secs(1);
+        let outcome = play(&scenario, 1);
+        let crew = &outcome.variants[0];
+        let counts = (crew.starts, crew.ups, crew.downs);
+        assert_eq!(counts, (4, 0, 0), "as many as there were, {max_surge:?}");
+        let seen = |of: fn(u32, u32) -> u32| {
+            outcome.series.iter().map(move |sample| {
+                let variant = sample.variants[0];
+                of(variant.ready, variant.starting)
+            })
+        };
+        assert_eq!(seen(|ready, starting| ready + starting).max(), Some(most), "{max_surge:?}");
+        assert_eq!(seen(|ready, _| ready).min(), Some(least), "{max_unavailable:?}");
+        assert_eq!(outcome.series.last().unwrap().variants[0].ready, 4);
+        assert_eq!(accounted(&outcome.models[0]), outcome.models[0].arrived);
+    }
+}
+
+#[test]
+fn the_surge_of_a_roll_out_becomes_the_number_of_an_hpa_that_is_within_its_tolerance() {
+    // 40 in flight on four replicas are exactly the target. With a fifth they are a fifth below it:
+    // an HPA whose tolerance is wider takes the five for what is wanted.
+    let most = |tolerance: f64| {
+        let closed = Load::Closed(Closed { clients: 40, think: Micros::new(1), sizes: sizes() });
+        let mut scenario = scenario(closed);
+        let variant = &mut scenario.variants[0];
+        let mut settings = scaler::Settings::new(n(1), n(8), MilliValue(10_000));
+        settings.up.tolerance = tolerance;
+        settings.down.tolerance = tolerance;
+        variant.actuator = Actuator::Hpa(follow(Signal::InFlight, settings));
+        variant.initial = n(4);
+        variant.startup.warm_nodes = None;
+        let max_surge = Portion::Replicas(1);
+        variant.rollout =
+            Some(Rollout { at: secs(100), max_surge, max_unavailable: Portion::NONE });
+        let series = play(&scenario, 1).series;
+        series.iter().map(|sample| sample.variants[0].wanted).max()
+    };
+    assert_eq!((most(0.1), most(0.25)), (Some(4), Some(5)));
 }
 
 #[test]

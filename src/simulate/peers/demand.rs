@@ -5,10 +5,16 @@ use crate::simulate::peers::profile::{self, Size};
 use crate::simulate::scenario::{Scenario, Variant};
 use crate::simulate::workload::load::{self, Load};
 
-/// The workload of a model is not known beforehand: its clients wait for their answers.
+/// Why nobody can plan for a model beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot be planned for a closed workload, whose requests depend on their answers")]
-pub struct Unplannable;
+pub enum Unplannable {
+    /// Its clients wait for their answers.
+    #[error("cannot be planned for a closed workload, whose requests depend on their answers")]
+    Closed,
+    /// What one replica carries depends on the others.
+    #[error("cannot be planned for a model whose variants have the roles prefill and decode")]
+    Disaggregated,
+}
 
 /// The requests of a model, in order of time.
 pub(crate) fn requests(
@@ -18,10 +24,14 @@ pub(crate) fn requests(
 ) -> Result<Vec<(Micros, load::Size)>, Unplannable> {
     let load = &scenario.models[model].load;
     if matches!(load, Load::Closed(_)) {
-        return Err(Unplannable);
+        return Err(Unplannable::Closed);
+    }
+    if scenario.is_disaggregated(model) {
+        return Err(Unplannable::Disaggregated);
     }
     let end = scenario.length;
-    Ok(load.arrivals(seed, model).take_while(|(at, _)| *at < end).collect())
+    let arrivals = load.arrivals(seed, model).take_while(|arrival| arrival.at < end);
+    Ok(arrivals.map(|arrival| (arrival.at, arrival.size)).collect())
 }
 
 /// The mean size of requests.

@@ -33,7 +33,7 @@ impl Iteration {
     pub(crate) fn of(engine: &Settings, context: f64) -> Self {
         let step = &engine.step;
         Self {
-            fixed: step.alpha * 1e-6,
+            fixed: step.fixed() * 1e-6,
             per_prompt_token: step.beta * 1e-6,
             per_kv_token: (step.gamma + step.delta / context.max(1.0)) * 1e-6,
         }
@@ -62,12 +62,18 @@ impl Iteration {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::simulate::replica::settings::{Admission, StepTime};
+    use crate::simulate::replica::settings::{Admission, Experts, StepTime};
 
     /// An engine whose step takes 10 ms, 20 us a prompt token, 40 us a request, 0.04 us a KV token.
     pub(crate) fn engine() -> Settings {
         Settings {
-            step: StepTime { alpha: 10_000.0, beta: 20.0, delta: 40.0, gamma: 0.04 },
+            step: StepTime {
+                alpha: 10_000.0,
+                beta: 20.0,
+                delta: 40.0,
+                gamma: 0.04,
+                experts: Experts::NONE,
+            },
             max_num_seqs: 256,
             max_num_batched_tokens: 2048,
             block_size: 16,

@@ -6,10 +6,10 @@
 //! takes `T = alpha / (1 - L w)`, `w = beta I + delta O + gamma O (P + O / 2)`, and `n = L O T`
 //! requests decode. `P` counts prompt tokens that the prefix cache has as well. The largest `L` keeps
 //! `T` within the objective, `n` within the seats, their tokens within the cache, and what a step
-//! computes within its budget.
+//! computes within its budget. All experts of a mixture work in each step.
 
 use crate::simulate::replica::settings::Settings;
-use crate::simulate::scenario::Variant;
+use crate::simulate::scenario::{Prefix, Variant};
 
 /// Halvings of the interval in which the rate is looked for: to a millionth of it.
 const HALVINGS: u32 = 40;
@@ -27,10 +27,15 @@ pub(crate) fn sustained(variant: &Variant, itl: f64, size: Size) -> f64 {
     let Settings { step, max_num_seqs, max_num_batched_tokens, block_size, kv_blocks, .. } =
         variant.engine;
     let Size { prompt, output } = size;
-    let computed = prompt * (1.0 - variant.prefix_hits.fraction());
+    let hits = match variant.prefix {
+        Prefix::Share(share) => share.fraction(),
+        // What caches will have depends on who comes where.
+        Prefix::Blocks => 0.0,
+    };
+    let computed = prompt * (1.0 - hits);
     let context = prompt + output / 2.0;
     let micros = step.beta * computed + step.delta * output + step.gamma * output * context;
-    let (work, alpha) = (micros * 1e-6, step.alpha * 1e-6);
+    let (work, alpha) = (micros * 1e-6, step.fixed() * 1e-6);
     let kv = f64::from(kv_blocks) * f64::from(block_size);
     let fits = |rate: f64| {
         let left = 1.0 - rate * work;

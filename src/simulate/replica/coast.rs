@@ -4,6 +4,7 @@
 //! admitted, none ends and every token has room, the next step follows from counts alone.
 
 use crate::simulate::Micros;
+use crate::simulate::replica::prefix::Found;
 use crate::simulate::replica::settings::Admission;
 use crate::simulate::replica::stats::Run;
 use crate::simulate::replica::{Replica, Step, count};
@@ -31,7 +32,7 @@ impl Replica {
             if needed > self.free() {
                 break;
             }
-            self.kv_blocks_used += needed;
+            self.take(needed);
             let kv_tokens = self.decodes.stored + u64::from(decodes);
             let length = self.settings.step.of(0, decodes, kv_tokens);
             let end = now + length;
@@ -102,11 +103,12 @@ impl Replica {
             return false;
         }
         let life = &self.lives[index];
-        let (target, cached) = (life.prefill_target(), self.cached(life.request.prompt));
+        let target = life.prefill_target();
+        let Found { tokens: cached, held } = self.cached(index);
         let room = match self.settings.admission {
             Admission::WholePrompt => target,
             Admission::FirstChunk => cached + (target - cached).min(budget),
         };
-        self.settings.blocks(room) <= self.free()
+        self.settings.blocks(room) - held <= self.free()
     }
 }

@@ -1,6 +1,7 @@
 //! Requests that leave before their answer is complete, because the client has gone away.
 
 use crate::simulate::replica::decodes::Phase;
+use crate::simulate::replica::prefix::Return;
 use crate::simulate::replica::{Life, Replica};
 
 impl Replica {
@@ -9,6 +10,7 @@ impl Replica {
     pub fn abort(&mut self, id: u64) -> bool {
         if let Some(at) = self.arrivals.iter().position(|(_, request)| request.id == id) {
             self.arrivals.remove(at);
+            self.give_back(id, 0, Return::Never);
             return true;
         }
         let lives = &self.lives;
@@ -33,7 +35,7 @@ impl Replica {
     }
 
     fn release(&mut self, index: usize) {
-        let Life { phase, .. } = self.lives[index];
+        let Life { phase, request, .. } = self.lives[index];
         let held = match phase {
             Phase::Prefill { computed } => computed,
             Phase::Decode { joined, stored, .. } => {
@@ -43,7 +45,7 @@ impl Replica {
                 grown + u32::from(self.step.is_some())
             }
         };
-        self.kv_blocks_used -= self.settings.blocks(held);
+        self.give_back(request.id, held, Return::Never);
         if let Some(step) = &mut self.step {
             step.prefilled.retain(|&other| other != index);
         }

@@ -6,7 +6,7 @@
 use crate::simulate::Micros;
 
 /// Bucket edges of the time to first token, in microseconds.
-pub const TTFT_EDGES: &[u64] = &[
+pub static TTFT_EDGES: Edges = Edges::new(&[
     1_000,
     5_000,
     10_000,
@@ -29,16 +29,16 @@ pub const TTFT_EDGES: &[u64] = &[
     160_000_000,
     640_000_000,
     2_560_000_000,
-];
+]);
 
 /// Bucket edges of the time between tokens, in microseconds.
-pub const ITL_EDGES: &[u64] = &[
+pub static ITL_EDGES: Edges = Edges::new(&[
     10_000, 25_000, 50_000, 75_000, 100_000, 150_000, 200_000, 300_000, 400_000, 500_000, 750_000,
     1_000_000, 2_500_000, 5_000_000, 7_500_000, 10_000_000, 20_000_000, 40_000_000, 80_000_000,
-];
+]);
 
 /// Bucket edges of the times of whole requests and of their phases, in microseconds.
-pub const REQUEST_EDGES: &[u64] = &[
+pub static REQUEST_EDGES: Edges = Edges::new(&[
     300_000,
     500_000,
     800_000,
@@ -60,48 +60,99 @@ pub const REQUEST_EDGES: &[u64] = &[
     960_000_000,
     1_920_000_000,
     7_680_000_000,
-];
+]);
 
 /// Bucket edges of a request's tokens, for a model length of 131,072: 1, 2, 5 times powers of ten.
-pub const TOKEN_EDGES: &[u64] =
-    &[1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000];
+pub static TOKEN_EDGES: Edges = Edges::new(&[
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
+]);
 
 /// Bucket edges of the tokens of one step.
-pub const ITERATION_EDGES: &[u64] =
-    &[1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
+pub static ITERATION_EDGES: Edges =
+    Edges::new(&[1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384]);
 
 /// Bucket edges of the number of times that a request was preempted.
-pub const PREEMPTION_EDGES: &[u64] = &[1, 2, 3, 4, 5, 10, 20];
+pub static PREEMPTION_EDGES: Edges = Edges::new(&[1, 2, 3, 4, 5, 10, 20]);
 
 /// Bucket edges of the number of answers that a request asks for.
-pub const ANSWER_EDGES: &[u64] = &[1, 2, 5, 10, 20];
+pub static ANSWER_EDGES: Edges = Edges::new(&[1, 2, 5, 10, 20]);
 
 /// Bucket edges of the HTTP server's answers, in microseconds.
-pub const HTTP_EDGES: &[u64] = &[
+pub static HTTP_EDGES: Edges = Edges::new(&[
     10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000, 1_000_000, 1_500_000,
     2_000_000, 2_500_000, 3_000_000, 3_500_000, 4_000_000, 4_500_000, 5_000_000, 7_500_000,
     10_000_000, 30_000_000, 60_000_000,
-];
+]);
+
+/// Upper edges of buckets, which ascend.
+///
+/// An engine observes a dozen values for each request, so where to look is kept for each power of
+/// two and its quarters: an edge or two are then compared.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Edges {
+    edges: &'static [u64],
+    first: [u8; QUARTERS],
+}
 
 /// Observations of whole numbers in buckets whose upper edges belong to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    edges: &'static [u64],
+    edges: &'static Edges,
     /// One count for each edge and one for what is above the last.
     counts: Vec<u64>,
     sum: u64,
 }
 
+// === impl Edges ===
+
+/// Powers of two of 64 bits and their quarters.
+const QUARTERS: usize = 252;
+
+/// The quarter of a power of two that a value is in; small values have one each.
+#[expect(clippy::cast_possible_truncation, reason = "what is cast is below 252")]
+const fn quarter(value: u64) -> usize {
+    let exponent = (u64::BITS - value.leading_zeros()).saturating_sub(3);
+    exponent as usize * 4 + (value >> exponent) as usize
+}
+
+impl Edges {
+    /// These edges; there must be fewer than 256.
+    #[expect(clippy::cast_possible_truncation, reason = "there are so few edges")]
+    const fn new(edges: &'static [u64]) -> Self {
+        let mut first = [0; QUARTERS];
+        let (mut at, mut edge) = (0, 0);
+        while at < QUARTERS {
+            while edge < edges.len() && quarter(edges[edge]) < at {
+                edge += 1;
+            }
+            first[at] = edge as u8;
+            at += 1;
+        }
+        Self { edges, first }
+    }
+
+    /// The bucket of a value: how many edges are below it.
+    fn bucket(&self, value: u64) -> usize {
+        let mut bucket = usize::from(self.first[quarter(value)]);
+        while self.edges.get(bucket).is_some_and(|&edge| edge < value) {
+            bucket += 1;
+        }
+        bucket
+    }
+}
+
+// === impl Histogram ===
+
 impl Histogram {
-    /// An empty histogram with these edges, which must ascend.
+    /// An empty histogram with these edges.
     #[must_use]
-    pub fn new(edges: &'static [u64]) -> Self {
-        Self { edges, counts: vec![0; edges.len() + 1], sum: 0 }
+    pub fn new(edges: &'static Edges) -> Self {
+        Self { edges, counts: vec![0; edges.edges.len() + 1], sum: 0 }
     }
 
     /// Counts `times` observations of one value.
     pub fn observe(&mut self, value: u64, times: u64) {
-        let bucket = self.edges.partition_point(|&edge| edge < value);
+        let bucket = self.edges.bucket(value);
         self.counts[bucket] += times;
         self.sum += value * times;
     }
@@ -109,7 +160,7 @@ impl Histogram {
     /// The upper edges of all buckets but the last, which has none.
     #[must_use]
     pub const fn edges(&self) -> &'static [u64] {
-        self.edges
+        self.edges.edges
     }
 
     /// Observations up to each edge, then all of them.
@@ -149,9 +200,10 @@ impl Run {
     pub(crate) fn observe(&mut self, value: u64, times: u64, histogram: &mut Histogram) {
         if value <= self.below || value > self.last {
             self.flush(histogram);
-            self.bucket = histogram.edges.partition_point(|&edge| edge < value);
-            self.below = self.bucket.checked_sub(1).map_or(0, |before| histogram.edges[before]);
-            self.last = histogram.edges.get(self.bucket).copied().unwrap_or(u64::MAX);
+            self.bucket = histogram.edges.bucket(value);
+            let edges = histogram.edges.edges;
+            self.below = self.bucket.checked_sub(1).map_or(0, |before| edges[before]);
+            self.last = edges.get(self.bucket).copied().unwrap_or(u64::MAX);
         }
         self.count += times;
         self.sum += value * times;
@@ -269,19 +321,45 @@ impl Default for Counters {
             preemptions: 0,
             prefix_queries: 0,
             prefix_hits: 0,
-            ttft: Histogram::new(TTFT_EDGES),
-            itl: Histogram::new(ITL_EDGES),
-            e2e: Histogram::new(REQUEST_EDGES),
-            queue: Histogram::new(REQUEST_EDGES),
-            prefill: Histogram::new(REQUEST_EDGES),
-            decode: Histogram::new(REQUEST_EDGES),
-            inference: Histogram::new(REQUEST_EDGES),
-            tpot: Histogram::new(ITL_EDGES),
-            prompt_length: Histogram::new(TOKEN_EDGES),
-            generation_length: Histogram::new(TOKEN_EDGES),
-            request_preemptions: Histogram::new(PREEMPTION_EDGES),
-            http: Histogram::new(HTTP_EDGES),
-            iteration_tokens: Histogram::new(ITERATION_EDGES),
+            ttft: Histogram::new(&TTFT_EDGES),
+            itl: Histogram::new(&ITL_EDGES),
+            e2e: Histogram::new(&REQUEST_EDGES),
+            queue: Histogram::new(&REQUEST_EDGES),
+            prefill: Histogram::new(&REQUEST_EDGES),
+            decode: Histogram::new(&REQUEST_EDGES),
+            inference: Histogram::new(&REQUEST_EDGES),
+            tpot: Histogram::new(&ITL_EDGES),
+            prompt_length: Histogram::new(&TOKEN_EDGES),
+            generation_length: Histogram::new(&TOKEN_EDGES),
+            request_preemptions: Histogram::new(&PREEMPTION_EDGES),
+            http: Histogram::new(&HTTP_EDGES),
+            iteration_tokens: Histogram::new(&ITERATION_EDGES),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_in_the_bucket_whose_edge_is_the_first_not_below_it() {
+        for edges in [
+            &TTFT_EDGES,
+            &ITL_EDGES,
+            &REQUEST_EDGES,
+            &TOKEN_EDGES,
+            &ITERATION_EDGES,
+            &PREEMPTION_EDGES,
+            &ANSWER_EDGES,
+            &HTTP_EDGES,
+        ] {
+            let near = edges.edges.iter().flat_map(|&edge| [edge - 1, edge, edge + 1]);
+            let far = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
+            for value in near.chain(far).chain([0, u64::MAX]) {
+                let want = edges.edges.partition_point(|&edge| edge < value);
+                assert_eq!(edges.bucket(value), want, "{value}");
+            }
         }
     }
 }

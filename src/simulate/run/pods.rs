@@ -2,7 +2,7 @@
 
 use rand_pcg::Pcg64;
 
-use crate::fleet::{ReplicaKey, ReplicaName};
+use crate::fleet::{ReplicaKey, ReplicaName, Role};
 use crate::simulate::Micros;
 use crate::simulate::random::{self, Purpose, generator};
 use crate::simulate::replica::Replica;
@@ -10,9 +10,10 @@ use crate::simulate::replica::settings::SettingsError;
 use crate::simulate::replica::stats::Gauges;
 use crate::simulate::run::{Happening, Simulation};
 use crate::simulate::scaler::Scale;
-use crate::simulate::scenario::Scenario;
+use crate::simulate::scenario::{Prefix, Scenario};
 use crate::simulate::score;
 use crate::simulate::score::Direction;
+use crate::simulate::workload::load::Load;
 use crate::units::Replicas;
 
 /// The replicas of one variant.
@@ -24,6 +25,8 @@ pub(crate) struct Crew {
     pub(crate) score: score::Crew,
     /// Requests that were sent to them.
     pub(crate) sent: u64,
+    /// How often the pod template has changed.
+    pub(crate) revision: u32,
     created: u32,
     starts: Pcg64,
     faults: Pcg64,
@@ -34,6 +37,8 @@ pub(crate) struct Pod {
     pub(crate) variant: usize,
     pub(crate) key: ReplicaKey,
     pub(crate) state: State,
+    /// Of which pod template it is.
+    pub(crate) revision: u32,
     /// Since when it has a node.
     scheduled: Micros,
     /// When its process started.
@@ -66,6 +71,7 @@ impl Crew {
             pods: Vec::new(),
             score: score::Crew::default(),
             sent: 0,
+            revision: 0,
             created: 0,
             starts: generator(seed, Purpose::Starts, variant),
             faults: generator(seed, Purpose::Faults, variant),
@@ -121,7 +127,7 @@ impl Simulation<'_> {
         let crew = &mut self.crews[variant];
         crew.created += 1;
         let name = format!("{}-{}", described.spec.key.variant, crew.created);
-        let replica = Replica::new(described.engine).ok()?.with_prefix_hits(described.prefix_hits);
+        let replica = engine(self.scenario, variant)?;
         let pod = self.pods.len();
         let lifecycle = described.lifecycle;
         let mut mean = |mean: Micros| {
@@ -137,6 +143,7 @@ impl Simulation<'_> {
                 incarnation: None,
             },
             state: State::Starting,
+            revision: crew.revision,
             scheduled: self.now,
             process: self.now,
             life: 0,
@@ -171,12 +178,23 @@ impl Simulation<'_> {
         self.reconcile(variant);
     }
 
-    fn reconcile(&mut self, variant: usize) {
+    /// Creates a replica after the start.
+    pub(crate) fn begin_one(&mut self, variant: usize) -> bool {
+        let Some(pod) = self.create(variant) else { return false };
+        self.crews[variant].score.starts += 1;
+        self.start(pod);
+        true
+    }
+
+    pub(crate) fn reconcile(&mut self, variant: usize) {
+        if self.goes_on_rolling(variant) {
+            return;
+        }
         let wanted = self.crews[variant].wanted.count();
         while self.existing(variant) < wanted {
-            let Some(pod) = self.create(variant) else { return };
-            self.crews[variant].score.starts += 1;
-            self.start(pod);
+            if !self.begin_one(variant) {
+                return;
+            }
         }
         while self.existing(variant) > wanted {
             let pods = &self.pods;
@@ -216,7 +234,7 @@ impl Simulation<'_> {
     }
 
     /// Lets a replica finish what it has, for at most `grace`.
-    fn drain(&mut self, pod: usize, grace: Micros) {
+    pub(crate) fn drain(&mut self, pod: usize, grace: Micros) {
         let ready = self.pods[pod].state == State::Ready;
         self.pods[pod].state = State::Draining;
         if ready {
@@ -274,9 +292,7 @@ impl Simulation<'_> {
         taken.process = self.now;
         taken.outstanding = 0;
         taken.quiet = Micros::new(u64::MAX);
-        let fresh = Replica::new(described.engine).ok();
-        taken.replica =
-            fresh.map(|replica| Box::new(replica.with_prefix_hits(described.prefix_hits)));
+        taken.replica = engine(self.scenario, variant).map(Box::new);
         self.plan(ready, Happening::Ready(pod));
         self.plan(ready + again, Happening::Crashed(pod, life + 1));
         self.cut_off(described.model, pod);
@@ -333,4 +349,21 @@ impl Simulation<'_> {
         }
         scores
     }
+}
+
+/// An idle engine of a variant.
+fn engine(scenario: &Scenario, variant: usize) -> Option<Replica> {
+    let described = &scenario.variants[variant];
+    let replica = Replica::new(described.engine).ok()?;
+    let replica = match described.spec.role {
+        Role::Both | Role::Prefill => replica,
+        Role::Decode => replica.for_computed_prompts(),
+    };
+    Some(match described.prefix {
+        Prefix::Share(share) => replica.with_prefix_hits(share),
+        Prefix::Blocks => match &scenario.models[described.model].load {
+            Load::Replay(replay) => replica.with_prefix_cache(replay.prompts.clone()),
+            Load::Drawn(_) | Load::Closed(_) => replica.with_prefix_cache(None),
+        },
+    })
 }

@@ -1,17 +1,20 @@
 //! Requests on their way: clients, the gateway, the router.
 
+mod route;
+
 use std::collections::VecDeque;
 
 use rand_pcg::Pcg64;
 
+use crate::fleet::Role;
 use crate::simulate::Micros;
 use crate::simulate::random::{self, Purpose, generator};
+use crate::simulate::replica::prefix::PromptId;
 use crate::simulate::replica::{Event, Request};
-use crate::simulate::run::pods::{Pod, State};
 use crate::simulate::run::{Happening, Simulation};
-use crate::simulate::scenario::{Router, Scenario};
+use crate::simulate::scenario::Scenario;
 use crate::simulate::workload::Load;
-use crate::simulate::workload::load::{Arrivals, Size};
+use crate::simulate::workload::load::{Arrival, Arrivals, Size};
 
 /// Clients of a closed loop do not all begin in the same instant, but within this time.
 const CLIENTS_BEGIN: Micros = Micros::from_secs(1);
@@ -19,23 +22,44 @@ const CLIENTS_BEGIN: Micros = Micros::from_secs(1);
 /// One model's requests.
 pub(crate) struct Traffic {
     arrivals: Arrivals,
-    next: Option<(Micros, Size)>,
+    next: Option<Arrival>,
     /// Requests from the oldest that has not ended on, in the order of their arrival.
     open: VecDeque<Open>,
     /// The number of the first of them.
     first: u64,
     /// Requests that the gateway holds, oldest first.
     pub(crate) held: VecDeque<u64>,
+    /// Requests whose prompts are computed and that no replica decodes yet, oldest first.
+    handed: VecDeque<u64>,
     /// When clients give up an attempt, in order: the request, and which attempt it is.
     deadlines: VecDeque<(Micros, u64, u32)>,
-    /// Pods that take requests.
-    pub(crate) ready: Vec<usize>,
-    turn: usize,
-    looked: Option<Micros>,
+    /// Whether other pods decode than compute prompts.
+    apart: bool,
+    /// Pods that take requests, or the first part of them.
+    first_pool: Pool,
+    /// Pods that take what others have begun.
+    second_pool: Pool,
     /// The next [`Happening::Release`] that is planned.
     release: Option<Micros>,
     thoughts: Pcg64,
     sizes: Pcg64,
+}
+
+/// Pods that take the same part of requests.
+#[derive(Default)]
+struct Pool {
+    ready: Vec<usize>,
+    turn: usize,
+    looked: Option<Micros>,
+}
+
+/// Which part of a request a pod takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Its prompt, and where nobody else decodes, all of it.
+    First,
+    /// Its answer, where another has computed its prompt.
+    Second,
 }
 
 /// A request that has arrived.
@@ -44,6 +68,7 @@ struct Open {
     arrived: Micros,
     first_token: Option<Micros>,
     size: Size,
+    prompt: Option<PromptId>,
     place: Place,
     attempts: u32,
     client: u32,
@@ -58,6 +83,10 @@ enum Place {
     Held,
     /// In an engine.
     Pod(usize),
+    /// On the way from one that has computed its prompt to one that decodes.
+    Moving,
+    /// At the end of that way, where nobody decodes it yet.
+    Handed,
     /// It has ended.
     Nowhere,
 }
@@ -81,14 +110,27 @@ impl Traffic {
             open: VecDeque::new(),
             first: 0,
             held: VecDeque::new(),
+            handed: VecDeque::new(),
             deadlines: VecDeque::new(),
-            ready: Vec::new(),
-            turn: 0,
-            looked: None,
+            apart: scenario.is_disaggregated(model),
+            first_pool: Pool::default(),
+            second_pool: Pool::default(),
             release: None,
             thoughts: generator(seed, Purpose::Thoughts, model),
             sizes: generator(seed, Purpose::Lengths, model),
         }
+    }
+
+    fn pool(&mut self, part: Part) -> &mut Pool {
+        match part {
+            Part::First => &mut self.first_pool,
+            Part::Second => &mut self.second_pool,
+        }
+    }
+
+    /// Pods that take requests, whatever part.
+    fn ready(&self) -> impl Iterator<Item = usize> {
+        self.first_pool.ready.iter().chain(&self.second_pool.ready).copied()
     }
 
     fn get(&mut self, id: u64) -> Option<&mut Open> {
@@ -122,26 +164,26 @@ impl Simulation<'_> {
 
     /// The next open-loop arrival, with its model.
     pub(crate) fn next_arrival(&self) -> Option<(Micros, usize)> {
-        let next = |(model, traffic): (usize, &Traffic)| traffic.next.map(|(at, _)| (at, model));
+        let next = |(model, traffic): (usize, &Traffic)| traffic.next.map(|next| (next.at, model));
         self.traffic.iter().enumerate().filter_map(next).min()
     }
 
     pub(crate) fn arrive(&mut self, model: usize) {
         let traffic = &mut self.traffic[model];
-        let Some((_, size)) = traffic.next else { return };
+        let Some(Arrival { size, prompt, .. }) = traffic.next else { return };
         traffic.next = traffic.arrivals.next();
-        self.receive(model, size, 0);
+        self.receive(model, size, prompt, 0);
     }
 
     /// A client of a closed loop asks.
     pub(crate) fn ask(&mut self, model: usize, client: u32) {
         if let Load::Closed(closed) = &self.scenario.models[model].load {
             let size = closed.sizes.draw(&mut self.traffic[model].sizes);
-            self.receive(model, size, client);
+            self.receive(model, size, None, client);
         }
     }
 
-    fn receive(&mut self, model: usize, size: Size, client: u32) {
+    fn receive(&mut self, model: usize, size: Size, prompt: Option<PromptId>, client: u32) {
         let arrived = self.now;
         let traffic = &mut self.traffic[model];
         let id = traffic.first + traffic.open.len() as u64;
@@ -150,6 +192,7 @@ impl Simulation<'_> {
             arrived,
             first_token: None,
             size,
+            prompt,
             place,
             attempts: 0,
             client,
@@ -174,7 +217,7 @@ impl Simulation<'_> {
             }
         }
         if self.traffic[model].held.is_empty()
-            && let Some(pod) = self.choose(model)
+            && let Some(pod) = self.choose(model, Part::First)
         {
             self.send(model, id, pod);
         } else if self.traffic[model].held.len() < queue {
@@ -189,9 +232,20 @@ impl Simulation<'_> {
         let Some(open) = self.traffic[model].get(id) else { return };
         open.place = Place::Pod(pod);
         let Size { prompt, output } = open.size;
+        let known = open.prompt;
         let taken = &mut self.pods[pod];
+        let output = match self.scenario.variants[taken.variant].spec.role {
+            Role::Both | Role::Decode => output,
+            // Whoever computes a prompt makes one token, which nobody sees.
+            Role::Prefill => 1,
+        };
         let Some(replica) = &mut taken.replica else { return };
-        if replica.submit(self.now, Request { id, prompt, output }).is_ok() {
+        let request = Request { id, prompt, output };
+        let submitted = match known {
+            Some(known) => replica.submit_prompt(self.now, request, known),
+            None => replica.submit(self.now, request),
+        };
+        if submitted.is_ok() {
             taken.outstanding += 1;
             taken.quiet = replica.quiet_until();
             let variant = taken.variant;
@@ -203,65 +257,24 @@ impl Simulation<'_> {
         }
     }
 
-    /// The replica that the router sends the next request to; `None` when none takes it.
-    fn choose(&mut self, model: usize) -> Option<usize> {
-        let router = self.scenario.models[model].router;
-        let limit = self.scenario.models[model].gateway.per_replica;
-        let ready = std::mem::take(&mut self.traffic[model].ready);
-        if limit.is_some() || router == Router::LeastRequests {
-            for &pod in &ready {
-                if self.pods[pod].quiet <= self.now {
-                    self.advance(pod);
-                }
-            }
-        }
-        if let Router::KvAware { refresh } = router {
-            self.refresh_view(model, &ready, refresh);
-        }
-        let turn = self.traffic[model].turn;
-        let pods = &self.pods;
-        let room = |&pod: &usize| limit.is_none_or(|limit| pods[pod].outstanding < limit);
-        let chosen = match router {
-            Router::RoundRobin => {
-                let order = (0..ready.len()).map(|step| ready[(turn + step) % ready.len()]);
-                order.into_iter().find(|pod| room(pod))
-            }
-            Router::LeastRequests => ready.iter().copied().filter(room).reduce(|best, pod| {
-                if pods[pod].is_less_loaded_than(&pods[best]) { pod } else { best }
-            }),
-            Router::KvAware { .. } => best_view(pods, &ready, turn, room),
-        };
-        self.traffic[model].ready = ready;
-        self.traffic[model].turn = turn.wrapping_add(1);
-        chosen
-    }
-
-    fn refresh_view(&mut self, model: usize, ready: &[usize], refresh: Micros) {
-        let looked = self.traffic[model].looked;
-        if looked.is_some_and(|at| self.now.since(at) < refresh) {
-            return;
-        }
-        self.traffic[model].looked = Some(self.now);
-        for &pod in ready {
-            self.advance(pod);
-            self.pods[pod].look();
-        }
-    }
-
     /// Lets the gateway's requests go to replicas that take them.
     pub(crate) fn release(&mut self, model: usize) {
         if self.traffic[model].release.is_some_and(|at| at <= self.now) {
             self.traffic[model].release = None;
         }
-        for at in 0..self.traffic[model].ready.len() {
-            let pod = self.traffic[model].ready[at];
+        for pod in self.traffic[model].ready().collect::<Vec<_>>() {
             if self.pods[pod].quiet <= self.now {
                 self.advance(pod);
             }
         }
         while let Some(&id) = self.traffic[model].held.front() {
-            let Some(pod) = self.choose(model) else { break };
+            let Some(pod) = self.choose(model, Part::First) else { break };
             self.traffic[model].held.pop_front();
+            self.send(model, id, pod);
+        }
+        while let Some(&id) = self.traffic[model].handed.front() {
+            let Some(pod) = self.choose(model, Part::Second) else { break };
+            self.traffic[model].handed.pop_front();
             self.send(model, id, pod);
         }
         self.await_release(model);
@@ -273,10 +286,11 @@ impl Simulation<'_> {
         let closed = matches!(scenario.models[model].load, Load::Closed(_));
         let limited = scenario.models[model].gateway.per_replica.is_some();
         let traffic = &traffic[model];
-        if !(closed || limited && !traffic.held.is_empty()) {
+        let waits = !traffic.held.is_empty() || !traffic.handed.is_empty();
+        if !(closed || traffic.apart || limited && waits) {
             return;
         }
-        let quiet = traffic.ready.iter().map(|&pod| pods[pod].quiet).min();
+        let quiet = traffic.ready().map(|pod| pods[pod].quiet).min();
         let Some(at) = quiet.filter(|at| *at < Micros::new(u64::MAX)) else { return };
         // What is computed at an instant is there just after it at the latest.
         let at = at.max(self.now + Micros::new(1));
@@ -291,7 +305,7 @@ impl Simulation<'_> {
         loop {
             let Some(&(at, id, attempt)) = self.traffic[model].deadlines.front() else { return };
             let waits = self.traffic[model].get(id).filter(|open| {
-                matches!(open.place, Place::Held | Place::Pod(_))
+                matches!(open.place, Place::Held | Place::Pod(_) | Place::Moving | Place::Handed)
                     && open.attempts == attempt
                     && open.first_token.is_none()
             });
@@ -301,20 +315,47 @@ impl Simulation<'_> {
                 return;
             }
             self.traffic[model].deadlines.pop_front();
-            if let Some(Place::Pod(pod)) = place {
-                self.advance(pod);
-                let first = self.traffic[model].get(id).and_then(|open| open.first_token);
-                if first.is_none()
-                    && let Some(replica) = &mut self.pods[pod].replica
-                    && replica.abort(id)
-                {
-                    self.pods[pod].refresh();
-                    self.fail(model, id, Failure::TimedOut);
-                }
-            } else if place.is_some() {
-                self.traffic[model].held.retain(|&held| held != id);
-                self.fail(model, id, Failure::TimedOut);
+            if let Some(place) = place {
+                self.abandon(model, id, place);
             }
+        }
+    }
+
+    /// The client of an attempt has waited long enough.
+    fn abandon(&mut self, model: usize, id: u64, place: Place) {
+        if let Place::Pod(pod) = place {
+            self.advance(pod);
+            let Some(open) = self.traffic[model].get(id).filter(|it| it.first_token.is_none())
+            else {
+                return;
+            };
+            // Its prompt may have been computed by now.
+            if open.place == place {
+                let replica = self.pods[pod].replica.as_mut();
+                if !replica.is_some_and(|replica| replica.abort(id)) {
+                    return;
+                }
+                self.pods[pod].refresh();
+            }
+        } else {
+            self.traffic[model].held.retain(|&held| held != id);
+            self.traffic[model].handed.retain(|&handed| handed != id);
+        }
+        self.fail(model, id, Failure::TimedOut);
+    }
+
+    /// The cache of a prompt is where the request can be decoded.
+    pub(crate) fn hand_over(&mut self, model: usize, id: u64, attempt: u32) {
+        let moved = |open: &&mut Open| open.place == Place::Moving && open.attempts == attempt;
+        let Some(open) = self.traffic[model].get(id).filter(moved) else { return };
+        open.place = Place::Handed;
+        if self.traffic[model].handed.is_empty()
+            && let Some(pod) = self.choose(model, Part::Second)
+        {
+            self.send(model, id, pod);
+        } else {
+            self.traffic[model].handed.push_back(id);
+            self.await_release(model);
         }
     }
 
@@ -370,14 +411,34 @@ impl Simulation<'_> {
     pub(crate) fn advance(&mut self, pod: usize) {
         let taken = &mut self.pods[pod];
         let Some(replica) = &mut taken.replica else { return };
-        let model = self.scenario.variants[taken.variant].model;
+        let described = &self.scenario.variants[taken.variant];
+        let (model, role) = (described.model, described.spec.role);
         replica.advance_to(self.now, &mut self.events);
         taken.refresh();
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
-            self.note(model, event);
+            match role {
+                Role::Both | Role::Decode => self.note(model, event),
+                Role::Prefill => self.note_prompt(model, event),
+            }
         }
         self.events = events;
+    }
+
+    /// Notes what came of a replica that computes prompts.
+    fn note_prompt(&mut self, model: usize, event: Event) {
+        match event {
+            Event::FirstToken { .. } => {}
+            Event::Preempted { .. } => self.services[model].preemptions += 1,
+            Event::Finished(finished) => {
+                let id = finished.request.id;
+                let Some(open) = self.traffic[model].get(id) else { return };
+                open.place = Place::Moving;
+                let attempt = open.attempts;
+                let takes = self.scenario.models[model].transfer.of(finished.request.prompt);
+                self.plan(finished.at + takes, Happening::Handed(model, id, attempt));
+            }
+        }
     }
 
     fn note(&mut self, model: usize, event: Event) {
@@ -441,35 +502,28 @@ impl Simulation<'_> {
         if !self.become_ready(pod) {
             return;
         }
-        let model = self.scenario.variants[self.pods[pod].variant].model;
-        self.traffic[model].ready.push(pod);
+        let (model, part) = self.part_of(pod);
+        self.traffic[model].pool(part).ready.push(pod);
         self.release(model);
+        // A roll-out waits for that.
+        let variant = self.pods[pod].variant;
+        if self.crews[variant].revision > 0 {
+            self.reconcile(variant);
+        }
     }
 
     /// Takes a pod from those that take requests.
     pub(crate) fn close(&mut self, pod: usize) {
-        let model = self.scenario.variants[self.pods[pod].variant].model;
-        self.traffic[model].ready.retain(|&other| other != pod);
+        let (model, part) = self.part_of(pod);
+        self.traffic[model].pool(part).ready.retain(|&other| other != pod);
     }
-}
 
-/// The replica with the most free cache and the shortest queue of those that have room, by what was
-/// last seen. Both count from 0 to 1, the queue by the longest there is; equals take turns.
-fn best_view(
-    pods: &[Pod],
-    ready: &[usize],
-    turn: usize,
-    room: impl Fn(&usize) -> bool,
-) -> Option<usize> {
-    let open = |pod: &&usize| room(pod) && pods[**pod].state == State::Ready;
-    let longest = ready.iter().map(|&pod| pods[pod].seen.waiting).max().unwrap_or(0);
-    let score = |pod: usize| {
-        let seen = pods[pod].seen;
-        let queue = if longest == 0 { 0.0 } else { f64::from(seen.waiting) / f64::from(longest) };
-        seen.kv_usage + queue
-    };
-    let least = ready.iter().filter(open).map(|&pod| score(pod)).fold(f64::INFINITY, f64::min);
-    let equal: Vec<usize> =
-        ready.iter().filter(open).copied().filter(|&pod| score(pod) <= least + 1e-9).collect();
-    equal.get(turn % equal.len().max(1)).copied()
+    /// The model that a pod serves, and which part of its requests.
+    fn part_of(&self, pod: usize) -> (usize, Part) {
+        let described = &self.scenario.variants[self.pods[pod].variant];
+        match described.spec.role {
+            Role::Both | Role::Prefill => (described.model, Part::First),
+            Role::Decode => (described.model, Part::Second),
+        }
+    }
 }

@@ -7,6 +7,7 @@ use rand_pcg::Pcg64;
 
 use crate::simulate::Micros;
 use crate::simulate::random::{self, Purpose, generator};
+use crate::simulate::replica::prefix::{PromptId, Prompts};
 use crate::simulate::workload::rate::{Rate, Renewals};
 
 /// The requests of one model.
@@ -27,6 +28,19 @@ pub struct Row {
     pub at: Micros,
     /// How long it is.
     pub size: Size,
+    /// What its prompt consists of, where the trace says so.
+    pub prompt: Option<PromptId>,
+}
+
+/// A request that arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When.
+    pub at: Micros,
+    /// How long it is.
+    pub size: Size,
+    /// What its prompt consists of, where that is known.
+    pub prompt: Option<PromptId>,
 }
 
 /// How long a request is.
@@ -43,6 +57,9 @@ pub struct Size {
 pub struct Replay {
     /// The requests, times ascending.
     pub rows: Arc<[Row]>,
+    /// What their prompts consist of, where the trace says so. Copies and later rounds have prompts
+    /// of their own.
+    pub prompts: Option<Arc<Prompts>>,
     /// How long the trace is; no row is later.
     pub span: Micros,
     /// How many traces run at once: each but the first is shifted in time, and of the last only a
@@ -128,6 +145,10 @@ pub enum Arrivals {
         span: Micros,
         /// When this round began.
         base: Micros,
+        /// The worlds of its prompts, of which no other round has one.
+        world: u32,
+        /// How many worlds a round has.
+        worlds: u32,
         /// The next row.
         next: usize,
     },
@@ -151,7 +172,8 @@ impl Load {
         match self {
             Self::Replay(replay) => {
                 let (rows, span) = replay.round(seed, model);
-                Arrivals::Replayed { rows, span, base: Micros::ZERO, next: 0 }
+                let worlds = replay.worlds();
+                Arrivals::Replayed { rows, span, base: Micros::ZERO, world: 0, worlds, next: 0 }
             }
             Self::Drawn(Drawn { rate, variation, sizes }) => {
                 let times = generator(seed, Purpose::Times, model);
@@ -167,6 +189,15 @@ impl Load {
 }
 
 impl Replay {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "there are few copies, and the cast saturates"
+    )]
+    fn worlds(&self) -> u32 {
+        self.copies.ceil() as u32
+    }
+
     /// The requests of one round, and how long it is.
     #[expect(
         clippy::cast_possible_truncation,
@@ -174,8 +205,10 @@ impl Replay {
         reason = "times are not negative, and the cast saturates"
     )]
     fn round(&self, seed: u64, model: usize) -> (Arc<[Row]>, Micros) {
-        let scaled = |at: Micros| Micros::new((at.micros() as f64 / self.speed).round() as u64);
         let same = (self.speed - 1.0).abs() < f64::EPSILON;
+        let scaled = |at: Micros| {
+            if same { at } else { Micros::new((at.micros() as f64 / self.speed).round() as u64) }
+        };
         if same && (self.copies - 1.0).abs() < f64::EPSILON {
             return (Arc::clone(&self.rows), self.span);
         }
@@ -194,7 +227,9 @@ impl Replay {
                     continue;
                 }
                 let at = (scaled(row.at).micros() + shift as u64) % span.micros();
-                rows.push(Row { at: Micros::new(at), ..*row });
+                let world = u32::try_from(copy).unwrap_or(u32::MAX);
+                let prompt = row.prompt.map(|prompt| PromptId { world, ..prompt });
+                rows.push(Row { at: Micros::new(at), prompt, ..*row });
             }
         }
         rows.sort_by_key(|row| row.at);
@@ -243,20 +278,25 @@ impl Lengths {
 }
 
 impl Iterator for Arrivals {
-    type Item = (Micros, Size);
+    type Item = Arrival;
 
-    fn next(&mut self) -> Option<(Micros, Size)> {
+    fn next(&mut self) -> Option<Arrival> {
         match self {
-            Self::Replayed { rows, span, base, next } => {
+            Self::Replayed { rows, span, base, world, worlds, next } => {
                 if *next == rows.len() {
                     *base += *span;
+                    *world = world.saturating_add(*worlds);
                     *next = 0;
                 }
-                let row = rows.get(*next)?;
+                let Row { at, size, prompt } = *rows.get(*next)?;
                 *next += 1;
-                Some((*base + row.at, row.size))
+                let moved =
+                    |it: PromptId| PromptId { world: it.world.saturating_add(*world), ..it };
+                Some(Arrival { at: *base + at, size, prompt: prompt.map(moved) })
             }
-            Self::Drawn { times, sizes, random } => Some((times.next()?, sizes.draw(random))),
+            Self::Drawn { times, sizes, random } => {
+                Some(Arrival { at: times.next()?, size: sizes.draw(random), prompt: None })
+            }
             Self::Closed => None,
         }
     }
@@ -268,16 +308,17 @@ mod tests {
 
     fn replay(copies: f64, speed: f64) -> Replay {
         let size = Size { prompt: 1, output: 1 };
-        let rows = (0..1000).map(|at| Row { at: Micros::from_secs(at), size }).collect();
+        let rows =
+            (0..1000).map(|at| Row { at: Micros::from_secs(at), size, prompt: None }).collect();
         let (span, spread) = (Micros::from_secs(1000), Micros::from_secs(60));
-        Replay { rows, span, copies, spread, speed }
+        Replay { rows, prompts: None, span, copies, spread, speed }
     }
 
     fn within(replay: Replay, seconds: u64) -> usize {
         let arrivals = Load::Replay(replay).arrivals(1, 0);
         let mut last = Micros::ZERO;
         arrivals
-            .take_while(|(at, _)| {
+            .take_while(|Arrival { at, .. }| {
                 assert!(*at >= last, "times ascend");
                 last = *at;
                 *at < Micros::from_secs(seconds)
@@ -295,6 +336,18 @@ mod tests {
         assert!((440..=560).contains(&half), "{half}");
         let shifted = replay(2.0, 1.0).round(1, 0);
         assert_ne!(shifted, replay(2.0, 1.0).round(2, 0), "another seed shifts otherwise");
+    }
+
+    #[test]
+    fn copies_and_rounds_of_a_trace_have_prompts_of_their_own() {
+        let prompt = Some(PromptId { place: 7, world: 0 });
+        let one = replay(2.0, 1.0);
+        let rows = one.rows.iter().take(1).map(|row| Row { prompt, ..*row }).collect();
+        let arrivals = Load::Replay(Replay { rows, ..one }).arrivals(1, 0);
+        let mut worlds: Vec<u32> =
+            arrivals.take(6).filter_map(|it| Some(it.prompt?.world)).collect();
+        worlds.sort_unstable();
+        assert_eq!(worlds, [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]

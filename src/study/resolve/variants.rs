@@ -8,14 +8,17 @@ use serde_json::{Value, json};
 use crate::config::check::{Checks, Durations};
 use crate::config::names;
 use crate::config::written::WrittenDuration;
-use crate::fleet::{Bounds, VariantSpec};
+use crate::fleet::{Bounds, Role, VariantSpec};
 use crate::simulate::Micros;
-use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, SEATS, Settings, StepTime};
+use crate::simulate::replica::settings::{
+    Admission, BLOCK_SIZE, Experts, SEATS, Settings, StepTime,
+};
 use crate::simulate::scaler::{self, Limit, MilliValue, Policy, Rules, Select};
 use crate::simulate::scenario::{
-    Actuator, COOLDOWN, Delay, GRACE, Hpa, Keda, Lifecycle, Model, POLLING, SYNC, Signal, Startup,
-    Variant,
+    Actuator, COOLDOWN, Delay, GRACE, Hpa, Keda, Lifecycle, Model, POLLING, Portion, Prefix,
+    Rollout, SYNC, Signal, Startup, Variant,
 };
+use crate::simulate::workload::load::{Load, Replay};
 use crate::study::file;
 use crate::units::{Fraction, Replicas};
 
@@ -31,6 +34,8 @@ const STEPS: Durations = Duration::ZERO..=Duration::from_mins(1);
 const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
 /// What the large clouds give before a spot instance ends.
 const NOTICE: Duration = Duration::from_mins(2);
+/// `maxSurge` and `maxUnavailable` of a Deployment that does not say them.
+const PORTION: f64 = 0.25;
 /// What the period of a controller may be.
 const SYNCS: Durations = Duration::from_millis(100)..=Duration::from_hours(1);
 
@@ -45,19 +50,22 @@ pub(crate) struct Drafted {
     /// What the daemon is told of it.
     pub(crate) words: Value,
     pub(crate) model: usize,
+    pub(crate) role: Role,
     initial: Replicas,
     engine: Settings,
-    prefix_hits: Fraction,
+    prefix: Prefix,
     startup: Startup,
     lifecycle: Lifecycle,
+    rollout: Option<Rollout>,
     actuator: Actuator,
 }
 
 impl Drafted {
     /// The variant, as the daemon knows it.
     pub(crate) fn with(self, spec: VariantSpec) -> Variant {
-        let Self { model, initial, engine, prefix_hits, startup, lifecycle, actuator, .. } = self;
-        Variant { spec, model, initial, engine, prefix_hits, startup, lifecycle, actuator }
+        let Self { words: _, model, role: _, initial, engine, prefix, .. } = self;
+        let Self { startup, lifecycle, rollout, actuator, .. } = self;
+        Variant { spec, model, initial, engine, prefix, startup, lifecycle, rollout, actuator }
     }
 }
 
@@ -77,16 +85,22 @@ pub(crate) fn resolve(
     let counts = written.replicas.clone().unwrap_or_default();
     let (bounds, initial) = one.counts(&counts)?;
     let engine = one.engine(&written.engine.clone().unwrap_or_default());
-    let hits = written.engine.as_ref().and_then(|engine| engine.prefix_hits);
-    let hits = one.checks.number(&one.at("engine.prefix_hits"), hits, &(0.0..=1.0)).unwrap_or(0.0);
+    let prefix = one.prefix(&written.engine.clone().unwrap_or_default(), model, models);
     let startup = one.startup(&written.startup.clone().unwrap_or_default());
     let lifecycle = one.lifecycle(&written.lifecycle.clone().unwrap_or_default());
+    let rollout = one.rollout(written.rollout.as_ref());
     let actuator = one.autoscaler(&written.autoscaler.clone().unwrap_or_default(), bounds);
     let model = model?;
+    let role = match written.role {
+        Some(file::Role::Both) | None => Role::Both,
+        Some(file::Role::Prefill) => Role::Prefill,
+        Some(file::Role::Decode) => Role::Decode,
+    };
     let mut words = json!({
         "name": name?,
         "namespace": models[model].key.namespace.as_str(),
         "model": models[model].key.model.as_str(),
+        "role": role.label(),
         "cost": cost,
         "replicas": {"min": bounds.min().count(), "max": bounds.max().map(Replicas::count)},
     });
@@ -102,11 +116,13 @@ pub(crate) fn resolve(
     Some(Drafted {
         words,
         model,
+        role,
         initial,
         engine: engine?,
-        prefix_hits: Fraction::new(hits)?,
+        prefix: prefix?,
         startup,
         lifecycle,
+        rollout,
         actuator: actuator?,
     })
 }
@@ -172,6 +188,18 @@ impl One<'_, '_, '_> {
         let beta = step("beta", written.beta, true);
         let delta = step("delta", written.delta, true);
         let gamma = step("gamma", written.gamma, false);
+        let experts = match &written.experts {
+            Some(written) => {
+                let per_token = step("experts.per_token", written.per_token, true);
+                let path = self.at("engine.experts.tokens");
+                if written.tokens.is_none() {
+                    self.checks.problems.missing(&path, "is required");
+                }
+                let tokens = self.checks.number(&path, written.tokens, &(1..=1_000_000));
+                tokens.zip(per_token).map(|(tokens, per_token)| Experts { tokens, per_token })
+            }
+            None => Some(Experts::NONE),
+        };
         let mut count = |key: &str, written: Option<u32>, default: Option<u32>| {
             let path = self.at(&format!("engine.{key}"));
             if written.is_none() && default.is_none() {
@@ -195,13 +223,52 @@ impl One<'_, '_, '_> {
             return None;
         }
         Some(Settings {
-            step: StepTime { alpha: alpha?, beta: beta?, delta: delta?, gamma: gamma? },
+            step: StepTime {
+                alpha: alpha?,
+                beta: beta?,
+                delta: delta?,
+                gamma: gamma?,
+                experts: experts?,
+            },
             max_num_seqs: seats,
             max_num_batched_tokens: batch,
             block_size: block,
             kv_blocks: blocks,
             admission: Admission::WholePrompt,
         })
+    }
+
+    fn prefix(
+        &mut self,
+        written: &file::Engine,
+        model: Option<usize>,
+        models: &[Model],
+    ) -> Option<Prefix> {
+        let path = self.at("engine.prefix_hits");
+        let share = self.checks.number(&path, written.prefix_hits, &(0.0..=1.0)).unwrap_or(0.0);
+        if written.prefix_caching != Some(true) {
+            return Fraction::new(share).map(Prefix::Share);
+        }
+        let path = self.at("engine.prefix_caching");
+        if written.prefix_hits.is_some() {
+            let rule = "must not be true beside engine.prefix_hits, which says what is found";
+            self.checks.problems.error_at(path, rule);
+            return None;
+        }
+        let block = written.block_size.unwrap_or(BLOCK_SIZE);
+        let Load::Replay(Replay { prompts: Some(prompts), .. }) = &models[model?].load else {
+            let rule = "finds the blocks of preempted requests alone, because no prompt is known: \
+                        that takes a trace with hash_ids";
+            self.checks.problems.warning(path, rule);
+            return Some(Prefix::Blocks);
+        };
+        let page = prompts.page_tokens();
+        if block > 0 && !page.is_multiple_of(block) {
+            let rule = format!("must divide the {page} tokens of one of the trace's hash_ids");
+            self.checks.problems.error(self.at("engine.block_size"), rule, block);
+            return None;
+        }
+        Some(Prefix::Blocks)
     }
 
     fn span(&mut self, key: &str, written: Option<WrittenDuration>) -> Option<Micros> {
@@ -237,6 +304,39 @@ impl One<'_, '_, '_> {
                 .filter(positive),
             notice: notice.unwrap_or(Micros::from_duration(NOTICE)),
         }
+    }
+
+    fn rollout(&mut self, written: Option<&file::Rollout>) -> Option<Rollout> {
+        let file::Rollout { at, max_surge, max_unavailable } = written?;
+        if at.is_none() {
+            self.checks.problems.missing(self.at("rollout.at"), "is required");
+        }
+        let at = self.span("rollout.at", *at);
+        let max_surge = self.portion("rollout.max_surge", *max_surge);
+        let max_unavailable = self.portion("rollout.max_unavailable", *max_unavailable);
+        if max_surge == Some(Portion::NONE) && max_unavailable == Some(Portion::NONE) {
+            let rule =
+                "must not be 0 where rollout.max_unavailable is, as nothing could be replaced";
+            self.checks.problems.error(self.at("rollout.max_surge"), rule, 0);
+        }
+        Some(Rollout { at: at?, max_surge: max_surge?, max_unavailable: max_unavailable? })
+    }
+
+    /// A share below 1, or a whole number.
+    fn portion(&mut self, key: &str, written: Option<f64>) -> Option<Portion> {
+        let Some(written) = written else { return Fraction::new(PORTION).map(Portion::Share) };
+        let path = self.at(key);
+        let allowed = 0.0..=f64::from(REPLICAS_MAX);
+        let number = self.checks.number(&path, Some(written), &allowed)?;
+        if number < 1.0 && number > 0.0 {
+            return Fraction::new(number).map(Portion::Share);
+        }
+        let whole = (0..=REPLICAS_MAX).find(|whole| f64::from(*whole).total_cmp(&number).is_eq());
+        if whole.is_none() {
+            let rule = "must be a share below 1, or a whole number of replicas";
+            self.checks.problems.error(path, rule, number);
+        }
+        whole.map(Portion::Replicas)
     }
 
     fn autoscaler(&mut self, written: &file::Autoscaler, bounds: Bounds) -> Option<Actuator> {

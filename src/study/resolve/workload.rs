@@ -1,6 +1,7 @@
 //! Workloads: from traces and descriptions in files to the requests of a model.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::check::{Checks, Durations};
@@ -53,22 +54,22 @@ fn resolve_trace(path: &str, written: &file::Trace, checks: &mut Checks<'_>) -> 
     let copies = checks.positive(&at("rate"), written.rate, 10_000.0).unwrap_or(1.0);
     let speed = checks.positive(&at("speed"), written.speed, 1e6).unwrap_or(1.0);
     let spread = checks.duration(&at("spread"), written.spread, &SPANS).unwrap_or(SPREAD);
-    let Recorded { rows, span } =
-        recorded(path, written.file.as_ref(), written.format, checks, traces::read)?;
-    let replay =
-        Replay { rows: rows.into(), span, copies, spread: Micros::from_duration(spread), speed };
+    let Recorded { rows, prompts, span, .. } =
+        recorded(path, written.file.as_ref(), written.format, checks)?;
+    let spread = Micros::from_duration(spread);
+    let prompts = prompts.map(Arc::new);
+    let replay = Replay { rows: rows.into(), prompts, span, copies, spread, speed };
     let span = Micros::from_secs_f64(span.seconds() / speed);
     Some(Loaded { load: Load::Replay(replay), span: Some(span) })
 }
 
-/// Reads a file in a format with a function, both of which are required.
-fn recorded<T>(
+/// Reads a trace in a format, both of which are required.
+fn recorded(
     path: &str,
     file: Option<&PathBuf>,
     format: Option<file::Format>,
     checks: &mut Checks<'_>,
-    read: fn(&std::path::Path, file::Format) -> Result<T, traces::TraceError>,
-) -> Option<T> {
+) -> Option<Recorded> {
     let (file_path, format_path) = (join(path, "file"), join(path, "format"));
     if file.is_none() {
         checks.problems.missing(&file_path, "is required");
@@ -80,8 +81,14 @@ fn recorded<T>(
     if checks.problems.refused(&file_path) {
         return None;
     }
-    match read(&file, format?) {
-        Ok(read) => Some(read),
+    match traces::read(&file, format?) {
+        Ok(read) => {
+            if let Some(line) = read.cut {
+                let rule = format!("ends in the middle of line {line}, which is left out");
+                checks.problems.warning(file_path, rule);
+            }
+            Some(read)
+        }
         Err(error) => {
             checks.problems.error_at(file_path, format!("must be a trace: {error}"));
             None
@@ -185,8 +192,8 @@ fn resolve_sizes(path: &str, written: WrittenSizes<'_>, checks: &mut Checks<'_>)
         (None, None, Some(lengths)) => {
             let path = join(path, "lengths");
             let (file, format) = (lengths.file.as_ref(), lengths.format);
-            let sizes = recorded(&path, file, format, checks, traces::read_sizes)?;
-            Some(Sizes::Pairs(sizes.into()))
+            let Recorded { rows, .. } = recorded(&path, file, format, checks)?;
+            Some(Sizes::Pairs(rows.into_iter().map(|row| row.size).collect()))
         }
         (Some(prompt), Some(output), None) => {
             let prompt = resolve_lengths(&join(path, "prompt"), prompt, checks);

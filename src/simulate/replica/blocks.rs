@@ -1,0 +1,64 @@
+//! Blocks of the KV cache: who takes them, who gives them back, and which need not be computed.
+
+use crate::simulate::replica::prefix::{Found, Return};
+use crate::simulate::replica::{PrefillAt, Replica};
+
+impl Replica {
+    /// What the prefix cache has of a waiting request.
+    pub(super) fn cached(&self, index: usize) -> Found {
+        let life = &self.lives[index];
+        if self.prefill_at == PrefillAt::Elsewhere && life.preemptions == 0 {
+            return Found { tokens: life.request.prompt - 1, held: 0 };
+        }
+        match &self.prefix {
+            Some(prefix) => prefix.find(life.request.id, life.prefill_target()),
+            None => Found { tokens: self.cached_share(life.request.prompt), held: 0 },
+        }
+    }
+
+    /// The tokens of a prompt that a prefix cache has that always has the same share.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a length is not longer than it, and is cut to whole tokens"
+    )]
+    fn cached_share(&self, prompt: u32) -> u32 {
+        if self.prefix_hits <= 0.0 {
+            return 0;
+        }
+        let found = (f64::from(prompt) * self.prefix_hits) as u32;
+        let found = found.min(prompt.saturating_sub(1));
+        found - found % self.settings.block_size
+    }
+
+    /// Takes free blocks for tokens that decode.
+    pub(super) fn take(&mut self, blocks: u32) {
+        self.kv_blocks_used += blocks;
+        if let Some(prefix) = &mut self.prefix {
+            prefix.take(blocks);
+        }
+    }
+
+    /// Takes the blocks of a request's first `after` tokens, of which it has those of `before`.
+    pub(super) fn occupy(&mut self, index: usize, before: u32, after: u32) {
+        if let Some(prefix) = &mut self.prefix {
+            let more = prefix.occupy(self.lives[index].request.id, before, after);
+            let used = i64::from(self.kv_blocks_used) + more;
+            self.kv_blocks_used = u32::try_from(used).unwrap_or_default();
+        } else {
+            self.kv_blocks_used += self.settings.blocks(after) - self.settings.blocks(before);
+        }
+    }
+
+    /// Takes back the blocks of a request's tokens.
+    pub(super) fn give_back(&mut self, request: u64, tokens: u32, back: Return) {
+        self.kv_blocks_used -= match &mut self.prefix {
+            Some(prefix) => prefix.release(request, tokens, back),
+            None => self.settings.blocks(tokens),
+        };
+    }
+
+    pub(super) const fn free(&self) -> u32 {
+        self.settings.kv_blocks - self.kv_blocks_used
+    }
+}
