@@ -151,6 +151,11 @@ impl Daemon {
         self.gauge(stage, "plimsoll_desired_replicas", &["variant=\"llama\""])
     }
 
+    /// What it has decided of everything, and why.
+    pub(crate) fn decisions(&self, stage: &Stage) -> Option<String> {
+        stage.page(&format!("{}/api/v1/decisions", self.url))
+    }
+
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: &str) {
         let status = Command::new("kill").arg(signal).arg(self.child.id().to_string()).status();

@@ -18,6 +18,7 @@ use kube::{Api, Client};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use crate::live::Live;
 use crate::page;
 
 /// The port of every engine.
@@ -31,6 +32,9 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(crate) struct Play {
     /// The load of all of them together, in replicas that it would fill.
     pub(crate) load: f64,
+    /// The requests a second that come to all of them together, and are really served; without it,
+    /// the load is what gauges show.
+    pub(crate) rate: Option<f64>,
     /// Whether they accept connections and never answer.
     pub(crate) wedged: bool,
     ready: u32,
@@ -46,6 +50,11 @@ impl Engines {
     /// Sets the load of a namespace, which its ready pods share.
     pub(crate) fn load(&self, namespace: &str, load: f64) {
         self.plays.lock().unwrap().entry(namespace.to_owned()).or_default().load = load;
+    }
+
+    /// Sets the requests a second of a namespace, which its ready pods share and serve.
+    pub(crate) fn serve_requests(&self, namespace: &str, rate: f64) {
+        self.plays.lock().unwrap().entry(namespace.to_owned()).or_default().rate = Some(rate);
     }
 
     /// Has the engines of a namespace hang, or answer again.
@@ -105,13 +114,15 @@ impl Engines {
                 Err(_) => tokio::time::sleep(LOOK).await,
             }
         };
+        let live = Arc::new(Mutex::new(Live::start()));
         let mut connections = JoinSet::new();
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
-            let (engines, namespace) = (self.clone(), namespace.clone());
+            let (engines, namespace, live) = (self.clone(), namespace.clone(), live.clone());
             connections.spawn(async move {
-                let service =
-                    service_fn(move |request| engines.clone().answer(namespace.clone(), request));
+                let service = service_fn(move |request| {
+                    engines.clone().answer(namespace.clone(), live.clone(), request)
+                });
                 let io = TokioIo::new(stream);
                 let _ =
                     hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
@@ -123,14 +134,19 @@ impl Engines {
     async fn answer(
         self,
         namespace: String,
+        live: Arc<Mutex<Live>>,
         _: Request<Incoming>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
         let play = self.play(&namespace);
         if play.wedged {
             std::future::pending::<()>().await;
         }
-        let share = play.load / f64::from(play.ready.max(1));
-        let mut response = Response::new(Full::from(page::render(share)));
+        let engines = f64::from(play.ready.max(1));
+        let page = match play.rate {
+            Some(rate) => live.lock().unwrap().page(rate / engines),
+            None => page::render(play.load / engines),
+        };
+        let mut response = Response::new(Full::from(page));
         response.headers_mut().insert("content-type", page::CONTENT_TYPE.parse().unwrap());
         Ok(response)
     }

@@ -11,6 +11,7 @@ mod discovery;
 mod engines;
 mod events;
 mod leader;
+mod live;
 mod page;
 mod prometheus;
 mod stage;
@@ -36,8 +37,13 @@ const REST: u32 = 40;
 /// that carry it: for longer than the window, in which a peak of before is still seen.
 fn follows(stage: &Stage, daemon: &Daemon, namespace: &str, load: f64, replicas: u32) {
     stage.engines.load(namespace, load);
+    settles(stage, daemon, namespace, replicas);
+}
+
+/// The HPA brings the replicas to this number, and leaves them there for a few glances.
+fn settles(stage: &Stage, daemon: &Daemon, namespace: &str, replicas: u32) {
     let mut glances = 0;
-    until(&format!("{replicas} replicas at a load of {load}"), || {
+    until(&format!("{replicas} replicas"), || {
         let there = daemon.desired(stage) == Some(replicas)
             && stage.replicas(namespace) == Some(replicas)
             && stage.engines.ready(namespace) == replicas;
@@ -82,11 +88,12 @@ fn b_the_hpa_scales_with_the_load_up_and_down() {
     stage.open("tide", 1);
     stage.engines.load("tide", 0.3);
     let clock = Clock::start();
+    let began = clock.elapsed();
     let daemon =
         Daemon::launch(stage, "tide", &configuration(stage, "tide", Knows::ByConfiguration));
-    let ready = clock.elapsed();
+    let ready = clock.elapsed() - began;
     until("a first number", || (daemon.desired(stage)? == 1).then_some(()));
-    let decided = clock.elapsed();
+    let decided = clock.elapsed() - began;
     println!(
         "from the start of the process: ready in {ready:.1?}, a first number in {decided:.1?}"
     );
@@ -112,6 +119,33 @@ fn b_by_capacity_the_hpa_jumps_to_what_the_load_needs() {
     follows(stage, &daemon, "capacity", 3.0, 5);
     keeps(stage, "capacity", 5);
     follows(stage, &daemon, "capacity", 0.3, 1);
+}
+
+/// What a configuration that says nothing about the analysis does, with shorter memories than a
+/// test can wait for. Engines serve requests in real time, and nobody is told what one carries.
+#[test]
+fn b_by_default_the_hpa_follows_the_requests_that_come() {
+    let stage = stage();
+    stage.open("requests", 1);
+    stage.engines.serve_requests("requests", 11.0);
+    let daemon = Daemon::start_with(
+        stage,
+        "requests",
+        "analysis: capacity
+capacity:
+  start_time: 5s
+  foresight:
+    {history_min: 30s, reaction_time: 5s, look_back: 1m, bursts: {over: 1m}, hold: {starts: 1, min: 30s}}
+",
+    );
+    until("a first number", || (daemon.desired(stage)? == 1).then_some(()));
+    let learned = || daemon.decisions(stage)?.contains("a replica carries").then_some(());
+    until("a capacity that was learned", learned);
+    // A replica answers some 14 requests a second.
+    stage.engines.serve_requests("requests", 30.0);
+    settles(stage, &daemon, "requests", 3);
+    stage.engines.serve_requests("requests", 7.0);
+    settles(stage, &daemon, "requests", 1);
 }
 
 #[test]

@@ -19,11 +19,9 @@ const BATCH: f64 = 50.0;
 /// Blocks of the cache: enough for a usage to be told to a hundredth of a per cent.
 const BLOCKS: u32 = 20_000;
 
-/// Writes the page of a replica whose share of the load would fill `share` replicas. What does not
-/// fit into the cache waits.
-pub(crate) fn render(share: f64) -> String {
-    let (usage, overflow) = (share.clamp(0.0, 1.0), (share - 1.0).max(0.0));
-    let settings = Settings {
+/// An engine with room for so many requests in its batch.
+pub(crate) fn settings(max_num_seqs: u32) -> Settings {
+    Settings {
         step: StepTime {
             alpha: 10_000.0,
             beta: 20.0,
@@ -31,13 +29,19 @@ pub(crate) fn render(share: f64) -> String {
             gamma: 0.0,
             experts: Experts::NONE,
         },
-        max_num_seqs: 64,
+        max_num_seqs,
         max_num_batched_tokens: 2_048,
         block_size: 16,
         kv_blocks: BLOCKS,
         admission: Admission::WholePrompt,
-    };
-    let idle = Replica::new(settings).unwrap().snapshot();
+    }
+}
+
+/// Writes the page of a replica whose share of the load would fill `share` replicas. What does not
+/// fit into the cache waits.
+pub(crate) fn render(share: f64) -> String {
+    let (usage, overflow) = (share.clamp(0.0, 1.0), (share - 1.0).max(0.0));
+    let idle = Replica::new(settings(64)).unwrap().snapshot();
     let stats = Stats {
         running: whole(usage * BATCH),
         waiting: whole(overflow * BATCH),

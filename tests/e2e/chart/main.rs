@@ -9,6 +9,8 @@
 #[expect(dead_code, reason = "these engines neither hang nor are they counted")]
 #[path = "../engines.rs"]
 mod engines;
+#[path = "../live.rs"]
+mod live;
 #[path = "../page.rs"]
 mod page;
 mod release;

@@ -11,6 +11,8 @@ mod daemon;
 #[path = "../engines.rs"]
 mod engines;
 mod keda;
+#[path = "../live.rs"]
+mod live;
 #[path = "../page.rs"]
 mod page;
 #[path = "../stage.rs"]
