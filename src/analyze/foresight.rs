@@ -7,8 +7,8 @@
 //!
 //! Nobody tells it a capacity. [`pace`] learns what an iteration takes, [`capacity`] derives from it
 //! what a replica carries while the time between tokens keeps its target, [`arrivals`] counts what
-//! arrives, and [`demand`] says how much that may become. What was needed once is held for one and a
-//! half start-up times ([`Held`]): a replica that is given up and needed again costs its start, and
+//! arrives, and [`demand`] says how much that may become. What was needed once is held for two
+//! start-up times ([`Held`]): a replica that is given up and needed again costs its start, and
 //! what its start lets down.
 //!
 //! # Rounding

@@ -565,6 +565,24 @@ fn every_policy_of_the_scoreboard_plays_and_the_clairvoyant_one_serves_what_it_p
 }
 
 #[test]
+fn of_a_steady_load_foresight_asks_for_what_the_simulator_says_it_takes_within_a_tenth() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/steady.yaml");
+    let run = |policy: &str| {
+        let output = simulate(&[path.to_str().unwrap(), "--policy", policy, "--json", "-"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        results["runs"][0].clone()
+    };
+    let served = |run: &Value| run["within_slo"].as_f64().unwrap();
+    assert!(served(&run("static:8")) < 0.9, "eight are too few");
+    assert!(served(&run("static:9")) > 0.98, "nine are nearly enough");
+    let own = run("plimsoll");
+    assert!(served(&own) > 0.99, "{own}");
+    let last = own["decisions"].as_array().unwrap().last().unwrap();
+    assert!((9..=10).contains(&last["after"].as_u64().unwrap()), "{last}");
+}
+
+#[test]
 fn the_ablation_has_a_row_for_each_change_and_some_of_them_matter() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("doubling.yaml");

@@ -23,7 +23,7 @@
 //! switched off adds nothing.
 //!
 //! `E_w` is the number of requests in a window of `w` seconds that 95 % of requests do not exceed,
-//! over five minutes. The second sum of `backlog` is over replicas with more than four waiting
+//! over a minute. The second sum of `backlog` is over replicas with more than four waiting
 //! requests: they are no capacity for what arrives now.
 //!
 //! A ramp is believed when the slope is more than 2.5 times its standard error, no single stride

@@ -105,7 +105,7 @@ pub struct Young {
 pub struct Bursts {
     /// The share of requests whose burst is served in time.
     pub quantile: Fraction,
-    /// Time in which bursts are looked for.
+    /// Time in which bursts are looked for: longer, and a jump that is over is one.
     pub over: Seconds,
     /// What the first tokens of a burst may take beyond its own length, as a share of the target for
     /// the time to first token. The rest is what a prompt takes by itself.
@@ -128,7 +128,7 @@ pub struct Backlog {
 /// what its start lets down.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hold {
-    /// How long, in start-up times: ski rental says one, and what a start lets down counts too.
+    /// How long, in start-up times: ski rental says one, and what a start lets down counts as much.
     pub starts: Fraction,
     /// How long at least: less would follow every wave of a minute.
     pub min: Seconds,
@@ -261,7 +261,7 @@ impl Default for Young {
 
 impl Default for Bursts {
     fn default() -> Self {
-        Self { quantile: of(0.95), over: Seconds::literal(300), ttft_share: of(0.6) }
+        Self { quantile: of(0.95), over: Seconds::literal(60), ttft_share: of(0.6) }
     }
 }
 
@@ -273,7 +273,7 @@ impl Default for Backlog {
 
 impl Default for Hold {
     fn default() -> Self {
-        Self { starts: of(1.5), min: Seconds::literal(180), window: Window::default() }
+        Self { starts: of(2.0), min: Seconds::literal(180), window: Window::default() }
     }
 }
 
