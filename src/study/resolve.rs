@@ -228,14 +228,14 @@ fn check_roles(models: &[Model], drafted: &[(usize, Drafted)], checks: &mut Chec
         }
         for (place, variant) in of_model() {
             let (name, role) = (&model.key.model, variant.role.label());
-            let rule = match variant.role {
+            let wrong = match variant.role {
                 Role::Both => format!("must be prefill or decode, as of another variant of {name}"),
                 Role::Prefill if has(Role::Decode) => continue,
                 Role::Decode if has(Role::Prefill) => continue,
                 Role::Prefill => format!("is {role}, and no variant of {name} is decode"),
                 Role::Decode => format!("is {role}, and no variant of {name} is prefill"),
             };
-            checks.problems.missing(format!("variants[{place}].role"), rule);
+            checks.problems.missing(format!("variants[{place}].role"), wrong);
         }
     }
 }

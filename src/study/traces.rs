@@ -24,6 +24,10 @@ const LISTED_MAX: usize = 5;
 /// Tokens that one of Mooncake's `hash_ids` stands for.
 const PAGE_TOKENS: u32 = 512;
 
+/// How long a trace lasts whose requests all arrive at one time. As it begins again at its end, that
+/// must not be next to nothing.
+const AT_ONCE: Micros = Micros::from_secs(1);
+
 /// A recorded trace.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Recorded {
@@ -33,7 +37,8 @@ pub(crate) struct Recorded {
     pub(crate) prompts: Option<Prompts>,
     /// The last line, where it has no end and says nothing: somebody cut the file off.
     pub(crate) cut: Option<usize>,
-    /// From the first arrival to the last, and as long again as the mean gap.
+    /// From the first arrival to the last, and as long again as the mean gap; [`AT_ONCE`] where all
+    /// arrive at one time.
     pub(crate) span: Micros,
 }
 
@@ -264,7 +269,7 @@ fn recorded(mut rows: Vec<Row>) -> Recorded {
     }
     let last = rows.last().map_or(Micros::ZERO, |row| row.at);
     let gap = Micros::new((last.micros() / (rows.len() as u64 - 1).max(1)).max(1));
-    let span = last + gap;
+    let span = if last == Micros::ZERO { AT_ONCE } else { last + gap };
     let mut start = 0;
     while start < rows.len() {
         let at = rows[start].at;
