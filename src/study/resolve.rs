@@ -167,7 +167,7 @@ fn resolve_model(
         let rule = "has no effect, because router is not kv_aware";
         checks.problems.warning(at("router_refresh"), rule);
     }
-    let transfer = transfer(path, written.transfer.clone().unwrap_or_default(), checks);
+    let transfer = transfer(path, &written.transfer.clone().unwrap_or_default(), checks);
     let gateway = written.gateway.clone().unwrap_or_default();
     let queue = usize::try_from(gateway.queue.unwrap_or(QUEUE)).unwrap_or(usize::MAX);
     let limit = checks.number(&at("gateway.per_replica"), gateway.per_replica, &(1..=1_000_000));
@@ -207,8 +207,8 @@ fn allowance(path: &str, written: &file::Slo, checks: &mut Checks<'_>) -> Allowa
     }
 }
 
-fn transfer(path: &str, written: file::Transfer, checks: &mut Checks<'_>) -> Transfer {
-    let file::Transfer { latency, per_token } = written;
+fn transfer(path: &str, written: &file::Transfer, checks: &mut Checks<'_>) -> Transfer {
+    let file::Transfer { latency, per_token } = *written;
     let at = |key: &str| format!("{path}.transfer.{key}");
     let latency = checks.duration(&at("latency"), latency, &SPANS);
     let per_token = checks.duration(&at("per_token"), per_token, &PER_TOKEN);
