@@ -42,6 +42,13 @@ fn any_way() -> impl Strategy<Value = Policy> {
     ])
 }
 
+/// The ways that learn nothing in a second: foresight learns of each what a request takes, and what
+/// replicas are found to carry besides may make up for what has come besides.
+fn way_that_learns_slowly() -> impl Strategy<Value = Policy> {
+    use Analyzer::{Queueing, Throughput, Tokens};
+    one_of(&[&[], &[Tokens], &[Throughput], &[Queueing]])
+}
+
 fn rate_of(story: &[(f64, u32)]) -> f64 {
     story.last().map_or(0.0, |(rate, _)| *rate)
 }
@@ -143,7 +150,7 @@ proptest! {
     /// Two fleets with one past; in the last second of one of them more arrives.
     #[test]
     fn a_second_with_more_never_asks_for_fewer_replicas(
-        policy in any_way(),
+        policy in way_that_learns_slowly(),
         replicas in prop::array::uniform3(1..6_u32),
         before in story(),
         times in 1.0..3.0_f64,
