@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use plimsoll::clock::Clock;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::page::{self, Identity};
@@ -30,7 +29,8 @@ pub(crate) struct Live {
 
 impl Live {
     pub(crate) fn start() -> Self {
-        let (now, clock) = (Timestamp::now(), Clock::start());
+        let clock = Clock::start();
+        let now = clock.now();
         Self {
             replica: Replica::new(settings(BATCH)).unwrap(),
             identity: Identity { model: MODEL.to_owned(), started: now, ready: now },
@@ -43,7 +43,7 @@ impl Live {
 
     /// Its page, when so many requests a second have come since it was last asked for.
     pub(crate) fn page(&mut self, rate: f64) -> String {
-        let now = Micros::from_duration(self.clock.elapsed() - self.began);
+        let now = Micros::from_duration(self.clock.elapsed().saturating_sub(self.began));
         let gap = 1e6 / rate;
         self.next = self.next.min(now.seconds() * 1e6 + gap);
         while self.next <= now.seconds() * 1e6 {

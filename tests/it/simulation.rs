@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ fn configured(variants: &[&str]) -> Config {
     let mut text = "observe: {window: 30s}\nanalysis: saturation\nvariants:\n".to_owned();
     for (at, words) in variants.iter().enumerate() {
         text += "- namespace: shop\n  model: m\n  cost: 2\n  replicas: {min: 1, max: 8}\n";
-        text += &format!("  targets: {{static: ['v{at}:8000']}}\n  {words}\n");
+        writeln!(text, "  targets: {{static: ['v{at}:8000']}}\n  {words}").unwrap();
     }
     let surroundings = Surroundings {
         origin: "the test".to_owned(),
