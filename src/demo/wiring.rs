@@ -195,7 +195,19 @@ fn analysis(policy: DemoPolicy, scenario: &Scenario) -> String {
         }
         DemoPolicy::Saturation | DemoPolicy::Tokens | DemoPolicy::Throughput => String::new(),
     };
-    format!("analysis: capacity\ncapacity: {{analyzers: [{analyzers}]{slo}}}\n")
+    // As short as the other windows are.
+    let times = match policy {
+        DemoPolicy::Foresight => {
+            ", start_time: 5s, foresight: {reaction_time: 2s, look_back: 1m, history_min: 30s, \
+             hold: {min: 20s}}"
+        }
+        DemoPolicy::Saturation
+        | DemoPolicy::Tokens
+        | DemoPolicy::Throughput
+        | DemoPolicy::Queueing
+        | DemoPolicy::All => "",
+    };
+    format!("analysis: capacity\ncapacity: {{analyzers: [{analyzers}]{slo}{times}}}\n")
 }
 
 /// The section of pools. Its times are short as the others are.

@@ -29,17 +29,11 @@ fn way_that_learns_no_pace() -> impl Strategy<Value = Policy> {
     one_of(&[&[], &[Analyzer::Tokens]])
 }
 
-/// Every way, foresight among them.
-fn any_way() -> impl Strategy<Value = Policy> {
-    use Analyzer::{Foresight, Queueing, Throughput, Tokens};
-    one_of(&[
-        &[],
-        &[Tokens],
-        &[Throughput],
-        &[Queueing],
-        &[Foresight],
-        &[Tokens, Throughput, Queueing, Foresight],
-    ])
+/// The ways of which a last page with more asks for no fewer. Throughput is none of them: it takes
+/// the page for a reading of its line.
+fn way_that_reads_one_page() -> impl Strategy<Value = Policy> {
+    use Analyzer::{Foresight, Queueing, Tokens};
+    one_of(&[&[], &[Tokens], &[Queueing], &[Foresight]])
 }
 
 fn rate_of(story: &[(f64, u32)]) -> f64 {
@@ -94,7 +88,7 @@ fn story() -> impl Strategy<Value = Vec<(f64, u32)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// Two fleets with one past; in one of them more arrives from now on.
     #[test]
@@ -122,7 +116,7 @@ proptest! {
     /// Two fleets with one past; in the last page of one of them more runs and waits.
     #[test]
     fn more_at_once_never_asks_for_fewer_replicas(
-        policy in any_way(),
+        policy in way_that_reads_one_page(),
         replicas in prop::array::uniform3(1..6_u32),
         before in story(),
         (running, waiting) in (0.0..20.0_f64, prop_oneof![Just(0.0), 0.0..40.0_f64]),
