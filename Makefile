@@ -8,8 +8,9 @@ check:
 	cargo clippy --all-targets --all-features -- -D warnings
 	cargo deny --all-features check bans licenses sources
 
+# With the features of the end-to-end tests, so that nothing is compiled twice for them.
 test:
-	cargo test
+	cargo test --all-features --lib --bins --test it
 
 # When the alerts fire and when they do not, with promtool, which it builds once into a cache.
 alerts:
