@@ -192,8 +192,11 @@ proptest! {
             again.set("a", listed, load).scale = known(listed, listed);
         }
         // One replica at a time, each after a window: both arrive where the load is carried.
-        let met = desired(&act(&mut world, load, 350), "a");
-        prop_assert_eq!(desired(&act(&mut again, load, 350), "a"), met);
+        let [one, other] = [&mut world, &mut again].map(|world| act(world, load, 350));
+        // Where no turn is left for an hour, each stands where its last turn took it.
+        let stopped = |it| of(it, "a").steps.iter().any(|step| step.stage == Stage::FlapBudget);
+        prop_assume!(!stopped(&one) && !stopped(&other));
+        prop_assert_eq!(desired(&other, "a"), desired(&one, "a"));
         for (kv, queue, seconds) in after {
             for _ in 0..seconds {
                 let one = act(&mut world, (kv, queue), 1);
