@@ -14,9 +14,7 @@ use crate::fleet::{ModelKey, Role};
 use crate::observe::histogram::Histogram;
 use crate::pipeline::limits::Watched;
 use crate::simulate::random::{Purpose, generator};
-use crate::simulate::replica::settings::{
-    Admission, BLOCK_SIZE, Experts, SEATS, Settings, StepTime,
-};
+use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, SEATS, Settings, StepTime};
 use crate::simulate::scenario::{
     Actuator, COOLDOWN, Client, Control, Delay, GRACE, Gateway, Hpa, Keda, Lifecycle, Model,
     POLLING, Prefix, Router, SYNC, Scenario, Signal, Slo, Startup, Transfer, Variant,
@@ -309,13 +307,12 @@ fn variant(
         model,
         initial: crew.initial.unwrap_or(min).max(min).min(max),
         engine: Settings {
-            step: StepTime {
-                alpha: iteration.alpha * 1e6,
-                beta: iteration.beta * 1e6,
-                delta: iteration.delta * 1e6,
-                gamma: 0.0,
-                experts: Experts::NONE,
-            },
+            step: StepTime::dense(
+                iteration.alpha * 1e6,
+                iteration.beta * 1e6,
+                iteration.delta * 1e6,
+                0.0,
+            ),
             max_num_seqs: whole(crew.running).max(SEATS),
             max_num_batched_tokens: BATCH_TOKENS.max(whole(crew.running)),
             block_size: BLOCK_SIZE,

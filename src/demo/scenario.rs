@@ -12,7 +12,7 @@
 use crate::fleet::{Accelerator, Bounds, ModelName, Namespace, VariantKey, VariantName};
 use crate::simulate::Micros;
 use crate::simulate::replica::adapters::AdapterSettings;
-use crate::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
+use crate::simulate::replica::settings::{Admission, Settings, StepTime};
 use crate::simulate::workload::{Arrivals, Burst, Lengths, Shape};
 use crate::units::{CostPerHour, Replicas, RequestRate, Tokens};
 
@@ -116,13 +116,7 @@ const LLAMA: [Row; 2] = [
         accelerator: "L40S",
         cost: 1.30,
         max: 4,
-        step: StepTime {
-            alpha: 23_200.0,
-            beta: 48.0,
-            delta: 37.0,
-            gamma: 0.19,
-            experts: Experts::NONE,
-        },
+        step: StepTime::dense(23_200.0, 48.0, 37.0, 0.19),
         max_num_seqs: 128,
         kv_tokens: 80_000,
     },
@@ -131,13 +125,7 @@ const LLAMA: [Row; 2] = [
         accelerator: "H100",
         cost: 2.95,
         max: 3,
-        step: StepTime {
-            alpha: 7_400.0,
-            beta: 15.6,
-            delta: 11.0,
-            gamma: 0.042,
-            experts: Experts::NONE,
-        },
+        step: StepTime::dense(7_400.0, 15.6, 11.0, 0.042),
         max_num_seqs: 384,
         kv_tokens: 240_000,
     },
@@ -148,13 +136,7 @@ const QWEN: [Row; 1] = [Row {
     accelerator: "A100",
     cost: 1.80,
     max: 4,
-    step: StepTime {
-        alpha: 11_040.0,
-        beta: 81.1,
-        delta: 60.0,
-        gamma: 0.031,
-        experts: Experts::NONE,
-    },
+    step: StepTime::dense(11_040.0, 81.1, 60.0, 0.031),
     max_num_seqs: 128,
     kv_tokens: 90_000,
 }];

@@ -151,8 +151,7 @@ impl Recorder {
             self.settled.retain(|key| inputs.fleet.get(key).is_some());
         }
         self.places.resize(inputs.scrapes.len(), 0);
-        self.arrived =
-            Arrived { sorted: std::mem::take(&mut self.arrived.sorted), ..Arrived::default() };
+        (self.arrived.taken, self.arrived.reached) = (0, 0);
         self.arrived.sorted.clear();
         for (index, (scrape, place)) in inputs.scrapes.iter().zip(&mut self.places).enumerate() {
             if let Some(found) = self.records.find(&scrape.replica, *place) {

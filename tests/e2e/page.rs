@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use plimsoll::simulate::page::{self, Identity};
 use plimsoll::simulate::replica::Replica;
-use plimsoll::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
+use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::stats::Stats;
 
 /// The `Content-Type` of the page.
@@ -22,13 +22,7 @@ const BLOCKS: u32 = 20_000;
 /// An engine with room for so many requests in its batch.
 pub(crate) fn settings(max_num_seqs: u32) -> Settings {
     Settings {
-        step: StepTime {
-            alpha: 10_000.0,
-            beta: 20.0,
-            delta: 20.0,
-            gamma: 0.0,
-            experts: Experts::NONE,
-        },
+        step: StepTime::dense(10_000.0, 20.0, 20.0, 0.0),
         max_num_seqs,
         max_num_batched_tokens: 2_048,
         block_size: 16,

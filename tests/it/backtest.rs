@@ -23,7 +23,7 @@ use plimsoll::pipeline::{Number, Pipeline};
 use plimsoll::publish::state::Saved;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::reading::{self, Names};
-use plimsoll::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
+use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::{Replica, Request};
 use plimsoll::trace::{self, Begins, End, Limits, Reader, Record, Said, Tick, Writer};
 use plimsoll::units::Replicas;
@@ -387,8 +387,7 @@ async fn a_trace_that_cannot_be_written_is_counted_and_decisions_go_on() {
 /// Ten minutes of one variant whose load rises and falls, with engines that count as vLLM does.
 fn loaded_trace(folder: &Path) {
     let config = configuration("");
-    let step =
-        StepTime { alpha: 7_000.0, beta: 20.0, delta: 30.0, gamma: 0.0, experts: Experts::NONE };
+    let step = StepTime::dense(7_000.0, 20.0, 30.0, 0.0);
     let settings = Settings {
         step,
         max_num_seqs: 256,

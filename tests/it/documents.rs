@@ -19,7 +19,7 @@ use plimsoll::server::auth::TrustAnchor;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::page::{CONTENT_TYPE, Identity, render};
 use plimsoll::simulate::replica::adapters::{AdapterId, AdapterSettings};
-use plimsoll::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
+use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::{Replica, Request};
 use plimsoll::telemetry::Telemetry;
 use prometheus::core::Collector;
@@ -401,13 +401,7 @@ impl Stage {
 /// An engine that lives through a second of load whenever it is scraped.
 async fn engine() -> (SocketAddr, DropGuard) {
     let settings = Settings {
-        step: StepTime {
-            alpha: 7_400.0,
-            beta: 15.6,
-            delta: 11.0,
-            gamma: 0.042,
-            experts: Experts::NONE,
-        },
+        step: StepTime::dense(7_400.0, 15.6, 11.0, 0.042),
         max_num_seqs: 64,
         max_num_batched_tokens: 2_048,
         block_size: 16,

@@ -70,7 +70,8 @@ fn examples() -> BTreeMap<String, String> {
     found
 }
 
-fn documents(name: &str, text: &str) -> Vec<Value> {
+/// The documents of a YAML file, as JSON.
+pub(crate) fn documents(name: &str, text: &str) -> Vec<Value> {
     let documents =
         YamlLoader::load_from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"));
     documents.iter().map(json).collect()

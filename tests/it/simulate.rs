@@ -14,7 +14,7 @@ use plimsoll::fleet::ModelName;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::page::{CONTENT_TYPE, Identity, render};
 use plimsoll::simulate::reading::{Names, read as read_directly};
-use plimsoll::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
+use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::stats::Counters;
 use plimsoll::simulate::replica::{Event, Finished, Replica, Request};
 use plimsoll::units::Fraction;
@@ -58,13 +58,7 @@ fn settings(config: &Value) -> Settings {
     let whole = config["reserve_full_input"] == Value::Bool(true);
     assert_eq!(config["preemption_keeps_tokens"], Value::Bool(whole), "the profiles couple these");
     Settings {
-        step: StepTime {
-            alpha: step(0),
-            beta: step(1),
-            delta: step(2),
-            gamma: 0.0,
-            experts: Experts::NONE,
-        },
+        step: StepTime::dense(step(0), step(1), step(2), 0.0),
         max_num_seqs: small("max_num_seqs"),
         max_num_batched_tokens: small("max_num_batched_tokens"),
         block_size: small("block_size"),
@@ -315,13 +309,7 @@ fn engine_vectors_are_reproduced_to_the_microsecond_or_within_their_tolerances()
 
 fn conversation_engine() -> Replica {
     Replica::new(Settings {
-        step: StepTime {
-            alpha: 7400.0,
-            beta: 15.6,
-            delta: 11.0,
-            gamma: 0.042,
-            experts: Experts::NONE,
-        },
+        step: StepTime::dense(7400.0, 15.6, 11.0, 0.042),
         max_num_seqs: 64,
         max_num_batched_tokens: 2048,
         block_size: 16,
@@ -532,13 +520,7 @@ fn any_settings() -> impl Strategy<Value = Settings> {
     // The budget is at least the seats, and the cache at least one request: 40 + 40 - 1 tokens.
     (1..12_u32, 0..60_u32, 1..9_u32, 0..60_u32, 0..2_u32, admission).prop_map(
         |(seats, more, block_size, blocks, gamma, admission)| Settings {
-            step: StepTime {
-                alpha: 7_050.0,
-                beta: 19.5,
-                delta: 25.4,
-                gamma: f64::from(gamma),
-                experts: Experts::NONE,
-            },
+            step: StepTime::dense(7_050.0, 19.5, 25.4, f64::from(gamma)),
             max_num_seqs: seats,
             max_num_batched_tokens: seats + more,
             block_size,

@@ -79,13 +79,7 @@ fn scenario(load: Load) -> Scenario {
             model: 0,
             initial: n(1),
             engine: Settings {
-                step: StepTime {
-                    alpha: 23_200.0,
-                    beta: 48.0,
-                    delta: 37.0,
-                    gamma: 0.19,
-                    experts: Experts::NONE,
-                },
+                step: StepTime::dense(23_200.0, 48.0, 37.0, 0.19),
                 max_num_seqs: 64,
                 max_num_batched_tokens: 2_048,
                 block_size: 16,

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use yaml_rust2::{Yaml, YamlLoader};
+
+use crate::examples::documents;
 
 const EXAMPLE: &str = "examples/simulate-trace.yaml";
 
@@ -430,7 +431,7 @@ fn scenarios_are_as_their_schema_says_and_each_of_its_keys_is_explained() {
                 continue;
             }
             let text = fs::read_to_string(&path).unwrap();
-            conforms(name, &yaml(&text), &schema);
+            conforms(name, &documents(name, &text)[0], &schema);
             scenarios += 1;
         }
     }
@@ -442,26 +443,6 @@ fn scenarios_are_as_their_schema_says_and_each_of_its_keys_is_explained() {
     let document = fs::read_to_string(root.join("docs/simulator.md")).unwrap();
     let lost: Vec<&String> = keys.iter().filter(|key| !document.contains(key.as_str())).collect();
     assert!(lost.is_empty(), "docs/simulator.md does not name {lost:?}");
-}
-
-/// YAML as JSON.
-fn yaml(text: &str) -> Value {
-    fn json(yaml: &Yaml) -> Value {
-        match yaml {
-            Yaml::Real(text) => json!(text.parse::<f64>().unwrap()),
-            Yaml::Integer(number) => json!(number),
-            Yaml::String(text) => json!(text),
-            Yaml::Boolean(flag) => json!(flag),
-            Yaml::Array(items) => items.iter().map(json).collect(),
-            Yaml::Hash(map) => {
-                let pair =
-                    |(key, value): (&Yaml, &Yaml)| (key.as_str().unwrap().to_owned(), json(value));
-                map.iter().map(pair).collect()
-            }
-            Yaml::Null | Yaml::Alias(_) | Yaml::BadValue => Value::Null,
-        }
-    }
-    json(&YamlLoader::load_from_str(text).unwrap()[0])
 }
 
 #[test]

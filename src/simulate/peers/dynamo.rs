@@ -62,18 +62,12 @@ impl Iteration {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::simulate::replica::settings::{Admission, Experts, StepTime};
+    use crate::simulate::replica::settings::{Admission, StepTime};
 
     /// An engine whose step takes 10 ms, 20 us a prompt token, 40 us a request, 0.04 us a KV token.
     pub(crate) fn engine() -> Settings {
         Settings {
-            step: StepTime {
-                alpha: 10_000.0,
-                beta: 20.0,
-                delta: 40.0,
-                gamma: 0.04,
-                experts: Experts::NONE,
-            },
+            step: StepTime::dense(10_000.0, 20.0, 40.0, 0.04),
             max_num_seqs: 256,
             max_num_batched_tokens: 2048,
             block_size: 16,

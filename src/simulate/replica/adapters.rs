@@ -272,19 +272,13 @@ impl AdapterStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
+    use crate::simulate::replica::settings::{Admission, Settings, StepTime};
     use crate::simulate::replica::{Event, Finished};
 
     /// An engine whose steps take 10 ms, with two slots; loading an adapter takes 100 ms.
     fn engine() -> Replica {
         let settings = Settings {
-            step: StepTime {
-                alpha: 10_000.0,
-                beta: 0.0,
-                delta: 0.0,
-                gamma: 0.0,
-                experts: Experts::NONE,
-            },
+            step: StepTime::dense(10_000.0, 0.0, 0.0, 0.0),
             max_num_seqs: 8,
             max_num_batched_tokens: 1_000,
             block_size: 16,

@@ -388,20 +388,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
+    use crate::simulate::replica::settings::{Admission, Settings, StepTime};
     use crate::simulate::replica::{Event, Finished};
 
     const PAGE: u32 = 64;
 
     fn engine(kv_blocks: u32, prompts: &[&[u32]]) -> Replica {
         let settings = Settings {
-            step: StepTime {
-                alpha: 10_000.0,
-                beta: 10.0,
-                delta: 0.0,
-                gamma: 0.0,
-                experts: Experts::NONE,
-            },
+            step: StepTime::dense(10_000.0, 10.0, 0.0, 0.0),
             max_num_seqs: 8,
             max_num_batched_tokens: 256,
             block_size: 16,

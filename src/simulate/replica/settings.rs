@@ -116,6 +116,12 @@ impl Settings {
 }
 
 impl StepTime {
+    /// A model without a mixture of experts; the coefficients in the order of the fields.
+    #[must_use]
+    pub const fn dense(alpha: f64, beta: f64, delta: f64, gamma: f64) -> Self {
+        Self { alpha, beta, delta, gamma, experts: Experts::NONE }
+    }
+
     /// How long a step takes.
     #[must_use]
     #[expect(
@@ -145,14 +151,12 @@ mod tests {
 
     #[test]
     fn a_step_is_cut_to_whole_microseconds_and_never_takes_none() {
-        let step =
-            StepTime { alpha: 7050.0, beta: 19.5, delta: 25.4, gamma: 0.0, experts: Experts::NONE };
+        let step = StepTime::dense(7050.0, 19.5, 25.4, 0.0);
         assert_eq!(step.of(374, 0, 0), Micros::new(14_343));
         assert_eq!(step.of(0, 1, 1_000_000), Micros::new(7_075));
         let reading = StepTime { gamma: 0.042, ..step };
         assert_eq!(reading.of(0, 1, 100_000), Micros::new(11_275));
-        let instant =
-            StepTime { alpha: 0.0, beta: 0.0, delta: 0.0, gamma: 0.0, experts: Experts::NONE };
+        let instant = StepTime::dense(0.0, 0.0, 0.0, 0.0);
         assert_eq!(instant.of(1, 1, 1), Micros::new(1));
     }
 
@@ -173,8 +177,7 @@ mod tests {
 
     #[test]
     fn settings_that_vllm_refuses_are_refused() {
-        let step =
-            StepTime { alpha: 1.0, beta: 0.0, delta: 0.0, gamma: 0.0, experts: Experts::NONE };
+        let step = StepTime::dense(1.0, 0.0, 0.0, 0.0);
         let good = Settings {
             step,
             max_num_seqs: 8,

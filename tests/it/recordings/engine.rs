@@ -9,7 +9,7 @@ use plimsoll::analyze::foresight::pace::{Iteration, Pace};
 use plimsoll::analyze::foresight::policy::Learning;
 use plimsoll::observe::stride::{Odometer, Stride};
 use plimsoll::simulate::Micros;
-use plimsoll::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
+use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::{Event, Replica, Request as Simulated};
 use plimsoll::units::{Fraction, Tokens};
 
@@ -97,13 +97,7 @@ fn engine(server: &Server, phase: &Phase) -> Option<Replica> {
     let rank = readings.last()?.ranks.first()?;
     let blocks = rank.kv_capacity?.tokens() / f64::from(BLOCK);
     let settings = Settings {
-        step: StepTime {
-            alpha: alpha * 1e6,
-            beta: beta * 1e6,
-            delta: delta * 1e6,
-            gamma: 0.0,
-            experts: Experts::NONE,
-        },
+        step: StepTime::dense(alpha * 1e6, beta * 1e6, delta * 1e6, 0.0),
         max_num_seqs: SEATS,
         max_num_batched_tokens: BUDGET,
         block_size: BLOCK,
