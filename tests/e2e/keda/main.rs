@@ -134,8 +134,10 @@ fn c_without_the_two_guards_of_the_example_everything_goes_to_zero() {
     stage.deploy("trap", 1, PATIENCE);
     stage.engines.load("trap", 0.3);
     let daemon = Daemon::launch(stage, "trap", &gauge_only(stage, "trap"));
-    // Before there is a number the trap closes at once.
-    let query = "/api/v1/query?query=plimsoll_desired_replicas%7Bnamespace%3D%22trap%22%7D";
+    // Before there is a number the trap closes at once. KEDA asks for what was known at the last
+    // whole second, so a number must have been there for longer than that.
+    let query = "/api/v1/query?query=plimsoll_desired_replicas%7Bnamespace%3D%22trap%22%7D\
+                 %20offset%202s";
     let query = format!("{}{query}", keda(stage).prometheus);
     until("the number in Prometheus", || stage.page(&query)?.contains("\"value\"").then_some(()));
     scale_by(stage, "trap", &without);
