@@ -215,7 +215,8 @@ impl Pipeline {
         let observations = self.observe(now, inputs);
         self.watch_pools(inputs);
         self.forget(fleet);
-        let mut found = Decisions::default();
+        let decisions = Vec::with_capacity(observations.len());
+        let mut found = Decisions { decisions, ..Decisions::default() };
         let groups = groups(fleet, &observations);
         for group in &groups {
             self.wait_for(now, group);
