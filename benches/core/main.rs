@@ -6,17 +6,15 @@
 //! 17 ms by queueing, 153 ms while it learns; 100 ms when all vote; and 5 ms for the plans of 50
 //! models with six variants each. Four times the variants must take four times as long.
 
+#![expect(clippy::print_stdout, reason = "the numbers of allocations are a result")]
+
 mod work;
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use mimalloc::MiMalloc;
 
 use crate::work::{VARIANTS, VOTINGS, World};
-
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Models with [`VARIANTS`] variants each.
 const MODELS: [u32; 2] = [250, 1_000];
@@ -30,6 +28,9 @@ fn decide(criterion: &mut Criterion) {
     for voting in VOTINGS {
         for models in MODELS {
             let mut world = World::new(models, VARIANTS, voting);
+            let info = allocation_counter::measure(|| drop(world.decide()));
+            let (count, most) = (info.count_total, info.bytes_max);
+            println!("{}, {models} models: {count} allocations, {most} bytes at most", voting.name);
             group.bench_function(BenchmarkId::new(voting.name, models), |bencher| {
                 bencher.iter(|| {
                     world.advance();
