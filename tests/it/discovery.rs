@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use plimsoll::clock::Clock;
 use plimsoll::simulate::replica::stats::Stats;
-use plimsoll::units::CostPerHour;
+use plimsoll::units::{CostPerHour, Fraction};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -210,32 +210,42 @@ async fn a_wrong_annotation_is_an_event_on_its_object_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_discovered_variants_list_price_is_known_and_a_wrong_one_leaves_the_last() {
+async fn the_settings_of_ranking_by_price_are_discovered_and_a_wrong_one_leaves_the_last() {
     let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
     annotate(&fake, &engine, "plimsoll.dev/list-price", "8");
+    annotate(&fake, &engine, "plimsoll.dev/mismatch", "1.5");
     let folder = TempDir::new().unwrap();
     let text = discovering(&folder, &fake, &engine);
     let daemon = Running::start_in(folder, &text).await;
     daemon.until_desired("llama", Some(1.0)).await;
-    let list_price = || {
+    let found = || {
         let published = daemon.daemon.published().borrow().clone();
-        published.variants.values().next().and_then(|it| it.spec.list_price)
+        let spec = &published.variants.values().next().unwrap().spec;
+        (spec.list_price.unwrap(), spec.mismatch)
     };
-    assert_eq!(list_price(), CostPerHour::new(8.0));
+    let price = |price: f64| CostPerHour::new(price).unwrap();
+    let mismatch = |mismatch: f64| Fraction::new(mismatch).unwrap();
+    assert_eq!(found(), (price(8.0), mismatch(1.5)));
 
     annotate(&fake, &engine, "plimsoll.dev/list-price", "8 EUR");
+    annotate(&fake, &engine, "plimsoll.dev/mismatch", "-1");
     daemon.until_sample("plimsoll_discovery_objects{state=\"refused\"}", 1.0).await;
-    let refused = |event: &serde_json::Value| event["reason"] == "AnnotationsRefused";
-    let events = fake.until(EVENTS, |events| events.iter().any(refused)).await;
-    let note = events.iter().find(|event| refused(event)).unwrap()["note"].clone();
-    let said =
-        "annotation plimsoll.dev/list-price must be a number from 0 to 1000000000; found \"8 EUR\"";
-    assert!(note.as_str().unwrap().starts_with(said), "{note}");
-    assert_eq!(list_price(), CostPerHour::new(8.0));
+    for said in [
+        "annotation plimsoll.dev/list-price must be a number from 0 to 1000000000; found \"8 EUR\"",
+        "annotation plimsoll.dev/mismatch must be a number",
+    ] {
+        let refused = |event: &serde_json::Value| {
+            let note = event["note"].as_str().unwrap_or_default();
+            event["reason"] == "AnnotationsRefused" && note.contains(said)
+        };
+        fake.until(EVENTS, |events| events.iter().any(refused)).await;
+    }
+    assert_eq!(found(), (price(8.0), mismatch(1.5)));
 
     annotate(&fake, &engine, "plimsoll.dev/list-price", "9.5");
+    annotate(&fake, &engine, "plimsoll.dev/mismatch", "2");
     let mended = async {
-        while list_price() != CostPerHour::new(9.5) {
+        while found() != (price(9.5), mismatch(2.0)) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

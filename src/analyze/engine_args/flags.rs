@@ -155,7 +155,7 @@ impl Flags {
         // The command line wins over the file that it names, wherever it names it.
         for (setting, path) in settings(arguments.engine, rules, words) {
             if let (Setting::File, Some(path)) = (setting, path) {
-                match files.get(path) {
+                match files.get(path.strip_prefix("./").unwrap_or(path)) {
                     Some(text) => {
                         let words = words::file_words(text);
                         let settings = settings(arguments.engine, rules, &words);

@@ -51,6 +51,10 @@ fn a_file_of_arguments_is_read_and_the_command_line_wins() {
     assert!(parsed.unread.is_empty());
     assert_eq!(parsed.arguments.sequences, Requests::new(8.0));
     assert_eq!(parsed.arguments.context, Some(tokens(8000.0)));
+    let mut pod = container("vllm", &["--config", "./vllm.yaml"]);
+    pod.files.insert("vllm.yaml".to_owned(), text.to_owned());
+    let parsed = parse(&[pod], Rules::Plimsoll);
+    assert_eq!(parsed.arguments.sequences, Requests::new(99.0));
 }
 
 #[test]

@@ -40,6 +40,9 @@ pub(crate) struct Draft {
     /// What gives variables, in the order in which Kubernetes goes through them.
     variables: Vec<Variable>,
     mounts: Vec<Mount>,
+    /// Where paths start that do not start at the root, with a slash at its end; the image decides
+    /// where it is not written.
+    working_folder: Option<String>,
 }
 
 /// What gives a container variables.
@@ -87,6 +90,7 @@ impl Draft {
             // What is named wins over what comes with all the rest.
             variables: every.chain(each).collect(),
             mounts: mounts.collect(),
+            working_folder: from.working_dir.as_deref().map(|folder| joined(folder, "")),
         }
     }
 
@@ -115,11 +119,18 @@ impl Draft {
             }
         }
         if self.names_file() {
-            let mentioned =
-                |path: &str| texts.iter().any(|text| text.contains(path.trim_end_matches('/')));
+            let mentioned = |path: &str| {
+                let path = path.trim_end_matches('/');
+                let written = [Some(path), self.from_working_folder(path)];
+                texts.iter().any(|text| written.iter().flatten().any(|path| text.contains(path)))
+            };
+            let holds_working_folder = |path: &str| {
+                self.working_folder.as_ref().is_some_and(|at| at.starts_with(&joined(path, "")))
+            };
             maps.extend(self.mounts.iter().filter_map(|mount| match mount {
-                Mount::File { path, map, .. } | Mount::Folder { path, map } => {
-                    mentioned(path).then(|| map.clone())
+                Mount::File { path, map, .. } => mentioned(path).then(|| map.clone()),
+                Mount::Folder { path, map } => {
+                    (mentioned(path) || holds_working_folder(path)).then(|| map.clone())
                 }
             }));
         }
@@ -137,14 +148,19 @@ impl Draft {
             let words: Vec<String> =
                 self.words().map(|word| expand_references(word, &environment)).collect();
             let texts: Vec<&String> = words.iter().chain(environment.values()).collect();
+            let mentioned = |path: &str| texts.iter().any(|word| word.contains(path));
             for (path, text) in self.mounts.iter().flat_map(|mount| mount.files(of)) {
-                if texts.iter().any(|word| word.contains(&path)) {
+                if mentioned(&path) {
                     files.insert(path, text.clone());
+                } else if let Some(path) =
+                    self.from_working_folder(&path).filter(|it| mentioned(it))
+                {
+                    files.insert(path.to_owned(), text.clone());
                 }
             }
         }
         environment.retain(|name, _| wanted(name));
-        let Self { image, command, args, variables: _, mounts: _ } = self.clone();
+        let Self { image, command, args, .. } = self.clone();
         Container { image, command, args, environment, files }
     }
 
@@ -184,6 +200,12 @@ impl Draft {
 
     fn words(&self) -> impl Iterator<Item = &str> {
         self.command.iter().chain(&self.args).map(String::as_str)
+    }
+
+    /// How a path is written that starts where the container does.
+    fn from_working_folder<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let path = path.strip_prefix(self.working_folder.as_deref()?)?;
+        Some(path).filter(|path| !path.is_empty())
     }
 
     /// Whether arguments are read from a file.
@@ -403,6 +425,30 @@ mod tests {
         assert_eq!(draft.maps(), ["engine".to_owned()].into());
         let found = container(&draft, &maps(&[("engine", &[("a", "x"), ("b", "y")])]));
         assert_eq!(pairs(&found.files), [("/etc/vllm/a", "x")]);
+    }
+
+    #[test]
+    fn a_path_that_does_not_start_at_the_root_starts_where_the_container_does() {
+        let found = |working_folder: Option<&str>, path: &str| {
+            let written = json!({"args": ["serve", "m", "--config", path],
+                                 "workingDir": working_folder,
+                                 "volumeMounts": [{"name": "s", "mountPath": "/etc/vllm"}]});
+            let draft = draft(&written, &json!([{"name": "s", "configMap": {"name": "engine"}}]));
+            let known = maps(&[("engine", &[("engine.yaml", "max-num-seqs: 8"), ("b", "y")])]);
+            let files = container(&draft, &known).files;
+            assert_eq!(draft.maps().is_empty(), files.is_empty(), "{written}");
+            files.into_iter().next().map(|(path, _)| path)
+        };
+        assert_eq!(found(Some("/etc/vllm"), "engine.yaml").as_deref(), Some("engine.yaml"));
+        assert_eq!(found(Some("/etc/"), "vllm/engine.yaml").as_deref(), Some("vllm/engine.yaml"));
+        assert_eq!(found(Some("/etc/vllm"), "./engine.yaml").as_deref(), Some("engine.yaml"));
+        assert_eq!(
+            found(Some("/"), "etc/vllm/engine.yaml").as_deref(),
+            Some("etc/vllm/engine.yaml")
+        );
+        // The image says where it starts, and nobody here can ask it.
+        assert_eq!(found(None, "engine.yaml"), None);
+        assert_eq!(found(Some("/srv"), "engine.yaml"), None);
     }
 
     #[test]
