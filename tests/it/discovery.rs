@@ -22,10 +22,16 @@ const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
 
 /// Annotates the HPA of that cluster, with this beside the model.
 fn annotate(fake: &FakeCluster, engine: &Engine, name: &str, value: &str) {
+    annotate_all(fake, engine, &[(name, value)]);
+}
+
+fn annotate_all(fake: &FakeCluster, engine: &Engine, more: &[(&str, &str)]) {
     let mut hpa = fake.objects(HPAS).into_iter().next().unwrap();
     let port = engine.address.port().to_string();
     let mut annotations = json!({"plimsoll.dev/model": "m", "plimsoll.dev/port": port});
-    annotations[name] = json!(value);
+    for (name, value) in more {
+        annotations[*name] = json!(value);
+    }
     hpa["metadata"]["annotations"] = annotations;
     fake.put(HPAS, &hpa);
 }
@@ -212,8 +218,10 @@ async fn a_wrong_annotation_is_an_event_on_its_object_and_changes_nothing() {
 #[tokio::test]
 async fn the_settings_of_ranking_by_price_are_discovered_and_a_wrong_one_leaves_the_last() {
     let (fake, engine) = (a_cluster_with_an_engine().await, Engine::start().await);
-    annotate(&fake, &engine, "plimsoll.dev/list-price", "8");
-    annotate(&fake, &engine, "plimsoll.dev/mismatch", "1.5");
+    let priced = |price: &'static str, mismatch: &'static str| {
+        [("plimsoll.dev/list-price", price), ("plimsoll.dev/mismatch", mismatch)]
+    };
+    annotate_all(&fake, &engine, &priced("8", "1.5"));
     let folder = TempDir::new().unwrap();
     let text = discovering(&folder, &fake, &engine);
     let daemon = Running::start_in(folder, &text).await;
@@ -227,8 +235,7 @@ async fn the_settings_of_ranking_by_price_are_discovered_and_a_wrong_one_leaves_
     let mismatch = |mismatch: f64| Fraction::new(mismatch).unwrap();
     assert_eq!(found(), (price(8.0), mismatch(1.5)));
 
-    annotate(&fake, &engine, "plimsoll.dev/list-price", "8 EUR");
-    annotate(&fake, &engine, "plimsoll.dev/mismatch", "-1");
+    annotate_all(&fake, &engine, &priced("8 EUR", "-1"));
     daemon.until_sample("plimsoll_discovery_objects{state=\"refused\"}", 1.0).await;
     for said in [
         "annotation plimsoll.dev/list-price must be a number from 0 to 1000000000; found \"8 EUR\"",
@@ -242,8 +249,7 @@ async fn the_settings_of_ranking_by_price_are_discovered_and_a_wrong_one_leaves_
     }
     assert_eq!(found(), (price(8.0), mismatch(1.5)));
 
-    annotate(&fake, &engine, "plimsoll.dev/list-price", "9.5");
-    annotate(&fake, &engine, "plimsoll.dev/mismatch", "2");
+    annotate_all(&fake, &engine, &priced("9.5", "2"));
     let mended = async {
         while found() != (price(9.5), mismatch(2.0)) {
             tokio::time::sleep(Duration::from_millis(20)).await;
