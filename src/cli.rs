@@ -4,6 +4,7 @@
 //! `check --print` or `schema` can be piped. An error is printed once, here, with its causes.
 
 pub mod args;
+mod card;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -13,12 +14,15 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 pub use crate::cli::args::{
-    Args, BacktestArgs, CheckArgs, Command, DemoArgs, DemoOutput, DemoPolicy, DemoScenario,
-    LogFormat, RunArgs, SchemaOf, ScoreboardArgs, SimulateArgs,
+    Args, BacktestArgs, CardCheckArgs, CardCommand, CardExportArgs, CardFormat, CheckArgs, Command,
+    DemoArgs, DemoOutput, DemoPolicy, DemoScenario, LogFormat, RunArgs, SchemaOf, ScoreboardArgs,
+    SimulateArgs,
 };
 
 use crate::backtest::BacktestError;
+use crate::cli::card::CardError;
 use crate::config::{self, Files, LoadError, Loaded};
+use crate::publish::state::StateError;
 use crate::study::{MergeError, PlanError, ScenarioError};
 use crate::trace::TraceError;
 
@@ -65,6 +69,17 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
                 | BacktestError::Unscored(_) => return EXIT_USAGE,
             }
         }
+        if let Some(problem) = cause.downcast_ref() {
+            match problem {
+                CardError::Daemon { .. } | CardError::Answer { .. } => return EXIT_UNAVAILABLE,
+                CardError::TooLarge { .. } => return EXIT_USAGE,
+            }
+        }
+        if let Some(problem) = cause.downcast_ref()
+            && !matches!(problem, StateError::Io { .. })
+        {
+            return EXIT_USAGE;
+        }
         if let Some(problem) = cause.downcast_ref()
             && !matches!(problem, TraceError::Io { .. })
         {
@@ -91,6 +106,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Simulate(args) => crate::study::run(&args),
         Command::Scoreboard(args) => crate::study::scoreboard(&args),
         Command::Backtest(args) => crate::backtest::run(&args),
+        Command::Card(command) => card::run(&command),
     }
 }
 

@@ -24,9 +24,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 pub(crate) use crate::config::problem::counted;
 pub use crate::config::problem::{Problem, Severity};
 
+use crate::analyze::foresight::card::Card;
 use crate::collect::demand::Signal;
 use crate::collect::prometheus;
 use crate::collect::scrape::Settings;
@@ -65,6 +68,8 @@ pub struct Config {
     pub trace: Option<Trace>,
     /// Everything that decisions depend on beside what is observed.
     pub policy: Policy,
+    /// Files with capacity cards, which are part of the policy already.
+    pub card_files: Vec<PathBuf>,
     /// Policies that are evaluated beside it, and only shown.
     pub shadows: Vec<Shadow>,
     /// Scrapes at the same time, all variants together.
@@ -342,6 +347,8 @@ pub struct Surroundings {
 pub enum Files {
     /// They are looked for, and problems are reported.
     MustExist,
+    /// Those that decisions depend on are read, and the others are not looked for.
+    OfPolicy,
     /// They are not looked for: the configuration is for another machine.
     NotChecked,
 }
@@ -417,8 +424,8 @@ fn environment() -> BTreeMap<String, String> {
 // === impl Config ===
 
 impl Config {
-    /// All that the configuration of this file was read from, to be compared: the file itself, and
-    /// the other autoscaler's thresholds. `None` while one of them cannot be read.
+    /// All that the configuration of this file was read from, to be compared: the file itself, the
+    /// other autoscaler's thresholds, and the capacity cards. `None` while one of them cannot be read.
     #[must_use]
     pub fn sources(&self, file: &Path) -> Option<Vec<u8>> {
         let mut bytes = std::fs::read(file).ok()?;
@@ -426,6 +433,10 @@ impl Config {
             for (name, text) in wva::read_folder(folder).ok()? {
                 bytes.extend_from_slice(format!("\0{name}\0{text}").as_bytes());
             }
+        }
+        for file in &self.card_files {
+            bytes.push(0);
+            bytes.extend(std::fs::read(file).ok()?);
         }
         Some(bytes)
     }
@@ -446,6 +457,45 @@ impl Config {
         });
         format!("{hash:016x}")
     }
+}
+
+/// The file that has these capacity cards, as a value without what is not known.
+#[must_use]
+pub fn cards<'a>(cards: impl IntoIterator<Item = &'a Arc<Card>>) -> Value {
+    print::cards::value(cards)
+}
+
+/// The text of the file that has these capacity cards.
+#[must_use]
+pub fn cards_text<'a>(cards: impl IntoIterator<Item = &'a Arc<Card>>) -> String {
+    print::cards::text(cards)
+}
+
+/// Reads the text of a file of capacity cards, with what is probably wrong with it.
+///
+/// # Errors
+///
+/// The text is not such a file; then everything that is wrong is listed.
+pub fn read_cards(origin: &str, text: &str) -> Result<(Vec<Arc<Card>>, Vec<Problem>), LoadError> {
+    let surroundings = Surroundings {
+        origin: origin.to_owned(),
+        base: PathBuf::new(),
+        environment: BTreeMap::new(),
+        files: Files::NotChecked,
+    };
+    let (mut checks, mut cards) = (Checks::new(&surroundings), Vec::new());
+    resolve::cards::read(origin, text, &mut cards, &mut checks);
+    let (problems, warnings) = checks.problems.split();
+    if problems.is_empty() {
+        return Ok((cards, warnings));
+    }
+    Err(LoadError::Invalid { origin: origin.to_owned(), problems })
+}
+
+/// The JSON Schema of a file of capacity cards.
+#[must_use]
+pub fn card_schema() -> Value {
+    print::cards::schema()
 }
 
 /// Reads a duration as the configuration file writes it, such as `30s` or `1h30m`.

@@ -44,7 +44,7 @@ use crate::daemon::kubernetes::Cluster;
 use crate::daemon::reload::{Origin, Reloader};
 use crate::daemon::sharing::Sharing;
 use crate::daemon::ticks::trace::Tracer;
-use crate::daemon::ticks::{InPrometheus, Parts, Ticks};
+use crate::daemon::ticks::{Cards, InPrometheus, Parts, Ticks};
 use crate::observe::Scrape;
 use crate::publish::Published;
 use crate::publish::api::Surface;
@@ -98,6 +98,7 @@ pub(crate) struct Common {
     pub(crate) phases: watch::Receiver<Phase>,
     pub(crate) published: watch::Receiver<Arc<Published>>,
     pub(crate) history: Arc<History>,
+    pub(crate) cards: Arc<watch::Sender<Cards>>,
     pub(crate) wva: Wva,
 }
 
@@ -175,6 +176,7 @@ impl Daemon {
             surroundings: common.surroundings()?,
             tracker: common.tasks.clone(),
             history: Arc::clone(&common.history),
+            cards: Arc::clone(&common.cards),
             tracer: tracer(&config, &common, &telemetry),
         };
         let ticks = Ticks::new(&config, parts);
@@ -282,9 +284,20 @@ impl Common {
         let (stop, servers, tasks) =
             (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
         let (retire, history) = (stop.child_token(), Arc::default());
-        let common =
-            Self { clock, registry, stop, retire, servers, tasks, phases, published, history, wva };
-        Ok(common)
+        let cards = Arc::new(watch::Sender::new(Cards::default()));
+        Ok(Self {
+            clock,
+            registry,
+            stop,
+            retire,
+            servers,
+            tasks,
+            phases,
+            published,
+            history,
+            cards,
+            wva,
+        })
     }
 
     /// Every readiness check.

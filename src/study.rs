@@ -6,7 +6,6 @@
 mod chart;
 mod execute;
 mod file;
-mod lines;
 mod plan;
 mod report;
 mod resolve;
@@ -29,11 +28,11 @@ pub use crate::study::results::MergeError;
 pub use crate::study::scoreboard::run as scoreboard;
 
 use crate::cli::SimulateArgs;
-use crate::config::problem::Problem;
 use crate::config::yaml;
+use crate::config::yaml::lines::Lines;
+use crate::config::{self, problem::Problem};
 use crate::simulate::peers::Peer;
 use crate::study::execute::{Executed, First};
-use crate::study::lines::Lines;
 use crate::study::plan::{JOB_INDEX, Shard};
 use crate::study::resolve::Resolved;
 use crate::study::results::Results;
@@ -136,6 +135,9 @@ fn write(args: &SimulateArgs, results: &Results, first: Option<&First>) -> anyho
     }
     if let (Some(path), Some(first)) = (&args.series, first) {
         to_file(path, &series::csv(first))?;
+    }
+    if let (Some(path), Some(First { outcome, .. })) = (&args.cards, first) {
+        to_file(path, &config::cards_text(&outcome.cards))?;
     }
     if let Some(path) = &args.report {
         to_file(path, &report::html(results, first))?;

@@ -5,6 +5,7 @@
 //! has found so far, in every run of the tests.
 
 pub mod admin;
+pub mod cards;
 pub mod configuration;
 pub mod exposition;
 pub mod external_metrics;
@@ -19,8 +20,9 @@ pub mod target_file;
 pub type Check = fn(&[u8]);
 
 /// Every check by its name, which is also that of its folder in `fuzz/corpus`.
-pub const ALL: [(&str, Check); 9] = [
+pub const ALL: [(&str, Check); 10] = [
     ("admin", admin::check),
+    ("cards", cards::check),
     ("configuration", configuration::check),
     ("exposition", exposition::check),
     ("external_metrics", external_metrics::check),

@@ -32,6 +32,7 @@
 
 pub mod arrivals;
 pub mod capacity;
+pub mod card;
 pub mod demand;
 mod explain;
 pub mod pace;
@@ -43,14 +44,17 @@ mod seen;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
 };
+use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::foresight::arrivals::Arrivals;
 use crate::analyze::foresight::capacity::{Bound, Carried, Limits, carried, usual_itl};
+use crate::analyze::foresight::card::{Card, Imported, Shelf};
 use crate::analyze::foresight::demand::{Need, Queue, Setting};
 use crate::analyze::foresight::policy::{ColdStart, Rounding};
 use crate::analyze::foresight::seen::{Lengths, Seen};
@@ -87,6 +91,8 @@ pub struct VariantStrides<'a> {
     pub startup: Option<Seconds>,
     /// What its engines were told.
     pub told: Told,
+    /// All that they were told, where somebody knows: what tells their kind from others.
+    pub arguments: Option<&'a Arc<EngineArguments>>,
     /// Its replicas that were measured, in the order of their keys.
     pub replicas: Vec<ReplicaStrides<'a>>,
 }
@@ -113,6 +119,8 @@ pub struct Analysis {
     pub spare_withheld: Option<SpareWithheld>,
     /// Variants of which no number of replicas keeps the time between tokens, by their keys.
     pub floors: BTreeMap<VariantKey, Floor>,
+    /// The cards that variants go by whose own replicas have not taught enough.
+    pub cards: BTreeMap<VariantKey, Arc<Card>>,
 }
 
 /// A target that a request misses which is alone on a replica.
@@ -139,6 +147,8 @@ pub struct Foresight {
     demands: BTreeMap<(ModelKey, Role), Demand>,
     variants: BTreeMap<VariantKey, Seen>,
     learned: BTreeMap<ModelKey, Timestamp>,
+    shelf: Shelf,
+    imported: Imported,
 }
 
 /// What is asked of one role of one model.
@@ -153,6 +163,8 @@ struct Demand {
 struct Side<'a> {
     role: Role,
     variants: Vec<(&'a VariantStrides<'a>, Option<Carried>)>,
+    /// Whether replicas go by a card, which takes nothing away.
+    by_card: bool,
 }
 
 // === impl Held ===
@@ -173,8 +185,14 @@ impl Held {
 // === impl Foresight ===
 
 impl Foresight {
-    /// Forgets models and variants that are gone.
-    pub fn retain(&mut self, models: &BTreeSet<&ModelKey>, variants: &BTreeSet<&VariantKey>) {
+    /// Forgets models and variants that are gone, and cards that nobody has added to for long.
+    pub fn retain(
+        &mut self,
+        now: Timestamp,
+        models: &BTreeSet<&ModelKey>,
+        variants: &BTreeSet<&VariantKey>,
+    ) {
+        self.shelf.forget(now);
         self.demands.retain(|(model, _), _| models.contains(model));
         self.variants.retain(|variant, _| variants.contains(variant));
         self.learned.retain(|model, _| models.contains(model));
@@ -219,6 +237,26 @@ impl Foresight {
         }
     }
 
+    /// The variants of each role with what one replica carries.
+    fn sides<'a>(
+        &self,
+        policy: &Policy,
+        model: &ModelKey,
+        variants: &'a [VariantStrides<'a>],
+    ) -> BTreeMap<Role, Side<'a>> {
+        let mut sides: BTreeMap<Role, Side<'_>> = BTreeMap::new();
+        for variant in variants {
+            let carried = self.carried(policy, model, variant);
+            let role = variant.spec.role;
+            let empty = || Side { role, variants: Vec::new(), by_card: false };
+            let side = sides.entry(role).or_insert_with(empty);
+            let staffed = variant.current > Replicas::ZERO;
+            side.by_card |= staffed && self.card(&variant.spec.key).is_some();
+            side.variants.push((variant, carried));
+        }
+        sides
+    }
+
     /// What one replica of a variant carries.
     fn carried(
         &self,
@@ -228,7 +266,7 @@ impl Foresight {
     ) -> Option<Carried> {
         let VariantStrides { spec, told, .. } = variant;
         let seen = self.variants.get(&spec.key)?;
-        let iteration = seen.pace.iteration()?;
+        let iteration = seen.iteration()?;
         let shared = &self.demands.get(&(model.clone(), spec.role))?.lengths;
         let requested = seen.requested(shared)?;
         let itl = policy.itl.or_else(|| usual_itl(iteration));
@@ -241,6 +279,10 @@ impl Foresight {
             share: policy.limit_share,
         };
         let each = carried(iteration, &requested, &limits)?;
+        // What only a card finds impossible may be possible.
+        if seen.card().is_some() && each.rate.requests_per_second() <= RATE_MIN {
+            return None;
+        }
         let ranks = f64::from(seen.ranks());
         let rate = crate::units::RequestRate::new(each.rate.requests_per_second() * ranks)?;
         Some(Carried { rate, ..each })
@@ -258,16 +300,21 @@ pub fn analyze(
     variants: &[VariantStrides<'_>],
     foresight: &mut Foresight,
 ) -> Analysis {
+    foresight.begin(model, variants);
     foresight.learn(policy, model, variants, through);
-    let mut sides: BTreeMap<Role, Side<'_>> = BTreeMap::new();
-    for variant in variants {
-        let carried = foresight.carried(policy, model, variant);
-        let role = variant.spec.role;
-        let side = sides.entry(role).or_insert_with(|| Side { role, variants: Vec::new() });
-        side.variants.push((variant, carried));
-    }
-    let cold = sides.values().all(|side| side.variants.iter().all(|(_, it)| it.is_none()));
-    if cold {
+    foresight.keep_cards(now, policy, model, variants);
+    let sides = foresight.sides(policy, model, variants);
+    let by_card = |it: &VariantStrides<'_>| {
+        Some((it.spec.key.clone(), Arc::clone(foresight.card(&it.spec.key)?)))
+    };
+    let cards: BTreeMap<_, _> = variants.iter().filter_map(by_card).collect();
+    // What a card says of a variant without replicas is nothing about those of the others.
+    let staffed = variants.iter().any(|it| it.current > Replicas::ZERO);
+    let counts = |(it, carried): &(&VariantStrides<'_>, Option<Carried>)| {
+        let absent = staffed && it.current == Replicas::ZERO;
+        carried.is_some() && !(absent && cards.contains_key(&it.spec.key))
+    };
+    if !sides.values().flat_map(|side| &side.variants).any(counts) {
         // Engines that count no iterations never teach anything: what sizes them meanwhile does so
         // for good, and must not be interrupted.
         let seen = |it: &VariantStrides<'_>| foresight.variants.get(&it.spec.key);
@@ -280,7 +327,8 @@ pub fn analyze(
     let mut withheld = None;
     let mut capacities = Vec::new();
     for side in sides.values() {
-        capacities.extend(side.variants.iter().map(|(variant, it)| capacity_of(variant, *it)));
+        let capacity = |(variant, it): &(&_, Option<Carried>)| capacity_of(variant, *it, &cards);
+        capacities.extend(side.variants.iter().map(capacity));
         let demand = foresight.demands.entry((model.clone(), side.role)).or_default();
         let supply = Totals::of(&capacities[capacities.len() - side.variants.len()..]);
         let found = side.foresee(now, through, policy, demand);
@@ -308,10 +356,14 @@ pub fn analyze(
     let report =
         CapacityReport { unit: Unit::RequestsPerSecond, variants: capacities, total, roles };
     let report = if withheld.is_some() { report.without_spare() } else { report };
-    Analysis { report, foreseen, spare_withheld: withheld, floors }
+    Analysis { report, foreseen, spare_withheld: withheld, floors, cards }
 }
 
-fn capacity_of(variant: &VariantStrides<'_>, carried: Option<Carried>) -> VariantCapacity {
+fn capacity_of(
+    variant: &VariantStrides<'_>,
+    carried: Option<Carried>,
+    cards: &BTreeMap<VariantKey, Arc<Card>>,
+) -> VariantCapacity {
     let rate = carried.map(|it| it.rate.requests_per_second()).filter(|rate| *rate > RATE_MIN);
     VariantCapacity {
         key: variant.spec.key.clone(),
@@ -322,7 +374,9 @@ fn capacity_of(variant: &VariantStrides<'_>, carried: Option<Carried>) -> Varian
         per_replica: rate.map(amount),
         // What is foreseen is asked of all variants of a role together.
         demand: amount(0.0),
-        confidence: if variant.replicas.is_empty() {
+        confidence: if cards.contains_key(&variant.spec.key) {
+            Confidence::Assumed
+        } else if variant.replicas.is_empty() {
             Confidence::Remembered
         } else {
             Confidence::Measured
@@ -380,7 +434,8 @@ impl Side<'_> {
         let starts = policy.hold.map_or(0.0, |hold| hold.starts.fraction() * startup);
         let length = policy.hold.map_or(0.0, |hold| starts.max(hold.min.seconds()));
         let (since, held) = demand.hold.take(now, need.total, length);
-        let mature = demand.arrivals.history(through) >= starts.max(policy.history_min.seconds());
+        let known = demand.arrivals.history(through);
+        let mature = known >= starts.max(policy.history_min.seconds()) && !self.by_card;
         let bound = self.variants.iter().find_map(|(_, it)| it.map(|it| it.bound));
         let Policy { used, rounding, .. } = *policy;
         Some(Foreseen { need, held, since, least, carries, bound, horizon, mature, used, rounding })
@@ -450,6 +505,6 @@ fn cold_start(policy: Option<&ColdStart>, variants: &[VariantStrides<'_>]) -> An
         roles: BTreeMap::new(),
     };
     let withheld = Some(SpareWithheld::DemandUnknown);
-    let (foreseen, floors) = (BTreeMap::new(), BTreeMap::new());
-    Analysis { report, foreseen, spare_withheld: withheld, floors }
+    let (foreseen, floors, cards) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    Analysis { report, foreseen, spare_withheld: withheld, floors, cards }
 }

@@ -88,6 +88,66 @@ pub enum Command {
     /// code 1, and the difference is shown. docs/backtest.md says more.
     #[command(verbatim_doc_comment, after_help = BACKTEST_EXAMPLES)]
     Backtest(BacktestArgs),
+    /// Takes what was learned of engines to other clusters, as capacity cards.
+    ///
+    /// docs/cards.md says what a card does and what it cannot do.
+    #[command(subcommand, verbatim_doc_comment, after_help = EXIT_CODES)]
+    Card(CardCommand),
+}
+
+/// What to do with capacity cards.
+#[derive(Clone, Debug, PartialEq, Subcommand)]
+pub enum CardCommand {
+    /// Writes what was learned to standard output, as a file for `capacity.card_files`.
+    #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
+    Export(CardExportArgs),
+    /// Checks files of capacity cards, lists everything that is wrong with them, and else the cards.
+    #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
+    Check(CardCheckArgs),
+    /// Prints the JSON Schema of a file of capacity cards.
+    #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
+    Schema,
+}
+
+/// Arguments of `card export`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct CardExportArgs {
+    /// Asks the daemon whose plain HTTP port is here.
+    #[arg(verbatim_doc_comment, long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+    /// Reads this state file instead of asking a daemon. It does not say how engines are
+    /// started, so its cards are for variants of which nobody knows that.
+    #[arg(
+        verbatim_doc_comment,
+        long,
+        value_name = "FILE",
+        requires = "config",
+        conflicts_with = "url"
+    )]
+    pub state: Option<PathBuf>,
+    /// The configuration of the variants in the state file.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE", requires = "state")]
+    pub config: Option<PathBuf>,
+    /// Writes in this format.
+    #[arg(verbatim_doc_comment, long, value_name = "FORMAT", default_value = "yaml")]
+    pub format: CardFormat,
+}
+
+/// Arguments of `card check`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct CardCheckArgs {
+    /// Checks these files.
+    #[arg(verbatim_doc_comment, value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+}
+
+/// The format of capacity cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CardFormat {
+    /// For people.
+    Yaml,
+    /// For programs; it is YAML too.
+    Json,
 }
 
 /// Arguments of `run`.
@@ -204,6 +264,10 @@ pub struct SimulateArgs {
     /// Writes what was seen over time in the first run as CSV to this file.
     #[arg(verbatim_doc_comment, long, value_name = "FILE")]
     pub series: Option<PathBuf>,
+    /// Writes the capacity cards that the first run ended with to this file, for
+    /// `policy.capacity.card_files` of another.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
+    pub cards: Option<PathBuf>,
     /// Writes a report with charts as one HTML file.
     #[arg(verbatim_doc_comment, long, value_name = "FILE")]
     pub report: Option<PathBuf>,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::config::problem::Problems;
 use crate::config::written::{WrittenDuration, WrittenSize};
 use crate::config::wva::{self, Entries};
-use crate::config::{Files, Surroundings};
+use crate::config::{FILE_MAX, Files, Surroundings};
 
 /// The problems so far, and what checks look at beside the value.
 #[derive(Debug)]
@@ -29,6 +29,11 @@ impl<'a> Checks<'a> {
     /// No problem so far.
     pub(crate) fn new(surroundings: &'a Surroundings) -> Self {
         Self { problems: Problems::default(), surroundings }
+    }
+
+    /// The folder that relative paths start from.
+    pub(crate) fn base(&self) -> &'a Path {
+        &self.surroundings.base
     }
 
     /// A duration in a range.
@@ -213,8 +218,26 @@ impl<'a> Checks<'a> {
         })
     }
 
-    fn unreadable(&self, file: &Path) -> Option<String> {
+    /// The text of a file that decisions depend on; none where files are not looked for.
+    pub(crate) fn text_of(&mut self, path: &str, file: &Path) -> Option<String> {
         if self.surroundings.files == Files::NotChecked {
+            return None;
+        }
+        let read = match std::fs::metadata(file) {
+            Ok(known) if known.is_dir() => Err("it is a folder".to_owned()),
+            Ok(known) if known.len() > FILE_MAX => Err(format!("more than {FILE_MAX} bytes")),
+            Ok(_) => std::fs::read_to_string(file).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        read.map_err(|why| {
+            let rule = format!("must be a file that can be read ({why})");
+            self.problems.error(path, rule, file.display());
+        })
+        .ok()
+    }
+
+    fn unreadable(&self, file: &Path) -> Option<String> {
+        if self.surroundings.files != Files::MustExist {
             return None;
         }
         match std::fs::metadata(file) {

@@ -23,7 +23,18 @@ macro_rules! sections {
     )*};
 }
 
+macro_rules! choices {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        pub(crate) enum $name {
+            $($(#[$variant_doc])* #[serde(rename = $text)] $variant,)*
+        }
+    )*};
+}
+
 mod capacity;
+mod cards;
 mod foresight;
 mod leader_election;
 mod limits;
@@ -34,6 +45,10 @@ mod trace;
 mod zero;
 
 pub(crate) use crate::config::file::capacity::{Capacity, Slo};
+pub(crate) use crate::config::file::cards::{
+    Card, CardEngine, CardEngineName, CardFile, CardGeneration, CardIteration, CardLessons,
+    CardRequests, CardShown,
+};
 pub(crate) use crate::config::file::foresight::{
     Backlog, Bursts, ColdStart, Foresight, Growth, Hold, Learning, Memory, Ramp, Rounding,
     Unevenness, Young,
@@ -444,16 +459,6 @@ sections! {
         /// The largest; without it, nothing but the scale target's own bounds limits the variant.
         max: u32,
     }
-}
-
-macro_rules! choices {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-        pub(crate) enum $name {
-            $($(#[$variant_doc])* #[serde(rename = $text)] $variant,)*
-        }
-    )*};
 }
 
 choices! {

@@ -3,6 +3,7 @@
 //! What is printed is what is used, not what was written: it is made of the resolved values alone,
 //! so a default that is printed here is the default that holds.
 
+pub(crate) mod cards;
 mod foresight;
 mod limits;
 mod pools;
@@ -35,7 +36,7 @@ use crate::decide::enforce::{
     Amount, Behavior, Deference, Dwell, Panic, Rules, Select, StepPolicy,
 };
 use crate::decide::zero::ZeroPolicy;
-use crate::fleet::{ModelKey, Role, VariantSpec};
+use crate::fleet::{ModelKey, VariantSpec};
 use crate::pipeline::Policy;
 use crate::pipeline::sizing::Sizing;
 use crate::pipeline::zero::{Rule, Zero};
@@ -115,6 +116,7 @@ fn file(config: &Config) -> File {
         state_file,
         trace,
         policy,
+        card_files,
         shadows,
         scrape_concurrency,
         scrape,
@@ -140,7 +142,10 @@ fn file(config: &Config) -> File {
         observe: Some(trace::observe(policy)),
         saturation: Some(saturation_section(policy)),
         analysis: Some(trace::analysis(policy)),
-        capacity: policy.sizing.as_ref().map(capacity_section),
+        capacity: policy.sizing.as_ref().map(|sizing| file::Capacity {
+            card_files: cards::files(card_files),
+            ..capacity_section(sizing)
+        }),
         enforce: Some(enforce_section(&policy.behavior)),
         scale_to_zero: Some(zero_section(&policy.zero, wake)),
         pools: (!policy.pools.is_empty()).then(|| pools::section(&policy.pools)),
@@ -266,7 +271,7 @@ fn saturation_section(policy: &Policy) -> file::Saturation {
 }
 
 fn capacity_section(sizing: &Sizing) -> file::Capacity {
-    let Sizing { analyzers, tokens, queueing, foresight, optimizer, .. } = sizing;
+    let Sizing { analyzers, tokens, queueing, foresight, cards, optimizer, .. } = sizing;
     let (rule, rank) = rank::sections(&optimizer.rule);
     let queueing::Targets { ttft, itl } = queueing.targets;
     let percentile = ttft.and_then(|ttft| match ttft.of {
@@ -295,6 +300,8 @@ fn capacity_section(sizing: &Sizing) -> file::Capacity {
         utilisation: Some(foresight.used.fraction()),
         start_time: Some(written(foresight.startup)),
         foresight: analyzers.contains(&Analyzer::Foresight).then(|| foresight::section(foresight)),
+        cards: cards::list(cards),
+        card_files: None,
     }
 }
 
@@ -518,11 +525,7 @@ fn variant_section(variant: &Variant) -> file::Variant {
         model_aliases: Some(aliases.iter().map(|alias| Some(alias.to_string())).collect()),
         accelerator: accelerator.as_ref().map(ToString::to_string),
         gpus: gpus.map(Gpus::count),
-        role: Some(match role {
-            Role::Both => file::Role::Both,
-            Role::Prefill => file::Role::Prefill,
-            Role::Decode => file::Role::Decode,
-        }),
+        role: Some(cards::role(*role)),
         cost: Some(cost.per_hour()),
         list_price: list_price.map(CostPerHour::per_hour),
         mismatch: Some(mismatch.fraction()),

@@ -4,6 +4,7 @@
 //! take them from here.
 
 mod capacity;
+pub(crate) mod cards;
 mod certificate;
 mod discovery;
 mod enforce;
@@ -92,6 +93,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         scrape,
         prometheus,
         variants,
+        capacity,
         // The others are the policy's, and of those beside it.
         ..
     } = file;
@@ -129,6 +131,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let resolved = resolve_policy(file, &around, checks);
     let shadows = trace::resolve_shadows(file, &around, checks);
     let (policy, wake) = resolved?;
+    let card_files = cards::files(capacity.as_ref(), policy.sizing.as_ref(), checks);
     let Scraped { scrape, concurrency } = global;
     Some(Config {
         tick_interval,
@@ -141,6 +144,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         state_file,
         trace,
         policy,
+        card_files,
         shadows,
         scrape_concurrency: concurrency,
         variants,

@@ -4,6 +4,8 @@
 //! JSON values can be taken apart key by key when several of them are wrong. Numbers that JSON
 //! does not have (`.nan`, `.inf`) arrive as text, so that they are refused where they are.
 
+pub(crate) mod lines;
+
 use std::fmt;
 
 use serde_json::{Map, Number, Value};

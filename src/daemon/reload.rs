@@ -174,7 +174,8 @@ impl Inner {
         if let Some(needs) = &self.needs {
             needs.send_replace(Arc::new(directory::needs(&config)));
         }
-        if config.wva_config != self.config.wva_config {
+        let others = |config: &Config| (config.wva_config.clone(), config.card_files.clone());
+        if others(&config) != others(&self.config) {
             self.bytes = config.sources(file);
         }
         self.config = config;
@@ -197,6 +198,7 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
         state_file: _,
         trace,
         policy: _,
+        card_files: _,
         shadows: _,
         wake: _,
         variants: _,

@@ -8,6 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::collect::cluster::Registration;
 use crate::collect::scrape::Board;
+use crate::config;
 use crate::daemon::reload::{Reloader, Shown};
 use crate::daemon::{Common, Readiness};
 use crate::publish::api::{Surface, Vitals};
@@ -35,6 +36,13 @@ pub(crate) fn surface(
             let failed = board.snapshot().into_iter();
             failed.filter_map(|(replica, it)| Some((replica, it.failure?.detail))).collect()
         }),
+        cards: {
+            let cards = common.cards.subscribe();
+            Box::new(move || {
+                let known = Arc::clone(&cards.borrow());
+                config::cards(known.iter())
+            })
+        },
         vitals: Box::new(move || {
             let Shown { config, tick_interval } = reloader.shown();
             Vitals {

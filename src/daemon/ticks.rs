@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
+use crate::analyze::foresight::card::Card;
 use crate::clock::Clock;
 use crate::collect::cluster::{ClusterState, Discovery, Finding, Ignored};
 use crate::collect::prometheus::{self, Instances};
@@ -57,6 +58,9 @@ pub(crate) struct Reload {
     pub(crate) done: oneshot::Sender<()>,
 }
 
+/// What was learned of engines.
+pub(crate) type Cards = Arc<Vec<Arc<Card>>>;
+
 /// What Prometheus is asked for, and what it says that there is.
 pub(crate) struct InPrometheus {
     pub(crate) wanted: watch::Sender<Arc<Vec<prometheus::Wanted>>>,
@@ -79,6 +83,7 @@ pub(crate) struct Parts {
     pub(crate) surroundings: Surroundings,
     pub(crate) tracker: TaskTracker,
     pub(crate) history: Arc<History>,
+    pub(crate) cards: Arc<watch::Sender<Cards>>,
     pub(crate) tracer: Option<Tracer>,
 }
 
@@ -100,6 +105,7 @@ pub(crate) struct Ticks {
     interval: Duration,
     state_file: Option<PathBuf>,
     saved_at: Option<Duration>,
+    cards_at: Option<Duration>,
     saving: Option<JoinHandle<()>>,
     counted: BTreeSet<(VariantKey, &'static str)>,
     ignored: BTreeMap<VariantKey, Ignored>,
@@ -137,6 +143,7 @@ impl Ticks {
             // What replicas share takes its place.
             state_file: config.state_file.clone().filter(|_| parts.sharing.is_none()),
             saved_at: None,
+            cards_at: None,
             saving: None,
             counted: BTreeSet::new(),
             ignored: BTreeMap::new(),
@@ -215,6 +222,7 @@ impl Ticks {
         self.judge_autoscalers(&published);
         self.said_of_workloads.say(&published);
         self.save(&before, &published);
+        self.show_cards();
         self.trace(now, inputs, said, checkpoint);
         self.parts.telemetry.ticks.inc();
         let took = self.parts.clock.elapsed().saturating_sub(began);

@@ -2,8 +2,10 @@
 //! became of the variant in the plan that meets it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::analyze::ballot::{Analyzer, Standing, Verdict};
+use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::{Floor, Foreseen};
 use crate::analyze::queueing::Refusal;
 use crate::decide::optimize::{Because, Method};
@@ -29,6 +31,8 @@ pub struct Sized {
     pub rank: Option<Box<Rank>>,
     /// What is foreseen for its role, where `foresight` votes.
     pub foreseen: Option<Box<Foreseen>>,
+    /// The card that says what its replicas carry, until they have shown it.
+    pub card: Option<Arc<Card>>,
 }
 
 /// Whether a plan carries what is asked.
@@ -68,7 +72,7 @@ impl Sized {
 
 impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verdict, because, method, stuck, absent, short, rank, foreseen } = self;
+        let Self { verdict, because, method, stuck, absent, short, rank, foreseen, card } = self;
         write!(f, "{verdict}; {because}")?;
         if matches!(because, Because::Added | Because::Removed) {
             write!(f, ", {method}")?;
@@ -86,9 +90,12 @@ impl fmt::Display for Sized {
             Shortfall::None => {}
             Shortfall::Some => f.write_str("; within the bounds not all of it can be carried")?,
         }
-        match foreseen {
+        if let Some(foreseen) = foreseen {
+            write!(f, " ({foreseen})")?;
+        }
+        match card {
             None => Ok(()),
-            Some(foreseen) => write!(f, " ({foreseen})"),
+            Some(card) => write!(f, "; what a replica carries is of {card}, until its own show it"),
         }
     }
 }

@@ -6,9 +6,12 @@
 //! bounded for each variant, and there are three lengths of it: whole, without the observations
 //! that what was learned came from, and without what was learned.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 pub use crate::analyze::ballot::Analyzer;
+use crate::analyze::foresight::card::Card;
 use crate::analyze::throughput::Curve;
 use crate::analyze::tuner::Tuner;
 use crate::decide::Decision;
@@ -157,6 +160,11 @@ impl Pipeline {
             foresight: learned.foresight.save(model, variant),
             silence: self.zeros.saved(model, variant),
         })
+    }
+
+    /// What was learned of engines, for others of the same kind.
+    pub fn cards(&self) -> impl Iterator<Item = &Arc<Card>> {
+        self.learned.foresight.cards()
     }
 
     /// Goes on from what was remembered of a variant whose number [has been restored](Self::restore).

@@ -8,19 +8,21 @@
 //! Replicas that take twice the time that starts usually take are [*stuck*](crate::pipeline): they are
 //! counted neither as supply nor as coming, and stay on top of what the plan asks for.
 
+mod loads;
 mod taught;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
 use crate::analyze::capacity::{CapacityReport, Unit, VariantCapacity};
+use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::policy::Window;
-use crate::analyze::foresight::{self, Foreseen, Foresight, ReplicaStrides, Told, VariantStrides};
-use crate::analyze::queueing::{self, Lengths, Refusal, Shape, Unsized};
+use crate::analyze::foresight::{self, Foreseen, Foresight, ReplicaStrides, VariantStrides};
+use crate::analyze::queueing::{self, Refusal, Unsized};
 use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
-use crate::analyze::tokens::capacity::RequestShape;
 use crate::analyze::tokens::knowledge::Knowledge;
 use crate::analyze::tokens::{self, ReplicaLoad, VariantLoad};
 use crate::decide::optimize::{self, Candidate, Consent, Model, Standing, Voice};
@@ -30,6 +32,7 @@ use crate::observe::{Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
 use crate::pipeline::limits::{Planned, Room, Shared, rank};
+use crate::pipeline::sizing::loads::{pace, queue_load, token_load, told};
 use crate::pipeline::workloads::Workloads;
 use crate::units::{Amount, Gpus, Replicas, Seconds, Weight};
 
@@ -48,6 +51,8 @@ pub struct Sizing {
     pub queueing: queueing::Policy,
     /// Requests that will arrive.
     pub foresight: foresight::Policy,
+    /// What was learned elsewhere of engines like these.
+    pub cards: Arc<[Arc<Card>]>,
     /// How the cheapest numbers are looked for.
     pub optimizer: optimize::Policy,
     /// Age from which what an analyzer knew has no say.
@@ -90,6 +95,8 @@ pub(crate) struct Judged<'a> {
     ballot: Ballot,
     /// What is foreseen of each role.
     foreseen: BTreeMap<Role, Foreseen>,
+    /// The cards that `foresight` goes by.
+    cards: BTreeMap<VariantKey, Arc<Card>>,
     shrinking: Shrinking,
 }
 
@@ -111,7 +118,8 @@ pub(crate) struct Learned {
 pub(crate) enum Shrinking {
     /// It may.
     Allowed,
-    /// Some of its variants cannot be counted, so nobody knows what they carry.
+    /// Some of its variants cannot be counted, or what their replicas carry is of a card, so nobody
+    /// knows it.
     Forbidden,
 }
 
@@ -202,7 +210,7 @@ impl Learned {
         let variants: BTreeSet<&VariantKey> = members.map(|member| &member.spec.key).collect();
         self.tuners.retain(|variant, _| variants.contains(variant));
         self.floors.retain(|variant, _| variants.contains(variant));
-        self.foresight.retain(&models, &variants);
+        self.foresight.retain(now, &models, &variants);
     }
 
     /// What the analyzers say of one model; `None` while none has anything to say.
@@ -214,7 +222,7 @@ impl Learned {
         members: Vec<Sizable<'a>>,
         shrinking: Shrinking,
     ) -> Option<Judged<'a>> {
-        let mut foreseen = BTreeMap::new();
+        let (mut foreseen, mut cards) = (BTreeMap::new(), BTreeMap::new());
         let mut reports = Vec::with_capacity(policy.analyzers.len());
         for &analyzer in &policy.analyzers {
             let report = match analyzer {
@@ -223,7 +231,7 @@ impl Learned {
                 Analyzer::Queueing => self.queueing_of(moment, policy, &members),
                 Analyzer::Foresight => {
                     let found = self.foresight_of(moment.now, policy, model, &members);
-                    foreseen = found.foreseen;
+                    (foreseen, cards) = (found.foreseen, found.cards);
                     for member in &members {
                         let floor = found.floors.get(&member.spec.key).copied();
                         let floor = floor.map(Unmeetable::Foresight);
@@ -252,7 +260,12 @@ impl Learned {
             .collect();
         let ballot = ballot::cast(moment.now, policy.patience, &votes);
         let model = model.clone();
-        let judged = Judged { model, members, reports, ballot, foreseen, shrinking };
+        // What others have taught takes nothing away.
+        let by_card =
+            |it: &Sizable<'_>| it.counted() > Replicas::ZERO && cards.contains_key(&it.spec.key);
+        let forbidden = members.iter().any(by_card);
+        let shrinking = if forbidden { Shrinking::Forbidden } else { shrinking };
+        let judged = Judged { model, members, reports, ballot, foreseen, cards, shrinking };
         (judged.ballot.model != Verdict::Held).then_some(judged)
     }
 
@@ -273,7 +286,7 @@ impl Learned {
                 gpus: None,
                 current: member.counted(),
                 pending: member.coming(),
-                arguments: self.workloads.arguments(&member.spec.key),
+                arguments: self.workloads.arguments(&member.spec.key).map(Arc::as_ref),
                 replicas,
             })
             .collect();
@@ -346,15 +359,20 @@ impl Learned {
         model: &ModelKey,
         members: &[Sizable<'_>],
     ) -> foresight::Analysis {
+        let Self { foresight, workloads, .. } = self;
         let variants: Vec<VariantStrides<'_>> = members
             .iter()
-            .map(|member| VariantStrides {
-                spec: member.spec,
-                current: member.counted(),
-                pending: member.coming(),
-                startup: member.startup,
-                told: self.told(&member.spec.key),
-                replicas: member.measured().map(strides).collect(),
+            .map(|member| {
+                let arguments = workloads.arguments(&member.spec.key);
+                VariantStrides {
+                    spec: member.spec,
+                    current: member.counted(),
+                    pending: member.coming(),
+                    startup: member.startup,
+                    told: told(arguments.map(Arc::as_ref)),
+                    arguments,
+                    replicas: member.measured().map(strides).collect(),
+                }
             })
             .collect();
         let ages = members.iter().filter_map(|member| member.observation.oldest_measured());
@@ -363,17 +381,8 @@ impl Learned {
             .ok()
             .and_then(|age| now.checked_sub(age).ok())
             .unwrap_or(now);
-        let policy = &policy.foresight;
-        foresight::analyze(now, through, policy, model, &variants, &mut self.foresight)
-    }
-
-    /// What the engines of a variant were told.
-    fn told(&self, key: &VariantKey) -> Told {
-        let arguments = self.workloads.arguments(key);
-        Told {
-            seats: arguments.and_then(|it| it.sequences),
-            budget: arguments.and_then(|it| it.step_tokens),
-        }
+        foresight.import(&policy.cards);
+        foresight::analyze(now, through, &policy.foresight, model, &variants, foresight)
     }
 
     /// Notes that no number of replicas meets a target, or that some does.
@@ -442,6 +451,7 @@ impl Judged<'_> {
             short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
             rank: rank(key, &plan.rankings),
             foreseen: foreseen.get(&member.spec.role).copied().map(Box::new),
+            card: self.cards.get(key).cloned(),
         };
         let after = placement.after + member.stuck;
         let shared = shared.get(key).cloned();
@@ -503,38 +513,6 @@ impl<'a> Sizable<'a> {
 
 // === what replicas show ===
 
-fn shape_of(replica: &ReplicaObservation) -> RequestShape {
-    let work = replica.work.unwrap_or_default();
-    RequestShape {
-        prompt: work.prompt_length,
-        output: work.generation_length,
-        prefix_hits: work.prefix_hits,
-    }
-}
-
-fn token_load(replica: &ReplicaObservation) -> ReplicaLoad {
-    ReplicaLoad {
-        kv_usage: replica.kv_usage,
-        kv_capacity: replica.work.and_then(|work| work.kv_capacity),
-        waiting: replica.waiting,
-        running: replica.running,
-        generation_rate: replica.generation_rate,
-        requests: shape_of(replica),
-    }
-}
-
-fn pace(replica: &ReplicaObservation) -> ReplicaPace {
-    ReplicaPace {
-        kv_usage: replica.kv_usage.map(|kv| kv.mean),
-        kv_capacity: replica.work.and_then(|work| work.kv_capacity),
-        itl: replica.itl_mean,
-        requests: shape_of(replica),
-        arrivals: replica.arrivals,
-        completions: replica.completions,
-        generation: replica.generation_rate,
-    }
-}
-
 fn strides(replica: &ReplicaObservation) -> ReplicaStrides<'_> {
     ReplicaStrides {
         replica: &replica.replica,
@@ -542,24 +520,6 @@ fn strides(replica: &ReplicaObservation) -> ReplicaStrides<'_> {
         waiting: replica.waiting.map(|waiting| waiting.last),
         running: replica.running.map(|running| running.last),
     }
-}
-
-/// The shape of the queueing model. What is in the prefix cache is not computed again, and is
-/// resident all the same; the model has one length for both, and the tuner learns what it takes.
-fn queue_shape(replica: &ReplicaObservation) -> Option<Shape> {
-    let work = replica.work?;
-    Shape::new(Lengths { input: work.prompt_length?, output: work.generation_length? })
-}
-
-fn queue_load(replica: &ReplicaObservation) -> Option<queueing::ReplicaLoad> {
-    Some(queueing::ReplicaLoad {
-        replica: replica.replica.clone(),
-        arrival: replica.arrivals?,
-        shape: queue_shape(replica),
-        ttft: replica.ttft_mean,
-        itl: replica.itl_mean,
-        batch: None,
-    })
 }
 
 /// Whether what an analyzer says can be relied on to take replicas away. One that has no vote has

@@ -51,8 +51,8 @@ impl Workloads {
     }
 
     /// How a variant's engines are started, if that could be read.
-    pub(crate) fn arguments(&self, key: &VariantKey) -> Option<&EngineArguments> {
-        self.read.get(key)?.arguments.as_deref().ok()
+    pub(crate) fn arguments(&self, key: &VariantKey) -> Option<&Arc<EngineArguments>> {
+        self.read.get(key)?.arguments.as_ref().ok()
     }
 }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
@@ -51,6 +51,8 @@ pub(crate) enum Endpoint {
     Events,
     /// How the daemon and its fleet are.
     Status,
+    /// What was learned of engines.
+    Cards,
     /// This API, as an `OpenAPI` document.
     Openapi,
 }
@@ -67,6 +69,8 @@ pub struct Surface {
     pub details: Box<dyn Fn() -> Details + Send + Sync>,
     /// What is not in [`Published`].
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
+    /// The file of capacity cards that says what was learned here.
+    pub cards: Box<dyn Fn() -> Value + Send + Sync>,
 }
 
 /// What all parts of one answer are made from.
@@ -93,8 +97,8 @@ enum Refused {
 // === impl Endpoint ===
 
 impl Endpoint {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Decisions, Self::History, Self::Events, Self::Status, Self::Openapi];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Decisions, Self::History, Self::Events, Self::Status, Self::Cards, Self::Openapi];
 
     pub(crate) const fn path(self) -> &'static str {
         match self {
@@ -102,6 +106,7 @@ impl Endpoint {
             Self::History => "/api/v1/history",
             Self::Events => "/api/v1/events",
             Self::Status => "/api/v1/status",
+            Self::Cards => "/api/v1/cards",
             Self::Openapi => "/api/v1/openapi.json",
         }
     }
@@ -112,7 +117,7 @@ impl Endpoint {
             Self::Decisions => FILTER,
             Self::History => &["namespace", "variant"],
             Self::Events => &["namespace", "model", "variant", "limit"],
-            Self::Status | Self::Openapi => &[],
+            Self::Status | Self::Cards | Self::Openapi => &[],
         }
     }
 }
@@ -158,6 +163,7 @@ impl Surface {
                 write(&Events::new(&asked, &query.filter(), limit))
             }
             Endpoint::Status => write(&Status::new(&asked, (self.vitals)())),
+            Endpoint::Cards => write(&(self.cards)()),
             Endpoint::Openapi => write(&openapi::document()),
         }
     }

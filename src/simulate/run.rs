@@ -226,6 +226,7 @@ impl<'s> Simulation<'s> {
             changes: self.changes,
             changes_left_out: self.changes_left_out,
             violations: self.violations,
+            cards: self.controller.cards(),
         }
     }
 }

@@ -1,5 +1,8 @@
 //! What a run came to: how requests were served, what the replicas cost, and what was decided.
 
+use std::sync::Arc;
+
+use crate::analyze::foresight::card::Card;
 use crate::simulate::Micros;
 use crate::simulate::scenario::Slo;
 use crate::units::Replicas;
@@ -33,6 +36,8 @@ pub struct Outcome {
     pub changes_left_out: u64,
     /// Ticks whose decisions broke an invariant.
     pub violations: u64,
+    /// What the daemon has learned of engines.
+    pub cards: Vec<Arc<Card>>,
 }
 
 /// How the requests of one model fared. Every request that arrived is in exactly one of `finished`,

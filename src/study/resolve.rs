@@ -302,9 +302,9 @@ fn policy(
     words.insert("variants".to_owned(), listed.collect());
     let surroundings = Surroundings {
         origin: "policy".to_owned(),
-        base: std::path::PathBuf::new(),
+        base: checks.base().to_owned(),
         environment: BTreeMap::new(),
-        files: Files::NotChecked,
+        files: Files::OfPolicy,
     };
     let problems = match config::parse(&Value::Object(words).to_string(), &surroundings) {
         Ok(config::Loaded { config, warnings }) => {

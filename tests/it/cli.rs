@@ -27,6 +27,8 @@ fn every_help_text_is_as_reviewed() {
         ("help_demo", vec!["demo", "--help"]),
         ("help_simulate", vec!["simulate", "--help"]),
         ("help_scoreboard", vec!["scoreboard", "--help"]),
+        ("help_card", vec!["card", "--help"]),
+        ("help_card_export", vec!["card", "export", "--help"]),
     ] {
         let output = plimsoll(&arguments);
         assert_eq!(output.status.code(), Some(0), "{name}");

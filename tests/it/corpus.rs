@@ -65,6 +65,7 @@ macro_rules! replays {
 
 replays! {
     requests_to_the_plain_port_are_answered_by_their_method: "admin",
+    what_is_written_of_cards_is_read_as_the_same_cards: "cards",
     what_is_printed_of_a_configuration_is_the_same_configuration: "configuration",
     shortcuts_of_the_page_reader_never_show: "exposition",
     requests_for_metrics_get_what_is_published_or_an_error: "external_metrics",

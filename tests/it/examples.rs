@@ -22,6 +22,7 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 /// Examples that are neither a configuration nor manifests, with the test that loads them.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("cards.yaml", "the_example_of_cards_is_valid_and_says_what_it_is_for"),
     ("policy-cautious.yaml", "policies_are_scored_side_by_side_on_the_recorded_load"),
     ("policy-foresight.yaml", "policies_are_scored_side_by_side_on_the_recorded_load"),
     ("prometheus-only.yml", "the_prometheus_of_the_example_scrapes_what_the_variants_match"),

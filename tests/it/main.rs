@@ -6,6 +6,7 @@ mod allocations;
 mod api;
 mod architecture;
 mod backtest;
+mod cards;
 mod chart;
 mod cli;
 mod cluster;

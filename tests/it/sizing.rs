@@ -21,6 +21,7 @@ pub(crate) fn sized(analyzers: &[Analyzer]) -> Policy {
         throughput: throughput::Policy::default(),
         queueing: queueing::Policy::default(),
         foresight: foresight::Policy::default(),
+        cards: std::sync::Arc::default(),
         optimizer: Optimizer::default(),
         patience: Seconds::new(300.0).unwrap(),
     };

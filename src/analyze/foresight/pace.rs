@@ -51,7 +51,11 @@ const PRIOR_DOUBT: f64 = 1.0;
 const FLOOR: f64 = 1e-3;
 
 /// Lessons after which the coefficients are more than their start.
-const SETTLED: u32 = 4;
+pub(crate) const SETTLED: u32 = 4;
+
+/// The share that a lesson has in what iterations are said to have had in them: that of about the
+/// last ten.
+const CONTENT_SHARE: f64 = 0.1;
 
 /// What an iteration takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,6 +98,7 @@ pub struct Pace {
     theta: [f64; 3],
     covariance: [[f64; 3]; 3],
     lessons: u32,
+    content: Option<[f64; 2]>,
 }
 
 /// What was learned of iterations, in plain numbers.
@@ -121,39 +126,82 @@ impl SavedPace {
 
 impl Default for Pace {
     fn default() -> Self {
-        let mut covariance = [[0.0; 3]; 3];
-        for (at, start) in PRIOR.iter().enumerate() {
-            covariance[at][at] = (start * PRIOR_DOUBT).powi(2);
-        }
-        Self { theta: PRIOR, covariance, lessons: 0 }
+        Self::starting(PRIOR, PRIOR_DOUBT)
     }
 }
 
 impl Pace {
+    /// Where learning starts, and how far off that may be, as a share of each coefficient.
+    fn starting(theta: [f64; 3], doubt: f64) -> Self {
+        let mut covariance = [[0.0; 3]; 3];
+        for (at, start) in theta.iter().enumerate() {
+            covariance[at][at] = (start * doubt).powi(2);
+        }
+        Self { theta, covariance, lessons: 0, content: None }
+    }
+
+    /// Starts from what was learned elsewhere, with this doubt.
+    pub(crate) fn starting_from(iteration: Iteration, doubt: f64) -> Self {
+        let Iteration { alpha, beta, delta } = iteration;
+        let mut theta = [alpha, beta, delta];
+        for (start, prior) in theta.iter_mut().zip(PRIOR) {
+            *start = start.max(prior * FLOOR);
+        }
+        Self::starting(theta, doubt)
+    }
+
     /// Learns from what one replica did; nothing from one that had too little to do.
     pub fn learn(&mut self, stride: &Stride, policy: &Learning) {
         if let Some((features, seconds)) = lesson(stride, policy.batch_min.fraction()) {
             self.update(features, seconds, policy);
+            let [_, prompt, batch] = features;
+            let [prompts, batches] = self.content.unwrap_or([prompt, batch]);
+            let towards = |mean: f64, now: f64| mean + CONTENT_SHARE * (now - mean);
+            self.content = Some([towards(prompts, prompt), towards(batches, batch)]);
         }
+    }
+
+    /// Whether what a replica did took longer or shorter by this factor than it should have; never by
+    /// one that had too little to do.
+    pub(crate) fn is_contradicted(&self, stride: &Stride, policy: &Learning, factor: f64) -> bool {
+        lesson(stride, policy.batch_min.fraction()).is_some_and(|(features, seconds)| {
+            let expected = dot(features, self.theta);
+            expected > factor * seconds || seconds > factor * expected
+        })
+    }
+
+    /// How many lessons it has had.
+    pub(crate) const fn lessons(&self) -> u32 {
+        self.lessons
+    }
+
+    /// What iterations have had in them: mean prompt tokens, and requests that generated.
+    pub(crate) const fn content(&self) -> Option<[f64; 2]> {
+        self.content
     }
 
     /// What was learned; `None` while nothing was.
     pub(crate) fn save(&self) -> Option<SavedPace> {
-        let Self { theta, covariance, lessons } = *self;
+        let Self { theta, covariance, lessons, content: _ } = *self;
         (lessons > 0).then_some(SavedPace { theta, covariance, lessons })
     }
 
     /// Goes on from what was learned.
     pub(crate) fn of(saved: SavedPace) -> Self {
         let SavedPace { theta, covariance, lessons } = saved;
-        Self { theta, covariance, lessons }
+        Self { theta, covariance, lessons, content: None }
     }
 
     /// What an iteration takes; `None` while too little was seen.
     #[must_use]
     pub fn iteration(&self) -> Option<Iteration> {
+        (self.lessons >= SETTLED).then(|| self.assumed())
+    }
+
+    /// What an iteration takes by what was seen, or else by the start.
+    pub(crate) const fn assumed(&self) -> Iteration {
         let [alpha, beta, delta] = self.theta;
-        (self.lessons >= SETTLED).then_some(Iteration { alpha, beta, delta })
+        Iteration { alpha, beta, delta }
     }
 
     fn update(&mut self, features: [f64; 3], seconds: f64, policy: &Learning) {

@@ -191,6 +191,14 @@ pub struct Learning {
     pub clip: Fraction,
 }
 
+impl Policy {
+    /// How much must be known before anything is spare, where replicas take so long to start.
+    pub(crate) fn settles_after(&self, startup: Seconds) -> Seconds {
+        let starts = self.hold.map_or(0.0, |hold| hold.starts.fraction());
+        Seconds::new(starts * startup.seconds()).unwrap_or_default().max(self.history_min)
+    }
+}
+
 /// A literal as a quantity, for constants.
 fn of(value: f64) -> Fraction {
     Fraction::new(value).unwrap_or_default()

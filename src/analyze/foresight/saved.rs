@@ -125,7 +125,11 @@ impl Foresight {
         let SavedForesight { learned_at, seen, demands } = saved;
         self.learned.entry(model.clone()).or_insert(*learned_at);
         if let Some(seen) = seen {
-            self.variants.entry(variant.clone()).or_insert_with(|| seen.restore());
+            let known = self.variants.entry(variant.clone()).or_insert_with(|| seen.restore());
+            // What was measured of the variant itself says more than a card of others like it.
+            if known.card().is_some() {
+                *known = seen.restore();
+            }
         }
         for SavedDemand { role, arrivals, lengths, needs } in demands {
             let demand = || Demand {

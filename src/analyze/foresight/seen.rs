@@ -1,15 +1,19 @@
 //! What is known of one variant: its pace, and what its requests look like.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
 
 use crate::analyze::foresight::ReplicaStrides;
 use crate::analyze::foresight::capacity::Requested;
-use crate::analyze::foresight::pace::{Lesson, Pace, SavedPace};
+use crate::analyze::foresight::card::{self, Card, Learned};
+use crate::analyze::foresight::pace::{Iteration, Lesson, Pace, SETTLED, SavedPace};
 use crate::analyze::foresight::policy::{Learning, Memory};
 use crate::analyze::foresight::saved::are_amounts;
 use crate::fleet::ReplicaKey;
 use crate::observe::stride::Stride;
-use crate::units::{Requests, Seconds, Tokens};
+use crate::units::{Replicas, Requests, Seconds, Tokens};
 
 /// Finished requests from which a variant's own lengths count; below, those of the model.
 const FINISHED_MIN: f64 = 20.0;
@@ -42,6 +46,19 @@ pub(crate) struct Seen {
     busiest: f64,
     counts_iterations: bool,
     replicas: BTreeMap<ReplicaKey, Gathered>,
+    card: Begun,
+}
+
+/// What became of the card that a variant could begin from.
+#[derive(Clone, Debug, Default)]
+enum Begun {
+    /// None was there yet.
+    #[default]
+    Without,
+    /// It counts, since this first load.
+    With(Arc<Card>, Option<Timestamp>),
+    /// It counts no more.
+    Over,
 }
 
 /// What one replica did since it was last learned from.
@@ -97,6 +114,7 @@ impl SavedSeen {
             busiest,
             counts_iterations: pace.is_some(),
             replicas: BTreeMap::new(),
+            card: Begun::Without,
         }
     }
 }
@@ -129,11 +147,19 @@ impl Lengths {
         let requests = self.requests;
         (requests > 0.0).then_some((self.prompt / requests, self.output / requests))
     }
+
+    /// The means, if they are of enough requests to tell one mix from another.
+    fn telling(&self) -> Option<(f64, f64)> {
+        self.means().filter(|_| self.requests >= FINISHED_MIN)
+    }
 }
 
 impl Seen {
-    /// What is known, if it can be told.
+    /// What is known, if it can be told. What a card says is not: it is of another variant.
     pub(crate) fn save(&self) -> Option<SavedSeen> {
+        if self.card().is_some() {
+            return None;
+        }
         let Self { pace, lengths, held, held_by, ranks, kv, .. } = self;
         let saved = SavedSeen {
             pace: pace.save(),
@@ -170,6 +196,11 @@ impl Seen {
             gathered.full = 0;
         }
         let Some(sum) = gathered.lesson.take(stride) else { return };
+        let by_card = matches!(self.card, Begun::With(..));
+        if by_card && self.pace.is_contradicted(&sum, learning, card::CONTRADICTED) {
+            self.pace = Pace::default();
+            self.card = Begun::Over;
+        }
         self.pace.learn(&sum, learning);
         if let (Some(steps), Some(prompt), Some(generated)) = (sum.steps, sum.prompt, sum.generated)
             && steps.requests() > 0.0
@@ -201,8 +232,8 @@ impl Seen {
 
     /// What its requests look like, or those of the model while it has finished few.
     pub(crate) fn requested(&self, shared: &Lengths) -> Option<Requested> {
-        let own = Some(&self.lengths).filter(|own| own.requests >= FINISHED_MIN);
-        let (prompt, output) = own.unwrap_or(shared).means()?;
+        let own = self.lengths.telling().or_else(|| shared.means());
+        let (prompt, output) = own.or_else(|| self.lengths.means())?;
         let held = if self.held_by > 0.0 && self.held > 0.0 {
             self.held / self.held_by
         } else {
@@ -218,9 +249,15 @@ impl Seen {
     /// Places in the batch of a rank: what it showed when requests waited though there was room in
     /// the cache, else the number that it was told or the usual one, or more where more ran.
     pub(crate) fn seats(&self, usual: f64) -> f64 {
+        let card = self.card().map(|card| &card.learned);
+        let ran = card.map_or(0.0, |learned| learned.most_running.requests());
+        let full = card.and_then(|learned| learned.full_at).map(Requests::requests);
         match self.full_at {
             Some(full) if full >= self.most_running * 0.9 => full,
-            Some(_) | None => usual.max(self.most_running),
+            Some(_) | None => match full {
+                Some(full) if full >= self.most_running.max(ran) * 0.9 => full,
+                Some(_) | None => usual.max(self.most_running).max(ran),
+            },
         }
     }
 
@@ -238,8 +275,94 @@ impl Seen {
     }
 
     /// The most tokens that an iteration was seen to have, on average over a lesson.
-    pub(crate) const fn busiest(&self) -> f64 {
-        self.busiest
+    pub(crate) fn busiest(&self) -> f64 {
+        self.busiest.max(self.card().map_or(0.0, |card| card.learned.busiest.tokens()))
+    }
+
+    /// What an iteration takes: by its own lessons, or by a card until there are enough.
+    pub(crate) fn iteration(&self) -> Option<Iteration> {
+        self.pace.iteration().or_else(|| self.card().map(|_| self.pace.assumed()))
+    }
+
+    // === cards ===
+
+    /// The card that counts for it.
+    pub(crate) const fn card(&self) -> Option<&Arc<Card>> {
+        match &self.card {
+            Begun::With(card, _) => Some(card),
+            Begun::Without | Begun::Over => None,
+        }
+    }
+
+    /// Whether a card would say more than is known.
+    pub(crate) const fn lacks_card(&self) -> bool {
+        matches!(self.card, Begun::Without) && self.pace.lessons() < SETTLED
+    }
+
+    /// Begins from a card, unless the requests of its model are known to be of another mix.
+    pub(crate) fn begin(&mut self, card: &Arc<Card>, shared: &Lengths) {
+        let known = self.lengths.telling().or_else(|| shared.telling());
+        if known.is_some_and(|known| !card.is_of(known)) {
+            return;
+        }
+        let Learned { iteration, prompt, output, held, .. } = card.learned;
+        self.pace = Pace::starting_from(iteration, card::DOUBT);
+        let weight = card::LENGTHS_WEIGHT;
+        self.lengths.prompt += weight * prompt.tokens();
+        self.lengths.output += weight * output.tokens();
+        self.lengths.requests += weight;
+        if let Some(held) = held {
+            self.held += card::HELD_WEIGHT * held.tokens();
+            self.held_by += card::HELD_WEIGHT;
+        }
+        self.card = Begun::With(Arc::clone(card), None);
+    }
+
+    /// Puts the card aside once its own lessons say more, once requests are of another mix, or when
+    /// there has been load for so long and nothing was learned. Without any replica, all begins anew.
+    pub(crate) fn judge_card(&mut self, now: Timestamp, patience: Seconds, replicas: Replicas) {
+        let staffed = replicas > Replicas::ZERO;
+        let over = match &mut self.card {
+            Begun::Without => return,
+            Begun::Over => {
+                if !staffed && self.pace.lessons() < SETTLED {
+                    self.card = Begun::Without;
+                }
+                return;
+            }
+            Begun::With(card, since) => {
+                if !staffed {
+                    *since = None;
+                } else if since.is_none() && self.most_running > 0.0 {
+                    *since = Some(now);
+                }
+                let passed = since.and_then(|since| Seconds::from_span(now.duration_since(since)));
+                self.pace.lessons() >= SETTLED
+                    || passed.is_some_and(|passed| passed > patience)
+                    || self.lengths.telling().is_some_and(|known| !card.is_of(known))
+            }
+        };
+        if over {
+            self.card = Begun::Over;
+        }
+    }
+
+    /// What a card says of it; `None` while too little was learned here.
+    pub(crate) fn learned(&self, shared: &Lengths) -> Option<Learned> {
+        let iteration = self.pace.iteration()?;
+        let Requested { prompt, output, .. } = self.requested(shared)?;
+        let held = (self.held_by > 0.0 && self.held > 0.0).then(|| self.held / self.held_by);
+        Some(Learned {
+            iteration,
+            lessons: self.pace.lessons(),
+            content: self.pace.content(),
+            prompt,
+            output,
+            held: held.and_then(Tokens::new),
+            full_at: self.full_at.and_then(Requests::new),
+            most_running: Requests::new(self.most_running)?,
+            busiest: Tokens::new(self.busiest)?,
+        })
     }
 }
 

@@ -1,7 +1,9 @@
+mod cards;
+
 use super::*;
 use crate::analyze::foresight::pace::Iteration;
 use crate::fleet::ReplicaName;
-use crate::units::Tokens;
+use crate::units::{Amount, Tokens};
 
 const TRUTH: Iteration = Iteration { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
 const PROMPT: f64 = 1000.0;
@@ -17,23 +19,23 @@ fn requests(count: f64) -> Option<Requests> {
 }
 
 /// What a replica counts in a second at this rate of arrivals, by the model of [`capacity`].
-fn second(now: i64, rate: f64, waiting: f64) -> Stride {
-    let work = TRUTH.beta * PROMPT + TRUTH.delta * OUTPUT;
+fn second(now: i64, prompt: f64, rate: f64, waiting: f64) -> Stride {
+    let work = TRUTH.beta * prompt + TRUTH.delta * OUTPUT;
     let time = TRUTH.alpha / (1.0 - rate.min(0.95 / work) * work);
     let (steps, running) = (1.0 / time, rate * OUTPUT * time);
     Stride {
         arrived: requests(rate),
-        lengths: Tokens::new(rate * PROMPT)
+        lengths: Tokens::new(rate * prompt)
             .zip(Tokens::new(rate * OUTPUT))
             .zip(requests(rate))
             .map(|((prompts, answers), count)| (prompts, answers, count)),
         steps: requests(steps),
-        prompt: Tokens::new(rate * PROMPT),
+        prompt: Tokens::new(rate * prompt),
         generated: Tokens::new(rate * OUTPUT),
         intervals: Seconds::new(rate * OUTPUT * time).zip(requests(rate * OUTPUT)),
         waiting: requests(waiting),
         running: requests(running),
-        kv_usage: Fraction::new(running * (PROMPT + OUTPUT / 2.0) / 900_000.0),
+        kv_usage: Fraction::new(running * (prompt + OUTPUT / 2.0) / 900_000.0),
         kv_capacity: Tokens::new(900_000.0),
         ..Stride::over(at(now), Seconds::literal(1))
     }
@@ -41,6 +43,7 @@ fn second(now: i64, rate: f64, waiting: f64) -> Stride {
 
 struct World {
     spec: VariantSpec,
+    prompt: f64,
     foresight: Foresight,
     policy: Policy,
     now: i64,
@@ -53,7 +56,8 @@ impl World {
         let policy =
             Policy { itl: Seconds::new(ITL), startup: Seconds::literal(60), ..Policy::default() };
         let spec = VariantSpec::example("a");
-        Self { spec, foresight: Foresight::default(), policy, now: 0, replicas, waiting: 0.0 }
+        let foresight = Foresight::default();
+        Self { spec, prompt: PROMPT, foresight, policy, now: 0, replicas, waiting: 0.0 }
     }
 
     /// A second in which the replicas share this rate.
@@ -67,7 +71,7 @@ impl World {
             })
             .collect();
         let each = rate / f64::from(self.replicas.max(1));
-        let stride = [second(self.now, each, self.waiting)];
+        let stride = [second(self.now, self.prompt, each, self.waiting)];
         let replicas = keys
             .iter()
             .map(|replica| ReplicaStrides {
@@ -83,6 +87,7 @@ impl World {
             pending: Replicas::ZERO,
             startup: None,
             told: Told::default(),
+            arguments: None,
             replicas,
         };
         let model = self.spec.model_key();
@@ -132,7 +137,7 @@ fn a_steady_load_asks_for_what_carries_it_and_no_more() {
     let found = world.run(600, 3.4 * truth());
     let need = found.foreseen[&Role::Both].need;
     assert!((need.total / (3.4 * truth()) - 1.0).abs() < 0.12, "{need:?}");
-    assert_eq!(found.report.total.required, crate::units::Amount::ZERO);
+    assert_eq!(found.report.total.required, Amount::ZERO);
 }
 
 #[test]
@@ -173,13 +178,13 @@ fn a_fleet_of_which_nothing_is_known_grows_by_what_it_has_in_flight() {
     let mut world = World::new(2);
     world.waiting = 100.0;
     let found = world.tick(1.0);
-    let running = second(1, 0.5, 0.0).running.unwrap().requests();
+    let running = second(1, PROMPT, 0.5, 0.0).running.unwrap().requests();
     let running = running.max(1.0);
     assert_eq!(found.report.unit, Unit::RequestsInFlight);
     assert!(found.report.variants[0].per_replica.is_none() || running >= 1.0);
     world.waiting = 0.0;
     let idle = World::new(2).tick(0.0);
-    assert_eq!(idle.report.total.required, crate::units::Amount::ZERO);
+    assert_eq!(idle.report.total.required, Amount::ZERO);
     assert!(idle.spare_withheld.is_some());
 }
 

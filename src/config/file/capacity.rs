@@ -1,9 +1,11 @@
 //! The section about analyzers that size a model.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::file::{Analyzer, Foresight, Items, Optimizer, Rank};
+use crate::config::file::{Analyzer, Card, Foresight, Items, Optimizer, Rank};
 use crate::config::written::WrittenDuration;
 
 sections! {
@@ -34,6 +36,12 @@ sections! {
         start_time: WrittenDuration,
         /// What `foresight` judges by.
         foresight: Foresight,
+        /// What was learned elsewhere of engines like these, for the first minutes of `foresight`.
+        #[schemars(with = "Option<Vec<Card>>")]
+        cards: Items<Card>,
+        /// Files with more of them, as `plimsoll card export` writes them.
+        #[schemars(with = "Option<Vec<PathBuf>>")]
+        card_files: Items<PathBuf>,
     }
 
     /// Latency objectives.

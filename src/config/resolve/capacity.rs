@@ -84,6 +84,16 @@ pub(crate) fn resolve(
         itl: targets.itl,
         ..foresight
     };
+    let cards = resolve::cards::resolve(&written, checks);
+    let votes = analyzers.contains(&Analyzer::Foresight);
+    for (key, written) in
+        [("cards", written.cards.is_some()), ("card_files", written.card_files.is_some())]
+    {
+        if written && !votes {
+            let rule = "has no effect, because capacity.analyzers does not name foresight";
+            checks.problems.warning(at(key), rule);
+        }
+    }
     let thresholds = thresholds.copied();
     let usual = tokens::Policy::default();
     Sizing {
@@ -97,6 +107,7 @@ pub(crate) fn resolve(
         throughput: throughput::Policy { utilisation, ..throughput::Policy::default() },
         queueing: queueing::Policy { targets, ..queueing::Policy::default() },
         foresight,
+        cards,
         optimizer: Optimizer { rule, switching, ..Optimizer::default() },
         patience: Seconds::new(PATIENCE).unwrap_or_default(),
     }

@@ -77,7 +77,7 @@ struct One<'a> {
     around: Around<'a>,
 }
 
-const fn as_role(written: file::Role) -> Role {
+pub(crate) const fn as_role(written: file::Role) -> Role {
     match written {
         file::Role::Both => Role::Both,
         file::Role::Prefill => Role::Prefill,

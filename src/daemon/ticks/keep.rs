@@ -85,6 +85,16 @@ impl Ticks {
         self.saving = Some(self.parts.tracker.spawn_blocking(save));
     }
 
+    /// Shows what was learned, now and then: a lesson takes longer than a tick.
+    pub(super) fn show_cards(&mut self) {
+        let elapsed = self.parts.clock.elapsed();
+        if self.cards_at.is_some_and(|at| elapsed.saturating_sub(at) < SAVE_INTERVAL) {
+            return;
+        }
+        self.cards_at = Some(elapsed);
+        self.parts.cards.send_replace(Arc::new(self.pipeline.cards().cloned().collect()));
+    }
+
     /// The numbers of variants that have not been seen and may yet be: a cluster that is looked
     /// through shows them late, and later still while it refuses to.
     fn unseen(&self) -> Vec<state::Saved> {

@@ -5,7 +5,8 @@ use jiff::Timestamp;
 use crate::analyze::queueing;
 use crate::analyze::tuner::{Latencies, OperatingPoint, Tuner};
 use crate::observe::ReplicaObservation;
-use crate::pipeline::sizing::{Moment, Sizable, queue_shape};
+use crate::pipeline::sizing::loads::queue_shape;
+use crate::pipeline::sizing::{Moment, Sizable};
 use crate::units::Seconds;
 
 /// A tuner, and when it last learned.

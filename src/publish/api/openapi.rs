@@ -1,7 +1,7 @@
 //! The API as an `OpenAPI` 3.1 document, from the types that are answered.
 
-use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::publish::api::Endpoint;
@@ -49,6 +49,7 @@ fn operation(endpoint: Endpoint, shapes: &mut SchemaGenerator) -> Value {
         }
         Endpoint::Events => ("What has happened to the variants", shapes.subschema_for::<Events>()),
         Endpoint::Status => ("How the daemon and its fleet are", shapes.subschema_for::<Status>()),
+        Endpoint::Cards => ("What was learned of engines, as a file of capacity cards", cards()),
         Endpoint::Openapi => ("This document", schemars::json_schema!({"type": "object"})),
     };
     let parameters: Vec<Value> = endpoint
@@ -78,6 +79,19 @@ fn operation(endpoint: Endpoint, shapes: &mut SchemaGenerator) -> Value {
         responses.insert("404".to_owned(), refused("No such variant"));
     }
     json!({"summary": summary, "parameters": parameters, "responses": responses})
+}
+
+/// Its shape has a schema and a version of its own, because such files outlive a daemon.
+fn cards() -> Schema {
+    schemars::json_schema!({
+        "type": "object",
+        "description": "A file of capacity cards, whose schema is docs/card.schema.json.",
+        "properties": {
+            "version": {"type": "integer", "const": 1},
+            "cards": {"type": "array", "items": {"type": "object"}},
+        },
+        "required": ["version", "cards"],
+    })
 }
 
 fn error() -> Value {

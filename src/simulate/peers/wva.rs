@@ -15,6 +15,8 @@
 //! llm-d/llm-d-workload-variant-autoscaler: defaults of V1 and V2 as of August 2026, its loop every
 //! 30 s in V1's releases and 15 s since, and `docs/benchmark.md` of v0.6.0 for the HPA.
 
+use std::sync::Arc;
+
 use crate::analyze::ballot::Analyzer;
 use crate::analyze::capacity::Rules as CapacityRules;
 use crate::analyze::saturation::{Thresholds, TransitionRule};
@@ -96,6 +98,7 @@ fn by_tokens() -> Sizing {
         throughput: throughput::Policy::default(),
         queueing: queueing::Policy::default(),
         foresight: foresight::Policy::default(),
+        cards: Arc::default(),
         optimizer: optimize::Policy::default(),
         patience: Seconds::new(PATIENCE).unwrap_or_default(),
     }

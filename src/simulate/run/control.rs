@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use rand::RngExt;
 use rand_pcg::Pcg64;
 
+use crate::analyze::foresight::card::Card;
 use crate::fleet::{Fleet, VariantSpec};
 use crate::observe::{Inputs, Listing, Scale, ScaleState, Scrape, ScrapeFailure, Way};
 use crate::pipeline::{Decisions, Pipeline};
@@ -87,6 +88,11 @@ impl Controller {
             losses: generator(seed, Purpose::Scrapes, 0),
             follows: variants.iter().any(|variant| followed(&variant.actuator)),
         }
+    }
+
+    /// What the daemon has learned of engines.
+    pub(crate) fn cards(&self) -> Vec<Arc<Card>> {
+        self.pipeline.cards().cloned().collect()
     }
 
     /// The number that the daemon publishes for a variant.

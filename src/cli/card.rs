@@ -1,0 +1,160 @@
+//! Capacity cards on the command line: out of a daemon or a state file, checked, and their schema.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::analyze::foresight::card::{self, Card};
+use crate::cli::{CardCheckArgs, CardCommand, CardExportArgs, CardFormat};
+use crate::config::{self, Files, LoadError, Loaded};
+use crate::publish::state::{self, Saved, StateError};
+
+/// Where a daemon shows its cards.
+const PATH: &str = "/api/v1/cards";
+
+/// An answer is made in milliseconds; a daemon that takes longer is not there.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The largest answer: some ten thousand cards.
+const ANSWER_MAX: usize = 16 << 20;
+
+/// Why there are no cards.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CardError {
+    /// The daemon cannot be asked.
+    #[error("the daemon at {url} does not answer; --url says where its plain HTTP port is")]
+    Daemon {
+        /// Where it should be.
+        url: String,
+        /// What went wrong.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// What answers has no cards.
+    #[error("{url} answers with {what}, and not with capacity cards")]
+    Answer {
+        /// Who was asked.
+        url: String,
+        /// What it answers.
+        what: String,
+    },
+    /// A file is too large to hold cards.
+    #[error("{} is larger than {ANSWER_MAX} bytes, which no file of capacity cards is", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Does what the command says.
+///
+/// # Errors
+///
+/// A file cannot be read or is not valid, or the daemon does not answer.
+pub(crate) fn run(command: &CardCommand) -> anyhow::Result<()> {
+    match command {
+        CardCommand::Export(args) => export(args),
+        CardCommand::Check(args) => check(args),
+        CardCommand::Schema => {
+            let schema = serde_json::to_string_pretty(&config::card_schema())?;
+            print(&format!("{schema}\n"))
+        }
+    }
+}
+
+fn export(args: &CardExportArgs) -> anyhow::Result<()> {
+    let CardExportArgs { url, state, config, format } = args;
+    let cards = match (state, config) {
+        (Some(state), Some(config)) => remembered(state, config)?,
+        _ => ask(url)?,
+    };
+    if cards.is_empty() {
+        let why = "nothing is known yet that could be on a card: replicas must have taught for a \
+                   minute, and their variants must name an accelerator";
+        writeln!(io::stderr(), "{why}")?;
+    }
+    print(&match format {
+        CardFormat::Yaml => config::cards_text(&cards),
+        CardFormat::Json => serde_json::to_string_pretty(&config::cards(&cards))? + "\n",
+    })
+}
+
+/// The cards of a running daemon.
+fn ask(url: &str) -> anyhow::Result<Vec<Arc<Card>>> {
+    let url = format!("{}{PATH}", url.trim_end_matches('/'));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let text = runtime.block_on(fetch(&url))?;
+    let (cards, _) = config::read_cards(&url, &text)?;
+    Ok(cards)
+}
+
+async fn fetch(url: &str) -> Result<String, CardError> {
+    let failed = |source| CardError::Daemon { url: url.to_owned(), source };
+    let wrong = |what: String| CardError::Answer { url: url.to_owned(), what };
+    let client = reqwest::Client::builder().timeout(TIMEOUT).build().map_err(failed)?;
+    let mut answer = client.get(url).send().await.map_err(failed)?;
+    if !answer.status().is_success() {
+        return Err(wrong(answer.status().to_string()));
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(failed)? {
+        body.extend_from_slice(&chunk);
+        if body.len() > ANSWER_MAX {
+            return Err(wrong(format!("more than {ANSWER_MAX} bytes")));
+        }
+    }
+    String::from_utf8(body).map_err(|_| wrong("bytes that are no text".to_owned()))
+}
+
+/// The cards of a state file.
+fn remembered(state: &Path, config: &Path) -> anyhow::Result<Vec<Arc<Card>>> {
+    let Loaded { config, .. } = config::load(config, Files::NotChecked)?;
+    let unread = |source| StateError::Io { path: state.to_owned(), action: "read", source };
+    let _there = fs::metadata(state).map_err(unread)?;
+    let mut cards: Vec<Arc<Card>> = Vec::new();
+    for Saved { variant, memory, .. } in state::load(state)? {
+        let known = config.variants.iter().find(|known| known.spec.key == variant);
+        let saved = memory.as_ref().and_then(|memory| memory.foresight.as_ref());
+        let Some((known, saved)) = known.zip(saved) else { continue };
+        let Some(card) = card::remembered(&known.spec, saved) else { continue };
+        match cards.iter_mut().find(|other| other.kind == card.kind) {
+            Some(other) if other.learned.lessons >= card.learned.lessons => {}
+            Some(other) => *other = Arc::new(card),
+            None => cards.push(Arc::new(card)),
+        }
+    }
+    Ok(cards)
+}
+
+fn check(args: &CardCheckArgs) -> anyhow::Result<()> {
+    let mut shown = Vec::new();
+    for path in &args.files {
+        let origin = path.display().to_string();
+        let read = |source| LoadError::Read { path: path.clone(), source };
+        let length = fs::metadata(path).map_err(read)?.len();
+        if length > ANSWER_MAX as u64 {
+            return Err(CardError::TooLarge { path: path.clone() }.into());
+        }
+        let text = fs::read_to_string(path).map_err(read)?;
+        let (cards, warnings) = config::read_cards(&origin, &text)?;
+        for warning in &warnings {
+            writeln!(io::stderr(), "{warning}")?;
+        }
+        shown.push(format!("{origin} is valid: {}\n", config::counted(cards.len(), "card")));
+        shown.extend(cards.iter().map(|card| format!("  {card}, for {}\n", card.kind)));
+    }
+    print(&shown.concat())
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut output = io::stdout().lock();
+    output.write_all(text.as_bytes())?;
+    Ok(output.flush()?)
+}
