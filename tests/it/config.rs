@@ -1152,6 +1152,11 @@ fn every_constant_of_foresight_is_a_key_and_every_term_can_be_switched_off() {
         }
     }
     assert!(changed > 25, "{changed} keys");
+}
+
+#[test]
+fn what_foresight_cannot_judge_by_is_refused() {
+    let with = |keys: &str| format!("capacity: {{foresight: {{{keys}}}}}\n{VARIANT}");
     check_errors(
         &with("growth: {quantile: 2}, bursts: {over: 1h}, hold: {starts: -1}"),
         &[

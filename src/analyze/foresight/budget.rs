@@ -115,8 +115,8 @@ mod tests {
         Timestamp::from_second(1_795_000_000 + second).unwrap()
     }
 
-    fn firsts(seen: f64, late: f64) -> Option<Firsts> {
-        Some(Firsts { seen, late })
+    const fn firsts(seen: f64, late: f64) -> Firsts {
+        Firsts { seen, late }
     }
 
     fn raised(every: i64, until: i64, seen: Option<Firsts>) -> f64 {
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn as_much_is_asked_for_however_often_anybody_looks() {
-        let late = firsts(1000.0, 11.0);
+        let late = Some(firsts(1000.0, 11.0));
         let (seconds, quarters) = (raised(1, 60, late), raised(15, 60, late));
         assert!((seconds / 0.2 - 1.0).abs() < 0.05, "four times a twentieth: {seconds}");
         assert!((seconds / quarters - 1.0).abs() < 0.02, "{seconds} {quarters}");
@@ -137,7 +137,9 @@ mod tests {
 
     #[test]
     fn what_keeps_the_budget_and_what_nobody_saw_ask_for_nothing() {
-        for seen in [firsts(1000.0, 10.0), firsts(3.0, 1.0), firsts(0.0, 0.0), None] {
+        let kept = [(1000.0, 10.0), (3.0, 1.0), (0.0, 0.0)];
+        let kept = kept.map(|(seen, late)| Some(firsts(seen, late)));
+        for seen in kept.into_iter().chain([None]) {
             assert!(raised(15, 600, seen).abs() < 1e-12, "{seen:?}");
         }
     }
@@ -145,12 +147,14 @@ mod tests {
     #[test]
     fn it_fades_and_never_exceeds_its_cap() {
         let policy = ErrorBudget::default();
-        assert!((raised(15, 100_000, firsts(10.0, 10.0)) - policy.cap.fraction()).abs() < 1e-12);
+        assert!(
+            (raised(15, 100_000, Some(firsts(10.0, 10.0))) - policy.cap.fraction()).abs() < 1e-12
+        );
         let mut budget = Budget::of(0.3, at(0));
         let left = budget.judge(at(900), &policy, None);
         assert!((left / 0.3 - (-1.0_f64).exp()).abs() < 1e-9, "{left}");
         // A clock that goes back lets nothing fade and nothing grow.
-        assert!((budget.judge(at(0), &policy, firsts(10.0, 10.0)) - left).abs() < 1e-12);
+        assert!((budget.judge(at(0), &policy, Some(firsts(10.0, 10.0))) - left).abs() < 1e-12);
     }
 
     #[test]

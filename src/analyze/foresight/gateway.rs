@@ -109,23 +109,27 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn queued(second: i64, requests: f64) -> Option<Queued> {
+    fn queued(second: i64, requests: f64) -> Queued {
         let at = Timestamp::from_second(1_795_000_000 + second).unwrap();
-        Some(Queued { requests: Requests::new(requests).unwrap(), at })
+        Queued { requests: Requests::new(requests).unwrap(), at }
     }
 
     #[test]
     fn what_a_queue_has_grown_by_is_known_from_its_second_reading_on() {
         let mut queue = Queue::default();
-        assert_eq!(queue.take(queued(0, 40.0)), None, "what was there before came before");
-        let grown = queue.take(queued(5, 70.0)).unwrap();
+        assert_eq!(queue.take(Some(queued(0, 40.0))), None, "what was there before came before");
+        let grown = queue.take(Some(queued(5, 70.0))).unwrap();
         assert_eq!((grown.elapsed, grown.requests), (Seconds::literal(5), 30.0));
-        assert_eq!(queue.take(queued(5, 70.0)), None, "the same reading again");
+        assert_eq!(queue.take(Some(queued(5, 70.0))), None, "the same reading again");
         assert_eq!(queue.take(None), None, "nobody can say");
-        let shorter = queue.take(queued(10, 0.0)).unwrap();
+        let shorter = queue.take(Some(queued(10, 0.0))).unwrap();
         assert!((shorter.requests + 70.0).abs() < 1e-9, "{shorter:?}");
-        assert_eq!(queue.take(queued(80, 500.0)), None, "nobody saw it for more than a minute");
-        assert_eq!(queue.take(queued(79, 0.0)), None, "a clock that went back");
+        assert_eq!(
+            queue.take(Some(queued(80, 500.0))),
+            None,
+            "nobody saw it for more than a minute"
+        );
+        assert_eq!(queue.take(Some(queued(79, 0.0))), None, "a clock that went back");
     }
 
     #[test]
