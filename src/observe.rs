@@ -78,6 +78,18 @@ pub struct Demand {
     /// How much there is and when that was seen; `None` where it has not been read, which is not
     /// nothing.
     pub seen: Option<(Requests, Timestamp)>,
+    /// What it counts.
+    pub counts: Counts,
+}
+
+/// What a signal counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Counts {
+    /// Something that is above 0 while requests wait, such as a rate.
+    #[default]
+    Something,
+    /// The requests that wait.
+    Requests,
 }
 
 /// The replicas of one variant, as discovery last saw them.

@@ -222,7 +222,7 @@ impl Pipeline {
             self.wait_for(now, group);
         }
         let mut room = self.room(now, inputs);
-        let sized = self.size(now, &groups, &mut room, (fleet, &observations));
+        let sized = self.size(now, &groups, &mut room, (inputs, &observations));
         let mut reports = Reports::default();
         for group in &groups {
             let targets = self.saturate(now, group, &mut reports);

@@ -31,13 +31,16 @@
 //! ski rental (Karlin et al. 1988): rent until what was paid would have bought.
 
 pub mod arrivals;
+pub mod budget;
 pub mod capacity;
 pub mod card;
 pub mod demand;
 mod explain;
+pub mod gateway;
 pub mod pace;
 pub mod policy;
 pub mod saved;
+pub mod schedule;
 mod seen;
 
 #[cfg(test)]
@@ -53,12 +56,16 @@ use crate::analyze::capacity::{
 };
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::foresight::arrivals::Arrivals;
+use crate::analyze::foresight::budget::{Budget, Firsts};
 use crate::analyze::foresight::capacity::{Bound, Carried, Limits, carried, usual_itl};
 use crate::analyze::foresight::card::{Card, Imported, Shelf};
 use crate::analyze::foresight::demand::{Need, Queue, Setting};
+use crate::analyze::foresight::gateway::Queued;
 use crate::analyze::foresight::policy::{ColdStart, Rounding};
-use crate::analyze::foresight::seen::{Lengths, Seen};
+use crate::analyze::foresight::schedule::{Sight, Week};
+use crate::analyze::foresight::seen::{Behind, Lengths, Seen};
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
+use crate::observe::histogram::Histogram;
 use crate::observe::stride::Stride;
 use crate::units::{Fraction, Replicas, Requests, Seconds, Tokens};
 
@@ -93,6 +100,8 @@ pub struct VariantStrides<'a> {
     pub told: Told,
     /// All that they were told, where somebody knows: what tells their kind from others.
     pub arguments: Option<&'a Arc<EngineArguments>>,
+    /// Times to first token, over about a minute.
+    pub ttft: Option<&'a Histogram>,
     /// Its replicas that were measured, in the order of their keys.
     pub replicas: Vec<ReplicaStrides<'a>>,
 }
@@ -157,6 +166,9 @@ struct Demand {
     arrivals: Arrivals,
     hold: Held,
     lengths: Lengths,
+    gateway: gateway::Queue,
+    budget: Budget,
+    week: Week,
 }
 
 /// What the variants of one role are and carry.
@@ -204,7 +216,7 @@ impl Foresight {
         policy: &Policy,
         model: &ModelKey,
         variants: &[VariantStrides<'_>],
-        through: Timestamp,
+        (through, queued): (Timestamp, Option<Queued>),
     ) {
         let before = self.learned.insert(model.clone(), through);
         let elapsed = before.and_then(|before| Seconds::from_span(through.duration_since(before)));
@@ -214,6 +226,12 @@ impl Foresight {
                 demand.lengths.age(elapsed, &policy.memory);
             }
         }
+        let behind = behind(policy, variants, queued);
+        let is_heard = |it: &VariantStrides<'_>| {
+            let there = it.current.beyond(it.pending).count();
+            u32::try_from(it.replicas.len()).is_ok_and(|heard| heard >= there)
+        };
+        let sight = if variants.iter().all(is_heard) { Sight::Whole } else { Sight::Partial };
         for variant in variants {
             let key = (model.clone(), variant.spec.role);
             let demand = self.demands.entry(key).or_default();
@@ -226,13 +244,20 @@ impl Foresight {
                         demand.arrivals.add(stride.at, stride.elapsed, arrived.requests());
                     }
                     demand.lengths.take(stride);
-                    seen.take(replica.replica, stride, &policy.learning);
+                    seen.take(replica.replica, (stride, behind), &policy.learning);
                 }
             }
         }
         for ((known, _), demand) in &mut self.demands {
             if known == model {
+                // All roles of a model serve what its gateway holds.
+                if let Some(grown) = demand.gateway.take(queued) {
+                    demand.arrivals.add_queued(grown.at, grown.elapsed, grown.requests);
+                }
                 demand.arrivals.close(through);
+                if policy.schedule.is_some() {
+                    demand.week.close(demand.arrivals.points(), sight);
+                }
             }
         }
     }
@@ -289,19 +314,32 @@ impl Foresight {
     }
 }
 
+/// What is in front of replicas: a gateway that queues more than waits at replicas as a matter of
+/// course gives each as much as it allows.
+fn behind(policy: &Policy, variants: &[VariantStrides<'_>], queued: Option<Queued>) -> Behind {
+    let replicas = variants.iter().map(|variant| variant.replicas.len()).sum::<usize>() as f64;
+    let usual = policy.backlog.unwrap_or_default().usual.requests();
+    match queued {
+        Some(queued) if queued.requests.requests() > usual * replicas => Behind::FullGateway,
+        Some(_) | None => Behind::Nothing,
+    }
+}
+
 /// Learns from what the replicas of a model did, and says what they will be asked for.
 ///
-/// `through` is the instant up to which every replica has been heard.
+/// `through` is the instant up to which every replica has been heard, and `queued` what a gateway
+/// holds, where somebody says so.
 pub fn analyze(
     now: Timestamp,
-    through: Timestamp,
+    (through, queued): (Timestamp, Option<Queued>),
     policy: &Policy,
     model: &ModelKey,
     variants: &[VariantStrides<'_>],
     foresight: &mut Foresight,
 ) -> Analysis {
+    let queued = queued.filter(|_| policy.gateway.is_some());
     foresight.begin(model, variants);
-    foresight.learn(policy, model, variants, through);
+    foresight.learn(policy, model, variants, (through, queued));
     foresight.keep_cards(now, policy, model, variants);
     let sides = foresight.sides(policy, model, variants);
     let by_card = |it: &VariantStrides<'_>| {
@@ -319,7 +357,7 @@ pub fn analyze(
         // for good, and must not be interrupted.
         let seen = |it: &VariantStrides<'_>| foresight.variants.get(&it.spec.key);
         let teaches = variants.iter().filter_map(seen).any(Seen::counts_iterations);
-        return cold_start(policy.cold_start.as_ref().filter(|_| teaches), variants);
+        return cold_start(policy.cold_start.as_ref().filter(|_| teaches), variants, queued);
     }
     let floors = sides.values().flat_map(|side| side.floors(policy)).collect();
     let mut foreseen = BTreeMap::new();
@@ -331,7 +369,7 @@ pub fn analyze(
         capacities.extend(side.variants.iter().map(capacity));
         let demand = foresight.demands.entry((model.clone(), side.role)).or_default();
         let supply = Totals::of(&capacities[capacities.len() - side.variants.len()..]);
-        let found = side.foresee(now, through, policy, demand);
+        let found = side.foresee(now, (through, queued), policy, demand);
         let judged = match &found {
             Some(found) => found.judge(supply),
             None => supply,
@@ -404,7 +442,7 @@ impl Side<'_> {
     fn foresee(
         &self,
         now: Timestamp,
-        through: Timestamp,
+        (through, held_back): (Timestamp, Option<Queued>),
         policy: &Policy,
         demand: &mut Demand,
     ) -> Option<Foreseen> {
@@ -429,7 +467,15 @@ impl Side<'_> {
         let startup = self.variants.iter().filter_map(|(variant, _)| variant.startup);
         let startup = startup.reduce(Seconds::max).unwrap_or(policy.startup).seconds();
         let horizon = (startup + policy.reaction.seconds()).min(arrivals::HORIZON_MAX as f64);
-        let setting = Setting { through, horizon, carries, policy, queues: &queues };
+        let raised = self.raise(now, policy, &mut demand.budget);
+        let ahead = policy.schedule.and_then(|_| demand.week.ahead(through, horizon));
+        let gateway = policy.gateway.zip(held_back).and_then(|(it, held_back)| {
+            let arriving = demand.arrivals.rate(through)?;
+            let rates = (arriving, carries, there.iter().sum());
+            gateway::Held::of(held_back.requests.requests(), &it, rates, policy.ttft.seconds())
+        });
+        let queues = &queues;
+        let setting = Setting { through, horizon, carries, policy, queues, gateway, ahead, raised };
         let need = Need::of(&demand.arrivals, &setting)?;
         let starts = policy.hold.map_or(0.0, |hold| hold.starts.fraction() * startup);
         let length = policy.hold.map_or(0.0, |hold| starts.max(hold.min.seconds()));
@@ -439,6 +485,20 @@ impl Side<'_> {
         let bound = self.variants.iter().find_map(|(_, it)| it.map(|it| it.bound));
         let Policy { used, rounding, .. } = *policy;
         Some(Foreseen { need, held, since, least, carries, bound, horizon, mature, used, rounding })
+    }
+
+    /// What the error budget asks for in addition, as a share of the need.
+    fn raise(&self, now: Timestamp, policy: &Policy, budget: &mut Budget) -> f64 {
+        let Some(dial) = &policy.error_budget else { return 0.0 };
+        let variants = || self.variants.iter().map(|(variant, _)| variant);
+        // Those that decode get what has its first token already.
+        let settled = variants().all(|variant| variant.pending == Replicas::ZERO);
+        let judges = self.role != Role::Decode && settled;
+        let firsts = || {
+            let histograms = variants().filter_map(|variant| variant.ttft);
+            Firsts::of(histograms, policy.ttft.seconds())
+        };
+        budget.judge(now, dial, judges.then(firsts))
     }
 }
 
@@ -467,12 +527,17 @@ const EPSILON: f64 = 1e-9;
 
 /// What a fleet needs of which nothing is known but its queues: as many replicas as hold what is in
 /// flight, if each holds as much as the fullest now.
-fn cold_start(policy: Option<&ColdStart>, variants: &[VariantStrides<'_>]) -> Analysis {
+fn cold_start(
+    policy: Option<&ColdStart>,
+    variants: &[VariantStrides<'_>],
+    queued: Option<Queued>,
+) -> Analysis {
     let replicas = || variants.iter().flat_map(|variant| &variant.replicas);
     let sum = |of: fn(&ReplicaStrides<'_>) -> Option<Requests>| -> f64 {
         replicas().filter_map(of).map(Requests::requests).sum()
     };
-    let (waiting, running) = (sum(|it| it.waiting), sum(|it| it.running));
+    let queued = queued.map_or(0.0, |queued| queued.requests.requests());
+    let (waiting, running) = (sum(|it| it.waiting) + queued, sum(|it| it.running));
     let count = replicas().count() as f64;
     let fullest = replicas().filter_map(|it| it.running).map(Requests::requests);
     let fullest = fullest.fold(0.0, f64::max);

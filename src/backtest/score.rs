@@ -188,7 +188,7 @@ fn model(key: &ModelKey, load: &Load, slo: Slo, seed: (u64, usize), span: Micros
         load: load::Load::Replay(replay),
         router: Router::LeastRequests,
         transfer: Transfer::default(),
-        gateway: Gateway { queue: QUEUE, per_replica: None },
+        gateway: Gateway { queue: QUEUE, per_replica: None, read: None },
         client: Client { timeout: None, retries: 0, backoff: Micros::ZERO },
     }
 }

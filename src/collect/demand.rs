@@ -26,6 +26,7 @@ use crate::collect::scrape::clients::{Clients, Session};
 use crate::collect::scrape::http::{self, HttpClient};
 use crate::collect::scrape::{Client, page};
 use crate::fleet::{ModelKey, ModelName};
+use crate::observe::Counts;
 use crate::units::Requests;
 
 pub use crate::collect::demand::metrics::Metrics;
@@ -50,6 +51,8 @@ pub struct Signal {
     pub source: Source,
     /// How often.
     pub interval: Duration,
+    /// What its number counts.
+    pub counts: Counts,
 }
 
 /// Where a signal is read.

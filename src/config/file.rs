@@ -50,8 +50,8 @@ pub(crate) use crate::config::file::cards::{
     CardRequests, CardShown,
 };
 pub(crate) use crate::config::file::foresight::{
-    Backlog, Bursts, ColdStart, Foresight, Growth, Hold, Learning, Memory, Ramp, Rounding,
-    Unevenness, Young,
+    Backlog, Bursts, ColdStart, ErrorBudget, Foresight, Gateway, Growth, Hold, Learning, Memory,
+    Ramp, Rounding, Schedule, Unevenness, Young,
 };
 pub(crate) use crate::config::file::leader_election::LeaderElection;
 pub(crate) use crate::config::file::limits::{Limits, NamespaceLimits, Standing};

@@ -36,7 +36,8 @@ use crate::decide::enforce::{
     Amount, Behavior, Deference, Dwell, Panic, Rules, Select, StepPolicy,
 };
 use crate::decide::zero::ZeroPolicy;
-use crate::fleet::{ModelKey, VariantSpec};
+use crate::fleet::{ModelKey, Role, VariantSpec};
+use crate::observe::Counts;
 use crate::pipeline::Policy;
 use crate::pipeline::sizing::Sizing;
 use crate::pipeline::zero::{Rule, Zero};
@@ -355,11 +356,12 @@ fn zero_section(zero: &Zero, wake: &[Signal]) -> file::ScaleToZero {
 }
 
 fn signal_section(signal: &Signal) -> file::WakeSignal {
-    let Signal { name, models, source, interval } = signal.clone();
+    let Signal { name, models, source, interval, counts } = signal.clone();
     let mut section = file::WakeSignal {
         name: Some(name),
         models: Some(models.iter().map(|model| Some(model.to_string())).collect()),
         interval: Some(WrittenDuration(interval)),
+        counts_requests: Some(counts == Counts::Requests),
         ..file::WakeSignal::default()
     };
     let page = match source {

@@ -1,4 +1,5 @@
-//! What the signals say of each model that may have no replicas.
+//! What the signals say of each model that may have no replicas, and how many requests wait for
+//! each other one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::config::Config;
 use crate::daemon::Common;
 use crate::decide::zero::ZeroPolicy;
 use crate::fleet::{Fleet, ModelKey, VariantSpec};
-use crate::observe::Demand;
+use crate::observe::{Counts, Demand};
 use crate::pipeline::zero::Zero;
 
 /// The signals, and what they last said.
@@ -39,30 +40,85 @@ impl WakeSignals {
         self.wanted.send_replace(Arc::new(config.wake.clone()));
     }
 
-    /// What each signal says of each model that may have no replicas, read or not.
+    /// What each signal says of each model that may have no replicas, read or not; of other models,
+    /// those that count requests.
     pub(crate) fn demand(&self, fleet: &Fleet) -> BTreeMap<ModelKey, Vec<Demand>> {
-        let mut demand = BTreeMap::new();
         let signals = Arc::clone(&self.wanted.borrow());
         if signals.is_empty() {
-            return demand;
+            return BTreeMap::new();
         }
         let heard = Arc::clone(&self.heard.borrow());
-        for model in fleet.variants().map(VariantSpec::model_key) {
-            if self.zero.in_fleet(fleet, &model).policy == ZeroPolicy::KeepOne
-                || demand.contains_key(&model)
-            {
-                continue;
-            }
-            let own = signals.iter().filter(|signal| signal.is_for(&model));
-            let said = own.map(|signal| Demand {
-                signal: signal.name.clone(),
-                seen: heard
-                    .get(&signal.name)
-                    .and_then(|said| Some((said.amounts.of(&model.model)?, said.at))),
-            });
-            let said: Vec<Demand> = said.collect();
+        said(&signals, &heard, &self.zero, fleet)
+    }
+}
+
+fn said(
+    signals: &[Signal],
+    heard: &Heard,
+    zero: &Zero,
+    fleet: &Fleet,
+) -> BTreeMap<ModelKey, Vec<Demand>> {
+    let mut demand = BTreeMap::new();
+    for model in fleet.variants().map(VariantSpec::model_key) {
+        if demand.contains_key(&model) {
+            continue;
+        }
+        let keeps_one = zero.in_fleet(fleet, &model).policy == ZeroPolicy::KeepOne;
+        let matters = |signal: &&Signal| !keeps_one || signal.counts == Counts::Requests;
+        let own = signals.iter().filter(|signal| signal.is_for(&model)).filter(matters);
+        let said = own.map(|signal| Demand {
+            signal: signal.name.clone(),
+            counts: signal.counts,
+            seen: heard
+                .get(&signal.name)
+                .and_then(|said| Some((said.amounts.of(&model.model)?, said.at))),
+        });
+        let said: Vec<Demand> = said.collect();
+        if !said.is_empty() || !keeps_one {
             demand.insert(model, said);
         }
-        demand
+    }
+    demand
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::collect::demand::{Amounts, Said, Source};
+    use crate::decide::zero::ZeroPolicy;
+    use crate::pipeline::zero::Rule;
+    use crate::units::{Requests, Seconds};
+
+    #[test]
+    fn a_model_that_stays_is_told_of_what_counts_requests_and_one_that_may_go_of_everything() {
+        let signal = |name: &str, counts| Signal {
+            name: name.to_owned(),
+            models: Vec::new(),
+            source: Source::Query("1".to_owned()),
+            interval: Duration::from_secs(1),
+            counts,
+        };
+        let signals = [signal("rate", Counts::Something), signal("queue", Counts::Requests)];
+        let amounts = Amounts::One(Requests::new(3.0));
+        let at = Timestamp::UNIX_EPOCH;
+        let heard: Heard = [("queue".to_owned(), Said { at, amounts })].into();
+        let fleet = Fleet::new([VariantSpec::example("a")]);
+        let model = VariantSpec::example("a").model_key();
+        let told = |zero: &Zero| {
+            let said = said(&signals, &heard, zero, &fleet);
+            let said = said.get(&model).map(Vec::as_slice).unwrap_or_default().to_vec();
+            said.into_iter().map(|it| (it.signal, it.seen.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&Zero::default()), [("queue".to_owned(), true)]);
+        let policy = ZeroPolicy::AfterIdle(Seconds::literal(60));
+        let rule = Rule { policy, ..Zero::default().default };
+        let may = Zero { default: rule, ..Zero::default() };
+        assert_eq!(told(&may), [("rate".to_owned(), false), ("queue".to_owned(), true)]);
+        let silent = said(&signals[..1], &heard, &Zero::default(), &fleet);
+        assert!(silent.is_empty(), "nothing that counts requests is for a model that stays");
     }
 }

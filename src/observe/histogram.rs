@@ -153,6 +153,33 @@ impl Histogram {
         Some(last_finite)
     }
 
+    /// The share of the observations above a value, by linear interpolation inside its bucket, the
+    /// inverse of [`Histogram::quantile`]. `None` when nothing was observed, when there is no finite
+    /// edge or no `+Inf` bucket, and for a value beyond the last finite edge, above which nobody
+    /// knows where observations are.
+    #[must_use]
+    pub fn share_above(&self, value: f64) -> Option<f64> {
+        let (&(last_edge, last_count), finite) = self.buckets.split_last()?;
+        if last_edge < f64::INFINITY || value > finite.last()?.0 {
+            return None;
+        }
+        let total = finite.iter().fold(last_count, |most, &(_, count)| most.max(count));
+        if total <= 0.0 {
+            return None;
+        }
+        let (mut low, mut below) = (0.0, 0.0_f64);
+        for &(high, count) in finite {
+            let count = count.max(below);
+            if high >= value {
+                let width = high - low;
+                let share = if width > 0.0 { ((value - low) / width).clamp(0.0, 1.0) } else { 1.0 };
+                return Some(1.0 - (below + (count - below) * share) / total);
+            }
+            (low, below) = (high, count);
+        }
+        None
+    }
+
     /// Whether both have the same edges.
     fn has_edges_of(&self, other: &Self) -> bool {
         self.buckets.len() == other.buckets.len()
@@ -271,6 +298,19 @@ mod tests {
         assert_eq!(negative.quantile(q(0.5)), Some(-1.0), "an edge that is not positive");
         let headless = Histogram { sum: 1.0, count: 4.0, buckets: vec![(1.0, 4.0), (2.0, 4.0)] };
         assert_eq!(headless.quantile(q(0.5)), None, "without +Inf the total is unknown");
+    }
+
+    #[test]
+    fn the_share_above_a_quantile_is_what_the_quantile_leaves() {
+        let counts = histogram(0.0, [10.0, 30.0, 40.0, 50.0]);
+        for share in [0.1, 0.2, 0.3, 0.5, 0.7, 0.8] {
+            let value = counts.quantile(q(share)).unwrap();
+            assert!(close(counts.share_above(value).unwrap(), 1.0 - share), "{share} at {value}");
+        }
+        assert_eq!(counts.share_above(1.0), Some(1.0 - 40.0 / 50.0), "at the last finite edge");
+        assert_eq!(counts.share_above(1.1), None, "nobody knows beyond");
+        assert_eq!(histogram(0.0, [0.0; 4]).share_above(0.3), None);
+        assert_eq!(Histogram { sum: 2.0, count: 4.0, buckets: Vec::new() }.share_above(0.3), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::units::Replicas;
 
 pub use crate::analyze::foresight::arrivals::SavedArrivals;
 pub use crate::analyze::foresight::pace::SavedPace;
-pub use crate::analyze::foresight::saved::{SavedDemand, SavedForesight, SavedSeen};
+pub use crate::analyze::foresight::saved::{SavedDemand, SavedForesight, SavedSeen, SavedWeek};
 pub use crate::analyze::throughput::{Fit, SavedCurve, SavedLine, SavedReading};
 pub use crate::analyze::tokens::capacity::{OutputLength, RequestShape};
 pub use crate::analyze::tokens::knowledge::{SavedKnowledge, SavedLimit, SavedRecord, Source};

@@ -9,6 +9,7 @@
 //! counted neither as supply nor as coming, and stay on top of what the plan asks for.
 
 mod loads;
+mod queued;
 mod taught;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,7 @@ use crate::analyze::tokens::{self, ReplicaLoad, VariantLoad};
 use crate::decide::optimize::{self, Candidate, Consent, Model, Standing, Voice};
 use crate::decide::sized::{Shortfall, Sized, Unmeetable};
 use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
-use crate::observe::{Observation, ReplicaObservation};
+use crate::observe::{Demand, Inputs, Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
 use crate::pipeline::limits::{Planned, Room, Shared, rank};
@@ -125,9 +126,11 @@ pub(crate) enum Shrinking {
 
 /// When a model is sized, and over which time its replicas are seen.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct Moment<'a> {
     pub(crate) now: Timestamp,
     pub(crate) window: Seconds,
+    /// What queues in front of models.
+    pub(crate) demand: &'a BTreeMap<ModelKey, Vec<Demand>>,
 }
 
 // === impl Sizing ===
@@ -150,13 +153,13 @@ impl Pipeline {
         now: Timestamp,
         groups: &[Group<'_>],
         room: &mut Room,
-        seen: (&Fleet, &BTreeMap<VariantKey, Observation>),
+        (inputs, observations): (&Inputs, &BTreeMap<VariantKey, Observation>),
     ) -> BTreeMap<VariantKey, Asked> {
         let Some(policy) = self.policy.sizing.clone() else { return BTreeMap::new() };
         let mut judged = Vec::new();
         let mut learned = std::mem::take(&mut self.learned);
         learned.forget(now, groups);
-        let moment = Moment { now, window: self.policy.window };
+        let moment = Moment { now, window: self.policy.window, demand: &inputs.demand };
         for groups in groups.chunk_by(|a, b| a.model == b.model) {
             let Some(first) = groups.first() else { continue };
             let members = groups.iter().flat_map(|group| &group.members);
@@ -178,6 +181,7 @@ impl Pipeline {
             .flat_map(|judged| judged.members.iter().map(|it| (&it.spec.key, judged.consent())))
             .collect();
         let consent = |key: &VariantKey, _| consents.get(key).copied().unwrap_or(Consent::Refused);
+        let seen: (&Fleet, _) = (&inputs.fleet, observations);
         let plans = self.share(models, room, seen, &policy.optimizer, &consent);
         let asked = judged.iter().zip(&plans).flat_map(|(judged, planned)| {
             judged.members.iter().filter_map(|it| judged.asked(it, planned))
@@ -216,7 +220,7 @@ impl Learned {
     /// What the analyzers say of one model; `None` while none has anything to say.
     pub(crate) fn judge<'a>(
         &mut self,
-        moment: Moment,
+        moment: Moment<'_>,
         policy: &Sizing,
         model: &ModelKey,
         members: Vec<Sizable<'a>>,
@@ -230,7 +234,7 @@ impl Learned {
                 Analyzer::Throughput => self.throughput_of(moment.now, policy, &members),
                 Analyzer::Queueing => self.queueing_of(moment, policy, &members),
                 Analyzer::Foresight => {
-                    let found = self.foresight_of(moment.now, policy, model, &members);
+                    let found = self.foresight_of(moment, policy, model, &members);
                     (foreseen, cards) = (found.foreseen, found.cards);
                     for member in &members {
                         let floor = found.floors.get(&member.spec.key).copied();
@@ -317,7 +321,7 @@ impl Learned {
 
     fn queueing_of(
         &mut self,
-        moment: Moment,
+        moment: Moment<'_>,
         policy: &Sizing,
         members: &[Sizable<'_>],
     ) -> CapacityReport {
@@ -354,11 +358,12 @@ impl Learned {
 
     fn foresight_of(
         &mut self,
-        now: Timestamp,
+        moment: Moment<'_>,
         policy: &Sizing,
         model: &ModelKey,
         members: &[Sizable<'_>],
     ) -> foresight::Analysis {
+        let now = moment.now;
         let Self { foresight, workloads, .. } = self;
         let variants: Vec<VariantStrides<'_>> = members
             .iter()
@@ -371,6 +376,7 @@ impl Learned {
                     startup: member.startup,
                     told: told(arguments.map(Arc::as_ref)),
                     arguments,
+                    ttft: member.observation.ttft.as_ref(),
                     replicas: member.measured().map(strides).collect(),
                 }
             })
@@ -382,7 +388,8 @@ impl Learned {
             .and_then(|age| now.checked_sub(age).ok())
             .unwrap_or(now);
         foresight.import(&policy.cards);
-        foresight::analyze(now, through, &policy.foresight, model, &variants, foresight)
+        let heard = (through, queued::of(&moment, model));
+        foresight::analyze(now, heard, &policy.foresight, model, &variants, foresight)
     }
 
     /// Notes that no number of replicas meets a target, or that some does.

@@ -110,6 +110,8 @@ pub struct Gateway {
     pub queue: usize,
     /// Requests that it sends to one replica at a time; `None` for all.
     pub per_replica: Option<u32>,
+    /// How often the daemon reads how many it holds; `None` for never.
+    pub read: Option<Micros>,
 }
 
 /// How patient clients are.

@@ -211,6 +211,8 @@ sections! {
         queue: u32,
         /// Requests that it sends to one replica at a time; without it, all.
         per_replica: u32,
+        /// How often the daemon reads how many it holds; without it, never.
+        read: WrittenDuration,
     }
 
     /// How patient clients are.

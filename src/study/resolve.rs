@@ -37,6 +37,7 @@ const ROUTER_REFRESH: Duration = Duration::from_millis(50);
 const REFRESHES: Durations = Duration::from_millis(1)..=Duration::from_hours(1);
 /// More than any client would wait behind.
 const QUEUE: u32 = 100_000;
+const READS: Durations = Duration::from_millis(200)..=Duration::from_hours(1);
 /// A prompt is long from here on, where more time is allowed for each token of it.
 const LONG_PROMPT: u32 = 4_000;
 const PER_TOKEN: Durations = Duration::ZERO..=Duration::from_secs(1);
@@ -171,6 +172,8 @@ fn resolve_model(
     let gateway = written.gateway.clone().unwrap_or_default();
     let queue = usize::try_from(gateway.queue.unwrap_or(QUEUE)).unwrap_or(usize::MAX);
     let limit = checks.number(&at("gateway.per_replica"), gateway.per_replica, &(1..=1_000_000));
+    let read = checks.duration(&at("gateway.read"), gateway.read, &READS);
+    let read = read.map(Micros::from_duration);
     let client = written.client.clone().unwrap_or_default();
     let mut span = |key: &str, written| {
         checks.duration(&format!("{path}.client.{key}"), written, &SPANS).map(Micros::from_duration)
@@ -187,7 +190,7 @@ fn resolve_model(
         load,
         router,
         transfer,
-        gateway: Gateway { queue, per_replica: limit },
+        gateway: Gateway { queue, per_replica: limit, read },
         client: Client { timeout, retries, backoff },
     };
     Some((model, span))

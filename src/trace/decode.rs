@@ -12,8 +12,8 @@ use crate::fleet::{
 use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock, ReplicaUnit, UnitSource};
 use crate::observe::template::{Container, Template};
 use crate::observe::{
-    Autoscaler, Demand, Inputs, Listing, Reading, Scale, ScaleState, Scrape, ScrapeFailure, Start,
-    Way, WhyUnknown,
+    Autoscaler, Counts, Demand, Inputs, Listing, Reading, Scale, ScaleState, Scrape, ScrapeFailure,
+    Start, Way, WhyUnknown,
 };
 use crate::pipeline::Number;
 use crate::trace::line::{
@@ -323,15 +323,17 @@ fn autoscaler(line: AutoscalerLine) -> Read<(VariantKey, Autoscaler)> {
 }
 
 fn demand(line: DemandLine) -> Read<(ModelKey, Vec<Demand>)> {
-    let DemandLine { model: (namespace, model), signals } = line;
-    let signal = |(signal, seen): (String, Option<(word::Number, word::At)>)| {
+    let DemandLine { model: (namespace, model), signals, counting } = line;
+    let signal = |(place, (signal, seen)): (usize, (String, Option<(word::Number, word::At)>))| {
         let seen = seen.map(|(requests, at)| {
             let requests = Requests::new(requests.0);
             Ok::<_, String>((requests.ok_or("a number of requests that cannot be")?, at.0))
         });
-        Ok(Demand { signal, seen: seen.transpose()? })
+        let is_counting = counting.contains(&place);
+        let counts = if is_counting { Counts::Requests } else { Counts::Something };
+        Ok(Demand { signal, seen: seen.transpose()?, counts })
     };
     let namespace = name(Namespace::new, &namespace)?;
     let key = ModelKey { namespace, model: name(ModelName::new, &model)? };
-    Ok((key, signals.into_iter().map(signal).collect::<Read<_>>()?))
+    Ok((key, signals.into_iter().enumerate().map(signal).collect::<Read<_>>()?))
 }

@@ -58,6 +58,7 @@ impl Encoder {
             let signals = demand.iter().map(|(model, signals)| DemandLine {
                 model: (model.namespace.as_str().into(), model.model.as_str().into()),
                 signals: signals.iter().map(signal).collect(),
+                counting: counting(signals),
             });
             line.demand = Some(signals.collect());
         }
@@ -268,6 +269,14 @@ fn template_line(key: &VariantKey, template: &Template) -> TemplateLine {
 fn container_line(container: &Container) -> ContainerLine {
     let Container { image, command, args, environment, files } = container.clone();
     ContainerLine { image, command, args, environment, files }
+}
+
+/// The places of the signals that count requests.
+fn counting(signals: &[crate::observe::Demand]) -> Vec<usize> {
+    let counts = |(_, signal): &(usize, &crate::observe::Demand)| {
+        signal.counts == crate::observe::Counts::Requests
+    };
+    signals.iter().enumerate().filter(counts).map(|(place, _)| place).collect()
 }
 
 fn signal(demand: &crate::observe::Demand) -> (String, Option<(Number, At)>) {

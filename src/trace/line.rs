@@ -232,6 +232,9 @@ pub(super) struct DemandLine {
     pub(super) model: (String, String),
     /// Each signal, with how much there is and when that was seen.
     pub(super) signals: Vec<(String, Option<(Number, At)>)>,
+    /// The places of those that count requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) counting: Vec<usize>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

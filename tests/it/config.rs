@@ -13,6 +13,7 @@ use plimsoll::config::{
 };
 use plimsoll::decide::zero::ZeroPolicy;
 use plimsoll::fleet::{ModelKey, ModelName, Namespace};
+use plimsoll::observe::Counts;
 use plimsoll::pipeline::zero::Zero;
 use plimsoll::units::Seconds;
 use proptest::prelude::*;
@@ -239,6 +240,15 @@ fn a_wake_signal_is_one_of_three_and_says_for_which_models() {
     );
     let allowed = format!("scale_to_zero: {{enabled: true}}\n{}", variant("replicas: {min: 0}"));
     check_warning(&allowed, "scale_to_zero.wake", "nothing here brings a model back");
+    let counts = |keys: &str| {
+        let of = format!("scale_to_zero: {{wake: [{{name: s, url: \"http://h/m\", {keys}}}]}}\n");
+        valid(&format!("{of}{VARIANT}")).config.wake[0].counts
+    };
+    let metric = "metric: held, models: [\"m#default\"]";
+    assert_eq!(counts("interval: 1s"), Counts::Requests, "an endpoint picker says how many wait");
+    assert_eq!(counts("counts_requests: false"), Counts::Something);
+    assert_eq!(counts(metric), Counts::Something, "any number may be above 0 while some wait");
+    assert_eq!(counts(&format!("{metric}, counts_requests: true")), Counts::Requests);
 }
 
 #[test]
@@ -1081,9 +1091,21 @@ fn every_constant_of_foresight_is_a_key_and_every_term_can_be_switched_off() {
     let with = |keys: &str| format!("capacity: {{foresight: {{{keys}}}}}\n{VARIANT}");
     let print =
         |text: &str| yaml_to_json(&valid(text).config.print())["capacity"]["foresight"].clone();
-    let usual = print(VARIANT);
-    let terms =
-        ["growth", "ramp", "unevenness", "young", "bursts", "backlog", "hold", "cold_start"];
+    assert_eq!(print(VARIANT)["error_budget"]["enabled"], json!(false), "unless it is written");
+    let usual = print(&with("error_budget: {}"));
+    let terms = [
+        "growth",
+        "ramp",
+        "unevenness",
+        "young",
+        "bursts",
+        "backlog",
+        "gateway",
+        "error_budget",
+        "schedule",
+        "hold",
+        "cold_start",
+    ];
     for term in terms {
         let text = with(&format!("{term}: {{enabled: false}}"));
         let off = print(&text);
@@ -1130,6 +1152,11 @@ fn every_constant_of_foresight_is_a_key_and_every_term_can_be_switched_off() {
         }
     }
     assert!(changed > 25, "{changed} keys");
+}
+
+#[test]
+fn what_foresight_cannot_judge_by_is_refused() {
+    let with = |keys: &str| format!("capacity: {{foresight: {{{keys}}}}}\n{VARIANT}");
     check_errors(
         &with("growth: {quantile: 2}, bursts: {over: 1h}, hold: {starts: -1}"),
         &[

@@ -11,7 +11,7 @@ use plimsoll::leader::share::BODY_MAX;
 use plimsoll::observe::Observation;
 use plimsoll::pipeline::saved::{
     Length, Memory, SavedArrivals, SavedDemand, SavedForesight, SavedHeard, SavedPace, SavedSeen,
-    SavedSilence,
+    SavedSilence, SavedWeek,
 };
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::publish::state::{self, Memories};
@@ -255,6 +255,14 @@ fn much() -> Memory {
         },
         lengths: [9_000.5, 2_000.25, 18.125],
         needs: (0..24).zip(numbers(24)).map(|(at_, n)| (at(at_), 99.123_456_789 - n)).collect(),
+        raised: 0.125,
+        week: Some(SavedWeek {
+            begun: 1_994_400,
+            closed: 1_994_444,
+            today: Some(0.973),
+            peak: 61.123_456_789,
+            levels: (0..672).map(|bin: u16| u8::try_from(bin % 64).ok()).collect(),
+        }),
     };
     let seen = SavedSeen {
         pace: Some(SavedPace {

@@ -71,7 +71,7 @@ fn scenario(load: Load) -> Scenario {
             load,
             router: Router::LeastRequests,
             transfer: Transfer::default(),
-            gateway: Gateway { queue: 1_000, per_replica: None },
+            gateway: Gateway { queue: 1_000, per_replica: None, read: None },
             client: Client { timeout: None, retries: 0, backoff: secs(1) },
         }],
         variants: vec![Variant {
@@ -155,10 +155,18 @@ fn a_seed_has_one_outcome_and_another_seed_another() {
 fn every_request_is_counted_once() {
     let mut scenario = scenario(drawn(Rate::constant(12.0).unwrap()));
     for (gateway, client, crash) in [
-        (Gateway { queue: 1_000, per_replica: None }, (None, 0), None),
-        (Gateway { queue: 20, per_replica: Some(32) }, (None, 0), None),
-        (Gateway { queue: 20, per_replica: Some(32) }, (Some(secs(3)), 2), Some(secs(100))),
-        (Gateway { queue: 0, per_replica: Some(1) }, (Some(secs(3)), 0), Some(secs(50))),
+        (Gateway { queue: 1_000, per_replica: None, read: None }, (None, 0), None),
+        (Gateway { queue: 20, per_replica: Some(32), read: None }, (None, 0), None),
+        (
+            Gateway { queue: 20, per_replica: Some(32), read: None },
+            (Some(secs(3)), 2),
+            Some(secs(100)),
+        ),
+        (
+            Gateway { queue: 0, per_replica: Some(1), read: None },
+            (Some(secs(3)), 0),
+            Some(secs(50)),
+        ),
     ] {
         scenario.models[0].gateway = gateway;
         let (timeout, retries) = client;
@@ -312,8 +320,8 @@ fn with_roles_apart_every_request_is_counted_once_and_each_role_is_scaled_by_its
             variant.lifecycle.crash_every = crash;
         }
         for (gateway, timeout) in [
-            (Gateway { queue: 1_000, per_replica: None }, None),
-            (Gateway { queue: 20, per_replica: Some(8) }, Some(secs(3))),
+            (Gateway { queue: 1_000, per_replica: None, read: None }, None),
+            (Gateway { queue: 20, per_replica: Some(8), read: None }, Some(secs(3))),
         ] {
             scenario.models[0].gateway = gateway;
             scenario.models[0].client = Client { timeout, retries: 1, backoff: secs(1) };

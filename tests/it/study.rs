@@ -564,6 +564,52 @@ fn of_a_steady_load_foresight_asks_for_what_the_simulator_says_it_takes_within_a
 }
 
 #[test]
+fn who_knows_what_queues_at_the_gateway_serves_a_jump_that_nobody_else_sees() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gateway.yaml");
+    let run = |more: &[&str]| {
+        let output = simulate(&[&[path.to_str().unwrap(), "--json", "-"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        results["runs"][0].clone()
+    };
+    let served = |run: &Value| run["within_slo"].as_f64().unwrap();
+    let knows = run(&[]);
+    assert!(served(&knows) > 0.7, "{knows}");
+    let decisions = knows["decisions"].to_string();
+    assert!(decisions.contains("that queue at the gateway"), "{decisions}");
+    assert!(decisions.contains("unless the gateway sheds"), "{decisions}");
+    for unaware in
+        ["models[0].gateway={per_replica: 96}", "policy.capacity.foresight.gateway.enabled=false"]
+    {
+        let run = run(&["--set", unaware]);
+        assert!(served(&run) < 0.5, "{unaware}: {run}");
+        assert!(!run["decisions"].to_string().contains("gateway"), "{run}");
+    }
+}
+
+#[test]
+fn what_comes_each_day_at_nine_is_prepared_for_from_the_third_day_on() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/office.yaml");
+    let run = |enabled: bool| {
+        let set = format!("policy.capacity.foresight.schedule.enabled={enabled}");
+        let output = simulate(&[path.to_str().unwrap(), "--set", &set, "--json", "-"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let run = &results["runs"][0];
+        let decisions = run["decisions"].as_array().unwrap().clone();
+        (run["within_slo"].as_f64().unwrap(), run["cost"].as_f64().unwrap(), decisions)
+    };
+    let ((knows, costs, why), (unaware, cheaper, _)) = (run(true), run(false));
+    // Two of four mornings cost as many requests as four do to those who know nothing.
+    assert!((1.0 - knows) < 0.6 * (1.0 - unaware), "{knows} and {unaware}");
+    assert!(costs < 1.03 * cheaper, "{costs} for {cheaper}");
+    let prepares = |it: &&Value| it.to_string().contains("usually do at this time");
+    let first = why.iter().find(prepares).unwrap();
+    let at = first["at_s"].as_f64().unwrap_or_default();
+    assert!((2.0 * 86_400.0..2.5 * 86_400.0).contains(&at), "{first}");
+}
+
+#[test]
 fn the_ablation_has_a_row_for_each_change_and_some_of_them_matter() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("doubling.yaml");

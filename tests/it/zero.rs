@@ -5,7 +5,7 @@ use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::decide::zero::{Move, ZeroPolicy};
 use plimsoll::decide::{Reason, Stage};
 use plimsoll::fleet::{Fleet, Rest, Role, VariantSpec, ZeroWish};
-use plimsoll::observe::{Demand, FinishedReading, Inputs, Reading, ScrapeFailure};
+use plimsoll::observe::{Counts, Demand, FinishedReading, Inputs, Reading, ScrapeFailure};
 use plimsoll::pipeline::zero::{Rule, Zero};
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Requests, Seconds};
@@ -65,6 +65,7 @@ impl Shop {
             let demand = self.demand.iter().map(|(signal, amount)| Demand {
                 signal: (*signal).to_owned(),
                 seen: amount.and_then(Requests::new).map(|amount| (amount, now)),
+                counts: Counts::Something,
             });
             inputs.demand.insert(spec.model_key(), demand.collect());
         }

@@ -35,12 +35,23 @@ pub struct Point {
     pub rate: f64,
 }
 
+/// Where requests were counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// At a replica.
+    Replica,
+    /// In a queue before any.
+    Queue,
+}
+
 /// Arrivals of one model, or of one of its roles.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Arrivals {
     /// The second, since the epoch, of the first bin.
     first: i64,
     bins: VecDeque<f64>,
+    /// By how much a queue before the replicas has grown in each of them.
+    queued: VecDeque<f64>,
     points: VecDeque<Point>,
     /// The last stride that was closed.
     closed: Option<i64>,
@@ -120,21 +131,46 @@ impl Arrivals {
 
     /// Adds what arrived in the time before an instant.
     pub fn add(&mut self, at: Timestamp, elapsed: Seconds, requests: f64) {
+        let (end, length) = (seconds(at), elapsed.seconds().min(BINS as f64));
+        self.spread((end - length, end), length, elapsed, (requests, Place::Replica));
+    }
+
+    /// Adds by how much a queue before the replicas has grown in the time before an instant, or
+    /// shrunk, which is then less than nothing. Who says so is heard later than the pages: what is
+    /// of strides that are closed counts for the one that is open, so that none is lost.
+    pub fn add_queued(&mut self, at: Timestamp, elapsed: Seconds, requests: f64) {
+        let open = self.closed.map_or(f64::MIN, |closed| (closed * STRIDE) as f64);
+        let end = seconds(at).max(open + 1.0);
+        let start = (end - elapsed.seconds().clamp(1.0, BINS as f64)).max(open);
+        self.spread((start, end), end - start, elapsed, (requests, Place::Queue));
+    }
+
+    /// Spreads requests evenly over a time of this length, which was known by looks that were
+    /// `elapsed` apart.
+    fn spread(
+        &mut self,
+        (start, end): (f64, f64),
+        length: f64,
+        elapsed: Seconds,
+        (requests, place): (f64, Place),
+    ) {
         let elapsed = elapsed.seconds();
         if elapsed <= 0.0 || !requests.is_finite() {
             return;
         }
-        let end = seconds(at);
-        let start = end - elapsed.min(BINS as f64);
         let (from, to) = (whole(start), whole(end));
         self.make_room(from, to);
         self.spacing = elapsed.max(self.spacing * SPACING_DECAY);
         self.begun.get_or_insert(from);
-        let each = requests / elapsed.min(BINS as f64);
+        let each = requests / length;
         for second in from..=to {
             let overlap = end.min((second + 1) as f64) - start.max(second as f64);
             let index = usize::try_from(second - self.first).ok();
-            if let Some(bin) = index.and_then(|index| self.bins.get_mut(index)) {
+            let bins = match place {
+                Place::Replica => &mut self.bins,
+                Place::Queue => &mut self.queued,
+            };
+            if let Some(bin) = index.and_then(|index| bins.get_mut(index)) {
                 *bin += each * overlap.max(0.0);
             }
         }
@@ -216,11 +252,23 @@ impl Arrivals {
         self.begun.map_or(0.0, |begun| (seconds(through) - begun as f64).max(0.0))
     }
 
-    /// Requests in these seconds.
+    /// Requests in these seconds: those that came to replicas, and by how many more queue before.
+    ///
+    /// Of a queue that gets shorter nobody knows whose turn it was and who hung up. So what arrived
+    /// is between what came to replicas, if all of that had been waiting but for those who hung up,
+    /// and that less what the queue has lost, if nobody did: as much as before, if that is between.
     fn between(&self, from: i64, to: i64) -> f64 {
         let index = |second: i64| usize::try_from(second - self.first).unwrap_or(0);
         let end = index(to).min(self.bins.len());
-        self.bins.range(index(from).min(end)..end).sum()
+        let range = index(from).min(end)..end;
+        let came: f64 = self.bins.range(range.clone()).sum();
+        let queued: f64 = self.queued.range(range).sum();
+        if queued >= 0.0 {
+            return came + queued;
+        }
+        let least = (came + queued).max(0.0);
+        let before = self.points.back().map_or(least, |point| point.rate * (to - from) as f64);
+        before.clamp(least, came.max(least))
     }
 
     fn length(&self) -> i64 {
@@ -241,9 +289,11 @@ impl Arrivals {
         }
         while self.first + self.length() <= to {
             self.bins.push_back(0.0);
+            self.queued.push_back(0.0);
         }
         while self.length() > BINS {
             self.bins.pop_front();
+            self.queued.pop_front();
             self.first += 1;
         }
     }
@@ -252,6 +302,20 @@ impl Arrivals {
 /// The share of the spacing between pages that is left after another page: a pause is forgotten
 /// after some dozens of them.
 const SPACING_DECAY: f64 = 0.98;
+
+/// The quantile of ordered values, between ranks.
+pub(crate) fn quantile(ordered: &[f64], share: f64) -> Option<f64> {
+    let last = ordered.len().checked_sub(1)? as f64;
+    let at = share * last;
+    let value = |at: f64| ordered.get(index(at)).copied();
+    let (low, high) = (value(at.floor())?, value(at.ceil())?);
+    Some(low + (high - low) * (at - at.floor()))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in a list")]
+fn index(at: f64) -> usize {
+    at as usize
+}
 
 fn seconds(at: Timestamp) -> f64 {
     at.as_second() as f64 + f64::from(at.subsec_nanosecond()) / 1e9
@@ -342,6 +406,47 @@ mod tests {
         ] {
             assert!(!wrong.is_sound(), "{wrong:?}");
         }
+    }
+
+    /// Seven a second come to replicas, and the queue before them grows each five seconds by this.
+    fn queued(arrivals: &mut Arrivals, seconds: std::ops::RangeInclusive<i64>, each: f64) {
+        for second in seconds {
+            arrivals.add(at(second), Seconds::literal(1), 7.0);
+            if second % 5 == 0 {
+                arrivals.add_queued(at(second), Seconds::literal(5), each);
+            }
+            arrivals.close(at(second));
+        }
+    }
+
+    #[test]
+    fn what_queues_before_the_replicas_has_arrived_and_moves_no_stride_that_is_closed() {
+        let mut arrivals = fed(1, 7.0, 300);
+        let closed = arrivals.points().clone();
+        queued(&mut arrivals, 301..=400, 15.0);
+        let points = arrivals.points();
+        assert!(points.iter().zip(&closed).all(|(now, then)| now == then));
+        assert!((points.back().unwrap().rate - 10.0).abs() < 1e-9, "{points:?}");
+        let more: f64 = points.iter().map(|point| (point.rate - 7.0) * 15.0).sum();
+        let last = points.back().unwrap().stride * STRIDE - 1_000_000;
+        assert!((more - 3.0 * (last - 300) as f64).abs() < 1e-6, "{more} until {last}");
+    }
+
+    #[test]
+    fn while_a_queue_gets_shorter_as_much_arrives_as_before_as_far_as_that_can_be() {
+        let mut arrivals = fed(1, 7.0, 300);
+        queued(&mut arrivals, 301..=390, 15.0);
+        let rate = |arrivals: &Arrivals, second| arrivals.rate(at(second)).unwrap();
+        // Ten a second had come, and no more than the seven that come to replicas can be coming.
+        queued(&mut arrivals, 391..=450, -15.0);
+        assert!((rate(&arrivals, 450) - 7.0).abs() < 1e-9, "{}", rate(&arrivals, 450));
+        // Less came before: between four, if nobody hung up, and seven.
+        let mut arrivals = fed(1, 5.0, 300);
+        queued(&mut arrivals, 301..=360, -15.0);
+        assert!((rate(&arrivals, 360) - 5.0).abs() < 0.2, "{}", rate(&arrivals, 360));
+        let mut arrivals = fed(1, 7.0, 300);
+        queued(&mut arrivals, 301..=360, -500.0);
+        assert!(rate(&arrivals, 360) >= 0.0, "never less than nothing");
     }
 
     #[test]

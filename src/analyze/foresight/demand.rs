@@ -11,13 +11,21 @@
 //!
 //! ```text
 //! growth   = min(a + max(0, q90 of a_k - a_(k-h) over 15 min), max(peak of 15 min, 1.1 a))
+//!            and at most max(a, 1.1 today * ahead), where the schedule is known
 //! ramp     = a + h * min(slope, 1.5 * slope of the second half), at most 2.5 a
 //! spread   = 0.5 * rms of a_k less the mean of the three before
 //! young    = 0.3 * sqrt(load in replicas), while less than three horizons are known
 //! burst    = max over w of  E_w / (w + 0.6 TTFT),    w = 1, 2, 4, 8, 15, 30, 60 s
 //! backlog  = max(min(sum of (waiting - 4)+ / 30 s, a / 4),  sum of min(mu, waiting / 30 s))
-//! need     = max((max(a, growth, ramp) + spread + young) / u, burst) + backlog
+//! gateway  = min(queued at the gateway / 30 s, max(a, mu))
+//! expected = max(max(a, growth, ramp) + spread, min(today, 1) * ahead)
+//! steady   = max((expected + young) / u, burst)
+//! need     = steady + raised * steady + backlog + gateway
 //! ```
+//!
+//! `ahead` and `today` are of the [`schedule`](crate::analyze::foresight::schedule), which knows
+//! nothing before it has seen two days; `raised` is of the
+//! [error budget](crate::analyze::foresight::budget), which is off unless it is asked for.
 //!
 //! The numbers are those of the default [`Policy`], each of which is a setting; a term that is
 //! switched off adds nothing.
@@ -37,8 +45,10 @@
 
 use jiff::Timestamp;
 
-use crate::analyze::foresight::arrivals::{Arrivals, STRIDE};
-use crate::analyze::foresight::policy::{Backlog, Bursts, Growth, Policy, Ramp, Young};
+use crate::analyze::foresight::arrivals::{Arrivals, STRIDE, quantile};
+use crate::analyze::foresight::gateway;
+use crate::analyze::foresight::policy::{Backlog, Bursts, Growth, Policy, Ramp, Schedule, Young};
+use crate::analyze::foresight::schedule::Ahead;
 
 /// The fewest strides that a slope is fitted to.
 const RAMP_STRIDES: usize = 4;
@@ -73,6 +83,12 @@ pub struct Need {
     pub burst: Option<(f64, i64)>,
     /// In addition, for what waits.
     pub backlog: f64,
+    /// What queues at a gateway, where anything does.
+    pub gateway: Option<gateway::Held>,
+    /// What came at this time of the day or the week before, where that is known.
+    pub usual: Option<f64>,
+    /// In addition, because too many first tokens come late.
+    pub budget: f64,
     /// All together.
     pub total: f64,
 }
@@ -88,6 +104,8 @@ pub enum Term {
     Ramp,
     /// Its bursts.
     Burst,
+    /// What came at this time before.
+    Schedule,
 }
 
 /// What a need depends on beside arrivals.
@@ -103,22 +121,33 @@ pub struct Setting<'a> {
     pub policy: &'a Policy,
     /// Replicas and what waits at them.
     pub queues: &'a [Queue],
+    /// What queues at a gateway.
+    pub gateway: Option<gateway::Held>,
+    /// What came at this time before.
+    pub ahead: Option<Ahead>,
+    /// The share of the need that is asked for in addition for the error budget.
+    pub raised: f64,
 }
 
 impl Need {
     /// What must be carried; `None` while no arrivals are known.
     #[must_use]
     pub fn of(arrivals: &Arrivals, setting: &Setting<'_>) -> Option<Self> {
-        let Setting { through, horizon, carries, policy, queues } = *setting;
+        let Setting { through, horizon, carries, policy, queues, gateway, ahead, raised } =
+            *setting;
         let arriving = arrivals.rate(through)?;
         let rates: Vec<f64> = arrivals.points().iter().map(|point| point.rate).collect();
-        let (ahead, back) = (strides(horizon), strides(policy.look_back.seconds()));
+        let (steps, back) = (strides(horizon), strides(policy.look_back.seconds()));
         let growth =
-            policy.growth.map_or(arriving, |it| growth(arriving, &rates, (ahead, back), &it));
-        let ramp = policy.ramp.and_then(|it| ramp(arriving, &rates, ahead, &it));
+            policy.growth.map_or(arriving, |it| growth(arriving, &rates, (steps, back), &it));
+        let known = policy.schedule.zip(ahead);
+        let growth = known.map_or(growth, |(it, ahead)| bound(arriving, growth, &it, &ahead));
+        let ramp = policy.ramp.and_then(|it| ramp(arriving, &rates, steps, &it));
         let deviations = policy.unevenness.map_or(0.0, |it| it.deviations.fraction());
         let spread = deviations * roughness(&rates, back);
         let expected = arriving.max(growth).max(ramp.unwrap_or(0.0)) + spread;
+        let usual = known.map(|(it, ahead)| it.share.fraction() * ahead.rise());
+        let expected = expected.max(usual.unwrap_or(0.0));
         let known = arrivals.history(through);
         let is_young = |it: &Young| known < it.horizons.fraction() * horizon && carries > 0.0;
         let young = policy
@@ -130,16 +159,34 @@ impl Need {
         let backlog = policy.backlog.map_or(0.0, |it| backlog(arriving, queues, &it));
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
         let steady = (expected + young) / used;
-        let total = steady.max(burst.map_or(0.0, |(rate, _)| rate)) + backlog;
-        Some(Self { arriving, growth, ramp, spread, young, burst, backlog, total })
+        let steady = steady.max(burst.map_or(0.0, |(rate, _)| rate));
+        let budget = raised * steady;
+        let total = steady + backlog + budget + gateway.map_or(0.0, |it| it.adds);
+        Some(Self {
+            arriving,
+            growth,
+            ramp,
+            spread,
+            young,
+            burst,
+            backlog,
+            gateway,
+            usual,
+            budget,
+            total,
+        })
     }
 
     /// What decides it.
     #[must_use]
     pub fn decided_by(&self) -> Term {
-        let Self { arriving, growth, ramp, burst, .. } = *self;
-        if burst.is_some_and(|(rate, _)| rate + self.backlog >= self.total) {
+        let Self { arriving, growth, ramp, burst, usual, .. } = *self;
+        let beside = self.backlog + self.budget + self.gateway.map_or(0.0, |it| it.adds);
+        let looked_back = arriving.max(growth).max(ramp.unwrap_or(0.0)) + self.spread;
+        if burst.is_some_and(|(rate, _)| rate + beside >= self.total) {
             Term::Burst
+        } else if usual.is_some_and(|usual| usual > looked_back) {
+            Term::Schedule
         } else if ramp.is_some_and(|ramp| ramp >= growth.max(arriving)) {
             Term::Ramp
         } else if growth > arriving {
@@ -169,6 +216,11 @@ fn growth(arriving: f64, rates: &[f64], (ahead, back): (usize, usize), policy: &
     growths.sort_by(f64::total_cmp);
     let likely = quantile(&growths, policy.quantile.fraction()).unwrap_or(0.0).max(0.0);
     (arriving + likely).min(peak.max(policy.cap.fraction() * arriving)).max(arriving)
+}
+
+/// What is left of growth where the past has seen less at this time.
+fn bound(arriving: f64, growth: f64, policy: &Schedule, ahead: &Ahead) -> f64 {
+    ahead.bound().map_or(growth, |most| growth.min((policy.cap.fraction() * most).max(arriving)))
 }
 
 /// What the rate grows to, if it goes on rising; `None` when it does not rise steadily.
@@ -253,20 +305,6 @@ fn backlog(arriving: f64, queues: &[Queue], policy: &Backlog) -> f64 {
     let blocked = queues.iter().filter(|queue| queue.waiting > usual);
     let lost: f64 = blocked.map(|queue| queue.carries.min(queue.waiting / seconds)).sum();
     drain.min(policy.cap.fraction() * arriving).max(lost)
-}
-
-/// The quantile of ordered values, between ranks.
-fn quantile(ordered: &[f64], share: f64) -> Option<f64> {
-    let last = ordered.len().checked_sub(1)? as f64;
-    let at = share * last;
-    let value = |at: f64| ordered.get(index(at)).copied();
-    let (low, high) = (value(at.floor())?, value(at.ceil())?);
-    Some(low + (high - low) * (at - at.floor()))
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in a list")]
-fn index(at: f64) -> usize {
-    at as usize
 }
 
 /// The smallest of ordered counts so that no larger ones hold more than the rest of their sum.
@@ -372,8 +410,16 @@ mod tests {
                 arrivals.close(now);
                 let through = now;
                 let policy = Policy::default();
-                let setting =
-                    Setting { through, horizon, carries: 2.0, policy: &policy, queues: &queues };
+                let setting = Setting {
+                    through,
+                    horizon,
+                    carries: 2.0,
+                    policy: &policy,
+                    queues: &queues,
+                    gateway: None,
+                    ahead: None,
+                    raised: 0.0,
+                };
                 Need::of(&arrivals, &setting).unwrap().total
             };
             let (less, more) = (need(1.0), need(times));

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use crate::analyze::foresight::Floor;
 use crate::analyze::foresight::capacity::Bound;
 use crate::analyze::foresight::demand::{Need, Term};
+use crate::analyze::foresight::gateway::Held;
 use crate::analyze::foresight::policy::Rounding;
 use crate::units::Fraction;
 
@@ -38,9 +39,17 @@ pub struct Foreseen {
 impl fmt::Display for Foreseen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { need, held, since, carries, bound, horizon, mature, used, .. } = self;
-        let Need { arriving, growth, ramp, spread, young, burst, backlog, total } = need;
+        let Need { arriving, growth, ramp, spread, young, burst, backlog, .. } = need;
         write!(f, "{arriving:.2} requests/s arrive")?;
         match (need.decided_by(), ramp, burst) {
+            (Term::Schedule, _, _) => {
+                let usual = need.usual.unwrap_or_default();
+                write!(
+                    f,
+                    ", and {usual:.2} usually do at this time, in the {horizon:.0} s until a "
+                )?;
+                f.write_str("new replica serves")?;
+            }
             (Term::Ramp, Some(ramp), _) => {
                 write!(
                     f,
@@ -58,7 +67,7 @@ impl fmt::Display for Foreseen {
             }
             (Term::Arriving | Term::Ramp | Term::Burst, _, _) => {}
         }
-        if *spread > 0.005 {
+        if *spread > 0.005 && need.decided_by() != Term::Schedule {
             write!(f, ", {spread:.2} for unevenness")?;
         }
         if *young > 0.005 {
@@ -70,6 +79,13 @@ impl fmt::Display for Foreseen {
         if *backlog > 0.005 {
             write!(f, ", {backlog:.2} for what waits")?;
         }
+        if need.budget > 0.005 {
+            write!(f, ", {:.2} because too many first tokens came late", need.budget)?;
+        }
+        if let Some(gateway) = &need.gateway {
+            write!(f, ", {gateway}")?;
+        }
+        let total = &need.total;
         write!(f, ": {total:.2}")?;
         if *held > total * 1.005 {
             write!(f, "; {held:.2} were needed at {since:.0} and are held")?;
@@ -78,10 +94,38 @@ impl fmt::Display for Foreseen {
         if let Some(bound) = bound {
             write!(f, ", bound by {bound}")?;
         }
+        if let Some(gateway) = need.gateway.filter(Held::is_hopeless) {
+            write!(f, "; {}", Hopeless(gateway))?;
+        }
         if !mature {
             f.write_str("; too little is known for anything to be spare")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, adds, .. } = self;
+        write!(f, "{adds:.2} for {requests:.0} that queue at the gateway")
+    }
+}
+
+/// A queue in which everybody is late.
+struct Hopeless(Held);
+
+impl fmt::Display for Hopeless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Held { takes, allowed, .. } = self.0;
+        match takes {
+            Some(takes) => write!(f, "what queues at the gateway takes {takes:.0} s")?,
+            None => f.write_str("nobody serves what queues at the gateway")?,
+        }
+        write!(
+            f,
+            " and a first token may take {allowed:.1} s, so in order all are late until it is "
+        )?;
+        f.write_str("empty, unless the gateway sheds what has missed its deadline")
     }
 }
 

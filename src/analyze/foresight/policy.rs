@@ -45,6 +45,12 @@ pub struct Policy {
     pub bursts: Option<Bursts>,
     /// What waits.
     pub backlog: Option<Backlog>,
+    /// What queues at a gateway, where somebody says so.
+    pub gateway: Option<Gateway>,
+    /// More, while too many first tokens come late.
+    pub error_budget: Option<ErrorBudget>,
+    /// What has come at this time of the day and of the week.
+    pub schedule: Option<Schedule>,
     /// How long a need is held.
     pub hold: Option<Hold>,
     /// How much must be known at least before anything is spare.
@@ -121,6 +127,39 @@ pub struct Backlog {
     pub drain: Seconds,
     /// The share of the present rate that this may ask for in addition: a queue is gone by the time
     /// that many more replicas would be ready.
+    pub cap: Fraction,
+}
+
+/// What queues at a gateway is worked off by new replicas, as it is bound to none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gateway {
+    /// Time in which what queues should be worked off.
+    pub drain: Seconds,
+    /// The share of the present rate, or of what a replica carries, that this may ask for in
+    /// addition.
+    pub cap: Fraction,
+}
+
+/// More is asked for while too many first tokens come late.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ErrorBudget {
+    /// The share of requests that may miss the target for the first token.
+    pub share: Fraction,
+    /// The share of the need that is asked for in addition for each 15 s in which more do.
+    pub step: Fraction,
+    /// That is forgotten to a third in this time.
+    pub decay: Seconds,
+    /// The most that is asked for in addition: what half as many replicas again do not mend is not
+    /// for want of replicas.
+    pub cap: Fraction,
+}
+
+/// What has come at this time of the day and of the week comes again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Schedule {
+    /// Of a rise that the past has seen, the share that is prepared for.
+    pub share: Fraction,
+    /// How far growth may exceed what the past has seen at this time, as a multiple of it.
     pub cap: Fraction,
 }
 
@@ -227,6 +266,9 @@ impl Default for Policy {
             young: Some(Young::default()),
             bursts: Some(Bursts::default()),
             backlog: Some(Backlog::default()),
+            gateway: Some(Gateway::default()),
+            error_budget: None,
+            schedule: Some(Schedule::default()),
             hold: Some(Hold::default()),
             history_min: Seconds::literal(120),
             rounding: Rounding::default(),
@@ -276,6 +318,24 @@ impl Default for Bursts {
 impl Default for Backlog {
     fn default() -> Self {
         Self { usual: requests(4.0), drain: Seconds::literal(30), cap: of(0.25) }
+    }
+}
+
+impl Default for Gateway {
+    fn default() -> Self {
+        Self { drain: Seconds::literal(30), cap: of(1.0) }
+    }
+}
+
+impl Default for ErrorBudget {
+    fn default() -> Self {
+        Self { share: of(0.01), step: of(0.05), decay: Seconds::literal(900), cap: of(0.5) }
+    }
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self { share: Fraction::ONE, cap: of(1.1) }
     }
 }
 

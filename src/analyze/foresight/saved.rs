@@ -9,6 +9,9 @@ use std::collections::VecDeque;
 use jiff::Timestamp;
 
 use crate::analyze::foresight::arrivals::SavedArrivals;
+use crate::analyze::foresight::budget::Budget;
+use crate::analyze::foresight::gateway::Queue;
+pub use crate::analyze::foresight::schedule::SavedWeek;
 pub use crate::analyze::foresight::seen::SavedSeen;
 use crate::analyze::foresight::seen::{Lengths, Seen};
 use crate::analyze::foresight::{Demand, Foresight, Held};
@@ -40,6 +43,10 @@ pub struct SavedDemand {
     pub lengths: [f64; 3],
     /// Needs that no later one reached, in order of time.
     pub needs: Vec<(Timestamp, f64)>,
+    /// The share of the need that is asked for in addition for the error budget.
+    pub raised: f64,
+    /// What came at which time of the week; `None` where nobody wants to know.
+    pub week: Option<SavedWeek>,
 }
 
 impl SavedForesight {
@@ -58,19 +65,22 @@ impl SavedForesight {
 
 impl SavedDemand {
     fn is_sound(&self) -> bool {
-        let Self { role: _, arrivals, lengths, needs } = self;
+        let Self { role: _, arrivals, lengths, needs, raised, week } = self;
         let fall = needs.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 >= pair[1].1);
         arrivals.is_sound()
             && are_amounts(lengths)
             && fall
             && needs.len() <= NEEDS_MAX
             && needs.iter().all(|(_, need)| are_amounts(&[*need]))
+            && are_amounts(&[*raised])
+            && week.as_ref().is_none_or(SavedWeek::is_sound)
     }
 
     fn of(role: Role, demand: &Demand) -> Option<Self> {
-        let Demand { arrivals, hold, lengths } = demand;
+        let Demand { arrivals, hold, lengths, gateway: _, budget, week } = demand;
         let (arrivals, lengths) = (arrivals.save()?, lengths.numbers());
-        let saved = Self { role, arrivals, lengths, needs: hold.save() };
+        let (needs, raised, week) = (hold.save(), budget.raised(), week.save());
+        let saved = Self { role, arrivals, lengths, needs, raised, week };
         saved.is_sound().then_some(saved)
     }
 }
@@ -131,11 +141,15 @@ impl Foresight {
                 *known = seen.restore();
             }
         }
-        for SavedDemand { role, arrivals, lengths, needs } in demands {
+        for SavedDemand { role, arrivals, lengths, needs, raised, week } in demands {
             let demand = || Demand {
                 arrivals: arrivals.restore(),
                 hold: Held { needs: needs.iter().copied().collect::<VecDeque<_>>() },
                 lengths: Lengths::of(*lengths),
+                // By how much a queue has grown is known from its second reading on.
+                gateway: Queue::default(),
+                budget: Budget::of(*raised, *learned_at),
+                week: week.as_ref().map(SavedWeek::restore).unwrap_or_default(),
             };
             self.demands.entry((model.clone(), *role)).or_insert_with(demand);
         }

@@ -179,7 +179,12 @@ impl Seen {
         self.replicas.retain(|key, _| replicas.iter().any(|it| it.replica == key));
     }
 
-    pub(crate) fn take(&mut self, replica: &ReplicaKey, stride: &Stride, learning: &Learning) {
+    pub(crate) fn take(
+        &mut self,
+        replica: &ReplicaKey,
+        (stride, behind): (&Stride, Behind),
+        learning: &Learning,
+    ) {
         self.ranks = stride.ranks.max(1);
         self.kv = stride.kv_capacity.or(self.kv);
         self.counts_iterations |= stride.steps.is_some();
@@ -187,7 +192,7 @@ impl Seen {
         self.take_held(stride);
         let gathered = self.replicas.entry(replica.clone()).or_default();
         self.most_running = self.most_running.max(per_rank(stride.running, stride.ranks));
-        if is_full(stride) {
+        if is_full(stride, behind) {
             gathered.full += 1;
             if gathered.full >= FULL_PAGES {
                 self.full_at = Some(per_rank(stride.running, stride.ranks));
@@ -366,9 +371,20 @@ impl Seen {
     }
 }
 
-/// Whether requests wait for a place in the batch and for nothing else.
-fn is_full(stride: &Stride) -> bool {
-    let waits = stride.waiting.is_some_and(|waiting| waiting.requests() >= 1.0);
+/// What is in front of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// Nothing that holds requests back.
+    Nothing,
+    /// A gateway that gives it no more than it has.
+    FullGateway,
+}
+
+/// Whether requests wait for a place in the batch, or for one that a gateway allows, and for nothing
+/// else.
+fn is_full(stride: &Stride, behind: Behind) -> bool {
+    let here = stride.waiting.is_some_and(|waiting| waiting.requests() >= 1.0);
+    let waits = here || behind == Behind::FullGateway;
     let room = stride.kv_usage.is_some_and(|usage| usage.fraction() < KV_ROOM);
     waits && room
 }

@@ -49,6 +49,9 @@ struct World {
     now: i64,
     replicas: u32,
     waiting: f64,
+    queued: Option<f64>,
+    ttft: Option<Histogram>,
+    pending: u32,
 }
 
 impl World {
@@ -56,8 +59,18 @@ impl World {
         let policy =
             Policy { itl: Seconds::new(ITL), startup: Seconds::literal(60), ..Policy::default() };
         let spec = VariantSpec::example("a");
-        let foresight = Foresight::default();
-        Self { spec, prompt: PROMPT, foresight, policy, now: 0, replicas, waiting: 0.0 }
+        Self {
+            spec,
+            prompt: PROMPT,
+            foresight: Foresight::default(),
+            policy,
+            now: 0,
+            replicas,
+            waiting: 0.0,
+            queued: None,
+            ttft: None,
+            pending: 0,
+        }
     }
 
     /// A second in which the replicas share this rate.
@@ -84,15 +97,19 @@ impl World {
         let variant = VariantStrides {
             spec: &self.spec,
             current: Replicas::saturating(self.replicas),
-            pending: Replicas::ZERO,
+            pending: Replicas::saturating(self.pending),
             startup: None,
             told: Told::default(),
             arguments: None,
+            ttft: self.ttft.as_ref(),
             replicas,
         };
         let model = self.spec.model_key();
         let now = at(self.now);
-        analyze(now, now, &self.policy, &model, &[variant], &mut self.foresight)
+        let queued = self
+            .queued
+            .map(|requests| Queued { requests: Requests::new(requests).unwrap(), at: now });
+        analyze(now, (now, queued), &self.policy, &model, &[variant], &mut self.foresight)
     }
 
     fn run(&mut self, seconds: u32, rate: f64) -> Analysis {
@@ -205,6 +222,88 @@ fn a_target_that_nothing_meets_leaves_a_replica_without_a_rate() {
     // A target that can be met has none.
     world.policy.itl = Seconds::new(ITL);
     assert!(world.run(10, truth()).floors.is_empty());
+}
+
+#[test]
+fn what_a_gateway_holds_has_arrived_and_asks_for_more_and_says_what_becomes_of_it() {
+    let mut world = World::new(4);
+    world.queued = Some(0.0);
+    let before = world.run(300, 3.0 * truth()).foreseen[&Role::Both].need;
+    assert_eq!(before.gateway, None, "an empty queue asks for nothing");
+    // Half of what arrives is held from now on.
+    let mut held = 0.0;
+    for _ in 0..60 {
+        held += 3.0 * truth();
+        world.queued = Some(held);
+        drop(world.tick(3.0 * truth()));
+    }
+    let found = world.tick(3.0 * truth());
+    let seen = found.foreseen[&Role::Both];
+    assert!((seen.need.arriving / (6.0 * truth()) - 1.0).abs() < 0.12, "{:?}", seen.need);
+    let policy = world.policy.gateway.unwrap();
+    let gateway = seen.need.gateway.unwrap();
+    assert!(gateway.adds > 0.0 && gateway.adds <= policy.cap.fraction() * seen.need.arriving);
+    let said = seen.to_string();
+    assert!(said.contains(&format!("for {held:.0} that queue at the gateway")), "{said}");
+    assert!(said.contains("all are late until it is empty"), "{said}");
+    // Without the term, what is held is nothing to anybody.
+    world.policy.gateway = None;
+    let found = world.run(30, 3.0 * truth());
+    let without = found.foreseen[&Role::Both];
+    assert!(without.need.gateway.is_none() && without.need.arriving < 3.5 * truth());
+}
+
+#[test]
+fn late_first_tokens_ask_for_more_unless_that_is_coming_already() {
+    let late = |share: f64| {
+        let in_time = 1000.0 * (1.0 - share);
+        let buckets = vec![(2.0, in_time), (10.0, 1000.0), (f64::INFINITY, 1000.0)];
+        Some(Histogram { sum: 1.0, count: 1000.0, buckets })
+    };
+    let mut world = World::new(4);
+    world.policy.error_budget = Some(policy::ErrorBudget::default());
+    world.ttft = late(0.005);
+    assert!(world.run(300, 3.0 * truth()).foreseen[&Role::Both].need.budget.abs() < 1e-9);
+    world.ttft = late(0.05);
+    let raised = world.run(30, 3.0 * truth());
+    let seen = raised.foreseen[&Role::Both];
+    assert!((seen.need.budget / seen.need.total - 0.09).abs() < 0.01, "{:?}", seen.need);
+    assert!(seen.to_string().contains("because too many first tokens came late"), "{seen}");
+    world.pending = 1;
+    let coming = world.run(30, 3.0 * truth()).foreseen[&Role::Both].need;
+    assert!(coming.budget <= seen.need.budget * 1.02, "{coming:?}");
+    world.pending = 0;
+    world.ttft = None;
+    let unseen = world.run(30, 3.0 * truth()).foreseen[&Role::Both].need;
+    assert!(unseen.budget < coming.budget, "what nobody sees adds nothing: {unseen:?}");
+    // A restart goes on from it.
+    let (model, key) = (world.spec.model_key(), world.spec.key.clone());
+    let saved = world.foresight.save(&model, &key).unwrap();
+    assert!(saved.demands[0].raised > 0.05, "{saved:?}");
+}
+
+#[test]
+fn a_rise_that_days_have_seen_at_this_hour_is_asked_for_before_it_comes() {
+    let mut world = World::new(8);
+    world.policy.schedule = Some(policy::Schedule::default());
+    drop(world.run(200, 2.0 * truth()));
+    let key = (world.spec.model_key(), Role::Both);
+    let this = at(world.now).as_second().div_euclid(900);
+    // Three days on which seven came in this quarter of an hour.
+    let mut levels = vec![None; 672];
+    for day in 1..=3 {
+        let slot = usize::try_from((this - 96 * day).rem_euclid(672)).unwrap();
+        levels[slot] = Some(schedule::TOLD_MAX);
+    }
+    let (begun, closed) = (this - 300, this - 1);
+    let peak = 7.0 * truth();
+    let week = schedule::SavedWeek { begun, closed, today: None, peak, levels };
+    world.foresight.demands.get_mut(&key).unwrap().week = week.restore();
+    let seen = world.tick(2.0 * truth()).foreseen[&Role::Both];
+    assert!((seen.need.usual.unwrap() / peak - 1.0).abs() < 1e-9 && seen.need.total >= peak);
+    assert!(seen.to_string().contains("usually do at this time"), "{seen}");
+    world.policy.schedule = None;
+    assert_eq!(world.tick(2.0 * truth()).foreseen[&Role::Both].need.usual, None);
 }
 
 /// What a fleet of these replicas is asked to grow to, as the optimizer would round it.

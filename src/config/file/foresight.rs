@@ -28,6 +28,12 @@ sections! {
         bursts: Bursts,
         /// A queue is worked off.
         backlog: Backlog,
+        /// What queues at a gateway is worked off by new replicas.
+        gateway: Gateway,
+        /// More is asked for while too many first tokens come late. Off without this section.
+        error_budget: ErrorBudget,
+        /// What has come at this time of the day and of the week comes again.
+        schedule: Schedule,
         /// What was needed once is held for some start-up times.
         hold: Hold,
         /// How much must be known at least before anything is spare.
@@ -108,6 +114,42 @@ sections! {
         /// Time in which what waits should be worked off.
         drain: WrittenDuration,
         /// The share of the present rate that this may ask for in addition.
+        cap: f64,
+    }
+
+    /// What queues at a gateway is worked off by new replicas, and is part of what has arrived. It is
+    /// known by signals of `scale_to_zero.wake` that count requests.
+    Gateway {
+        /// Whether it is.
+        enabled: bool,
+        /// Time in which what queues should be worked off.
+        drain: WrittenDuration,
+        /// The share of the present rate, or of what a replica carries, that this may ask for in
+        /// addition.
+        cap: f64,
+    }
+
+    /// More is asked for while too many first tokens come late.
+    ErrorBudget {
+        /// Whether it is.
+        enabled: bool,
+        /// The share of requests that may miss `capacity.slo.ttft`.
+        share: f64,
+        /// The share of the need that is asked for in addition for each 15 s in which more do.
+        step: f64,
+        /// That is forgotten to a third in this time.
+        decay: WrittenDuration,
+        /// The most that is asked for in addition, as a share of the need.
+        cap: f64,
+    }
+
+    /// What has come at this time of the day and of the week comes again.
+    Schedule {
+        /// Whether it does.
+        enabled: bool,
+        /// Of what came before, the share that is prepared for.
+        share: f64,
+        /// How far growth may exceed what came at this time before, as a multiple of it.
         cap: f64,
     }
 

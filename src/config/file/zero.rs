@@ -46,6 +46,9 @@ sections! {
         query: String,
         /// How often it is read.
         interval: WrittenDuration,
+        /// Whether its number is of requests that wait, which are then part of what has arrived and
+        /// of what must be worked off. Without it, an endpoint picker's is, and no other.
+        counts_requests: bool,
         /// TLS of the page; needs a URL with `https`.
         #[serde(skip_serializing_if = "Option::is_none")]
         tls: ClientTls,

@@ -1,8 +1,8 @@
 //! What `foresight` judges by, as a file says it.
 
 use crate::analyze::foresight::policy::{
-    Backlog, Bursts, ColdStart, Growth, Hold, Learning, Memory, Policy, Ramp, Rounding, Unevenness,
-    Window, Young,
+    Backlog, Bursts, ColdStart, ErrorBudget, Gateway, Growth, Hold, Learning, Memory, Policy, Ramp,
+    Rounding, Schedule, Unevenness, Window, Young,
 };
 use crate::config::file;
 use crate::config::print::written;
@@ -22,6 +22,9 @@ pub(crate) fn section(policy: &Policy) -> file::Foresight {
         young: Some(young(policy.young)),
         bursts: Some(bursts(policy.bursts)),
         backlog: Some(backlog(policy.backlog)),
+        gateway: Some(gateway(policy.gateway)),
+        error_budget: Some(error_budget(policy.error_budget)),
+        schedule: Some(schedule(policy.schedule)),
         hold: Some(hold(policy.hold)),
         history_min: Some(written(policy.history_min)),
         rounding: Some(file::Rounding {
@@ -99,6 +102,36 @@ fn backlog(term: Option<Backlog>) -> file::Backlog {
         drain: Some(written(drain)),
         cap: Some(cap.fraction()),
     }
+}
+
+fn gateway(term: Option<Gateway>) -> file::Gateway {
+    let enabled = Some(term.is_some());
+    let Some(Gateway { drain, cap }) = term else {
+        return file::Gateway { enabled, ..file::Gateway::default() };
+    };
+    file::Gateway { enabled, drain: Some(written(drain)), cap: Some(cap.fraction()) }
+}
+
+fn error_budget(term: Option<ErrorBudget>) -> file::ErrorBudget {
+    let enabled = Some(term.is_some());
+    let Some(ErrorBudget { share, step, decay, cap }) = term else {
+        return file::ErrorBudget { enabled, ..file::ErrorBudget::default() };
+    };
+    file::ErrorBudget {
+        enabled,
+        share: Some(share.fraction()),
+        step: Some(step.fraction()),
+        decay: Some(written(decay)),
+        cap: Some(cap.fraction()),
+    }
+}
+
+fn schedule(term: Option<Schedule>) -> file::Schedule {
+    let enabled = Some(term.is_some());
+    let Some(Schedule { share, cap }) = term else {
+        return file::Schedule { enabled, ..file::Schedule::default() };
+    };
+    file::Schedule { enabled, share: Some(share.fraction()), cap: Some(cap.fraction()) }
 }
 
 fn hold(term: Option<Hold>) -> file::Hold {

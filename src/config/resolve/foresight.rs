@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::analyze::foresight::policy::{
-    Backlog, Bursts, ColdStart, Growth, Hold, Learning, Memory, Policy, Ramp, Rounding, Unevenness,
-    Window, Young,
+    Backlog, Bursts, ColdStart, ErrorBudget, Gateway, Growth, Hold, Learning, Memory, Policy, Ramp,
+    Rounding, Schedule, Unevenness, Window, Young,
 };
 use crate::config::check::{Checks, Durations};
 use crate::config::file;
@@ -37,6 +37,8 @@ const LOOK_BACKS: Durations = Duration::from_mins(1)..=Duration::from_hours(1);
 /// Single seconds are kept for little more than five minutes.
 const BURSTS_OVER: Durations = Duration::from_mins(1)..=Duration::from_mins(5);
 const DRAINS: Durations = Duration::from_secs(1)..=Duration::from_mins(10);
+/// What fades sooner than a replica starts is gone before it can help.
+const DECAYS: Durations = Duration::from_mins(1)..=Duration::from_hours(24);
 const HOLDS: Durations = Duration::ZERO..=Duration::from_hours(24);
 /// A fleet is not judged by its first seconds.
 const HISTORIES: Durations = Duration::from_secs(30)..=Duration::from_hours(1);
@@ -66,6 +68,9 @@ pub(crate) fn resolve(
         young,
         bursts,
         backlog,
+        gateway,
+        error_budget,
+        schedule,
         hold,
         history_min,
         rounding,
@@ -84,6 +89,9 @@ pub(crate) fn resolve(
         young: keys.young(&young.unwrap_or_default()),
         bursts: keys.bursts(&bursts.unwrap_or_default()),
         backlog: keys.backlog(&backlog.unwrap_or_default()),
+        gateway: keys.gateway(&gateway.unwrap_or_default()),
+        error_budget: error_budget.and_then(|written| keys.error_budget(&written)),
+        schedule: keys.schedule(&schedule.unwrap_or_default()),
         hold: keys.hold(&hold.unwrap_or_default(), window),
         history_min: keys.time("history_min", history_min, &HISTORIES, usual.history_min),
         rounding: keys.rounding(&rounding.unwrap_or_default()),
@@ -211,6 +219,38 @@ impl<'c> Keys<'_, 'c> {
             usual: keys.requests("usual", rest.usual, usual.usual),
             drain: keys.time("drain", rest.drain, &DRAINS, usual.drain),
             cap: keys.factor("cap", rest.cap, &FACTORS, usual.cap),
+        })
+    }
+
+    fn gateway(&mut self, written: &file::Gateway) -> Option<Gateway> {
+        let rest = file::Gateway { enabled: None, ..written.clone() };
+        let mut keys = self.term("gateway", written.enabled, &rest)?;
+        let usual = Gateway::default();
+        Some(Gateway {
+            drain: keys.time("drain", rest.drain, &DRAINS, usual.drain),
+            cap: keys.factor("cap", rest.cap, &FACTORS, usual.cap),
+        })
+    }
+
+    fn error_budget(&mut self, written: &file::ErrorBudget) -> Option<ErrorBudget> {
+        let rest = file::ErrorBudget { enabled: None, ..written.clone() };
+        let mut keys = self.term("error_budget", written.enabled, &rest)?;
+        let usual = ErrorBudget::default();
+        Some(ErrorBudget {
+            share: keys.factor("share", rest.share, &(0.0..=1.0), usual.share),
+            step: keys.factor("step", rest.step, &(0.0..=1.0), usual.step),
+            decay: keys.time("decay", rest.decay, &DECAYS, usual.decay),
+            cap: keys.factor("cap", rest.cap, &FACTORS, usual.cap),
+        })
+    }
+
+    fn schedule(&mut self, written: &file::Schedule) -> Option<Schedule> {
+        let rest = file::Schedule { enabled: None, ..written.clone() };
+        let mut keys = self.term("schedule", written.enabled, &rest)?;
+        let usual = Schedule::default();
+        Some(Schedule {
+            share: keys.factor("share", rest.share, &FACTORS, usual.share),
+            cap: keys.factor("cap", rest.cap, &CAPS, usual.cap),
         })
     }
 

@@ -13,6 +13,7 @@ use crate::config::resolve::saturation::model_key;
 use crate::config::resolve::scrape::{overlay_client, warn_of_client};
 use crate::config::{Variant, file};
 use crate::fleet::ModelKey;
+use crate::observe::Counts;
 
 const LIST: &str = "scale_to_zero.wake";
 
@@ -74,7 +75,11 @@ fn resolve_one(
     };
     let rule = "must be a short name of printable characters";
     let name = checks.text(&at("name"), Some(name), is_name, rule)?;
-    Some(Signal { name: name.to_owned(), models, source: source?, interval })
+    let source = source?;
+    let is_picker = matches!(source, Source::EndpointPicker(_));
+    let is_counting = signal.counts_requests.unwrap_or(is_picker);
+    let counts = if is_counting { Counts::Requests } else { Counts::Something };
+    Some(Signal { name: name.to_owned(), models, source, interval, counts })
 }
 
 fn source(

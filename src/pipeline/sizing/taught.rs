@@ -19,8 +19,8 @@ pub(crate) struct Taught {
 impl Taught {
     /// Learns from what the replicas did, once in half a window: what is seen a second later is
     /// nearly the same, and would count as if it were not.
-    pub(crate) fn learn(&mut self, moment: Moment, member: &Sizable<'_>) {
-        let Moment { now, window } = moment;
+    pub(crate) fn learn(&mut self, moment: Moment<'_>, member: &Sizable<'_>) {
+        let Moment { now, window, .. } = moment;
         let since = self.at.and_then(|at| Seconds::from_span(now.duration_since(at)));
         if since.is_some_and(|since| since.seconds() < window.seconds() / 2.0) {
             return;

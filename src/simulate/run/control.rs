@@ -3,7 +3,7 @@
 //! The daemon is its [`Pipeline`]: the same code decides here and in production, and what it is
 //! given here is what it would have scraped and watched there.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -11,8 +11,10 @@ use rand::RngExt;
 use rand_pcg::Pcg64;
 
 use crate::analyze::foresight::card::Card;
-use crate::fleet::{Fleet, VariantSpec};
-use crate::observe::{Inputs, Listing, Scale, ScaleState, Scrape, ScrapeFailure, Way};
+use crate::fleet::{Fleet, ModelKey, VariantSpec};
+use crate::observe::{
+    Counts, Demand, Inputs, Listing, Scale, ScaleState, Scrape, ScrapeFailure, Way,
+};
 use crate::pipeline::{Decisions, Pipeline};
 use crate::simulate::Micros;
 use crate::simulate::peers::law::Law;
@@ -24,7 +26,7 @@ use crate::simulate::run::{Happening, Simulation, wall_clock};
 use crate::simulate::scaler::{MetricError, MilliValue, Outcome, Scaler};
 use crate::simulate::scenario::{Actuator, Hpa, Keda, Scenario, Signal, Variant};
 use crate::simulate::score::{CHANGES_MAX, Change};
-use crate::units::Replicas;
+use crate::units::{Replicas, Requests};
 
 /// The time over which a rate is taken.
 const RATE_WINDOW: Micros = Micros::from_secs(60);
@@ -39,6 +41,8 @@ pub(crate) struct Controller {
     pub(crate) laws: Vec<Option<Law>>,
     /// Pages that a Prometheus has scraped and that the daemon has not got yet, oldest first.
     relayed: VecDeque<(Micros, Scrape)>,
+    /// What each model's gateway last said that it holds, and when, where the daemon reads it.
+    gateways: BTreeMap<ModelKey, (Micros, Vec<Demand>)>,
     ticks: u64,
     losses: Pcg64,
     /// Whether anybody follows what the daemon publishes.
@@ -84,6 +88,7 @@ impl Controller {
             autoscalers: variants.iter().map(autoscaler).collect(),
             laws: (0..variants.len()).map(|variant| law(scenario, variant)).collect(),
             relayed: VecDeque::new(),
+            gateways: BTreeMap::new(),
             ticks: 0,
             losses: generator(seed, Purpose::Scrapes, 0),
             follows: variants.iter().any(|variant| followed(&variant.actuator)),
@@ -187,7 +192,27 @@ impl Simulation<'_> {
         while let Some((_, scrape)) = self.controller.relayed.pop_front_if(due) {
             inputs.scrapes.push(scrape);
         }
+        inputs.demand = self.gateways();
         inputs
+    }
+
+    /// What the gateways say, as far as the daemon reads them.
+    fn gateways(&mut self) -> BTreeMap<ModelKey, Vec<Demand>> {
+        let blind = self.scenario.control.outage.is_some_and(|outage| outage.covers(self.now));
+        for (model, traffic) in self.scenario.models.iter().zip(&self.traffic) {
+            let Some(every) = model.gateway.read.filter(|_| !blind) else { continue };
+            let known = self.controller.gateways.get(&model.key);
+            if known.is_some_and(|(at, _)| self.now.since(*at) < every) {
+                continue;
+            }
+            let seen = Requests::new(traffic.held.len() as f64).zip(Some(wall_clock(self.now)));
+            let (signal, counts) = ("gateway".to_owned(), Counts::Requests);
+            let said = vec![Demand { signal, seen, counts }];
+            self.controller.gateways.insert(model.key.clone(), (self.now, said));
+        }
+        let said =
+            |(model, (_, said)): (&ModelKey, &(Micros, Vec<Demand>))| (model.clone(), said.clone());
+        self.controller.gateways.iter().map(said).collect()
     }
 
     fn scrape(&mut self, pod: usize, at: Timestamp) -> Scrape {

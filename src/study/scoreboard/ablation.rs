@@ -13,7 +13,7 @@ use crate::study::results::RunResult;
 const SECTION: &str = "policy.capacity";
 
 /// What is changed, one at a time.
-const CHANGES: [(&str, &str); 48] = [
+const CHANGES: [(&str, &str); 49] = [
     ("foresight.growth.enabled", "false"),
     ("foresight.ramp.enabled", "false"),
     ("foresight.unevenness.enabled", "false"),
@@ -22,6 +22,7 @@ const CHANGES: [(&str, &str); 48] = [
     ("foresight.backlog.enabled", "false"),
     ("foresight.hold.enabled", "false"),
     ("foresight.cold_start.enabled", "false"),
+    ("foresight.error_budget.enabled", "true"),
     ("utilisation", "0.8"),
     ("utilisation", "0.9"),
     ("utilisation", "1.1"),
@@ -79,6 +80,7 @@ pub(crate) fn changes() -> Vec<Change> {
     let change = |&(key, text): &(&str, &str)| {
         let short = key.strip_prefix("foresight.").unwrap_or(key);
         let name = match short.strip_suffix(".enabled") {
+            Some(term) if text == "true" => format!("with `{term}`"),
             Some(term) => format!("without `{term}`"),
             None => format!("`{short}: {text}`"),
         };

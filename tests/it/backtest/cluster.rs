@@ -10,7 +10,7 @@ use plimsoll::observe::inventory::{
     Inventory, Known, NodeStock, QuotaStock, ReplicaUnit, UnitSource,
 };
 use plimsoll::observe::template::{Container, Template};
-use plimsoll::observe::{Autoscaler, Demand, Inputs, Start};
+use plimsoll::observe::{Autoscaler, Counts, Demand, Inputs, Start};
 use plimsoll::trace::{Record, Tick, Writer};
 use plimsoll::units::{CostPerHour, Fraction, Gpus, Requests, Seconds};
 use tempfile::TempDir;
@@ -88,7 +88,11 @@ fn inputs() -> Inputs {
     };
     let seen = Some((Requests::new(3.0).unwrap(), at(4)));
     let demand = [("epp", seen), ("gateway", None)];
-    let demand = demand.map(|(signal, seen)| Demand { signal: signal.to_owned(), seen });
+    let demand = demand.map(|(signal, seen)| Demand {
+        signal: signal.to_owned(),
+        seen,
+        counts: Counts::Requests,
+    });
     let start = |ready| Start { created: at(1), ready };
     Inputs {
         fleet: Arc::new(Fleet::new(specs).wishing(wishes)),

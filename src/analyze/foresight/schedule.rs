@@ -1,0 +1,377 @@
+//! The schedule: what has come at this time of the day, and of the week.
+//!
+//! Days are like each other. What rises at nine each morning can be prepared for before it rises,
+//! which nothing that looks back a quarter of an hour can do; and where no rise has ever come at this
+//! hour, none need be prepared for. A [`Week`] is the curve of that, a level for each quarter of an
+//! hour of a week, and [`Ahead`] is what it says of the time until a new replica serves.
+//!
+//! # Model
+//!
+//! ```text
+//! x(b)     = q90 of the rates of strides of 15 s in bin b, if half of them are known
+//! week[b]  = (week[b] + x(b)) / 2,  the first time x(b)
+//! level(b) = week[b]                                       after two weeks
+//!          = the lower median of the last 7 days at b      from two days on
+//! today    = x(b) / level(b),  of the last bin that is over
+//! ahead    = max of level(b) over the bins from now to the horizon
+//! ```
+//!
+//! A day that is not like the others shows in `today`: what is expected is scaled down by it, so that
+//! a holiday is prepared for once, in its first quarter of an hour. It is not scaled up: what the past
+//! has not seen is for the other terms.
+//!
+//! # Units
+//!
+//! Requests a second. Bins are quarters of an hour since the epoch, so days begin at midnight UTC;
+//! where clocks are set forward in spring, what comes by the clock comes an hour earlier for some
+//! days.
+
+use std::collections::VecDeque;
+
+use jiff::Timestamp;
+
+use crate::analyze::foresight::arrivals::{Point, STRIDE, quantile};
+use crate::analyze::foresight::saved::are_amounts;
+
+/// Seconds of a bin: a start-up time is shorter, and a week of them is some hundred numbers.
+const BIN: i64 = 900;
+
+/// Strides in a bin.
+const STRIDES: i64 = BIN / STRIDE;
+
+/// Bins in a day.
+const DAY: i64 = 24 * 3600 / BIN;
+
+/// Bins in a week.
+pub(crate) const WEEK: i64 = 7 * DAY;
+
+/// Strides of a bin that must be known: half.
+const KNOWN_MIN: usize = 30;
+
+/// The share of looks that must have seen every replica: what nobody saw looks like no load.
+const SEEN_MIN: f64 = 0.95;
+
+/// The share of strides that a bin's level is not below. Its largest would be chance.
+const LEVEL: f64 = 0.9;
+
+/// Days that must have been seen at an hour before any is like the others.
+const DAYS_MIN: usize = 2;
+
+/// Weeks after which days of the week differ.
+const WEEKS_MIN: i64 = 2;
+
+/// The curve of a week.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Week {
+    /// The first bin that was seen.
+    begun: Option<i64>,
+    /// The last.
+    closed: Option<i64>,
+    /// A level for each bin of the week, from the epoch's weekday on; empty while none is known.
+    levels: Vec<Option<f64>>,
+    /// What came in the last bin, as a multiple of what was expected of it.
+    today: Option<f64>,
+    /// Looks since then, and those of them that saw every replica.
+    looks: [u32; 2],
+}
+
+/// Whether what arrived was seen as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// Every replica was heard.
+    Whole,
+    /// Some were not.
+    Partial,
+}
+
+/// What the past says of the time until a new replica serves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ahead {
+    /// The largest rate that it has seen at this time.
+    pub level: f64,
+    /// What comes today, as a multiple of that; `None` where nobody can say.
+    pub today: Option<f64>,
+}
+
+/// The curve of a week in plain numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedWeek {
+    /// The first bin that was seen, in quarters of an hour since the epoch.
+    pub begun: i64,
+    /// The last.
+    pub closed: i64,
+    /// What came in it, as a multiple of what was expected of it.
+    pub today: Option<f64>,
+    /// The largest level.
+    pub peak: f64,
+    /// The level of each bin of a week, as the root of its share of the largest in 63rds.
+    pub levels: Vec<Option<u8>>,
+}
+
+// === impl Week ===
+
+impl Week {
+    /// Takes the bins that are over, unless too little was seen of them.
+    pub(crate) fn close(&mut self, points: &VecDeque<Point>, sight: Sight) {
+        self.looks[0] += 1;
+        self.looks[1] += u32::from(sight == Sight::Whole);
+        let (Some(first), Some(last)) = (points.front(), points.back()) else { return };
+        // The strides of a bin are those that end in it or with it.
+        let over = last.stride.div_euclid(STRIDES) - 1;
+        let from = self.closed.map_or(i64::MIN, |closed| closed + 1);
+        let from = from.max((first.stride - 1).div_euclid(STRIDES));
+        if from > over {
+            return;
+        }
+        let [looks, whole] = std::mem::take(&mut self.looks).map(f64::from);
+        let is_seen = whole >= SEEN_MIN * looks;
+        for bin in from..=over {
+            let strides = bin * STRIDES + 1..=(bin + 1) * STRIDES;
+            let inside = points.iter().filter(|point| strides.contains(&point.stride));
+            let mut rates: Vec<f64> = inside.map(|point| point.rate).collect();
+            self.today = None;
+            if rates.len() >= KNOWN_MIN && is_seen {
+                rates.sort_by(f64::total_cmp);
+                self.take(bin, quantile(&rates, LEVEL).unwrap_or(0.0));
+            }
+            self.closed = Some(bin);
+        }
+    }
+
+    fn take(&mut self, bin: i64, level: f64) {
+        let usual = self.level(bin).filter(|usual| *usual > 0.0);
+        self.today = usual.map(|usual| level / usual);
+        self.begun.get_or_insert(bin);
+        if self.levels.is_empty() {
+            self.levels = vec![None; slots()];
+        }
+        if let Some(slot) = self.levels.get_mut(slot(bin)) {
+            *slot = Some(slot.map_or(level, |before| f64::midpoint(before, level)));
+        }
+    }
+
+    fn at(&self, bin: i64) -> Option<f64> {
+        self.levels.get(slot(bin)).copied().flatten()
+    }
+
+    /// What the past has seen in this bin of a day or a week; `None` where it has seen too little.
+    fn level(&self, bin: i64) -> Option<f64> {
+        let begun = self.begun?;
+        if bin - begun >= WEEKS_MIN * WEEK {
+            return self.at(bin);
+        }
+        let days = (1..=7).map(|day| bin - day * DAY).filter(|bin| *bin >= begun);
+        let mut levels: Vec<f64> = days.filter_map(|bin| self.at(bin)).collect();
+        levels.sort_by(f64::total_cmp);
+        let enough = levels.len() >= DAYS_MIN;
+        levels.get(levels.len().saturating_sub(1) / 2).copied().filter(|_| enough)
+    }
+
+    /// What the past has seen from an instant on, over so many seconds.
+    #[must_use]
+    pub(crate) fn ahead(&self, from: Timestamp, horizon: f64) -> Option<Ahead> {
+        let from = from.as_second();
+        let bins = from.div_euclid(BIN)..=(from + seconds(horizon)).div_euclid(BIN);
+        let level = bins.filter_map(|bin| self.level(bin)).reduce(f64::max)?;
+        // What the last bin was says nothing of a day that nobody has seen since.
+        let recent = self.closed.is_some_and(|closed| from.div_euclid(BIN) - closed <= 2);
+        Some(Ahead { level, today: self.today.filter(|_| recent) })
+    }
+
+    pub(crate) fn save(&self) -> Option<SavedWeek> {
+        let peak = self.levels.iter().copied().flatten().reduce(f64::max)?;
+        Some(SavedWeek {
+            begun: self.begun?,
+            closed: self.closed?,
+            today: self.today.map(|today| (today * 1e3).round() / 1e3),
+            peak,
+            levels: self.levels.iter().map(|level| level.map(|level| told(level, peak))).collect(),
+        })
+    }
+}
+
+// === impl Ahead ===
+
+impl Ahead {
+    /// The rate to be prepared for.
+    #[must_use]
+    pub fn rise(&self) -> f64 {
+        self.level * self.today.unwrap_or(1.0).min(1.0)
+    }
+
+    /// The rate beyond which nothing has grown at this time; `None` where nobody knows what today
+    /// is like, and so nothing may be let go.
+    #[must_use]
+    pub fn bound(&self) -> Option<f64> {
+        self.today.map(|today| self.level * today)
+    }
+}
+
+// === impl SavedWeek ===
+
+impl SavedWeek {
+    /// Whether all of it can be.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let Self { begun, closed, today, peak, levels } = self;
+        let level = |level: &Option<u8>| level.is_none_or(|level| level <= TOLD_MAX);
+        (0..=BINS_MAX).contains(begun)
+            && (*begun..=BINS_MAX).contains(closed)
+            && are_amounts(&[*peak, today.unwrap_or(0.0)])
+            && levels.len() == slots()
+            && levels.iter().all(level)
+    }
+
+    pub(crate) fn restore(&self) -> Week {
+        let Self { begun, closed, today, peak, levels } = self;
+        let share = |told: u8| (f64::from(told) / f64::from(TOLD_MAX)).powi(2);
+        Week {
+            begun: Some(*begun),
+            closed: Some(*closed),
+            levels: levels.iter().map(|told| told.map(|told| peak * share(told))).collect(),
+            today: *today,
+            looks: [0, 0],
+        }
+    }
+}
+
+/// The year 2255, in bins: what is later is no instant that somebody has seen.
+const BINS_MAX: i64 = 10_000_000;
+
+/// The largest level is told as this, so that one character is enough for each.
+pub const TOLD_MAX: u8 = 63;
+
+/// A level as it is told: roots tell small ones as well as large ones.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 63")]
+fn told(level: f64, peak: f64) -> u8 {
+    if peak <= 0.0 {
+        return 0;
+    }
+    ((level / peak).clamp(0.0, 1.0).sqrt() * f64::from(TOLD_MAX)).round() as u8
+}
+
+/// Levels of a week.
+fn slots() -> usize {
+    usize::try_from(WEEK).unwrap_or_default()
+}
+
+fn slot(bin: i64) -> usize {
+    usize::try_from(bin.rem_euclid(WEEK)).unwrap_or_default()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a horizon is some minutes")]
+fn seconds(horizon: f64) -> i64 {
+    horizon as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Midnight of a Thursday.
+    const BEGIN: i64 = 1_767_225_600;
+
+    fn at(day: i64, hour: f64) -> Timestamp {
+        Timestamp::from_second(BEGIN + day * 86_400).unwrap()
+            + jiff::SignedDuration::from_secs_f64(hour * 3600.0)
+    }
+
+    /// A week that has seen days with these rates, by day and hour.
+    fn seen(days: i64, rate: impl Fn(i64, f64) -> f64) -> Week {
+        let mut week = Week::default();
+        let mut points = VecDeque::new();
+        for stride in 0..days * 86_400 / STRIDE {
+            let (day, second) = (stride * STRIDE / 86_400, stride * STRIDE % 86_400);
+            let rate = rate(day, second as f64 / 3600.0);
+            points.push_back(Point { stride: BEGIN / STRIDE + stride + 1, rate });
+            if points.len() > 300 {
+                points.pop_front();
+            }
+            week.close(&points, Sight::Whole);
+        }
+        week
+    }
+
+    /// Ten by night and sixty from nine to six.
+    fn office(hour: f64) -> f64 {
+        if (9.0..18.0).contains(&hour) { 60.0 } else { 10.0 }
+    }
+
+    fn rise(week: &Week, day: i64, hour: f64) -> Option<f64> {
+        week.ahead(at(day, hour), 132.0).map(|ahead| ahead.rise())
+    }
+
+    #[test]
+    fn a_rise_that_two_days_have_seen_is_known_before_it_comes() {
+        let one = seen(1, |_, hour| office(hour));
+        assert_eq!(one.ahead(at(1, 8.98), 132.0), None, "one day is no habit");
+        let two = seen(2, |_, hour| office(hour));
+        assert_eq!(rise(&two, 2, 8.9), Some(10.0), "six minutes before, nothing rises yet");
+        assert_eq!(rise(&two, 2, 8.98), Some(60.0));
+        assert_eq!(rise(&two, 2, 18.1), Some(10.0));
+    }
+
+    #[test]
+    fn what_came_on_one_day_alone_is_no_habit() {
+        let once = seen(5, |day, hour| if day == 3 { 10.0 * office(hour) } else { office(hour) });
+        assert_eq!(rise(&once, 5, 12.0), Some(60.0));
+    }
+
+    #[test]
+    fn a_day_that_is_not_like_the_others_is_prepared_for_once() {
+        let mut holiday = seen(3, |_, hour| office(hour));
+        let mut points = VecDeque::new();
+        for stride in 0..9 * 3600 / STRIDE + 2 * STRIDES {
+            let stride = BEGIN / STRIDE + 3 * 86_400 / STRIDE + stride + 1;
+            points.push_back(Point { stride, rate: 10.0 });
+        }
+        assert_eq!(rise(&holiday, 3, 9.1), Some(60.0));
+        holiday.close(&points, Sight::Whole);
+        assert!((rise(&holiday, 3, 9.6).unwrap() - 10.0).abs() < 0.1, "a sixth came until then");
+    }
+
+    #[test]
+    fn what_nobody_saw_is_no_quiet_hour() {
+        let mut week = seen(3, |_, hour| office(hour));
+        let before = week.clone();
+        let first = BEGIN / STRIDE + 3 * 86_400 / STRIDE;
+        let quiet = (1..=STRIDES).map(|stride| Point { stride: first + stride, rate: 0.0 });
+        week.close(&quiet.collect(), Sight::Partial);
+        assert_eq!(week.levels, before.levels);
+        let ahead = week.ahead(at(3, 0.3), 132.0).unwrap();
+        assert_eq!((ahead.rise(), ahead.bound()), (10.0, None), "and nothing is let go after it");
+    }
+
+    #[test]
+    fn days_of_the_week_differ_after_two_weeks() {
+        // The first day is a Thursday, so the weekend is the third and the fourth.
+        let weekly = |day: i64, hour| if [2, 3].contains(&(day % 7)) { 5.0 } else { office(hour) };
+        let young = seen(9, weekly);
+        assert_eq!(rise(&young, 9, 12.0), Some(60.0), "a Saturday is a day like the others");
+        let old = seen(16, weekly);
+        assert_eq!(rise(&old, 16, 12.0), Some(5.0));
+        assert_eq!(rise(&old, 18, 12.0).map(f64::round), Some(60.0));
+    }
+
+    #[test]
+    fn what_is_told_is_a_character_a_bin_and_says_nearly_the_same() {
+        let week = seen(9, |_, hour| 100.0 - 9.0 * (hour - 12.0).abs().min(11.0));
+        let saved = week.save().unwrap();
+        assert!(saved.is_sound() && saved.levels.len() == 672);
+        let again = saved.restore();
+        for hour in 0..24 {
+            let [before, after] =
+                [&week, &again].map(|week| rise(week, 9, f64::from(hour)).unwrap());
+            assert!((before - after).abs() < 2.0, "{before} {after} at {hour}");
+        }
+        assert_eq!(Week::default().save(), None);
+        for wrong in [
+            SavedWeek { levels: vec![None; 3], ..saved.clone() },
+            SavedWeek { levels: vec![Some(64); 672], ..saved.clone() },
+            SavedWeek { peak: f64::NAN, ..saved.clone() },
+            SavedWeek { closed: -1, ..saved },
+        ] {
+            assert!(!wrong.is_sound(), "{wrong:?}");
+        }
+    }
+}
