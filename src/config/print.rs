@@ -36,7 +36,7 @@ use crate::decide::enforce::{
     Amount, Behavior, Deference, Dwell, Panic, Rules, Select, StepPolicy,
 };
 use crate::decide::zero::ZeroPolicy;
-use crate::fleet::{ModelKey, Role, VariantSpec};
+use crate::fleet::{ModelKey, VariantSpec};
 use crate::observe::Counts;
 use crate::pipeline::Policy;
 use crate::pipeline::sizing::Sizing;

@@ -121,7 +121,7 @@ impl Draft {
         if self.names_file() {
             let mentioned = |path: &str| {
                 let path = path.trim_end_matches('/');
-                let written = [Some(path), self.from_working_folder(path)];
+                let written = [Some(path), self.below_working_folder(path)];
                 texts.iter().any(|text| written.iter().flatten().any(|path| text.contains(path)))
             };
             let holds_working_folder = |path: &str| {
@@ -153,7 +153,7 @@ impl Draft {
                 if mentioned(&path) {
                     files.insert(path, text.clone());
                 } else if let Some(path) =
-                    self.from_working_folder(&path).filter(|it| mentioned(it))
+                    self.below_working_folder(&path).filter(|it| mentioned(it))
                 {
                     files.insert(path.to_owned(), text.clone());
                 }
@@ -203,7 +203,7 @@ impl Draft {
     }
 
     /// How a path is written that starts where the container does.
-    fn from_working_folder<'a>(&self, path: &'a str) -> Option<&'a str> {
+    fn below_working_folder<'a>(&self, path: &'a str) -> Option<&'a str> {
         let path = path.strip_prefix(self.working_folder.as_deref()?)?;
         Some(path).filter(|path| !path.is_empty())
     }
