@@ -12,6 +12,7 @@ pub(crate) mod names;
 mod print;
 pub(crate) mod problem;
 mod resolve;
+mod sources;
 pub(crate) mod written;
 mod wva;
 pub(crate) mod yaml;
@@ -28,6 +29,7 @@ use serde_json::Value;
 
 pub(crate) use crate::config::problem::counted;
 pub use crate::config::problem::{Problem, Severity};
+pub use crate::config::sources::Sources;
 
 use crate::analyze::foresight::card::Card;
 use crate::collect::demand::Signal;
@@ -359,6 +361,16 @@ pub enum Files {
 ///
 /// The file cannot be read, is not YAML, or has problems; then all of them are listed.
 pub fn load(path: &Path, files: Files) -> Result<Loaded, LoadError> {
+    load_noting(path, files, &mut Sources::default())
+}
+
+/// Does the same, and notes all files that were read for it, whether it is valid or not.
+///
+/// # Errors
+///
+/// The file cannot be read, is not YAML, or has problems; then all of them are listed.
+pub fn load_noting(path: &Path, files: Files, sources: &mut Sources) -> Result<Loaded, LoadError> {
+    sources.note_file(path);
     let failed = |source| LoadError::Read { path: path.to_owned(), source };
     let file = std::fs::File::open(path).map_err(failed)?;
     let mut text = String::new();
@@ -373,7 +385,7 @@ pub fn load(path: &Path, files: Files) -> Result<Loaded, LoadError> {
         environment: environment(),
         files,
     };
-    parse(&text, &surroundings)
+    parse_noting(&text, &surroundings, sources)
 }
 
 /// Reads a configuration from text.
@@ -382,6 +394,14 @@ pub fn load(path: &Path, files: Files) -> Result<Loaded, LoadError> {
 ///
 /// The text is not YAML, or has problems; then all of them are listed.
 pub fn parse(text: &str, surroundings: &Surroundings) -> Result<Loaded, LoadError> {
+    parse_noting(text, surroundings, &mut Sources::default())
+}
+
+fn parse_noting(
+    text: &str,
+    surroundings: &Surroundings,
+    sources: &mut Sources,
+) -> Result<Loaded, LoadError> {
     let origin = || surroundings.origin.clone();
     let value = yaml::read(text).map_err(|error| {
         let yaml::SyntaxError { line, column, message } = error;
@@ -397,6 +417,7 @@ pub fn parse(text: &str, surroundings: &Surroundings) -> Result<Loaded, LoadErro
         file::File::default()
     };
     let config = resolve::resolve(&file, &mut checks);
+    sources.extend(std::mem::take(&mut checks.sources));
     match (config, checks.problems.split()) {
         (Some(config), (errors, warnings)) if errors.is_empty() => Ok(Loaded { config, warnings }),
         (_, (mut problems, warnings)) => {
@@ -424,23 +445,6 @@ fn environment() -> BTreeMap<String, String> {
 // === impl Config ===
 
 impl Config {
-    /// All that the configuration of this file was read from, to be compared: the file itself, the
-    /// other autoscaler's thresholds, and the capacity cards. `None` while one of them cannot be read.
-    #[must_use]
-    pub fn sources(&self, file: &Path) -> Option<Vec<u8>> {
-        let mut bytes = std::fs::read(file).ok()?;
-        if let Some(folder) = &self.wva_config {
-            for (name, text) in wva::read_folder(folder).ok()? {
-                bytes.extend_from_slice(format!("\0{name}\0{text}").as_bytes());
-            }
-        }
-        for file in &self.card_files {
-            bytes.push(0);
-            bytes.extend(std::fs::read(file).ok()?);
-        }
-        Some(bytes)
-    }
-
     /// The effective configuration as YAML, with every default. Reading it gives this value again.
     #[must_use]
     pub fn print(&self) -> String {

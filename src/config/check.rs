@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::problem::Problems;
+use crate::config::sources::Sources;
 use crate::config::written::{WrittenDuration, WrittenSize};
 use crate::config::wva::{self, Entries};
 use crate::config::{FILE_MAX, Files, Surroundings};
@@ -19,6 +20,8 @@ use crate::config::{FILE_MAX, Files, Surroundings};
 pub(crate) struct Checks<'a> {
     /// The problems so far.
     pub(crate) problems: Problems,
+    /// The files that were read so far.
+    pub(crate) sources: Sources,
     surroundings: &'a Surroundings,
 }
 
@@ -28,7 +31,7 @@ pub(crate) type Durations = RangeInclusive<Duration>;
 impl<'a> Checks<'a> {
     /// No problem so far.
     pub(crate) fn new(surroundings: &'a Surroundings) -> Self {
-        Self { problems: Problems::default(), surroundings }
+        Self { problems: Problems::default(), sources: Sources::default(), surroundings }
     }
 
     /// The folder that relative paths start from.
@@ -211,6 +214,7 @@ impl<'a> Checks<'a> {
         let Some(folder) = folder.filter(|_| self.surroundings.files == Files::MustExist) else {
             return Entries::new();
         };
+        self.sources.note_folder(folder);
         wva::read_folder(folder).unwrap_or_else(|why| {
             let rule = format!("must be a folder that can be read ({why})");
             self.problems.error(path, rule, folder.display());
@@ -223,6 +227,7 @@ impl<'a> Checks<'a> {
         if self.surroundings.files == Files::NotChecked {
             return None;
         }
+        self.sources.note_file(file);
         let read = match std::fs::metadata(file) {
             Ok(known) if known.is_dir() => Err("it is a folder".to_owned()),
             Ok(known) if known.len() > FILE_MAX => Err(format!("more than {FILE_MAX} bytes")),

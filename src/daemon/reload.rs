@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::collect::cluster::Needs;
-use crate::config::{self, Config, Files, Kubernetes, Loaded};
+use crate::config::{self, Config, Files, Kubernetes, Loaded, Sources};
 use crate::daemon::directory;
 use crate::daemon::ticks::Reload;
 use crate::publish::api::ConfigInForce;
@@ -49,7 +49,8 @@ pub(crate) struct Shown {
 
 struct Inner {
     config: Config,
-    bytes: Option<Vec<u8>>,
+    /// What was last read, whether or not it is in force.
+    sources: Sources,
     reloads: mpsc::Sender<Reload>,
     needs: Option<Arc<watch::Sender<Arc<Needs>>>>,
 }
@@ -63,7 +64,11 @@ impl Reloader {
         clock: Clock,
     ) -> Arc<Self> {
         let Origin { file, config } = origin;
-        let bytes = file.as_deref().and_then(|file| config.sources(file));
+        let mut sources = Sources::default();
+        if let Some(file) = &file {
+            // What is in force was read before; this is about what it was read from.
+            let _what_is_in_force = config::load_noting(file, Files::MustExist, &mut sources);
+        }
         let in_force = ConfigInForce {
             file: file.as_ref().map(|file| file.display().to_string()),
             hash: config.hash(),
@@ -71,7 +76,7 @@ impl Reloader {
             last_reload: None,
         };
         let shown = Shown { config: in_force, tick_interval: config.tick_interval };
-        let inner = Mutex::new(Inner { config, bytes, reloads, needs });
+        let inner = Mutex::new(Inner { config, sources, reloads, needs });
         let reloader = Self { file, inner, telemetry, clock, shown: watch::Sender::new(shown) };
         if let Ok(inner) = reloader.inner.try_lock() {
             reloader.accepted(&inner.config);
@@ -105,11 +110,7 @@ impl Reloader {
     }
 
     async fn has_changed(&self) -> bool {
-        let Some(file) = self.file.as_deref() else { return false };
-        let inner = self.inner.lock().await;
-        // A file that is missing for the moment in which it is replaced has not changed.
-        let sources = inner.config.sources(file);
-        sources.is_some_and(|bytes| inner.bytes.as_ref() != Some(&bytes))
+        self.inner.lock().await.sources.have_changed()
     }
 
     /// Loads the configuration and goes on with it, or says why not.
@@ -118,8 +119,6 @@ impl Reloader {
             return Err("this daemon's configuration is not from a file".into());
         };
         let mut inner = self.inner.lock().await;
-        // Read first: what changes while it is loaded is loaded again.
-        inner.bytes = inner.config.sources(file);
         match inner.load(file).await {
             Ok(()) => {
                 self.accepted(&inner.config);
@@ -153,7 +152,8 @@ impl Reloader {
 
 impl Inner {
     async fn load(&mut self, file: &Path) -> Result<(), String> {
-        let loaded = config::load(file, Files::MustExist);
+        self.sources = Sources::default();
+        let loaded = config::load_noting(file, Files::MustExist, &mut self.sources);
         let Loaded { config, warnings } =
             loaded.map_err(|problem| format!("{:#}", anyhow::Error::new(problem)))?;
         for warning in warnings {
@@ -173,10 +173,6 @@ impl Inner {
         finished.await.map_err(|_| ended())?;
         if let Some(needs) = &self.needs {
             needs.send_replace(Arc::new(directory::needs(&config)));
-        }
-        let others = |config: &Config| (config.wva_config.clone(), config.card_files.clone());
-        if others(&config) != others(&self.config) {
-            self.bytes = config.sources(file);
         }
         self.config = config;
         Ok(())

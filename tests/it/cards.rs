@@ -9,7 +9,8 @@ use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::analyze::foresight::card::{Card, Kind, Learned};
 use plimsoll::analyze::foresight::pace::Iteration;
 use plimsoll::config::{
-    Config, Files, LoadError, Surroundings, cards, cards_text, parse, read_cards,
+    Config, Files, LoadError, Sources, Surroundings, cards, cards_text, load_noting, parse,
+    read_cards,
 };
 use plimsoll::decide::{Reason, Stage};
 use plimsoll::fleet::{Accelerator, VariantSpec};
@@ -23,6 +24,9 @@ use crate::foresight::quick;
 use crate::pipeline::{desired, of, spec};
 use crate::sizing::sized;
 use crate::working::{Engine, Work};
+
+const LOADED: &str = "plimsoll_config_last_reload_success_timestamp_seconds";
+const SUCCESSFUL: &str = "plimsoll_config_last_reload_successful";
 
 /// What an iteration of the [engine](Engine) costs, about.
 const TRUTH: Iteration = Iteration { alpha: 0.006, beta: 4e-5, delta: 7.3e-5 };
@@ -312,16 +316,56 @@ async fn a_file_of_cards_that_breaks_leaves_the_last_good_ones_in_force_and_says
 #[test]
 fn another_content_of_a_file_of_cards_is_a_reason_to_load_again() {
     let folder = folder_with("cards.yaml", &cards_text([&card(1.0)]));
-    let file = folder.path().join("plimsoll.yaml");
+    let (file, cards) = (folder.path().join("plimsoll.yaml"), folder.path().join("cards.yaml"));
     let text = "capacity: {card_files: [cards.yaml]}\n\
                 variants: [{name: a, model: m, targets: {static: ['127.0.0.1:1']}}]";
     fs::write(&file, text).unwrap();
-    let config = loaded(text, &folder).unwrap();
-    let before = config.sources(&file).unwrap();
-    fs::write(folder.path().join("cards.yaml"), cards_text([&card(2.0)])).unwrap();
-    assert_ne!(config.sources(&file).unwrap(), before);
-    fs::remove_file(folder.path().join("cards.yaml")).unwrap();
-    assert_eq!(config.sources(&file), None, "a file that is being replaced has not changed");
+    let read = || {
+        let mut sources = Sources::default();
+        let loaded = load_noting(&file, Files::MustExist, &mut sources);
+        (loaded, sources)
+    };
+    let (loaded, sources) = read();
+    assert!(loaded.is_ok() && !sources.have_changed());
+    fs::write(&cards, cards_text([&card(2.0)])).unwrap();
+    assert!(sources.have_changed());
+    fs::remove_file(&cards).unwrap();
+    assert!(!sources.have_changed(), "a file that is being replaced has not changed");
+    let (refused, sources) = read();
+    assert!(refused.is_err() && !sources.have_changed());
+    fs::write(&cards, cards_text([&card(1.0)])).unwrap();
+    assert!(sources.have_changed(), "a file that was missing is there");
+}
+
+#[tokio::test]
+async fn a_file_of_cards_of_a_shadow_that_changes_is_taken_up_without_being_asked() {
+    let engine = daemon::Engine::start().await;
+    let folder = folder_with("cards.yaml", &cards_text([&card(1.0)]));
+    let more = "shadow: [{name: sized, analysis: capacity, capacity: {analyzers: [foresight], \
+                card_files: [cards.yaml]}}]\n";
+    let running = Running::start_in(folder, &text(&[("a", engine.address)], more)).await;
+    let before = running.sample(LOADED).await.unwrap();
+    fs::write(running.file().with_file_name("cards.yaml"), cards_text([&card(2.0)])).unwrap();
+    assert!(running.until(LOADED, |at| at > before).await, "it is not loaded again");
+    assert_eq!(running.sample(SUCCESSFUL).await, Some(1.0));
+    let _folder = running.end().await;
+}
+
+#[tokio::test]
+async fn mending_a_file_of_cards_that_was_refused_is_enough_to_load_again() {
+    let engine = daemon::Engine::start().await;
+    let folder = folder_with("cards.yaml", "version: 2\n");
+    let plain = text(&[("a", engine.address)], "");
+    let running = Running::start_in(folder, &plain).await;
+    let before = running.sample(LOADED).await.unwrap();
+    // The configuration in force names no file of cards; the one that is refused does.
+    let more = "analysis: capacity\ncapacity: {card_files: [cards.yaml]}\n";
+    fs::write(running.file(), text(&[("a", engine.address)], more)).unwrap();
+    running.until_sample(SUCCESSFUL, 0.0).await;
+    fs::write(running.file().with_file_name("cards.yaml"), cards_text([&card(1.0)])).unwrap();
+    running.until_sample(SUCCESSFUL, 1.0).await;
+    assert!(running.sample(LOADED).await > Some(before));
+    let _folder = running.end().await;
 }
 
 // === the command line ===

@@ -163,12 +163,18 @@ impl Running {
 
     /// Waits until a sample has this value.
     pub(crate) async fn until_sample(&self, start: &str, want: f64) {
+        let is = |value: f64| Some(value) == Some(want);
+        assert!(self.until(start, is).await, "{start} {want}");
+    }
+
+    /// Waits until a sample has such a value, and says whether it ever had.
+    pub(crate) async fn until(&self, start: &str, accepts: impl Fn(f64) -> bool) -> bool {
         let change = async {
-            while self.sample(start).await != Some(want) {
+            while !self.sample(start).await.is_some_and(&accepts) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, change).await.unwrap_or_else(|_| panic!("{start} {want}"));
+        tokio::time::timeout(PATIENCE, change).await.is_ok()
     }
 
     /// Ends the daemon and gives back its folder.

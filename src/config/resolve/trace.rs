@@ -66,6 +66,7 @@ pub(crate) fn resolve_shadows(
         let overlaid = overlaid(file, shadow);
         let mut own = checks.beside();
         let policy = resolve_policy(&overlaid, around, &mut own);
+        checks.sources.extend(own.sources);
         let (errors, warnings) = own.problems.split();
         // What is wrong with the sections of the policy in force is said there.
         let all = errors.into_iter().chain(warnings);
