@@ -7,6 +7,7 @@ mod chart;
 mod execute;
 mod file;
 mod plan;
+mod record;
 mod report;
 mod resolve;
 mod results;
@@ -110,7 +111,8 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     let shard = shard.map_or(Ok(Shard::WHOLE), |text| Shard::parse(text, index.as_deref()))?;
     let name = path.display().to_string();
     let mut results = Results::new(name, study.fingerprint(args), plans.len());
-    let Executed { runs, first } = execute::execute(&study, plans, shard, args.seed)?;
+    let Executed { runs, first } =
+        execute::execute(&study, plans, shard, args.seed, args.trace.as_deref())?;
     results.runs = runs;
     write(args, &results, first.as_ref())
 }

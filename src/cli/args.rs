@@ -268,6 +268,10 @@ pub struct SimulateArgs {
     /// `policy.capacity.card_files` of another.
     #[arg(verbatim_doc_comment, long, value_name = "FILE")]
     pub cards: Option<PathBuf>,
+    /// Writes what the daemon of the first run saw and decided as a trace into this folder, for
+    /// `backtest`.
+    #[arg(verbatim_doc_comment, long, value_name = "DIR")]
+    pub trace: Option<PathBuf>,
     /// Writes a report with charts as one HTML file.
     #[arg(verbatim_doc_comment, long, value_name = "FILE")]
     pub report: Option<PathBuf>,

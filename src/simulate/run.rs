@@ -19,6 +19,8 @@ use std::collections::BinaryHeap;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::observe::Inputs;
+use crate::pipeline::Decisions;
 use crate::simulate::Micros;
 use crate::simulate::replica;
 use crate::simulate::replica::settings::SettingsError;
@@ -84,8 +86,12 @@ impl<F: FnMut(Micros) -> bool> Watch for F {
     }
 }
 
+/// Is told what the daemon got in each tick, and what it decided.
+pub type Ledger<'l> = dyn FnMut(Timestamp, Inputs, &Decisions) + 'l;
+
 struct Simulation<'s> {
     scenario: &'s Scenario,
+    ledger: Option<&'s mut Ledger<'s>>,
     now: Micros,
     agenda: BinaryHeap<Reverse<(Micros, Happening)>>,
     traffic: Vec<Traffic>,
@@ -111,7 +117,21 @@ pub fn run(
     seed: u64,
     watch: &mut impl Watch,
 ) -> Result<Outcome, SettingsError> {
-    let mut simulation = Simulation::new(scenario, seed)?;
+    run_with(scenario, seed, watch, None)
+}
+
+/// Does the same, and tells a ledger what the daemon does, where there is one.
+///
+/// # Errors
+///
+/// A variant's engine has settings that no engine can have.
+pub fn run_with<'s>(
+    scenario: &'s Scenario,
+    seed: u64,
+    watch: &mut impl Watch,
+    ledger: Option<&'s mut Ledger<'s>>,
+) -> Result<Outcome, SettingsError> {
+    let mut simulation = Simulation::new(scenario, seed, ledger)?;
     let mut until_look = WATCH_EVERY;
     while simulation.step() {
         until_look -= 1;
@@ -128,9 +148,14 @@ pub fn run(
 // === impl Simulation ===
 
 impl<'s> Simulation<'s> {
-    fn new(scenario: &'s Scenario, seed: u64) -> Result<Self, SettingsError> {
+    fn new(
+        scenario: &'s Scenario,
+        seed: u64,
+        ledger: Option<&'s mut Ledger<'s>>,
+    ) -> Result<Self, SettingsError> {
         let mut simulation = Self {
             scenario,
+            ledger,
             now: Micros::ZERO,
             agenda: BinaryHeap::new(),
             traffic: (0..scenario.models.len())

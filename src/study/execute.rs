@@ -1,6 +1,7 @@
 //! Runs, on all cores, with progress, until somebody interrupts.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,13 +11,14 @@ use rayon::prelude::*;
 use serde_json::{Map, Value};
 use tokio_util::task::TaskTracker;
 
+use crate::pipeline::Decisions;
 use crate::simulate::Micros;
 use crate::simulate::peers::Peer;
-use crate::simulate::peers::oracle::OracleError;
 use crate::simulate::run;
 use crate::simulate::scenario::Scenario;
 use crate::simulate::score::Outcome;
 use crate::study::plan::{self, Plan, PlanError, Shard};
+use crate::study::record::Recorder;
 use crate::study::resolve::Resolved;
 use crate::study::results::RunResult;
 use crate::study::{ScenarioError, Study};
@@ -43,6 +45,8 @@ pub(crate) struct Ready {
     pub(crate) plan: Plan,
     seed: u64,
     pub(crate) scenario: Arc<Scenario>,
+    /// The configuration of the daemon, as YAML.
+    config: Arc<str>,
 }
 
 impl Ready {
@@ -57,23 +61,25 @@ impl Ready {
 /// A run that is over, and all of it where it is the first.
 type Done = (RunResult, Option<First>);
 
-/// Executes the plans of a shard. The number of cores changes nothing but the time.
+/// Executes the plans of a shard, and traces the first where a folder is given for that. The number
+/// of cores changes nothing but the time.
 pub(crate) fn execute(
     study: &Study,
     plans: Vec<Plan>,
     shard: Shard,
     seed: Option<u64>,
+    trace: Option<&Path>,
 ) -> anyhow::Result<Executed> {
-    play(&prepare(study, plans, shard, seed)?)
+    play(&prepare(study, plans, shard, seed)?, trace)
 }
 
-/// Executes runs that can begin.
-pub(crate) fn play(ready: &[Ready]) -> anyhow::Result<Executed> {
+/// Executes runs that can begin, and traces the first where a folder is given for that.
+pub(crate) fn play(ready: &[Ready], trace: Option<&Path>) -> anyhow::Result<Executed> {
     let stop = Arc::new(AtomicBool::new(false));
     let _listener = listen(&stop)?;
     let bar = progress(ready.iter().map(Ready::weight).sum());
     let first_index = ready.first().map(|ready| ready.plan.index);
-    let outcomes: Vec<Result<Option<Done>, OracleError>> = ready
+    let outcomes: Vec<anyhow::Result<Option<Done>>> = ready
         .par_iter()
         // Some runs take much longer than others, and none should wait behind them.
         .with_max_len(1)
@@ -83,7 +89,8 @@ pub(crate) fn play(ready: &[Ready]) -> anyhow::Result<Executed> {
             }
             let mut scenario = Scenario::clone(&ready.scenario);
             let mut goes_on = |_: Micros| !stop.load(Ordering::Relaxed);
-            ready.plan.peer.apply(&mut scenario, ready.seed, &mut goes_on)?;
+            let applied = ready.plan.peer.apply(&mut scenario, ready.seed, &mut goes_on);
+            applied.context("cannot simulate")?;
             bar.inc(ready.weight() - ready.scenario.length.micros());
             let mut shown = Micros::ZERO;
             let mut watch = |reached: Micros| {
@@ -91,21 +98,46 @@ pub(crate) fn play(ready: &[Ready]) -> anyhow::Result<Executed> {
                 shown = reached;
                 !stop.load(Ordering::Relaxed)
             };
-            let outcome = run::run(&scenario, ready.seed, &mut watch)?;
+            let keep = Some(ready.plan.index) == first_index;
+            let outcome = match trace.filter(|_| keep) {
+                Some(folder) => traced(ready, &scenario, &mut watch, folder)?,
+                None => run::run(&scenario, ready.seed, &mut watch).context("cannot simulate")?,
+            };
             bar.inc(outcome.ended.since(shown).micros());
             let result = RunResult::new(&ready.plan, ready.seed, &scenario, &outcome);
-            let keep = Some(ready.plan.index) == first_index;
             Ok(Some((result, keep.then_some(First { scenario, outcome }))))
         })
         .collect();
     bar.finish_and_clear();
     let (mut runs, mut first) = (Vec::new(), None);
     for outcome in outcomes {
-        let Some((result, full)) = outcome.context("cannot simulate")? else { continue };
+        let Some((result, full)) = outcome? else { continue };
         runs.push(result);
         first = first.or(full);
     }
     Ok(Executed { runs, first })
+}
+
+/// Plays a run, and writes what its daemon saw and decided.
+fn traced(
+    ready: &Ready,
+    scenario: &Scenario,
+    watch: &mut impl run::Watch,
+    folder: &Path,
+) -> anyhow::Result<Outcome> {
+    let mut recorder = Recorder::new(folder, &ready.config);
+    let mut ledger = |now, inputs, decisions: &Decisions| recorder.take(now, inputs, decisions);
+    let outcome = run::run_with(scenario, ready.seed, watch, Some(&mut ledger));
+    let outcome = outcome.context("cannot simulate")?;
+    if !recorder.end()? {
+        return Err(PlanError(format!(
+            "--trace: the first run has nothing to trace, because nobody follows Plimsoll in it \
+             ({})",
+            ready.plan.peer
+        ))
+        .into());
+    }
+    Ok(outcome)
 }
 
 /// Resolves the scenarios of the plans that belong to a shard.
@@ -116,34 +148,38 @@ pub(crate) fn prepare(
     seed: Option<u64>,
 ) -> anyhow::Result<Vec<Ready>> {
     let mut ready: Vec<Ready> = Vec::new();
-    let mut known: Option<(Map<String, Value>, Arc<Scenario>, u64)> = None;
+    let mut known: Option<(Map<String, Value>, Played)> = None;
     for plan in plans.into_iter().filter(|plan| shard.has(plan.index)) {
-        let same = known.as_ref().filter(|(settings, ..)| *settings == plan.settings);
-        let (scenario, named) = if let Some((_, scenario, named)) = same {
-            (Arc::clone(scenario), *named)
-        } else {
-            let (scenario, named) = resolve(study, &plan.settings, known.is_none())?;
-            known = Some((plan.settings.clone(), Arc::clone(&scenario), named));
-            (scenario, named)
+        let same = known.as_ref().filter(|(settings, _)| *settings == plan.settings);
+        let played = match same {
+            Some((_, played)) => played.clone(),
+            None => resolve(study, &plan.settings, known.is_none())?,
         };
+        known = Some((plan.settings.clone(), played.clone()));
+        let Played { scenario, seed: named, config } = played;
         let seed = seed.unwrap_or(named).wrapping_add(plan.seed);
-        ready.push(Ready { plan, seed, scenario });
+        ready.push(Ready { plan, seed, scenario, config });
     }
     Ok(ready)
 }
 
+/// A scenario that several runs may share, the seed that its file names, and its daemon's
+/// configuration.
+#[derive(Clone)]
+struct Played {
+    scenario: Arc<Scenario>,
+    seed: u64,
+    config: Arc<str>,
+}
+
 /// The scenario with these settings; warns where it is the first.
-fn resolve(
-    study: &Study,
-    settings: &Map<String, Value>,
-    warns: bool,
-) -> anyhow::Result<(Arc<Scenario>, u64)> {
+fn resolve(study: &Study, settings: &Map<String, Value>, warns: bool) -> anyhow::Result<Played> {
     let mut value = study.value.clone();
     for (path, setting) in settings {
         plan::set(&mut value, path, setting.clone())?;
     }
     let resolved: Result<Resolved, ScenarioError> = study.resolve(value);
-    let Resolved { scenario, seed, warnings } = resolved?;
+    let Resolved { scenario, seed, config, warnings } = resolved?;
     if warns {
         for warning in &warnings {
             writeln!(std::io::stderr(), "{}", study.said(warning))?;
@@ -152,7 +188,7 @@ fn resolve(
     if scenario.variants.is_empty() {
         return Err(PlanError("there is nothing to simulate".to_owned()).into());
     }
-    Ok((Arc::new(scenario), seed))
+    Ok(Played { scenario: Arc::new(scenario), seed, config: config.into() })
 }
 
 /// Listens for an interrupt until what it returns is dropped. What was simulated by then is written;

@@ -50,6 +50,8 @@ const HOLD: Duration = Duration::from_mins(5);
 pub(crate) struct Resolved {
     pub(crate) scenario: Scenario,
     pub(crate) seed: u64,
+    /// The configuration of the daemon, as YAML.
+    pub(crate) config: String,
     pub(crate) warnings: Vec<Problem>,
 }
 
@@ -72,12 +74,14 @@ pub(crate) fn resolve(mut value: Value, base: &Path) -> Result<Resolved, Vec<Pro
     let resolved = resolve_file(&file, &mut checks);
     let (errors, warnings) = checks.problems.split();
     match resolved {
-        Some((scenario, seed)) if errors.is_empty() => Ok(Resolved { scenario, seed, warnings }),
+        Some((scenario, seed, config)) if errors.is_empty() => {
+            Ok(Resolved { scenario, seed, config: config.print(), warnings })
+        }
         Some(_) | None => Err(errors),
     }
 }
 
-fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64)> {
+fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64, Config)> {
     let written_models = file.models.as_deref().unwrap_or_default();
     if written_models.is_empty() {
         checks.problems.missing("models", "must have at least one model");
@@ -129,7 +133,7 @@ fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64)>
     let control = control(&file.daemon.clone().unwrap_or_default(), &config, checks);
     let scenario =
         Scenario { length, models, variants, control, sample: sample.unwrap_or(default) };
-    Some((scenario, u64::from(file.seed.unwrap_or(1))))
+    Some((scenario, u64::from(file.seed.unwrap_or(1)), config))
 }
 
 fn resolve_model(

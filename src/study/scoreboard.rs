@@ -182,7 +182,7 @@ fn simulate(board: &mut Board, prepared: Vec<Prepared>) -> anyhow::Result<()> {
     }
     // Those that take the longest begin first.
     ready.sort_by_key(|run| run.plan.peer != Peer::Oracle);
-    let mut runs = execute::play(&ready)?.runs;
+    let mut runs = execute::play(&ready, None)?.runs;
     runs.sort_by_key(|run| run.index);
     for run in runs {
         let at = ends.partition_point(|end| *end <= run.index);

@@ -135,8 +135,12 @@ impl Simulation<'_> {
     pub(crate) fn tick(&mut self) {
         if self.controller.follows {
             let inputs = self.look();
-            let decisions = self.controller.pipeline.tick(wall_clock(self.now), &inputs);
+            let now = wall_clock(self.now);
+            let decisions = self.controller.pipeline.tick(now, &inputs);
             self.publish(&decisions);
+            if let Some(ledger) = &mut self.ledger {
+                ledger(now, inputs, &decisions);
+            }
         }
         for variant in 0..self.crews.len() {
             self.note_signal(variant);
