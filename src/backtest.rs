@@ -6,6 +6,7 @@
 
 mod demand;
 mod history;
+mod lessons;
 mod policies;
 mod replay;
 mod score;

@@ -4,14 +4,20 @@
 //! All of it is differences of counters from page to page. What arrived between two pages is spread
 //! evenly over the time between them. What an iteration takes is learned as
 //! [`foresight`](crate::analyze::foresight::pace) learns it.
+//!
+//! With the roles prefill and decode apart, each request is on the pages of two replicas. It counts
+//! once: it arrived where its prompt was computed and was as long as the prompts there, and its
+//! answer was as long as those of the replicas that decode. What an iteration of each role takes is
+//! in [`lessons`](crate::backtest::lessons).
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::analyze::foresight::pace::{Iteration, Lesson, Pace};
+use crate::analyze::foresight::pace::{Iteration, Pace};
 use crate::analyze::foresight::policy::Learning;
-use crate::fleet::{Bounds, ModelKey, ReplicaKey, VariantKey, VariantSpec};
+use crate::backtest::lessons::Lessons;
+use crate::fleet::{Bounds, ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::{Histogram, Life};
 use crate::observe::stride::{Odometer, Stride};
 use crate::observe::{Inputs, Reading, Scale};
@@ -49,15 +55,19 @@ pub(crate) struct Load {
     pub(crate) prompts: Histogram,
     /// Lengths of all answers.
     pub(crate) answers: Histogram,
+    /// Requests that arrived at replicas that only compute prompts, and at those that only decode.
+    pub(crate) halves: [f64; 2],
 }
 
 /// What happened in an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Interval {
-    /// Requests that arrived.
+    /// Requests that arrived where prompts are computed.
     pub(crate) arrived: f64,
-    /// Tokens of the prompts and answers of the requests that finished, and their number.
-    pub(crate) lengths: [f64; 3],
+    /// Of the requests that finished there, the tokens of their prompts, and their number.
+    pub(crate) prompts: [f64; 2],
+    /// Of those that finished where answers are made, the tokens of these, and their number.
+    pub(crate) answers: [f64; 2],
 }
 
 /// The replicas of one variant, and their engines.
@@ -91,7 +101,7 @@ pub(crate) struct Crew {
 #[derive(Default)]
 struct Meter {
     odometer: Odometer,
-    lesson: Lesson,
+    lessons: Lessons,
     lengths: Option<(Option<Timestamp>, Histogram, Histogram)>,
 }
 
@@ -131,17 +141,23 @@ impl Gathered {
         let Some(crew) = self.variants.get_mut(&replica.variant) else { return };
         let load = self.models.entry(crew.spec.model_key()).or_default();
         let meter = self.meters.entry(replica.clone()).or_default();
-        let lengths = meter.lengths(reading);
-        if let Some((prompts, answers)) = &lengths {
-            load.prompts = total(&load.prompts, prompts);
-            load.answers = total(&load.answers, answers);
+        let role = crew.spec.role;
+        if let Some((prompts, answers)) = &meter.lengths(reading) {
+            if begins(role) {
+                load.prompts = total(&load.prompts, prompts);
+            }
+            if ends(role) {
+                load.answers = total(&load.answers, answers);
+            }
         }
-        let Some(stride) = meter.odometer.take(at, reading) else { return };
-        load.spread(first, &stride);
+        let stride = meter.odometer.take(at, reading);
+        let lesson = meter.lessons.take(role, reading, stride.as_ref());
+        let Some(stride) = stride else { return };
+        load.spread(first, role, &stride);
         let running = stride.running.map_or(0.0, crate::units::Requests::requests);
         crew.running = crew.running.max(running);
         crew.kv = stride.kv_capacity.map(crate::units::Tokens::tokens).or(crew.kv);
-        if let Some(lesson) = meter.lesson.take(&stride) {
+        if let Some(lesson) = lesson {
             crew.pace.learn(&lesson, &Learning::default());
         }
     }
@@ -150,13 +166,19 @@ impl Gathered {
 // === impl Load ===
 
 impl Load {
-    /// Spreads what a stride counted over its time.
+    /// Spreads what a stride of a replica with this role counted over its time.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "an index of an interval, of times after the first tick"
     )]
-    fn spread(&mut self, first: Timestamp, stride: &Stride) {
+    fn spread(&mut self, first: Timestamp, role: Role, stride: &Stride) {
+        let arrived = stride.arrived.map_or(0.0, crate::units::Requests::requests);
+        match role {
+            Role::Both => {}
+            Role::Prefill => self.halves[0] += arrived,
+            Role::Decode => self.halves[1] += arrived,
+        }
         let end = stride.at.duration_since(first).as_secs_f64().max(0.0);
         let begin = (end - stride.elapsed.seconds()).max(0.0);
         let (from, to) = ((begin / INTERVAL) as usize, (end / INTERVAL) as usize);
@@ -168,13 +190,19 @@ impl Load {
             let high = end.min((at + 1) as f64 * INTERVAL);
             let share = if end > begin { ((high - low) / (end - begin)).max(0.0) } else { 0.0 };
             let interval = &mut self.intervals[at];
-            interval.arrived +=
-                stride.arrived.map_or(0.0, crate::units::Requests::requests) * share;
-            if let Some((prompt, output, requests)) = stride.lengths {
-                let counted = [prompt.tokens(), output.tokens(), requests.requests()];
-                for (sum, more) in interval.lengths.iter_mut().zip(counted) {
-                    *sum += more * share;
-                }
+            if begins(role) {
+                interval.arrived += arrived * share;
+            }
+            let Some((prompt, output, requests)) = stride.lengths else { continue };
+            let add = |sums: &mut [f64; 2], tokens: f64| {
+                sums[0] += tokens * share;
+                sums[1] += requests.requests() * share;
+            };
+            if begins(role) {
+                add(&mut interval.prompts, prompt.tokens());
+            }
+            if ends(role) {
+                add(&mut interval.answers, output.tokens());
             }
         }
     }
@@ -276,6 +304,16 @@ impl Meter {
         let life = Life::between(started, reading.started);
         Some((prompts.since(&known_prompts, life), answers.since(&known_answers, life)))
     }
+}
+
+/// Whether requests arrive at replicas with this role, for their prompts to be computed.
+const fn begins(role: Role) -> bool {
+    matches!(role, Role::Both | Role::Prefill)
+}
+
+/// Whether replicas with this role make answers.
+const fn ends(role: Role) -> bool {
+    matches!(role, Role::Both | Role::Decode)
 }
 
 /// Both together; what has no buckets yet takes those of the other.

@@ -1,16 +1,18 @@
 //! Policies, scored by the simulator on what a trace says of its load and engines.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
 use rand::RngExt as _;
 use rayon::prelude::*;
 
+use crate::analyze::foresight::pace::Iteration;
 use crate::backtest::BacktestError;
 use crate::backtest::demand::{Crew, Gathered, INTERVAL, Interval, Load};
 use crate::backtest::policies::{Candidate, Candidates};
 use crate::cli::BacktestArgs;
-use crate::fleet::{ModelKey, Role};
+use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::observe::histogram::Histogram;
 use crate::pipeline::limits::Watched;
 use crate::simulate::random::{Purpose, generator};
@@ -44,6 +46,9 @@ const SAMPLE: Micros = Micros::from_secs(15);
 const SCRAPE: Micros = Micros::from_secs(1);
 /// `external_metrics.hold`.
 const HOLD: Seconds = Seconds::literal(300);
+/// The share by which requests of the two roles differ from which on that is worth to know: what is
+/// between the two at either end of a trace is less.
+const HALVES: f64 = 0.05;
 /// The longest request that is played; what is longer fits no engine.
 const LENGTH_MAX: f64 = 1e6;
 
@@ -100,11 +105,13 @@ fn objectives(candidates: &Candidates, args: &BacktestArgs) -> Slo {
     Slo::new(given(args.slo_ttft, ttft), given(args.slo_itl, itl))
 }
 
-/// The policy without what the simulator has no word for: it has no nodes and no quotas.
+/// The policy without what the simulator has no word for: it has no nodes, no quotas and no adapters.
+/// A pool whose adapters nobody knows would only ever grow.
 fn playable(candidate: &Candidate) -> crate::pipeline::Policy {
     let mut policy = candidate.policy.clone();
     policy.limits.nodes = Watched::Off;
     policy.limits.quotas = Watched::Off;
+    policy.pools.clear();
     policy
 }
 
@@ -117,35 +124,18 @@ fn scenario(
     let unscored = |why: &str| BacktestError::Unscored(why.to_owned());
     let (first, last) = gathered.span.ok_or_else(|| unscored("it has no ticks"))?;
     let length = Micros::from_secs_f64(last.duration_since(first).as_secs_f64());
-    let mut models: Vec<Model> = Vec::new();
-    let mut keys: Vec<ModelKey> = Vec::new();
-    for (at, (key, load)) in gathered.models.iter().enumerate() {
-        if load.arrived() < 1.0 {
-            notes.push(format!("{key} is left out: no request of it arrived"));
-            continue;
-        }
-        let of_model = |crew: &&Crew| crew.spec.model_key() == *key;
-        if gathered.variants.values().filter(of_model).any(|crew| crew.spec.role != Role::Both) {
-            notes.push(format!(
-                "{key} is left out: with the roles prefill and decode, each request is on the pages \
-                 of two engines, and how long its cache takes between them is on none"
-            ));
-            continue;
-        }
-        keys.push(key.clone());
-        models.push(model(key, load, slo, (args.seed, at), length));
-    }
+    let models = models(gathered, (slo, args), length, notes);
     if let (true, Some(why)) = (models.is_empty(), notes.last()) {
         return Err(unscored(why));
     }
+    let mut left_out = Vec::new();
     let mut variants = Vec::new();
     for crew in gathered.variants.values() {
-        let Some(model) = keys.iter().position(|key| *key == crew.spec.model_key()) else {
-            continue;
-        };
+        let key = crew.spec.model_key();
+        let Some(model) = models.iter().position(|model| model.key == key) else { continue };
         match variant(crew, model, candidates, args, notes) {
             Some(variant) => variants.push(variant),
-            None => notes.push(format!(
+            None => left_out.push(format!(
                 "{} is left out: its pages do not say what an iteration takes (it was too idle, or \
                  its engine does not count iterations)",
                 crew.spec.key
@@ -155,11 +145,10 @@ fn scenario(
     if variants.is_empty() {
         return Err(unscored("no variant served enough to learn what its engines can do"));
     }
-    let served = |at: usize| variants.iter().any(|variant| variant.model == at);
-    if let Some(at) = (0..models.len()).find(|at| !served(*at)) {
-        let why = format!("no variant of {} can be simulated", keys[at]);
-        return Err(BacktestError::Unscored(why));
-    }
+    serve_all_parts(&models, &variants, &left_out)?;
+    notes.append(&mut left_out);
+    let pools = candidates.policies.iter().flat_map(|candidate| candidate.policy.pools.keys());
+    notes.extend(pools.collect::<BTreeSet<_>>().into_iter().map(unplayed));
     for (from, to) in &gathered.gaps {
         notes.push(format!(
             "no page of any replica from {from:.0} to {to:.0}: what arrived meanwhile is spread \
@@ -178,8 +167,88 @@ fn scenario(
     Ok(Scenario { length, models, variants, control, sample: SAMPLE })
 }
 
-fn model(key: &ModelKey, load: &Load, slo: Slo, seed: (u64, usize), span: Micros) -> Model {
-    let rows = rows(load, seed, span);
+/// The models that somebody asked for.
+fn models(
+    gathered: &Gathered,
+    (slo, args): (Slo, &BacktestArgs),
+    length: Micros,
+    notes: &mut Vec<String>,
+) -> Vec<Model> {
+    let mut models = Vec::new();
+    for (at, (key, load)) in gathered.models.iter().enumerate() {
+        if load.arrived() < 1.0 {
+            notes.push(format!("{key} is left out: no request of it arrived"));
+            continue;
+        }
+        let of_model = |crew: &&Crew| crew.spec.model_key() == *key;
+        let mut crews = gathered.variants.values().filter(of_model);
+        if crews.any(|crew| crew.spec.role != Role::Both) {
+            note_halves(key, load, args, notes);
+        }
+        models.push(model(key, load, (slo, args), at, length));
+    }
+    models
+}
+
+/// Says what is assumed of a model whose roles are apart.
+fn note_halves(key: &ModelKey, load: &Load, args: &BacktestArgs, notes: &mut Vec<String>) {
+    if args.transfer_time.is_none() {
+        notes.push(format!(
+            "{key}: no page says how long its cache takes from prefill to decode replicas; it takes \
+             no time here, unless --transfer-time says so"
+        ));
+    }
+    let [computed, decoded] = load.halves;
+    if (computed - decoded).abs() > HALVES * computed.max(decoded) {
+        notes.push(format!(
+            "{key}: {computed:.0} requests arrived at its prefill replicas and {decoded:.0} at its \
+             decode replicas; the former are played, each on both, so what a router sent to decode \
+             replicas alone, or nowhere, is not as it was"
+        ));
+    }
+}
+
+/// Why the score of a pool is that of its load.
+fn unplayed(pool: &VariantKey) -> String {
+    format!(
+        "{pool} is a pool: which request asked for which adapter is on no page, so requests are \
+         played without adapters, and policies without what its copies and slots need; it may need \
+         more replicas than this"
+    )
+}
+
+/// Refuses models of which nobody simulated takes a part of the requests.
+fn serve_all_parts(
+    models: &[Model],
+    variants: &[Variant],
+    left_out: &[String],
+) -> Result<(), BacktestError> {
+    for (at, model) in models.iter().enumerate() {
+        let mut of_model = variants.iter().filter(|it| it.model == at).map(|it| it.spec.role);
+        let has = |role| of_model.clone().any(|it| it == role);
+        let lacking = match (has(Role::Prefill), has(Role::Decode)) {
+            (true, true) => continue,
+            (true, false) => "with the role decode ",
+            (false, true) => "with the role prefill ",
+            (false, false) if of_model.next().is_some() => continue,
+            (false, false) => "",
+        };
+        let why = format!("no variant {lacking}of {} can be simulated", model.key);
+        let whole: Vec<&str> =
+            [why.as_str()].into_iter().chain(left_out.iter().map(String::as_str)).collect();
+        return Err(BacktestError::Unscored(whole.join("; ")));
+    }
+    Ok(())
+}
+
+fn model(
+    key: &ModelKey,
+    load: &Load,
+    (slo, args): (Slo, &BacktestArgs),
+    at: usize,
+    span: Micros,
+) -> Model {
+    let rows = rows(load, (args.seed, at), span);
     let (rows, spread) = (rows.into(), Micros::ZERO);
     let replay = Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 };
     Model {
@@ -187,7 +256,10 @@ fn model(key: &ModelKey, load: &Load, slo: Slo, seed: (u64, usize), span: Micros
         slo,
         load: load::Load::Replay(replay),
         router: Router::LeastRequests,
-        transfer: Transfer::default(),
+        transfer: Transfer {
+            latency: args.transfer_time.map(Micros::from_duration).unwrap_or_default(),
+            per_token: 0.0,
+        },
         gateway: Gateway { queue: QUEUE, per_replica: None, read: None },
         client: Client { timeout: None, retries: 0, backoff: Micros::ZERO },
     }
@@ -203,18 +275,22 @@ fn rows(load: &Load, (seed, model): (u64, usize), span: Micros) -> Vec<Row> {
     let mut owed = 0.0;
     let mut known = Interval::default();
     for (at, interval) in load.intervals.iter().enumerate() {
-        if interval.lengths[2] >= 1.0 {
-            known = *interval;
+        if interval.prompts[1] >= 1.0 {
+            known.prompts = interval.prompts;
+        }
+        if interval.answers[1] >= 1.0 {
+            known.answers = interval.answers;
         }
         owed += interval.arrived;
         while owed >= 0.5 {
             owed -= 1.0;
             let second = (at as f64 + times.random::<f64>()) * INTERVAL;
-            let [prompt, output, requests] = known.lengths;
-            let mut length = |spread: &Spread, sum: f64| {
+            let mut length = |spread: &Spread, [sum, requests]: [f64; 2]| {
                 spread.draw(lengths.random::<f64>(), (requests > 0.0).then(|| sum / requests))
             };
-            let size = Size { prompt: length(&prompts, prompt), output: length(&answers, output) };
+            let (prompt, output) =
+                (length(&prompts, known.prompts), length(&answers, known.answers));
+            let size = Size { prompt, output };
             rows.push(Row { at: Micros::from_secs_f64(second).min(span), size, prompt: None });
         }
     }
@@ -226,7 +302,10 @@ fn rows(load: &Load, (seed, model): (u64, usize), span: Micros) -> Vec<Row> {
 struct Spread {
     /// Upper edges of buckets, with the share of lengths up to each.
     buckets: Vec<(f64, f64)>,
+    /// The mean of what was recorded, and that of what is drawn before it is moved. They differ by up
+    /// to a tenth, because lengths are not spread evenly within a bucket.
     mean: f64,
+    drawn: f64,
 }
 
 impl Spread {
@@ -234,11 +313,18 @@ impl Spread {
         let total = histogram.buckets.last().map_or(0.0, |(_, count)| *count);
         let mean = histogram.mean().unwrap_or(1.0).max(1.0);
         let finite = histogram.buckets.iter().filter(|(edge, _)| edge.is_finite() && total > 0.0);
-        let buckets = finite.map(|(edge, count)| (*edge, count / total)).collect();
-        Self { buckets, mean }
+        let buckets: Vec<(f64, f64)> = finite.map(|(edge, count)| (*edge, count / total)).collect();
+        let (mut low, mut below, mut drawn) = (0.0, 0.0, 0.0);
+        for &(edge, upto) in &buckets {
+            drawn += (upto - below) * f64::midpoint(low, edge);
+            (low, below) = (edge, upto);
+        }
+        drawn += (1.0 - below) * low;
+        Self { mean, drawn: if drawn > 0.0 { drawn } else { mean }, buckets }
     }
 
-    /// The length below which this share of all lies, moved with the mean of its time.
+    /// The length below which this share of all lies, moved so that the mean of all is that of its
+    /// time.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -256,7 +342,7 @@ impl Spread {
         }
         // Beyond the last edge nothing is known but that edge.
         let drawn = drawn.unwrap_or(if self.buckets.is_empty() { self.mean } else { low });
-        let moved = drawn * mean.map_or(1.0, |mean| mean / self.mean);
+        let moved = drawn * mean.unwrap_or(self.mean) / self.drawn;
         moved.clamp(1.0, LENGTH_MAX).round() as u32
     }
 }
@@ -279,11 +365,8 @@ fn variant(
     let max = crew.bounds.max().unwrap_or(MAX);
     let min = crew.bounds.min();
     notes.push(format!(
-        "{key}: an iteration takes {:.1} ms + {:.1} us a prompt token + {:.1} us a request; \
-         {kv:.0} KV tokens; {start:.0} s to start",
-        iteration.alpha * 1e3,
-        iteration.beta * 1e6,
-        iteration.delta * 1e6
+        "{key}: an iteration takes {}; {kv:.0} KV tokens; {start:.0} s to start",
+        taken(crew.spec.role, iteration)
     ));
     let settings = scaler::Settings::following(min.max(Replicas::ONE), max);
     let hpa = Hpa { signal: Signal::Desired, settings, sync: SYNC, delay: Micros::ZERO };
@@ -336,6 +419,21 @@ fn variant(
         rollout: None,
         actuator,
     })
+}
+
+/// What an iteration takes, as far as replicas with this role show it.
+fn taken(role: Role, iteration: Iteration) -> String {
+    let Iteration { alpha, beta, delta } = iteration;
+    let (prompt, request) = (
+        format!(" + {:.1} us a prompt token", beta * 1e6),
+        format!(" + {:.1} us a request", delta * 1e6),
+    );
+    let (prompt, request) = match role {
+        Role::Both => (prompt, request),
+        Role::Prefill => (prompt, String::new()),
+        Role::Decode => (String::new(), request),
+    };
+    format!("{:.1} ms{prompt}{request}", alpha * 1e3)
 }
 
 #[expect(

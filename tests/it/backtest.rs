@@ -2,6 +2,7 @@
 
 mod cluster;
 mod history;
+mod roles;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -463,6 +464,25 @@ fn policies_are_scored_side_by_side_on_the_recorded_load() {
     fs::write(&wrong, "saturation: {kv_cash_threshold: 0.5}\n").unwrap();
     let (_, error) = ends(64, &[arguments[0], "--policy", wrong.to_str().unwrap()]);
     assert!(error.contains("wrong.yaml") && error.contains("kv_cache_threshold"), "{error}");
+}
+
+#[test]
+fn a_pool_is_scored_by_its_load_and_that_is_said() {
+    let folder = TempDir::new().unwrap();
+    let trace = folder.path().join("trace");
+    loaded_trace(&trace);
+    let policies = ["plain", "pool"].map(|name| folder.path().join(name).with_extension("yaml"));
+    fs::write(&policies[0], "{}\n").unwrap();
+    fs::write(&policies[1], "pools: {shop/a: {adapters: {sql: {copies: 5}}}}\n").unwrap();
+    let [plain, pool] = policies.each_ref().map(|path| path.to_str().unwrap());
+    let arguments = [trace.to_str().unwrap(), "--policy", plain, "--policy", pool];
+    let (said, _) = ends(0, &arguments);
+    let line = |name: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name} in\n{said}")).trim().to_owned()
+    };
+    assert_eq!(line("pool"), line("plain"), "{said}");
+    assert!(said.contains("shop/a is a pool: which request asked for which adapter"), "{said}");
 }
 
 #[test]

@@ -1,0 +1,100 @@
+//! Backtests of models whose roles are apart: what a simulation traced is scored as that simulation.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::backtest::ends;
+
+const EXAMPLE: &str = "examples/simulate-disaggregated.yaml";
+
+fn simulate(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .arg("simulate")
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_clear()
+        .output()
+        .unwrap()
+}
+
+/// What Plimsoll's own run of the example came to, with a trace of it.
+fn traced(folder: &Path, more: &[&str]) -> Value {
+    let trace = folder.display().to_string();
+    let own = [EXAMPLE, "--policy", "plimsoll", "--json", "-", "--trace", &trace];
+    let Output { status, stdout, stderr } = simulate(&[&own[..], more].concat());
+    assert_eq!(status.code(), Some(0), "{}", String::from_utf8_lossy(&stderr));
+    let results: Value = serde_json::from_slice(&stdout).unwrap();
+    results["runs"][0].clone()
+}
+
+/// The numbers of a line of the table.
+fn row(said: &str, name: &str) -> Vec<f64> {
+    let line = said.lines().find(|line| line.starts_with(name));
+    let line = line.unwrap_or_else(|| panic!("no {name} in\n{said}"));
+    line[name.len()..].split_whitespace().filter_map(|cell| cell.parse().ok()).collect()
+}
+
+#[test]
+fn a_trace_of_roles_apart_is_scored_as_the_simulation_that_made_it() {
+    let folder = TempDir::new().unwrap();
+    let trace = folder.path().join("trace");
+    let made = traced(&trace, &["--set", "length=12m"]);
+    let policy = folder.path().join("same.yaml");
+    fs::write(&policy, "{}\n").unwrap();
+    let trace = trace.to_str().unwrap();
+    // As in the example: its objectives, the median of its starts, and a move of 3,600 tokens.
+    let given = [
+        ["--slo-ttft", "2s"],
+        ["--slo-itl", "40ms"],
+        ["--start-time", "80s"],
+        ["--transfer-time", "14ms"],
+        ["--policy", policy.to_str().unwrap()],
+    ];
+    let (said, _) = ends(0, &[&[trace][..], &given.concat()].concat());
+    assert!(said.contains("all as they were"), "the pipeline is the same: {said}");
+    let [within, hours, cost] = row(&said, "recorded")[..3] else { panic!("{said}") };
+    assert_eq!(row(&said, "recorded"), row(&said, "same"), "{said}");
+    let of = |what: &str| made[what].as_f64().unwrap();
+    // Served within two in a hundred of the requests, and for a cost within a twentieth: times of
+    // arrival are known to ten seconds, and lengths to the bucket.
+    assert!((within / 100.0 - of("within_slo")).abs() < 0.02, "{} of\n{said}", of("within_slo"));
+    assert!((cost / of("cost") - 1.0).abs() < 0.05, "{} of\n{said}", of("cost"));
+    assert!((hours / of("replica_hours") - 1.0).abs() < 0.05, "{}", of("replica_hours"));
+    // What happened is what was simulated, but for drains, which no scale target shows.
+    assert!((row(&said, "as it was")[1] / of("cost") - 1.0).abs() < 0.01, "{said}");
+    assert!(!said.contains("left out") && !said.contains("--transfer-time"), "{said}");
+    // Without the option, what is assumed is said.
+    let (said, _) = ends(0, &[trace, "--policy", policy.to_str().unwrap()]);
+    assert!(
+        said.contains("no page says how long its cache takes from prefill to decode"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_model_of_which_one_role_was_idle_is_not_scored_by_the_other() {
+    let folder = TempDir::new().unwrap();
+    let (trace, policy) = (folder.path().join("trace"), folder.path().join("same.yaml"));
+    // Prompts keep the prefill replicas busy; answers of one token give decode replicas nothing to do.
+    let short = ["--set", "length=2m", "--set", "models[0].workload.drawn.output={fixed: 1}"];
+    traced(&trace, &short);
+    fs::write(&policy, "{}\n").unwrap();
+    let (_, error) = ends(64, &[trace.to_str().unwrap(), "--policy", policy.to_str().unwrap()]);
+    assert!(error.contains("no variant with the role decode of meta-llama/"), "{error}");
+    assert!(error.contains("default/llama-decode is left out: its pages do not say"), "{error}");
+}
+
+#[test]
+fn a_run_that_nobody_decides_by_plimsoll_has_nothing_to_trace() {
+    let folder = TempDir::new().unwrap();
+    let trace = folder.path().display().to_string();
+    let short = ["--set", "length=10s", "--policy", "static:2", "--trace", &trace];
+    let Output { status, stderr, .. } = simulate(&[&[EXAMPLE][..], &short].concat());
+    let said = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(64), "{said}");
+    assert!(said.contains("--trace: the first run has nothing to trace"), "{said}");
+}
