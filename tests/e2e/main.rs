@@ -10,6 +10,7 @@ mod daemon;
 mod discovery;
 mod engines;
 mod events;
+mod jobs;
 mod leader;
 mod live;
 mod page;
