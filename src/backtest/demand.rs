@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::foresight::pace::{Iteration, Pace};
 use crate::analyze::foresight::policy::Learning;
-use crate::backtest::lessons::Lessons;
+use crate::backtest::lessons::{self, Lessons, Prompts, Taught};
 use crate::fleet::{Bounds, ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::{Histogram, Life};
 use crate::observe::stride::{Odometer, Stride};
@@ -27,6 +27,9 @@ use crate::units::Replicas;
 /// Seconds of an interval in which arrivals are counted: below those in which load changes, and
 /// some pages of every replica.
 pub(crate) const INTERVAL: f64 = 10.0;
+
+/// The share of prompt tokens in a cache from which on long prompts need not make long iterations.
+const CACHED: f64 = 0.05;
 
 /// Seconds without a page of any replica from which a trace has a gap.
 const GAP: SignedDuration = SignedDuration::from_secs(60);
@@ -89,12 +92,27 @@ pub(crate) struct Crew {
     pub(crate) kv: Option<f64>,
     /// The most requests that ran at once in a replica.
     pub(crate) running: f64,
+    /// What its iterations and prompts are at most.
+    pub(crate) most: Most,
     /// Seconds from created to ready, of each start.
     pub(crate) starts: BTreeMap<ReplicaKey, f64>,
     pace: Pace,
+    /// The same of those that only compute prompts.
+    prompts: Prompts,
     /// What is asked for, and whether that is more than before.
     asked: Option<(Replicas, Option<bool>)>,
     seen: Option<(Timestamp, u32)>,
+}
+
+/// The largest iteration and the longest prompt, as far as buckets tell.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Most {
+    /// Tokens that no iteration exceeded; without bound where one was beyond all buckets.
+    iteration: f64,
+    /// Tokens that the longest prompt reached.
+    prompt: f64,
+    /// The largest share of prompt tokens that a prefix cache had.
+    cached: f64,
 }
 
 /// What is known of a replica.
@@ -150,15 +168,16 @@ impl Gathered {
                 load.answers = total(&load.answers, answers);
             }
         }
+        crew.most.take(reading);
         let stride = meter.odometer.take(at, reading);
-        let lesson = meter.lessons.take(role, reading, stride.as_ref());
+        let lesson = meter.lessons.take(reading, stride.as_ref());
         let Some(stride) = stride else { return };
         load.spread(first, role, &stride);
         let running = stride.running.map_or(0.0, crate::units::Requests::requests);
         crew.running = crew.running.max(running);
         crew.kv = stride.kv_capacity.map(crate::units::Tokens::tokens).or(crew.kv);
         if let Some(lesson) = lesson {
-            crew.pace.learn(&lesson, &Learning::default());
+            crew.learn(&lesson);
         }
     }
 }
@@ -227,8 +246,10 @@ impl Crew {
             flips: 0,
             kv: None,
             running: 0.0,
+            most: Most::default(),
             starts: BTreeMap::new(),
             pace: Pace::default(),
+            prompts: Prompts::default(),
             asked: None,
             seen: None,
         }
@@ -282,10 +303,68 @@ impl Crew {
         }
     }
 
+    fn learn(&mut self, taught: &Taught) {
+        let lesson = match self.spec.role {
+            Role::Both => Some(taught.0),
+            Role::Decode => lessons::decoding(&taught.0),
+            Role::Prefill => {
+                let _whether_it_did_enough = self.prompts.learn(taught);
+                None
+            }
+        };
+        if let Some(lesson) = lesson {
+            self.pace.learn(&lesson, &Learning::default());
+        }
+    }
+
     /// What an iteration of its engines takes; `None` where too little was seen.
     pub(crate) fn iteration(&self) -> Option<Iteration> {
-        self.pace.iteration()
+        match self.spec.role {
+            Role::Both | Role::Decode => self.pace.iteration(),
+            Role::Prefill => self.prompts.iteration(),
+        }
     }
+}
+
+// === impl Most ===
+
+impl Most {
+    fn take(&mut self, reading: &Reading) {
+        for rank in &reading.ranks {
+            if let Some((_, edge)) = rank.step_tokens.as_ref().and_then(largest) {
+                self.iteration = self.iteration.max(edge);
+            }
+            if let Some((edge, _)) = rank.prompt_length.as_ref().and_then(largest) {
+                self.prompt = self.prompt.max(edge);
+            }
+            if let Some((hits, queries)) = rank.prefix_hits.zip(rank.prefix_queries)
+                && queries.tokens() > 0.0
+            {
+                self.cached = self.cached.max(hits.tokens() / queries.tokens());
+            }
+        }
+    }
+
+    /// The tokens that one iteration computes at most, where that is seen: a prompt was longer than
+    /// any iteration, and not because a cache had the rest of it.
+    pub(crate) fn budget(&self) -> Option<f64> {
+        let Self { iteration, prompt, cached } = *self;
+        let seen = iteration > 0.0 && iteration <= prompt && cached < CACHED;
+        seen.then_some(iteration)
+    }
+
+    /// Tokens that some iteration may have had.
+    pub(crate) fn iteration(&self) -> Option<f64> {
+        self.iteration.is_finite().then_some(self.iteration)
+    }
+}
+
+/// The edges of the bucket that has the largest value; `None` without any.
+fn largest(histogram: &Histogram) -> Option<(f64, f64)> {
+    let (_, all) = histogram.buckets.last().filter(|(_, all)| *all > 0.0)?;
+    let at = histogram.buckets.iter().position(|(_, count)| count >= all)?;
+    let lower = at.checked_sub(1).map_or(0.0, |before| histogram.buckets[before].0);
+    Some((lower, histogram.buckets[at].0))
 }
 
 // === impl Meter ===

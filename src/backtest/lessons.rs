@@ -18,23 +18,32 @@
 //!   iteration of `m` is seen by `m`. Where requests arrive at random, those that have arrived
 //!   during an iteration are in the next: `m = max(1, Poisson(a))`, whose mean `a + exp(-a)` is
 //!   counted, as requests over iterations. Where that says more than the time that has passed, the
-//!   replica was busy throughout, so the smaller of the two holds. No request of it decodes: `n = 0`.
+//!   replica was busy throughout, so the smaller of the two holds. Nobody decodes: `n = 0`. The two
+//!   coefficients are fitted to all lessons by least squares, around where foresight starts from.
 //!
 //! # Domain
 //!
 //! Prompts that take several iterations share them with others more often than that; then the busy
-//! time is taken for too long, up to all of it. vLLM counts from the arrival at its HTTP server, so
-//! a few milliseconds for each request are counted that no iteration took.
+//! time is taken for too long, the more so the busier the replica was, up to all of the time. So a
+//! lesson counts the less, the more of its time requests were in the batch ([`LOOSE`]). vLLM counts
+//! from the arrival at its HTTP server, so a few milliseconds for each request are counted that no
+//! iteration took.
 
-use crate::analyze::foresight::pace::Lesson;
-use crate::fleet::Role;
+use crate::analyze::foresight::pace::{Iteration, Lesson, Pace, SETTLED, STEPS_MIN};
 use crate::observe::Reading;
 use crate::observe::histogram::Histogram;
 use crate::observe::stride::Stride;
-use crate::units::{Requests, Seconds, Tokens};
+use crate::units::{Requests, Tokens};
 
 /// Steps of Newton's method; from the right it needs no more than half of them.
 const NEWTON: u32 = 40;
+
+/// How far a lesson is off from one to the next, as a share.
+const NOISE: f64 = 0.05;
+
+/// How far it may be off in addition where requests were in the batch all the time, as a share: half
+/// of that time may have been counted twice.
+const LOOSE: f64 = 0.5;
 
 /// The strides of one replica, as lessons of what its iterations take.
 #[derive(Clone, Debug, Default)]
@@ -47,17 +56,25 @@ pub(crate) struct Lessons {
     begun: bool,
 }
 
+/// A lesson, and the seconds that requests were in the batch, as far as the pages say it.
+pub(crate) type Taught = (Stride, Option<f64>);
+
+/// What an iteration takes that computes nothing but prompts: `T = alpha + beta * p`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Prompts {
+    /// Sums over lessons, each by its weight: of 1, `p` and `p * p`.
+    content: [f64; 3],
+    /// Of `T` and `p * T`.
+    times: [f64; 2],
+    lessons: u32,
+}
+
 // === impl Lessons ===
 
 impl Lessons {
     /// Takes a page, with what was done since the one before where the two can be compared, and gives
     /// a lesson when there is enough for one.
-    pub(crate) fn take(
-        &mut self,
-        role: Role,
-        reading: &Reading,
-        stride: Option<&Stride>,
-    ) -> Option<Stride> {
+    pub(crate) fn take(&mut self, reading: &Reading, stride: Option<&Stride>) -> Option<Taught> {
         let now = batched(reading);
         let before = std::mem::replace(&mut self.before, now);
         let stride = stride?;
@@ -67,11 +84,53 @@ impl Lessons {
         self.begun = true;
         let lesson = self.lesson.take(stride)?;
         self.begun = false;
-        match role {
-            Role::Both => Some(lesson),
-            Role::Prefill => computing(&lesson, self.batched?),
-            Role::Decode => decoding(&lesson),
+        Some((lesson, self.batched))
+    }
+}
+
+// === impl Prompts ===
+
+impl Prompts {
+    /// Learns from what a replica did; nothing from one that did too little.
+    pub(crate) fn learn(&mut self, (lesson, batched): &Taught) -> Option<()> {
+        let requests = lesson.lengths.map(|(.., requests)| requests.requests())?;
+        let steps = lesson.steps.map(Requests::requests).filter(|steps| *steps >= STEPS_MIN)?;
+        let tokens = lesson.prompt?.tokens() / steps;
+        let batched = batched.filter(|batched| *batched > 0.0)?;
+        let passed = lesson.elapsed.seconds() * f64::from(lesson.ranks);
+        let seconds = (batched / counted(requests / steps)).min(passed) / steps;
+        let doubt = seconds * (NOISE + LOOSE * (batched / passed).min(1.0));
+        let weight = doubt.powi(-2);
+        for (sum, value) in self.content.iter_mut().zip([1.0, tokens, tokens * tokens]) {
+            *sum += weight * value;
         }
+        for (sum, value) in self.times.iter_mut().zip([seconds, tokens * seconds]) {
+            *sum += weight * value;
+        }
+        self.lessons = self.lessons.saturating_add(1);
+        Some(())
+    }
+
+    /// What an iteration takes; `None` while too little was seen. Neither coefficient is negative.
+    pub(crate) fn iteration(&self) -> Option<Iteration> {
+        if self.lessons < SETTLED {
+            return None;
+        }
+        let start = Pace::default().assumed();
+        let [ones, tokens, squares] = self.content;
+        let (ones, squares) = (ones + start.alpha.powi(-2), squares + start.beta.powi(-2));
+        let [times, products] = self.times;
+        let (times, products) = (times + start.alpha.recip(), products + start.beta.recip());
+        let determinant = ones * squares - tokens * tokens;
+        let alpha = (times * squares - products * tokens) / determinant;
+        let beta = (products * ones - times * tokens) / determinant;
+        let (alpha, beta) = match (alpha >= 0.0, beta >= 0.0) {
+            (true, true) => (alpha, beta),
+            // Where one would be negative, the other takes what is left.
+            (false, _) => (0.0, products / squares),
+            (true, false) => (times / ones, 0.0),
+        };
+        Some(Iteration { alpha, beta, delta: start.delta })
     }
 }
 
@@ -82,21 +141,8 @@ fn batched(reading: &Reading) -> Option<f64> {
     ranks.map(|rank| Some(sum(rank.e2e.as_ref())? - sum(rank.queue_time.as_ref())?)).sum()
 }
 
-/// What a replica teaches that computes prompts, whose requests were in the batch for so long.
-fn computing(lesson: &Stride, batched: f64) -> Option<Stride> {
-    let requests = lesson.lengths.map(|(.., requests)| requests.requests())?;
-    let steps = lesson.steps.map(Requests::requests).filter(|steps| *steps > 0.0)?;
-    let busy = Seconds::new(batched / counted(requests / steps) / f64::from(lesson.ranks))?;
-    Some(Stride {
-        elapsed: lesson.elapsed.min(busy),
-        generated: Some(Tokens::ZERO),
-        intervals: None,
-        ..*lesson
-    })
-}
-
 /// What a replica teaches that decodes what others have begun.
-fn decoding(lesson: &Stride) -> Option<Stride> {
+pub(crate) fn decoding(lesson: &Stride) -> Option<Stride> {
     let (.., requests) = lesson.lengths?;
     Some(Stride { prompt: Tokens::new(requests.requests()), ..*lesson })
 }
@@ -116,7 +162,62 @@ fn counted(mean: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
+    use crate::units::Seconds;
+
+    /// A quarter of a minute of a replica with so many iterations of so many tokens and seconds, each
+    /// seen by so many requests.
+    fn taught(steps: f64, tokens: f64, seconds: f64, seen: f64) -> Taught {
+        let lengths = Tokens::new(tokens * steps).zip(Tokens::new(steps));
+        let stride = Stride {
+            lengths: lengths.and_then(|(it, ones)| Some((it, ones, Requests::new(steps)?))),
+            steps: Requests::new(steps),
+            prompt: Tokens::new(tokens * steps),
+            ..Stride::over(Timestamp::UNIX_EPOCH, Seconds::literal(15))
+        };
+        (stride, Some(steps * seconds * seen))
+    }
+
+    fn takes(tokens: f64) -> f64 {
+        0.0074 + 15.6e-6 * tokens
+    }
+
+    #[test]
+    fn what_prompts_take_is_found_from_a_replica_that_is_idle_most_of_the_time() {
+        let mut prompts = Prompts::default();
+        for round in 0..40 {
+            let (steps, tokens) = (f64::from(30 + round % 5 * 9), f64::from(900 + round % 7 * 300));
+            prompts.learn(&taught(steps, tokens, takes(tokens), 1.0)).unwrap();
+        }
+        let Iteration { alpha, beta, .. } = prompts.iteration().unwrap();
+        assert!((alpha / 0.0074 - 1.0).abs() < 0.05, "{alpha}");
+        assert!((beta / 15.6e-6 - 1.0).abs() < 0.05, "{beta}");
+    }
+
+    #[test]
+    fn a_busy_replica_whose_iterations_are_counted_twice_does_not_turn_the_others_over() {
+        let mut prompts = Prompts::default();
+        for round in 0..40 {
+            let busy = round < 8;
+            let (steps, tokens) = if busy { (250.0, 1780.0) } else { (80.0, 1620.0) };
+            let seen = if busy { 1.3 } else { 1.05 };
+            prompts.learn(&taught(steps, tokens, takes(tokens), seen)).unwrap();
+        }
+        let Iteration { alpha, beta, .. } = prompts.iteration().unwrap();
+        let found = alpha + beta * 1620.0;
+        assert!((found / takes(1620.0) - 1.0).abs() < 0.1, "{found} for {}", takes(1620.0));
+    }
+
+    #[test]
+    fn a_replica_that_did_next_to_nothing_teaches_nothing() {
+        let mut prompts = Prompts::default();
+        for _ in 0..40 {
+            assert_eq!(prompts.learn(&taught(9.0, 900.0, takes(900.0), 1.0)), None);
+        }
+        assert_eq!(prompts.iteration(), None);
+    }
 
     #[test]
     fn an_iteration_is_counted_once_by_one_request_and_by_more_as_often_as_they_are_in_it() {

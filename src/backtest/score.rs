@@ -368,6 +368,8 @@ fn variant(
         "{key}: an iteration takes {}; {kv:.0} KV tokens; {start:.0} s to start",
         taken(crew.spec.role, iteration)
     ));
+    let seats = whole(crew.running).max(SEATS);
+    let batch_tokens = batch_tokens(crew, notes).max(seats);
     let settings = scaler::Settings::following(min.max(Replicas::ONE), max);
     let hpa = Hpa { signal: Signal::Desired, settings, sync: SYNC, delay: Micros::ZERO };
     let actuator = if min == Replicas::ZERO {
@@ -396,8 +398,8 @@ fn variant(
                 iteration.delta * 1e6,
                 0.0,
             ),
-            max_num_seqs: whole(crew.running).max(SEATS),
-            max_num_batched_tokens: BATCH_TOKENS.max(whole(crew.running)),
+            max_num_seqs: seats,
+            max_num_batched_tokens: batch_tokens,
             block_size: BLOCK_SIZE,
             kv_blocks: (whole(kv) / BLOCK_SIZE).max(1),
             admission: Admission::WholePrompt,
@@ -419,6 +421,22 @@ fn variant(
         rollout: None,
         actuator,
     })
+}
+
+/// The tokens of an iteration at most: what none exceeded although prompts are longer, or else the
+/// default, unless more was seen. Who decodes what others have computed shows neither.
+fn batch_tokens(crew: &Crew, notes: &mut Vec<String>) -> u32 {
+    let key = &crew.spec.key;
+    match (crew.spec.role, crew.most.budget()) {
+        (Role::Decode, _) => BATCH_TOKENS,
+        (Role::Both | Role::Prefill, Some(budget)) => {
+            notes.push(format!("{key}: prompts are computed in pieces of {budget:.0} tokens"));
+            whole(budget)
+        }
+        (Role::Both | Role::Prefill, None) => {
+            crew.most.iteration().map_or(BATCH_TOKENS, |most| whole(most).max(BATCH_TOKENS))
+        }
+    }
 }
 
 /// What an iteration takes, as far as replicas with this role show it.
