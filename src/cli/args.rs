@@ -353,8 +353,8 @@ pub struct BacktestArgs {
     /// Lets replicas take this long to start. Without it, what the trace has seen, or the policy says.
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = duration)]
     pub start_time: Option<Duration>,
-    /// Lets the cache of a prompt take this long from a replica that computes it to one that decodes,
-    /// where these are apart. Without it no time, because no page says it.
+    /// Lets the cache of a prompt take this long from a prefill replica to a decode replica.
+    /// Without it, no time, because no page says how long.
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", value_parser = duration)]
     pub transfer_time: Option<Duration>,
     /// Draws the times and lengths of requests from this seed.

@@ -1,5 +1,6 @@
 //! Runs, on all cores, with progress, until somebody interrupts.
 
+use std::cell::Cell;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -126,8 +127,13 @@ fn traced(
     folder: &Path,
 ) -> anyhow::Result<Outcome> {
     let mut recorder = Recorder::new(folder, &ready.config);
-    let mut ledger = |now, inputs, decisions: &Decisions| recorder.take(now, inputs, decisions);
-    let outcome = run::run_with(scenario, ready.seed, watch, Some(&mut ledger));
+    // A run whose trace cannot be written need not go on.
+    let whole = Cell::new(true);
+    let mut ledger = |now, inputs, decisions: &Decisions| {
+        whole.set(recorder.take(now, inputs, decisions));
+    };
+    let mut goes_on = |reached| whole.get() && watch.goes_on(reached);
+    let outcome = run::run_with(scenario, ready.seed, &mut goes_on, Some(&mut ledger));
     let outcome = outcome.context("cannot simulate")?;
     if !recorder.end()? {
         return Err(PlanError(format!(

@@ -28,12 +28,14 @@ impl<'c> Recorder<'c> {
         Self { folder: folder.to_owned(), config, writer: None, failed: None }
     }
 
-    /// Takes what the daemon got in a tick, and what it decided.
-    pub(crate) fn take(&mut self, now: Timestamp, inputs: Inputs, decisions: &Decisions) {
+    /// Takes what the daemon got in a tick, and what it decided. Returns whether all could be written
+    /// so far.
+    pub(crate) fn take(&mut self, now: Timestamp, inputs: Inputs, decisions: &Decisions) -> bool {
         if self.failed.is_none() {
             let tick = Tick { now, inputs, follows: None, said: Said::of(decisions) };
             self.failed = self.write(tick).err();
         }
+        self.failed.is_none()
     }
 
     fn write(&mut self, tick: Tick) -> Result<(), TraceError> {

@@ -112,4 +112,11 @@ fn a_run_that_nobody_decides_by_plimsoll_has_nothing_to_trace() {
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!(status.code(), Some(64), "{said}");
     assert!(said.contains("--trace: the first run has nothing to trace"), "{said}");
+    // A trace is not written over, and a run without one is not a result.
+    traced(folder.path(), &["--set", "length=10s"]);
+    let again = ["--set", "length=10s", "--policy", "plimsoll", "--trace", &trace];
+    let Output { status, stdout, stderr } = simulate(&[&[EXAMPLE][..], &again].concat());
+    let said = String::from_utf8_lossy(&stderr);
+    assert_eq!((status.code(), stdout.len()), (Some(69), 0), "{said}");
+    assert!(said.contains("000001.trace.gz: cannot be made: File exists"), "{said}");
 }
