@@ -300,10 +300,9 @@ impl Simulation<'_> {
         }
     }
 
-    /// Ends the attempts whose clients have waited long enough.
+    /// Ends the attempts whose clients have waited long enough, and gives their room to others.
     pub(crate) fn give_up(&mut self, model: usize) {
-        loop {
-            let Some(&(at, id, attempt)) = self.traffic[model].deadlines.front() else { return };
+        while let Some(&(at, id, attempt)) = self.traffic[model].deadlines.front() {
             let waits = self.traffic[model].get(id).filter(|open| {
                 matches!(open.place, Place::Held | Place::Pod(_) | Place::Moving | Place::Handed)
                     && open.attempts == attempt
@@ -312,12 +311,15 @@ impl Simulation<'_> {
             let place = waits.map(|open| open.place);
             if place.is_some() && at > self.now {
                 self.plan(at, Happening::Deadline(model));
-                return;
+                break;
             }
             self.traffic[model].deadlines.pop_front();
             if let Some(place) = place {
                 self.abandon(model, id, place);
             }
+        }
+        if !self.traffic[model].held.is_empty() || !self.traffic[model].handed.is_empty() {
+            self.release(model);
         }
     }
 
