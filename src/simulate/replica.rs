@@ -21,9 +21,11 @@
 //!
 //! A step in which nobody starts, ends or is preempted costs the same for 1 and for 1000 requests:
 //! decodes advance a common clock, and what depends on a single request — the step in which it
-//! needs a new block, and the one in which it ends — is counted by phase and kept in a heap. This
+//! needs a new block, and the one in which it ends — is counted by phase and filed in a wheel. This
 //! rests on the budget being at least the number of seats (vLLM refuses anything else): decodes are
 //! never left out, and at most one request is in the middle of its prefill, the one admitted last.
+//! The batch is a linked list, so whoever ends leaves it without a search. Histograms, which are a
+//! seventh of the work, are kept where somebody reads the page.
 //!
 //! # Limits
 //!
@@ -38,7 +40,9 @@ mod coast;
 mod decodes;
 mod leave;
 mod look;
+mod pace;
 pub mod prefix;
+mod rings;
 pub mod settings;
 pub mod stats;
 
@@ -47,7 +51,9 @@ use std::collections::VecDeque;
 use crate::simulate::Micros;
 use crate::simulate::replica::adapters::Adapters;
 use crate::simulate::replica::decodes::{Decodes, Phase};
+use crate::simulate::replica::pace::Pace;
 use crate::simulate::replica::prefix::{Found, PrefixCache, Return};
+use crate::simulate::replica::rings::Batch;
 use crate::simulate::replica::settings::{Admission, Settings, SettingsError};
 use crate::simulate::replica::stats::Counters;
 use crate::units::Fraction;
@@ -127,6 +133,7 @@ impl Finished {
 #[derive(Clone, Debug)]
 pub struct Replica {
     settings: Settings,
+    pace: Pace,
     /// The share of each prompt that the prefix cache has.
     prefix_hits: f64,
     prefill_at: PrefillAt,
@@ -140,13 +147,15 @@ pub struct Replica {
     holes: Vec<usize>,
     waiting: VecDeque<usize>,
     /// The batch, in the order of admission.
-    running: Vec<usize>,
+    running: Batch,
     decodes: Decodes,
     kv_blocks_used: u32,
+    /// The step that is being computed.
     step: Option<Step>,
-    /// Room for [`Step::prefilled`] of the next step.
-    spare: Vec<usize>,
+    /// Requests whose prefill is complete at its end, in the order of admission.
+    prefilled: Vec<usize>,
     counters: Counters,
+    histograms: Histograms,
     /// Boxed, because few engines have any.
     adapters: Option<Box<Adapters>>,
     /// Boxed for the same reason.
@@ -160,6 +169,14 @@ enum PrefillAt {
     Here,
     /// Another engine, whose cache arrives with the request.
     Elsewhere,
+}
+
+/// Whether an engine keeps the histograms of its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Histograms {
+    Kept,
+    /// They stay empty.
+    Left,
 }
 
 /// A request between its arrival and its end.
@@ -178,15 +195,13 @@ struct Life {
     phase: Phase,
 }
 
-/// The step that is being computed.
-#[derive(Clone, Debug)]
+/// A step.
+#[derive(Clone, Copy, Debug)]
 struct Step {
     start: Micros,
     end: Micros,
     prefill_tokens: u32,
     decodes: u32,
-    /// Requests whose prefill is complete at its end, in the order of admission.
-    prefilled: Vec<usize>,
 }
 
 // === impl Replica ===
@@ -201,6 +216,7 @@ impl Replica {
         settings.check()?;
         Ok(Self {
             settings,
+            pace: Pace::new(settings.step, settings.max_num_seqs),
             prefix_hits: 0.0,
             prefill_at: PrefillAt::Here,
             now: Micros::ZERO,
@@ -209,12 +225,13 @@ impl Replica {
             lives: Vec::new(),
             holes: Vec::new(),
             waiting: VecDeque::new(),
-            running: Vec::new(),
+            running: Batch::new(),
             decodes: Decodes::new(settings.block_size),
             kv_blocks_used: 0,
             step: None,
-            spare: Vec::new(),
+            prefilled: Vec::new(),
             counters: Counters::default(),
+            histograms: Histograms::Kept,
             adapters: None,
             prefix: None,
         })
@@ -232,6 +249,13 @@ impl Replica {
     #[must_use]
     pub fn for_computed_prompts(self) -> Self {
         Self { prefill_at: PrefillAt::Elsewhere, ..self }
+    }
+
+    /// The same engine, whose histograms stay empty: to keep them is a good part of the work, and where
+    /// nobody reads its page nobody knows.
+    #[must_use]
+    pub fn without_histograms(self) -> Self {
+        Self { histograms: Histograms::Left, ..self }
     }
 
     /// Takes a request that arrives at `at`, or at the latest time this replica has seen if that is
@@ -256,38 +280,38 @@ impl Replica {
     /// at that instant belong to it and may still be submitted.
     pub fn advance_to(&mut self, until: Micros, events: &mut Vec<Event>) {
         loop {
-            match self.step.take_if(|step| step.end <= until) {
-                Some(step) => self.end_step(step, events),
-                None if self.step.is_some() => break,
-                None => match self.next_start() {
-                    Some(start) if start < until => {
-                        if !self.coast(start, until) {
-                            self.begin_step(start, events);
-                        }
-                    }
-                    Some(_) | None => break,
-                },
+            if let Some(step) = self.step {
+                if step.end > until {
+                    break;
+                }
+                self.end_step(step, events);
+            }
+            let Some(start) = self.next_start().filter(|start| *start < until) else { break };
+            if !self.coast(start, until) {
+                self.begin_step(start, events);
             }
         }
         self.now = self.now.max(until);
-        self.take_arrivals(self.now);
+        if self.has_arrived(self.now) {
+            self.take_arrivals(self.now);
+        }
     }
 
     /// When the next step ends, or begins if none is being computed; `None` when there is nothing
     /// to do. Advancing to just after this time makes progress.
     #[must_use]
     pub fn next_change(&self) -> Option<Micros> {
-        self.step.as_ref().map(|step| step.end).or_else(|| self.next_start())
+        self.step.map(|step| step.end).or_else(|| self.next_start())
     }
 
     /// Requests that were submitted and have not finished.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.arrivals.len() + self.waiting.len() + self.running.len()
+        self.arrivals.len() + self.waiting.len() + self.running.len() as usize
     }
 
     fn next_start(&self) -> Option<Micros> {
-        if !self.running.is_empty() {
+        if self.running.len() > 0 {
             return Some(self.ready);
         }
         let head = match self.waiting.front() {
@@ -295,6 +319,11 @@ impl Replica {
             None => self.arrivals.front()?.0,
         };
         Some(head.max(self.ready))
+    }
+
+    /// Whether the time has come of a request that was submitted.
+    fn has_arrived(&self, until: Micros) -> bool {
+        self.arrivals.front().is_some_and(|(at, _)| *at <= until)
     }
 
     fn take_arrivals(&mut self, until: Micros) {
@@ -322,23 +351,23 @@ impl Replica {
     }
 
     fn begin_step(&mut self, start: Micros, events: &mut Vec<Event>) {
-        self.take_arrivals(start);
+        if self.has_arrived(start) {
+            self.take_arrivals(start);
+        }
         let preemptions = self.counters.preemptions;
-        let mut prefilled = std::mem::take(&mut self.spare);
-
         self.grow_decodes(start, events);
-        let decodes = self.decodes.count;
+        let decodes = self.decodes.count();
         let mut budget = self.settings.max_num_batched_tokens - decodes;
-        self.continue_prefill(&mut budget, &mut prefilled, start, events);
+        self.continue_prefill(&mut budget, start, events);
         if self.counters.preemptions == preemptions {
-            self.admit(&mut budget, &mut prefilled, start);
+            self.admit(&mut budget, start);
         }
 
         let prefill_tokens = self.settings.max_num_batched_tokens - decodes - budget;
-        let kv_tokens = self.decodes.stored + u64::from(decodes);
-        let end = start + self.settings.step.of(prefill_tokens, decodes, kv_tokens);
+        let kv_tokens = self.decodes.stored() + u64::from(decodes);
+        let end = start + self.pace.of(prefill_tokens, decodes, kv_tokens);
         let end = end + self.loading();
-        self.step = Some(Step { start, end, prefill_tokens, decodes, prefilled });
+        self.step = Some(Step { start, end, prefill_tokens, decodes });
     }
 
     /// Gives every decoding request room for one more token, by preemption where there is none.
@@ -348,10 +377,12 @@ impl Replica {
             self.take(needed);
             return;
         }
-        let mut next = 0;
-        while let Some(&index) = self.running.get(next) {
-            let Phase::Decode { joined, stored, .. } = self.lives[index].phase else { break };
-            if self.decodes.grown(joined, stored).is_multiple_of(self.settings.block_size) {
+        let mut before = None;
+        while let Some(index) = self.running.after(before) {
+            if self.lives[index].phase != Phase::Decode {
+                break;
+            }
+            if self.decodes.needs_block(index) {
                 while self.free() == 0 {
                     if self.preempt_last(now, events) == Some(index) {
                         return;
@@ -359,20 +390,17 @@ impl Replica {
                 }
                 self.take(1);
             }
-            next += 1;
+            before = Some(index);
         }
     }
 
     /// Computes the next chunk of the one request that is in the middle of its prompt. It is the
     /// last of the batch, so if there is no room for the chunk it is its own victim.
-    fn continue_prefill(
-        &mut self,
-        budget: &mut u32,
-        prefilled: &mut Vec<usize>,
-        now: Micros,
-        events: &mut Vec<Event>,
-    ) {
-        let Some(&index) = self.running.last() else { return };
+    fn continue_prefill(&mut self, budget: &mut u32, now: Micros, events: &mut Vec<Event>) {
+        if self.running.len() == self.decodes.count() {
+            return;
+        }
+        let Some(index) = self.running.last() else { return };
         let Phase::Prefill { computed } = self.lives[index].phase else { return };
         let target = self.lives[index].prefill_target();
         let after = computed + (target - computed).min(*budget);
@@ -385,12 +413,12 @@ impl Replica {
         *budget -= after - computed;
         self.lives[index].phase = Phase::Prefill { computed: after };
         if after == target {
-            prefilled.push(index);
+            self.prefilled.push(index);
         }
     }
 
-    fn admit(&mut self, budget: &mut u32, prefilled: &mut Vec<usize>, now: Micros) {
-        while *budget > 0 && count(self.running.len()) < self.settings.max_num_seqs {
+    fn admit(&mut self, budget: &mut u32, now: Micros) {
+        while *budget > 0 && self.running.len() < self.settings.max_num_seqs {
             let Some(place) = self.next_to_admit() else { return };
             let index = self.waiting[place];
             let target = self.lives[index].prefill_target();
@@ -404,7 +432,11 @@ impl Replica {
             if room - held > self.free() {
                 return;
             }
-            self.waiting.remove(place);
+            if place == 0 {
+                self.waiting.pop_front()
+            } else {
+                self.waiting.remove(place)
+            };
             self.running.push(index);
             if let Some(adapters) = &mut self.adapters {
                 adapters.enter(self.lives[index].request.id);
@@ -419,24 +451,24 @@ impl Replica {
             life.scheduled.get_or_insert(now);
             life.phase = Phase::Prefill { computed };
             if computed == target {
-                prefilled.push(index);
+                self.prefilled.push(index);
             }
         }
     }
 
     /// Sends the last request of the batch back to the head of the queue.
     fn preempt_last(&mut self, now: Micros, events: &mut Vec<Event>) -> Option<usize> {
-        let index = self.running.pop()?;
+        let index = self.running.last()?;
+        self.running.remove(index);
         let life = &mut self.lives[index];
         let held = match life.phase {
             Phase::Prefill { computed } => computed,
-            Phase::Decode { joined, stored, ends, .. } => {
-                self.decodes.leave(joined, stored);
+            Phase::Decode => {
+                let left = self.decodes.leave(index);
                 // The request has had a token in every step so far.
                 life.last_token = now;
-                let missing = u32::try_from(ends - self.decodes.clock).unwrap_or(u32::MAX);
-                life.kept = life.request.output.saturating_sub(missing);
-                self.decodes.grown(joined, stored)
+                life.kept = life.request.output.saturating_sub(left.missing);
+                left.stored
             }
         };
         let request = life.request;
@@ -457,32 +489,31 @@ impl Replica {
     }
 
     fn end_step(&mut self, step: Step, events: &mut Vec<Event>) {
-        let Step { start, end, prefill_tokens, decodes, mut prefilled } = step;
+        let Step { start, end, prefill_tokens, decodes } = step;
         let duration = end.since(start);
-        let tokens = u64::from(decodes) + prefilled.len() as u64;
+        let tokens = u64::from(decodes) + self.prefilled.len() as u64;
+        self.step = None;
         self.ready = end;
         self.counters.steps += 1;
         self.counters.busy += duration;
         self.counters.prefill_tokens += u64::from(prefill_tokens);
         self.counters.generation_tokens += tokens;
-        // Every decoding request had its previous token when this step began.
-        self.counters.itl.observe(duration.micros(), u64::from(decodes));
-        self.counters.iteration_tokens.observe(u64::from(prefill_tokens) + u64::from(decodes), 1);
+        if self.histograms == Histograms::Kept {
+            let computed = u64::from(prefill_tokens) + u64::from(decodes);
+            // Every decoding request had its previous token when this step began.
+            self.counters.itl.observe(duration.micros(), u64::from(decodes));
+            self.counters.iteration_tokens.observe(computed, 1);
+        }
 
         self.decodes.tick();
-        while let Some(index) = self.decodes.next_end(|index| self.lives[index].phase) {
-            if let Phase::Decode { joined, stored, .. } = self.lives[index].phase {
-                self.decodes.leave(joined, stored);
-                let held = self.decodes.grown(joined, stored);
-                self.finish(index, held, end, events);
-            }
+        while let Some(index) = self.decodes.complete() {
+            let held = self.decodes.leave(index).stored;
+            self.finish(index, held, end, events);
         }
-        for index in prefilled.drain(..) {
-            self.end_prefill(index, end, events);
+        for place in 0..self.prefilled.len() {
+            self.end_prefill(self.prefilled[place], end, events);
         }
-        if prefilled.capacity() > 0 {
-            self.spare = prefilled;
-        }
+        self.prefilled.clear();
         if let Some(adapters) = &mut self.adapters {
             adapters.record(end);
         }
@@ -495,10 +526,12 @@ impl Replica {
         if life.first_ever.is_none() {
             life.first_ever = Some(now);
             let ttft = now.since(life.arrived);
-            self.counters.ttft.observe(ttft.micros(), 1);
+            if self.histograms == Histograms::Kept {
+                self.counters.ttft.observe(ttft.micros(), 1);
+            }
             self.counters.prompt_tokens += u64::from(request.prompt);
             events.push(Event::FirstToken { id: request.id, at: now, ttft });
-        } else {
+        } else if self.histograms == Histograms::Kept {
             self.counters.itl.observe(now.since(life.last_token).micros(), 1);
         }
         life.first_token.get_or_insert(now);
@@ -507,15 +540,14 @@ impl Replica {
         if missing == 0 {
             self.finish(index, stored, now, events);
         } else {
-            life.phase = self.decodes.join(index, stored, missing);
+            life.phase = Phase::Decode;
+            self.decodes.join(index, stored, missing);
         }
     }
 
     fn finish(&mut self, index: usize, held: u32, now: Micros, events: &mut Vec<Event>) {
         self.give_back(self.lives[index].request.id, held, Return::Never);
-        if let Some(position) = self.running.iter().position(|&other| other == index) {
-            self.running.remove(position);
-        }
+        self.running.remove(index);
         self.holes.push(index);
         let Life { request, arrived, scheduled, first_ever, first_token, preemptions, .. } =
             self.lives[index];
@@ -534,7 +566,10 @@ impl Replica {
             e2e: now.since(arrived),
             preemptions,
         };
-        self.counters.count(&finished);
+        self.counters.finished += 1;
+        if self.histograms == Histograms::Kept {
+            self.counters.observe(&finished);
+        }
         events.push(Event::Finished(finished));
     }
 }
@@ -544,25 +579,6 @@ impl Replica {
 impl Life {
     const fn prefill_target(&self) -> u32 {
         self.request.prompt + self.kept
-    }
-}
-
-// === impl Counters ===
-
-impl Counters {
-    fn count(&mut self, finished: &Finished) {
-        let Finished { request, queue, ttft, first_ever, e2e, preemptions, .. } = finished;
-        self.finished += 1;
-        self.e2e.observe(e2e.micros(), 1);
-        self.http.observe(e2e.micros(), 1);
-        self.queue.observe(queue.micros(), 1);
-        self.prefill.observe(first_ever.since(*queue).micros(), 1);
-        self.decode.observe(e2e.since(*ttft).micros(), 1);
-        self.inference.observe(e2e.since(*queue).micros(), 1);
-        self.tpot.observe(finished.itl_mean().unwrap_or_default().micros(), 1);
-        self.prompt_length.observe(u64::from(request.prompt), 1);
-        self.generation_length.observe(u64::from(request.output), 1);
-        self.request_preemptions.observe(u64::from(*preemptions), 1);
     }
 }
 

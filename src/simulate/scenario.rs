@@ -302,6 +302,15 @@ pub struct Outage {
 // === impl Scenario, Transfer ===
 
 impl Scenario {
+    /// Whether anybody follows what the daemon publishes; otherwise it need not decide, and nobody
+    /// reads the pages of replicas.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        self.variants
+            .iter()
+            .any(|variant| variant.actuator.hpa().is_some_and(|hpa| hpa.signal == Signal::Desired))
+    }
+
     /// Whether other replicas decode the requests of a model than compute their prompts.
     #[must_use]
     pub fn is_disaggregated(&self, model: usize) -> bool {
@@ -315,6 +324,18 @@ impl Transfer {
     #[must_use]
     pub fn of(&self, prompt: u32) -> Micros {
         self.latency + Micros::from_secs_f64(self.per_token * 1e-6 * f64::from(prompt))
+    }
+}
+
+// === impl Actuator ===
+
+impl Actuator {
+    /// The HPA, where there is one.
+    pub(crate) const fn hpa(&self) -> Option<&Hpa> {
+        match self {
+            Self::Fixed | Self::Law(_) => None,
+            Self::Hpa(hpa) | Self::Keda(Keda { hpa, .. }) => Some(hpa),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a run came to: how requests were served, what the replicas cost, and what was decided.
 
+use std::iter;
 use std::sync::Arc;
 
 use crate::analyze::foresight::card::Card;
@@ -199,11 +200,17 @@ impl Spread {
     pub fn observe(&mut self, value: Micros) {
         let bucket = bucket(value.micros());
         if bucket >= self.counts.len() {
-            self.counts.resize(bucket + 1, 0);
+            self.reach(bucket);
         }
         self.counts[bucket] += 1;
         self.total += 1;
         self.sum += u128::from(value.micros());
+    }
+
+    /// Makes room for a bucket.
+    #[cold]
+    fn reach(&mut self, bucket: usize) {
+        self.counts.resize(bucket + 1, 0);
     }
 
     /// How many values there are.
@@ -221,15 +228,28 @@ impl Spread {
 
     /// The value that this share of all values does not exceed; `None` without values.
     #[must_use]
+    pub fn quantile(&self, share: f64) -> Option<Micros> {
+        Self::of_counts(self.counts.iter().copied(), self.total, share)
+    }
+
+    /// The same of the values that were counted since another, which was this one at an earlier time.
+    #[must_use]
+    pub fn quantile_since(&self, earlier: &Self, share: f64) -> Option<Micros> {
+        // Buckets are only ever added.
+        let before = earlier.counts.iter().copied().chain(iter::repeat(0));
+        let counts = self.counts.iter().zip(before).map(|(now, before)| now - before);
+        Self::of_counts(counts, self.total - earlier.total, share)
+    }
+
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a share of a count is a rank, and the cast saturates"
     )]
-    pub fn quantile(&self, share: f64) -> Option<Micros> {
-        let rank = ((share * self.total as f64).ceil() as u64).clamp(1, self.total.max(1));
+    fn of_counts(counts: impl Iterator<Item = u64>, total: u64, share: f64) -> Option<Micros> {
+        let rank = ((share * total as f64).ceil() as u64).clamp(1, total.max(1));
         let mut below = 0;
-        for (bucket, count) in self.counts.iter().enumerate() {
+        for (bucket, count) in counts.enumerate() {
             below += count;
             if below >= rank {
                 return Some(Micros::new(middle(bucket)));
@@ -260,13 +280,6 @@ impl Spread {
             total: self.total.saturating_sub(earlier.total),
             sum: self.sum.saturating_sub(earlier.sum),
         }
-    }
-
-    /// Forgets all values.
-    pub fn clear(&mut self) {
-        self.counts.fill(0);
-        self.total = 0;
-        self.sum = 0;
     }
 }
 
@@ -362,6 +375,23 @@ mod tests {
         }
         assert_eq!(spread.mean(), Some(Micros::new(500_000)));
         assert_eq!(Spread::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn a_percentile_since_is_that_of_the_values_since() {
+        let (mut all, mut later) = (Spread::default(), Spread::default());
+        for value in 1..=100 {
+            all.observe(Micros::new(value * 10));
+        }
+        let before = all.clone();
+        for value in 1..=1_000 {
+            all.observe(Micros::new(value * 77));
+            later.observe(Micros::new(value * 77));
+        }
+        for share in [0.01, 0.5, 0.95, 1.0] {
+            assert_eq!(all.quantile_since(&before, share), later.quantile(share));
+        }
+        assert_eq!(all.quantile_since(&all, 0.5), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 pub mod load;
 pub mod rate;
+pub mod round;
 
 use std::f64::consts::{PI, TAU};
 

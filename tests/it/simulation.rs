@@ -264,6 +264,26 @@ fn a_request_that_no_engine_can_hold_is_refused_and_counted() {
     assert_eq!(service.attainment(), Some(1.0), "it says nothing about the fleet");
 }
 
+#[test]
+fn the_room_of_a_client_that_gives_up_is_taken_at_once() {
+    let row = |second, prompt, output| Row {
+        at: secs(second),
+        size: Size { prompt, output },
+        prompt: None,
+    };
+    // While the first decodes, the second does not fit the cache, and the third waits outside.
+    let rows: Arc<[Row]> = [row(1, 100, 1_000), row(2, 79_000, 10), row(4, 100, 10)].into();
+    let (span, spread) = (secs(600), Micros::ZERO);
+    let load = Load::Replay(Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
+    let mut scenario = scenario(load);
+    scenario.variants[0].actuator = Actuator::Fixed;
+    scenario.variants[0].engine.kv_blocks = 4_940;
+    scenario.models[0].gateway.per_replica = Some(2);
+    scenario.models[0].client.timeout = Some(secs(3));
+    let service = play(&scenario, 1).models[0].clone();
+    assert_eq!((service.arrived, service.finished, service.timed_out), (3, 2, 1));
+}
+
 /// The same with a variant that computes prompts and one that decodes.
 fn disaggregated(load: Load) -> Scenario {
     let mut scenario = scenario(load);

@@ -7,42 +7,41 @@ use crate::simulate::Micros;
 use crate::simulate::replica::prefix::Found;
 use crate::simulate::replica::settings::Admission;
 use crate::simulate::replica::stats::Run;
-use crate::simulate::replica::{Replica, Step, count};
+use crate::simulate::replica::{Histograms, Replica, Step};
 
 impl Replica {
     /// Lets such steps pass that begin before `until`, from `start` on. Returns whether there was
     /// one; otherwise the next step must be begun in full.
     pub(crate) fn coast(&mut self, start: Micros, until: Micros) -> bool {
-        if !self.is_settled() {
-            return false;
-        }
-        let decodes = self.decodes.count;
-        let Some(ends) = self.decodes.next_clock(|index| self.lives[index].phase) else {
-            return false;
-        };
         // Behind a head that is blocked, more requests change nothing.
         let arrival = match (self.waiting.is_empty(), self.arrivals.front()) {
             (true, Some(&(at, _))) => at,
             (true, None) | (false, _) => Micros::new(u64::MAX),
         };
+        let Some(left) = self.decodes.steps_to_end() else { return false };
+        if left == 1 || arrival <= start || !self.is_settled() {
+            return false;
+        }
+        let decodes = self.decodes.count();
         let (mut now, mut steps, mut run) = (start, 0_u64, Run::default());
         let mut begun = false;
-        while now < until && now < arrival && self.decodes.clock + 1 < ends {
+        while now < until && now < arrival && steps + 1 < left {
             let needed = self.decodes.blocks_needed();
             if needed > self.free() {
                 break;
             }
             self.take(needed);
-            let kv_tokens = self.decodes.stored + u64::from(decodes);
-            let length = self.settings.step.of(0, decodes, kv_tokens);
+            let kv_tokens = self.decodes.stored() + u64::from(decodes);
+            let length = self.pace.of(0, decodes, kv_tokens);
             let end = now + length;
             begun = true;
             if end > until {
-                let prefilled = Vec::new();
-                self.step = Some(Step { start: now, end, prefill_tokens: 0, decodes, prefilled });
+                self.step = Some(Step { start: now, end, prefill_tokens: 0, decodes });
                 break;
             }
-            run.observe(length.micros(), u64::from(decodes), &mut self.counters.itl);
+            if self.histograms == Histograms::Kept {
+                run.observe(length.micros(), u64::from(decodes), &mut self.counters.itl);
+            }
             steps += 1;
             now = end;
             self.decodes.tick();
@@ -56,7 +55,9 @@ impl Replica {
             self.counters.steps += steps;
             self.counters.busy += now.since(start);
             self.counters.generation_tokens += steps * u64::from(decodes);
-            self.counters.iteration_tokens.observe(u64::from(decodes), steps);
+            if self.histograms == Histograms::Kept {
+                self.counters.iteration_tokens.observe(u64::from(decodes), steps);
+            }
         }
         begun
     }
@@ -68,29 +69,25 @@ impl Replica {
     #[must_use]
     pub fn quiet_until(&self) -> Micros {
         let Some(next) = self.next_change() else { return Micros::new(u64::MAX) };
-        let prefills = self.step.as_ref().is_some_and(|step| !step.prefilled.is_empty());
-        if prefills || !self.is_settled() {
+        let joins = self.waiting.is_empty() && !self.arrivals.is_empty();
+        if joins || !self.prefilled.is_empty() || !self.is_settled() {
             return next;
         }
-        if self.waiting.is_empty() && !self.arrivals.is_empty() {
-            return next;
-        }
-        let Some(ends) = self.decodes.first_clock() else { return next };
-        let left = ends.saturating_sub(self.decodes.clock).max(1);
-        let decodes = self.decodes.count;
+        let Some(left) = self.decodes.steps_to_end() else { return next };
+        let decodes = self.decodes.count();
         let growth = (left / u64::from(self.settings.block_size) + 1) * u64::from(decodes);
         // A preemption leaves a smaller batch, whose steps are shorter.
         let (decodes, stored) =
-            if growth > u64::from(self.free()) { (1, 0) } else { (decodes, self.decodes.stored) };
-        let each = self.settings.step.of(0, decodes, stored).micros();
+            if growth > u64::from(self.free()) { (1, 0) } else { (decodes, self.decodes.stored()) };
+        let each = self.pace.of(0, decodes, stored).micros();
         let begun = u64::from(self.step.is_some());
         next + Micros::new(each.saturating_mul(left - begun))
     }
 
     /// Whether the batch only decodes, and nobody who waits can join it before somebody leaves.
     fn is_settled(&self) -> bool {
-        self.decodes.count > 0
-            && count(self.running.len()) == self.decodes.count
+        self.decodes.count() > 0
+            && self.running.len() == self.decodes.count()
             && self.waiting.front().is_none_or(|&head| !self.fits(head))
             // Behind a head that is blocked, another may have a slot for its adapter.
             && (self.adapters.is_none() || self.waiting.is_empty())
@@ -98,8 +95,8 @@ impl Replica {
 
     /// Whether a waiting request would be admitted to the next step.
     fn fits(&self, index: usize) -> bool {
-        let budget = self.settings.max_num_batched_tokens - self.decodes.count;
-        if budget == 0 || count(self.running.len()) >= self.settings.max_num_seqs {
+        let budget = self.settings.max_num_batched_tokens - self.decodes.count();
+        if budget == 0 || self.running.len() >= self.settings.max_num_seqs {
             return false;
         }
         let life = &self.lives[index];

@@ -15,13 +15,15 @@ impl Replica {
         }
         let lives = &self.lives;
         let is = |index: &usize| lives[*index].request.id == id;
+        let runs = self.running.iter().find(is);
         let index = if let Some(at) = self.waiting.iter().position(is) {
             self.waiting.remove(at)
-        } else if let Some(at) = self.running.iter().position(is) {
+        } else if let Some(index) = runs {
             if let Some(adapters) = &mut self.adapters {
                 adapters.leave(id);
             }
-            Some(self.running.remove(at))
+            self.running.remove(index);
+            Some(index)
         } else {
             None
         };
@@ -38,19 +40,14 @@ impl Replica {
         let Life { phase, request, .. } = self.lives[index];
         let held = match phase {
             Phase::Prefill { computed } => computed,
-            Phase::Decode { joined, stored, .. } => {
-                let grown = self.decodes.grown(joined, stored);
-                self.decodes.leave(joined, stored);
+            Phase::Decode => {
+                let stored = self.decodes.leave(index).stored;
                 // A step that is being computed has taken the room for its token already.
-                grown + u32::from(self.step.is_some())
+                stored + u32::from(self.step.is_some())
             }
         };
         self.give_back(request.id, held, Return::Never);
-        if let Some(step) = &mut self.step {
-            step.prefilled.retain(|&other| other != index);
-        }
-        // What is left of it in the heap of ends is stale by its phase.
-        self.lives[index].phase = Phase::Prefill { computed: 0 };
+        self.prefilled.retain(|&other| other != index);
         self.holes.push(index);
     }
 }

@@ -9,7 +9,7 @@ impl Replica {
     #[must_use]
     pub fn snapshot(&self) -> Stats {
         Stats {
-            running: count(self.running.len()),
+            running: self.running.len(),
             waiting: count(self.waiting.len()),
             deferred: self.deferred(),
             kv_blocks_used: self.kv_blocks_used,
@@ -23,7 +23,7 @@ impl Replica {
     #[must_use]
     pub fn gauges(&self) -> Gauges {
         Gauges {
-            running: count(self.running.len()),
+            running: self.running.len(),
             waiting: count(self.waiting.len()),
             kv_usage: f64::from(self.kv_blocks_used) / f64::from(self.settings.kv_blocks),
         }
@@ -55,7 +55,7 @@ impl Replica {
             let life = &self.lives[index];
             let computed = match life.phase {
                 Phase::Prefill { computed } => computed,
-                Phase::Decode { .. } => life.request.prompt,
+                Phase::Decode => life.request.prompt,
             };
             u64::from(life.request.prompt.saturating_sub(computed))
         };

@@ -126,16 +126,19 @@ impl StepTime {
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "coefficients are not negative, and the cut to whole microseconds is the rule"
+        reason = "the cut to whole microseconds is the rule; a signed number is sooner made"
     )]
     pub fn of(&self, prefill_tokens: u32, decodes: u32, kv_tokens: u64) -> Micros {
         let Self { alpha, beta, delta, gamma, experts } = *self;
-        let micros = ((alpha + beta * f64::from(prefill_tokens)) + delta * f64::from(decodes))
-            + gamma * kv_tokens as f64;
-        let awake = prefill_tokens.saturating_add(decodes).min(experts.tokens);
-        let micros = micros + experts.per_token * f64::from(awake);
-        Micros::new((micros as u64).max(1))
+        let mut micros = (alpha + beta * f64::from(prefill_tokens)) + delta * f64::from(decodes);
+        if gamma > 0.0 {
+            micros += gamma * kv_tokens as f64;
+        }
+        if experts.tokens > 0 {
+            let awake = prefill_tokens.saturating_add(decodes).min(experts.tokens);
+            micros += experts.per_token * f64::from(awake);
+        }
+        Micros::new((micros as i64).unsigned_abs().max(1))
     }
 
     /// The microseconds of a step by itself in which all experts are awake.

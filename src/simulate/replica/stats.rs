@@ -4,6 +4,7 @@
 //! order cannot change a page.
 
 use crate::simulate::Micros;
+use crate::simulate::replica::Finished;
 
 /// Bucket edges of the time to first token, in microseconds.
 pub static TTFT_EDGES: Edges = Edges::new(&[
@@ -306,6 +307,25 @@ pub struct Counters {
     pub http: Histogram,
     /// Tokens of each step; observed at its end.
     pub iteration_tokens: Histogram,
+}
+
+// === impl Counters ===
+
+impl Counters {
+    /// Counts a request that has finished in the histograms.
+    pub(super) fn observe(&mut self, finished: &Finished) {
+        let Finished { request, queue, ttft, first_ever, e2e, preemptions, .. } = finished;
+        self.e2e.observe(e2e.micros(), 1);
+        self.http.observe(e2e.micros(), 1);
+        self.queue.observe(queue.micros(), 1);
+        self.prefill.observe(first_ever.since(*queue).micros(), 1);
+        self.decode.observe(e2e.since(*ttft).micros(), 1);
+        self.inference.observe(e2e.since(*queue).micros(), 1);
+        self.tpot.observe(finished.itl_mean().unwrap_or_default().micros(), 1);
+        self.prompt_length.observe(u64::from(request.prompt), 1);
+        self.generation_length.observe(u64::from(request.output), 1);
+        self.request_preemptions.observe(u64::from(*preemptions), 1);
+    }
 }
 
 impl Default for Counters {

@@ -24,7 +24,7 @@ use crate::simulate::run::judge::law;
 use crate::simulate::run::pods::State;
 use crate::simulate::run::{Happening, Simulation, wall_clock};
 use crate::simulate::scaler::{MetricError, MilliValue, Outcome, Scaler};
-use crate::simulate::scenario::{Actuator, Hpa, Keda, Scenario, Signal, Variant};
+use crate::simulate::scenario::{Actuator, Hpa, Scenario, Signal, Variant};
 use crate::simulate::score::{CHANGES_MAX, Change};
 use crate::units::{Replicas, Requests};
 
@@ -45,8 +45,6 @@ pub(crate) struct Controller {
     gateways: BTreeMap<ModelKey, (Micros, Vec<Demand>)>,
     ticks: u64,
     losses: Pcg64,
-    /// Whether anybody follows what the daemon publishes.
-    follows: bool,
 }
 
 /// What scales one variant.
@@ -72,7 +70,7 @@ impl Controller {
             if zero { scaler.resting_at_zero() } else { scaler }
         };
         let autoscaler = |variant: &Variant| Autoscaler {
-            scaler: hpa(&variant.actuator).map(|hpa| scaler(hpa, variant.initial)),
+            scaler: variant.actuator.hpa().map(|hpa| scaler(hpa, variant.initial)),
             published: None,
             signal: VecDeque::new(),
             sent: VecDeque::new(),
@@ -80,7 +78,6 @@ impl Controller {
         };
         let names = |spec: &VariantSpec| Names { models: vec![spec.model.clone()] };
         let variants = &scenario.variants;
-        let followed = |actuator| hpa(actuator).is_some_and(|hpa| hpa.signal == Signal::Desired);
         Self {
             pipeline: Pipeline::new(scenario.control.policy.clone()),
             fleet: Arc::new(Fleet::new(variants.iter().map(|variant| variant.spec.clone()))),
@@ -91,7 +88,6 @@ impl Controller {
             gateways: BTreeMap::new(),
             ticks: 0,
             losses: generator(seed, Purpose::Scrapes, 0),
-            follows: variants.iter().any(|variant| followed(&variant.actuator)),
         }
     }
 
@@ -106,13 +102,6 @@ impl Controller {
     }
 }
 
-fn hpa(actuator: &Actuator) -> Option<&Hpa> {
-    match actuator {
-        Actuator::Fixed | Actuator::Law(_) => None,
-        Actuator::Hpa(hpa) | Actuator::Keda(Keda { hpa, .. }) => Some(hpa),
-    }
-}
-
 impl Simulation<'_> {
     pub(crate) fn begin_control(&mut self) {
         if self.scenario.variants.iter().all(|variant| variant.actuator == Actuator::Fixed) {
@@ -120,7 +109,7 @@ impl Simulation<'_> {
         }
         self.plan(Micros::ZERO, Happening::Tick);
         for (index, variant) in self.scenario.variants.iter().enumerate() {
-            if let Some(hpa) = hpa(&variant.actuator) {
+            if let Some(hpa) = variant.actuator.hpa() {
                 self.plan(hpa.sync, Happening::Sync(index));
             }
             match &variant.actuator {
@@ -133,7 +122,7 @@ impl Simulation<'_> {
 
     /// The daemon scrapes, decides and publishes; autoscalers' signals are noted.
     pub(crate) fn tick(&mut self) {
-        if self.controller.follows {
+        if self.scenario.is_followed() {
             let inputs = self.look();
             let now = wall_clock(self.now);
             let decisions = self.controller.pipeline.tick(now, &inputs);
@@ -258,7 +247,7 @@ impl Simulation<'_> {
     }
 
     fn note_signal(&mut self, variant: usize) {
-        let Some(hpa) = hpa(&self.scenario.variants[variant].actuator) else { return };
+        let Some(hpa) = self.scenario.variants[variant].actuator.hpa() else { return };
         let value = match hpa.signal {
             Signal::Desired => self.published(variant),
             _ if self.scenario.control.outage.is_some_and(|it| it.covers(self.now)) => None,
@@ -330,7 +319,7 @@ impl Simulation<'_> {
 
     /// The HPA of a variant syncs.
     pub(crate) fn sync(&mut self, variant: usize) {
-        let Some(hpa) = hpa(&self.scenario.variants[variant].actuator) else { return };
+        let Some(hpa) = self.scenario.variants[variant].actuator.hpa() else { return };
         let metric = self.reads(variant, hpa.delay).ok_or(MetricError);
         let (now, scale) = (self.now, self.scale_of(variant));
         self.plan(now + hpa.sync, Happening::Sync(variant));

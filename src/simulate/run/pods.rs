@@ -49,10 +49,16 @@ pub(crate) struct Pod {
     pub(crate) replica: Option<Box<Replica>>,
     /// Until when nothing that a router counts changes.
     pub(crate) quiet: Micros,
-    pub(crate) outstanding: u32,
-    seats: u32,
+    pub(crate) crowd: Crowd,
     /// What a router that looks from time to time last saw.
     pub(crate) seen: Gauges,
+}
+
+/// How many requests a replica has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crowd {
+    pub(crate) outstanding: u32,
+    seats: u32,
 }
 
 /// Where a replica is in its life.
@@ -79,19 +85,26 @@ impl Crew {
     }
 }
 
-impl Pod {
-    /// Whether it has fewer requests for the seats that it has.
-    pub(crate) fn is_less_loaded_than(&self, other: &Self) -> bool {
+impl Crowd {
+    /// Whether there are fewer for the seats that there are.
+    pub(crate) fn is_less_than(self, other: Self) -> bool {
         let (mine, theirs) = (u64::from(self.outstanding), u64::from(other.outstanding));
         mine * u64::from(other.seats) < theirs * u64::from(self.seats)
     }
+}
 
+impl Pod {
     /// Reads again what changes when the replica does.
     pub(crate) fn refresh(&mut self) {
         if let Some(replica) = &self.replica {
             self.quiet = replica.quiet_until();
-            self.outstanding = u32::try_from(replica.outstanding()).unwrap_or(u32::MAX);
+            self.crowd.outstanding = u32::try_from(replica.outstanding()).unwrap_or(u32::MAX);
         }
+    }
+
+    /// Whether it has fewer requests than it may be sent at a time.
+    pub(crate) fn has_room(&self, limit: Option<u32>) -> bool {
+        limit.is_none_or(|limit| self.crowd.outstanding < limit)
     }
 
     /// Notes what a router sees.
@@ -128,6 +141,7 @@ impl Simulation<'_> {
         crew.created += 1;
         let name = format!("{}-{}", described.spec.key.variant, crew.created);
         let replica = engine(self.scenario, variant)?;
+        let seats = replica.seats();
         let pod = self.pods.len();
         let lifecycle = described.lifecycle;
         let mut mean = |mean: Micros| {
@@ -147,10 +161,9 @@ impl Simulation<'_> {
             scheduled: self.now,
             process: self.now,
             life: 0,
-            seats: replica.seats(),
             replica: Some(Box::new(replica)),
             quiet: Micros::new(u64::MAX),
-            outstanding: 0,
+            crowd: Crowd { outstanding: 0, seats },
             seen: Gauges { running: 0, waiting: 0, kv_usage: 0.0 },
         });
         crew.pods.push(pod);
@@ -251,7 +264,7 @@ impl Simulation<'_> {
             return;
         }
         self.advance(pod);
-        if self.pods[pod].outstanding == 0 {
+        if self.pods[pod].crowd.outstanding == 0 {
             self.remove(pod);
         } else {
             let next = self.pods[pod].quiet.max(self.now + Micros::new(1));
@@ -290,7 +303,7 @@ impl Simulation<'_> {
         taken.state = State::Starting;
         taken.life += 1;
         taken.process = self.now;
-        taken.outstanding = 0;
+        taken.crowd.outstanding = 0;
         taken.quiet = Micros::new(u64::MAX);
         taken.replica = engine(self.scenario, variant).map(Box::new);
         self.plan(ready, Happening::Ready(pod));
@@ -318,8 +331,8 @@ impl Simulation<'_> {
         let taken = &mut self.pods[pod];
         taken.state = State::Gone;
         taken.replica = None;
-        let unfinished = taken.outstanding > 0;
-        taken.outstanding = 0;
+        let unfinished = taken.crowd.outstanding > 0;
+        taken.crowd.outstanding = 0;
         if unfinished {
             self.cut_off(self.scenario.variants[variant].model, pod);
         }
@@ -359,6 +372,7 @@ fn engine(scenario: &Scenario, variant: usize) -> Option<Replica> {
         Role::Both | Role::Prefill => replica,
         Role::Decode => replica.for_computed_prompts(),
     };
+    let replica = if scenario.is_followed() { replica } else { replica.without_histograms() };
     Some(match described.prefix {
         Prefix::Share(share) => replica.with_prefix_hits(share),
         Prefix::Blocks => match &scenario.models[described.model].load {

@@ -1,18 +1,18 @@
 //! The series: what is seen of a run from time to time.
 
-use crate::simulate::Micros;
 use crate::simulate::run::pods::State;
 use crate::simulate::run::{Happening, Simulation};
 use crate::simulate::score::{ModelSample, Sample, Spread, VariantSample};
 
-/// What has happened since the last sample.
+/// The series so far.
 pub(crate) struct Sampler {
     pub(crate) samples: Vec<Sample>,
-    models: Vec<Since>,
+    /// How the requests of each model had fared at the last sample.
+    models: Vec<Then>,
 }
 
 #[derive(Clone, Default)]
-struct Since {
+struct Then {
     arrived: u64,
     judged: u64,
     good: u64,
@@ -24,20 +24,7 @@ struct Since {
 
 impl Sampler {
     pub(crate) fn new(models: usize) -> Self {
-        Self { samples: Vec::new(), models: vec![Since::default(); models] }
-    }
-
-    pub(crate) fn judge(&mut self, model: usize, good: bool) {
-        self.models[model].judged += 1;
-        self.models[model].good += u64::from(good);
-    }
-
-    pub(crate) fn first_token(&mut self, model: usize, ttft: Micros) {
-        self.models[model].ttft.observe(ttft);
-    }
-
-    pub(crate) fn token_gap(&mut self, model: usize, itl: Micros) {
-        self.models[model].itl.observe(itl);
+        Self { samples: Vec::new(), models: vec![Then::default(); models] }
     }
 }
 
@@ -54,21 +41,20 @@ impl Simulation<'_> {
     }
 
     fn look_at_model(&mut self, model: usize) -> ModelSample {
-        let since = &mut self.sampler.models[model];
-        let arrived = self.services[model].arrived;
+        let (service, then) = (&self.services[model], &mut self.sampler.models[model]);
         let sample = ModelSample {
-            arrived: arrived - since.arrived,
+            arrived: service.arrived - then.arrived,
             held: self.traffic[model].held.len() as u64,
-            judged: since.judged,
-            good: since.good,
-            ttft_p95: since.ttft.quantile(0.95),
-            itl_p95: since.itl.quantile(0.95),
+            judged: service.judged() - then.judged,
+            good: service.good - then.good,
+            ttft_p95: service.ttft.quantile_since(&then.ttft, 0.95),
+            itl_p95: service.itl.quantile_since(&then.itl, 0.95),
         };
-        since.arrived = arrived;
-        since.judged = 0;
-        since.good = 0;
-        since.ttft.clear();
-        since.itl.clear();
+        then.arrived = service.arrived;
+        then.judged = service.judged();
+        then.good = service.good;
+        then.ttft.clone_from(&service.ttft);
+        then.itl.clone_from(&service.itl);
         sample
     }
 

@@ -138,14 +138,16 @@ impl Traffic {
         self.open.get_mut(at)
     }
 
-    fn end(&mut self, id: u64) -> Option<Open> {
+    /// Forgets a request, and returns whose it was.
+    fn end(&mut self, id: u64) -> Option<u32> {
         let open = self.get(id).filter(|open| open.place != Place::Nowhere)?;
         open.place = Place::Nowhere;
-        let ended = *open;
-        while self.open.pop_front_if(|open| open.place == Place::Nowhere).is_some() {
+        let client = open.client;
+        while self.open.front().is_some_and(|open| open.place == Place::Nowhere) {
+            self.open.pop_front();
             self.first += 1;
         }
-        Some(ended)
+        Some(client)
     }
 }
 
@@ -246,7 +248,7 @@ impl Simulation<'_> {
             None => replica.submit(self.now, request),
         };
         if submitted.is_ok() {
-            taken.outstanding += 1;
+            taken.crowd.outstanding += 1;
             taken.quiet = replica.quiet_until();
             let variant = taken.variant;
             self.crews[variant].sent += 1;
@@ -263,9 +265,7 @@ impl Simulation<'_> {
             self.traffic[model].release = None;
         }
         for pod in self.traffic[model].ready().collect::<Vec<_>>() {
-            if self.pods[pod].quiet <= self.now {
-                self.advance(pod);
-            }
+            self.catch_up(pod);
         }
         while let Some(&id) = self.traffic[model].held.front() {
             let Some(pod) = self.choose(model, Part::First) else { break };
@@ -282,28 +282,30 @@ impl Simulation<'_> {
 
     /// Plans to look again when a request may have finished, if anybody waits for that.
     fn await_release(&mut self, model: usize) {
-        let Self { scenario, traffic, pods, .. } = &*self;
-        let closed = matches!(scenario.models[model].load, Load::Closed(_));
-        let limited = scenario.models[model].gateway.per_replica.is_some();
-        let traffic = &traffic[model];
-        let waits = !traffic.held.is_empty() || !traffic.handed.is_empty();
-        if !(closed || traffic.apart || limited && waits) {
-            return;
+        let closed = matches!(self.scenario.models[model].load, Load::Closed(_));
+        let limited = self.scenario.models[model].gateway.per_replica.is_some();
+        let traffic = &self.traffic[model];
+        let waits = || !traffic.held.is_empty() || !traffic.handed.is_empty();
+        if closed || traffic.apart || limited && waits() {
+            self.plan_release(model);
         }
-        let quiet = traffic.ready().map(|pod| pods[pod].quiet).min();
+    }
+
+    fn plan_release(&mut self, model: usize) {
+        let traffic = &self.traffic[model];
+        let quiet = traffic.ready().map(|pod| self.pods[pod].quiet).min();
         let Some(at) = quiet.filter(|at| *at < Micros::new(u64::MAX)) else { return };
         // What is computed at an instant is there just after it at the latest.
         let at = at.max(self.now + Micros::new(1));
-        if traffic.release.is_none_or(|planned| at < planned) {
+        if self.traffic[model].release.is_none_or(|planned| at < planned) {
             self.traffic[model].release = Some(at);
             self.plan(at, Happening::Release(model));
         }
     }
 
-    /// Ends the attempts whose clients have waited long enough.
+    /// Ends the attempts whose clients have waited long enough, and gives their room to others.
     pub(crate) fn give_up(&mut self, model: usize) {
-        loop {
-            let Some(&(at, id, attempt)) = self.traffic[model].deadlines.front() else { return };
+        while let Some(&(at, id, attempt)) = self.traffic[model].deadlines.front() {
             let waits = self.traffic[model].get(id).filter(|open| {
                 matches!(open.place, Place::Held | Place::Pod(_) | Place::Moving | Place::Handed)
                     && open.attempts == attempt
@@ -312,12 +314,15 @@ impl Simulation<'_> {
             let place = waits.map(|open| open.place);
             if place.is_some() && at > self.now {
                 self.plan(at, Happening::Deadline(model));
-                return;
+                break;
             }
             self.traffic[model].deadlines.pop_front();
             if let Some(place) = place {
                 self.abandon(model, id, place);
             }
+        }
+        if !self.traffic[model].held.is_empty() || !self.traffic[model].handed.is_empty() {
+            self.release(model);
         }
     }
 
@@ -377,18 +382,17 @@ impl Simulation<'_> {
         }
         let arrived = open.arrived;
         service.judge(arrived, false);
-        self.sampler.judge(model, false);
         self.end(model, id);
     }
 
     /// Forgets a request, and lets the client of a closed loop think about the next.
     fn end(&mut self, model: usize, id: u64) {
         let traffic = &mut self.traffic[model];
-        let Some(open) = traffic.end(id) else { return };
+        let Some(client) = traffic.end(id) else { return };
         if let Load::Closed(closed) = &self.scenario.models[model].load {
             let think = closed.think.seconds() * random::exponential(&mut traffic.thoughts);
             let at = self.now + Micros::from_secs_f64(think);
-            self.plan(at, Happening::Ask(model, open.client));
+            self.plan(at, Happening::Ask(model, client));
         }
     }
 
@@ -413,24 +417,25 @@ impl Simulation<'_> {
         let Some(replica) = &mut taken.replica else { return };
         let described = &self.scenario.variants[taken.variant];
         let (model, role) = (described.model, described.spec.role);
-        replica.advance_to(self.now, &mut self.events);
-        taken.refresh();
         let mut events = std::mem::take(&mut self.events);
-        for event in events.drain(..) {
+        replica.advance_to(self.now, &mut events);
+        taken.refresh();
+        for event in &events {
             match role {
                 Role::Both | Role::Decode => self.note(model, event),
                 Role::Prefill => self.note_prompt(model, event),
             }
         }
+        events.clear();
         self.events = events;
     }
 
     /// Notes what came of a replica that computes prompts.
-    fn note_prompt(&mut self, model: usize, event: Event) {
-        match event {
+    fn note_prompt(&mut self, model: usize, event: &Event) {
+        match *event {
             Event::FirstToken { .. } => {}
             Event::Preempted { .. } => self.services[model].preemptions += 1,
-            Event::Finished(finished) => {
+            Event::Finished(ref finished) => {
                 let id = finished.request.id;
                 let Some(open) = self.traffic[model].get(id) else { return };
                 open.place = Place::Moving;
@@ -441,40 +446,36 @@ impl Simulation<'_> {
         }
     }
 
-    fn note(&mut self, model: usize, event: Event) {
+    fn note(&mut self, model: usize, event: &Event) {
         let (traffic, service) = (&mut self.traffic[model], &mut self.services[model]);
-        match event {
+        match *event {
             Event::FirstToken { id, at, .. } => {
                 let Some(open) = traffic.get(id) else { return };
                 if open.first_token.is_none() {
                     open.first_token = Some(at);
-                    let ttft = at.since(open.arrived);
-                    service.ttft.observe(ttft);
-                    self.sampler.first_token(model, ttft);
+                    service.ttft.observe(at.since(open.arrived));
                 }
             }
             Event::Preempted { .. } => service.preemptions += 1,
-            Event::Finished(finished) => {
+            Event::Finished(ref finished) => {
                 let id = finished.request.id;
-                let Some(&mut open) = traffic.get(id) else { return };
-                let first = open.first_token.unwrap_or(finished.at);
+                let Some(&mut Open { arrived, first_token, .. }) = traffic.get(id) else { return };
+                let first = first_token.unwrap_or(finished.at);
                 let gaps = u64::from(finished.request.output.saturating_sub(1));
                 let itl = finished.at.since(first).micros().checked_div(gaps).map(Micros::new);
                 let good = self.scenario.models[model].slo.is_met(
                     finished.request.prompt,
-                    first.since(open.arrived),
+                    first.since(arrived),
                     itl,
                 );
                 service.finished += 1;
                 service.prompt_tokens += u64::from(finished.request.prompt);
                 service.output_tokens += u64::from(finished.request.output);
-                service.e2e.observe(finished.at.since(open.arrived));
+                service.e2e.observe(finished.at.since(arrived));
                 if let Some(itl) = itl {
                     service.itl.observe(itl);
-                    self.sampler.token_gap(model, itl);
                 }
-                service.judge(open.arrived, good);
-                self.sampler.judge(model, good);
+                service.judge(arrived, good);
                 self.end(model, id);
             }
         }

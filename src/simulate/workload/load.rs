@@ -9,6 +9,7 @@ use crate::simulate::Micros;
 use crate::simulate::random::{self, Purpose, generator};
 use crate::simulate::replica::prefix::{PromptId, Prompts};
 use crate::simulate::workload::rate::{Rate, Renewals};
+use crate::simulate::workload::round::{Round, Shifted, Speed};
 
 /// The requests of one model.
 #[derive(Clone, Debug)]
@@ -139,8 +140,8 @@ pub enum Lengths {
 pub enum Arrivals {
     /// Of a trace.
     Replayed {
-        /// The requests of one round.
-        rows: Arc<[Row]>,
+        /// The requests of one round that are still to come.
+        round: Box<Round>,
         /// How long a round is.
         span: Micros,
         /// When this round began.
@@ -149,8 +150,6 @@ pub enum Arrivals {
         world: u32,
         /// How many worlds a round has.
         worlds: u32,
-        /// The next row.
-        next: usize,
     },
     /// At a rate.
     Drawn {
@@ -171,9 +170,9 @@ impl Load {
     pub fn arrivals(&self, seed: u64, model: usize) -> Arrivals {
         match self {
             Self::Replay(replay) => {
-                let (rows, span) = replay.round(seed, model);
-                let worlds = replay.worlds();
-                Arrivals::Replayed { rows, span, base: Micros::ZERO, world: 0, worlds, next: 0 }
+                let (round, span) = replay.round(seed, model);
+                let (round, worlds) = (Box::new(round), replay.worlds());
+                Arrivals::Replayed { round, span, base: Micros::ZERO, world: 0, worlds }
             }
             Self::Drawn(Drawn { rate, variation, sizes }) => {
                 let times = generator(seed, Purpose::Times, model);
@@ -204,36 +203,29 @@ impl Replay {
         clippy::cast_sign_loss,
         reason = "times are not negative, and the cast saturates"
     )]
-    fn round(&self, seed: u64, model: usize) -> (Arc<[Row]>, Micros) {
-        let same = (self.speed - 1.0).abs() < f64::EPSILON;
-        let scaled = |at: Micros| {
-            if same { at } else { Micros::new((at.micros() as f64 / self.speed).round() as u64) }
-        };
-        if same && (self.copies - 1.0).abs() < f64::EPSILON {
-            return (Arc::clone(&self.rows), self.span);
+    fn round(&self, seed: u64, model: usize) -> (Round, Micros) {
+        let pace = Speed::new(self.speed);
+        if pace == Speed::Recorded && (self.copies - 1.0).abs() < f64::EPSILON {
+            return (Round::recorded(Arc::clone(&self.rows)), self.span);
         }
-        let span = scaled(self.span).max(Micros::new(1));
-        let copies = self.copies.ceil() as usize;
-        let mut rows = Vec::with_capacity(self.rows.len() * copies);
-        for copy in 0..copies {
-            let share = (self.copies - copy as f64).min(1.0);
+        let span = pace.of(self.span).max(Micros::new(1));
+        let copies = (0..self.worlds()).map(|world| {
+            let copy = world as usize;
+            let share = (self.copies - f64::from(world)).min(1.0);
             let mut random = generator(seed, Purpose::Times, model * 1_000_003 + copy);
             let shift = match copy {
                 0 => 0.0,
                 _ => random.random::<f64>() * self.spread.micros() as f64,
             };
-            for row in self.rows.iter() {
-                if share < 1.0 && random.random::<f64>() >= share {
-                    continue;
-                }
-                let at = (scaled(row.at).micros() + shift as u64) % span.micros();
-                let world = u32::try_from(copy).unwrap_or(u32::MAX);
-                let prompt = row.prompt.map(|prompt| PromptId { world, ..prompt });
-                rows.push(Row { at: Micros::new(at), prompt, ..*row });
-            }
-        }
-        rows.sort_by_key(|row| row.at);
-        (rows.into(), span)
+            let rows = if share < 1.0 {
+                let is_there = |_: &&Row| random.random::<f64>() < share;
+                self.rows.iter().filter(is_there).copied().collect()
+            } else {
+                Arc::clone(&self.rows)
+            };
+            Shifted { rows, shift: Micros::new(shift as u64), world }
+        });
+        (Round::merged(pace, copies.collect(), span), span)
     }
 }
 
@@ -282,14 +274,14 @@ impl Iterator for Arrivals {
 
     fn next(&mut self) -> Option<Arrival> {
         match self {
-            Self::Replayed { rows, span, base, world, worlds, next } => {
-                if *next == rows.len() {
+            Self::Replayed { round, span, base, world, worlds } => {
+                let row = round.next().or_else(|| {
                     *base += *span;
                     *world = world.saturating_add(*worlds);
-                    *next = 0;
-                }
-                let Row { at, size, prompt } = *rows.get(*next)?;
-                *next += 1;
+                    round.begin();
+                    round.next()
+                });
+                let Row { at, size, prompt } = row?;
                 let moved =
                     |it: PromptId| PromptId { world: it.world.saturating_add(*world), ..it };
                 Some(Arrival { at: *base + at, size, prompt: prompt.map(moved) })
@@ -334,8 +326,8 @@ mod tests {
         assert_eq!(within(replay(1.0, 1.0), 2500), 2500);
         let half = within(replay(0.5, 1.0), 1000);
         assert!((440..=560).contains(&half), "{half}");
-        let shifted = replay(2.0, 1.0).round(1, 0);
-        assert_ne!(shifted, replay(2.0, 1.0).round(2, 0), "another seed shifts otherwise");
+        let shifted = |seed| replay(2.0, 1.0).round(seed, 0).0;
+        assert!(!shifted(1).eq(shifted(2)), "another seed shifts otherwise");
     }
 
     #[test]

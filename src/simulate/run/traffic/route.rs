@@ -2,43 +2,69 @@
 
 use crate::simulate::Micros;
 use crate::simulate::run::Simulation;
-use crate::simulate::run::pods::{Pod, State};
+use crate::simulate::run::pods::{Crowd, Pod, State};
 use crate::simulate::run::traffic::Part;
-use crate::simulate::scenario::Router;
+use crate::simulate::scenario::{Model, Router};
 
 impl Simulation<'_> {
     /// The replica that the router sends the next request to; `None` when none takes it.
     pub(super) fn choose(&mut self, model: usize, part: Part) -> Option<usize> {
-        let router = self.scenario.models[model].router;
-        let limit = self.scenario.models[model].gateway.per_replica;
+        let Model { router, gateway, .. } = &self.scenario.models[model];
+        let (router, limit) = (*router, gateway.per_replica);
         let ready = std::mem::take(&mut self.traffic[model].pool(part).ready);
-        if limit.is_some() || router == Router::LeastRequests {
-            for &pod in &ready {
-                if self.pods[pod].quiet <= self.now {
-                    self.advance(pod);
-                }
-            }
-        }
-        if let Router::KvAware { refresh } = router {
-            self.refresh_view(model, part, &ready, refresh);
-        }
-        let turn = self.traffic[model].pool(part).turn;
-        let pods = &self.pods;
-        let room = |&pod: &usize| limit.is_none_or(|limit| pods[pod].outstanding < limit);
         let chosen = match router {
+            Router::LeastRequests => self.least_loaded(&ready, limit),
             Router::RoundRobin => {
+                let turn = self.take_turn(model, part, &ready, limit);
                 let order = (0..ready.len()).map(|step| ready[(turn + step) % ready.len()]);
-                order.into_iter().find(|pod| room(pod))
+                order.into_iter().find(|&pod| self.pods[pod].has_room(limit))
             }
-            Router::LeastRequests => ready.iter().copied().filter(room).reduce(|best, pod| {
-                if pods[pod].is_less_loaded_than(&pods[best]) { pod } else { best }
-            }),
-            Router::KvAware { .. } => best_view(pods, &ready, turn, room),
+            Router::KvAware { refresh } => {
+                let turn = self.take_turn(model, part, &ready, limit);
+                self.refresh_view(model, part, &ready, refresh);
+                best_view(&self.pods, &ready, turn, |&pod| self.pods[pod].has_room(limit))
+            }
         };
-        let pool = self.traffic[model].pool(part);
-        pool.ready = ready;
-        pool.turn = turn.wrapping_add(1);
+        self.traffic[model].pool(part).ready = ready;
         chosen
+    }
+
+    /// The turn of a request among pods that take turns; whether they have room is known then.
+    fn take_turn(
+        &mut self,
+        model: usize,
+        part: Part,
+        ready: &[usize],
+        limit: Option<u32>,
+    ) -> usize {
+        if limit.is_some() {
+            for &pod in ready {
+                self.catch_up(pod);
+            }
+        }
+        let turn = &mut self.traffic[model].pool(part).turn;
+        std::mem::replace(turn, turn.wrapping_add(1))
+    }
+
+    /// The first of the pods with room that have the fewest requests for their seats.
+    fn least_loaded(&mut self, ready: &[usize], limit: Option<u32>) -> Option<usize> {
+        let mut best: Option<(usize, Crowd)> = None;
+        for &place in ready {
+            self.catch_up(place);
+            let pod = &self.pods[place];
+            let less = best.is_none_or(|(_, least)| pod.crowd.is_less_than(least));
+            if less && pod.has_room(limit) {
+                best = Some((place, pod.crowd));
+            }
+        }
+        best.map(|(pod, _)| pod)
+    }
+
+    /// Advances a pod of which a router may not know how many requests it has.
+    pub(super) fn catch_up(&mut self, pod: usize) {
+        if self.pods[pod].quiet <= self.now {
+            self.advance(pod);
+        }
     }
 
     fn refresh_view(&mut self, model: usize, part: Part, ready: &[usize], refresh: Micros) {
