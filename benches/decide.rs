@@ -77,6 +77,7 @@ fn spec(index: u32) -> VariantSpec {
         role: Role::Both,
         cost: CostPerHour::new(2.5).expect("a cost"),
         list_price: None,
+        start_time: None,
         mismatch: Fraction::ONE,
         bounds: Bounds::new(Replicas::ONE, Some(Replicas::saturating(16))).expect("bounds"),
     }

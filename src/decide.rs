@@ -262,6 +262,13 @@ pub enum Reason {
         /// Ready replicas without fresh data.
         missing: Replicas,
     },
+    /// The number is not lowered, because nobody says how many requests are in front of the model.
+    Unheard {
+        /// What would say it.
+        signal: String,
+        /// How old is what it last said; `None` where it has never said anything.
+        age: Option<Seconds>,
+    },
     /// The number is not lowered, because a variant of the model has not been listed, and may
     /// carry any load.
     Unlisted {
@@ -366,7 +373,7 @@ impl From<Outcome> for Reason {
 
 impl Reason {
     /// The label values of all reasons.
-    pub const LABELS: [&'static str; 47] = [
+    pub const LABELS: [&'static str; 48] = [
         "spare_low",
         "spare_low_elsewhere",
         "spare_low_no_room",
@@ -392,6 +399,7 @@ impl Reason {
         "pool_kept",
         "no_data",
         "incomplete_data",
+        "signal_silent",
         "not_listed",
         "outdated_listing",
         "settling",
@@ -425,6 +433,7 @@ impl Reason {
             Self::Pool(pooled) => pooled.label(),
             Self::NoData(_) => "no_data",
             Self::Incomplete { .. } => "incomplete_data",
+            Self::Unheard { .. } => "signal_silent",
             Self::Unlisted { .. } => "not_listed",
             Self::Outdated { .. } => "outdated_listing",
             Self::Settling { .. } => "settling",
@@ -456,6 +465,16 @@ impl fmt::Display for Reason {
                     ("replicas", "have")
                 };
                 write!(f, "not lowered: {missing} ready {replicas} {have} no fresh data")
+            }
+            Self::Unheard { signal, age } => {
+                write!(
+                    f,
+                    "not lowered: {signal}, which counts requests that no replica has, was "
+                )?;
+                match age {
+                    Some(age) => write!(f, "not read for {:.0} s", age.seconds()),
+                    None => f.write_str("never read"),
+                }
             }
             Self::Unlisted { variant } => {
                 write!(f, "not lowered: the replicas of {variant} have not been listed yet")

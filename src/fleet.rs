@@ -239,6 +239,8 @@ pub struct VariantSpec {
     pub list_price: Option<CostPerHour>,
     /// Factor on its rank, at least 1, for something scarce that it has and its model does not need.
     pub mismatch: Fraction,
+    /// How long a replica takes from being asked for to serving, where somebody has said it.
+    pub start_time: Option<Seconds>,
     /// What it may be scaled to, as configured; a scale target's own bounds come with the inputs.
     pub bounds: Bounds,
 }
@@ -265,6 +267,7 @@ impl VariantSpec {
             cost: CostPerHour::ZERO,
             list_price: None,
             mismatch: Fraction::ONE,
+            start_time: None,
             bounds: Bounds::new(Replicas::ONE, Replicas::new(5)).unwrap(),
         }
     }

@@ -117,6 +117,8 @@ pub struct Pipeline {
     in_force: PerVariant<InForce>,
     unsettled: BTreeMap<VariantKey, Unsettled>,
     ticked: Option<Timestamp>,
+    /// Replicas that the last plan does without, and that stay until others carry load.
+    leaving: BTreeMap<VariantKey, Replicas>,
     learned: Learned,
     zeros: Zeros,
     startups: Startups,
@@ -189,6 +191,7 @@ impl Pipeline {
             in_force: PerVariant::default(),
             unsettled: BTreeMap::new(),
             ticked: None,
+            leaving: BTreeMap::new(),
             learned: Learned::default(),
             zeros: Zeros::default(),
             startups: Startups::default(),
@@ -226,7 +229,7 @@ impl Pipeline {
         let mut reports = Reports::default();
         for group in &groups {
             let targets = self.saturate(now, group, &mut reports);
-            let guard = self.guard(now, group);
+            let guard = self.guard(now, group).or_else(|| self.unheard(now, inputs, group));
             let inputs_at = group.inputs_at(now);
             let moment = Moment { inputs_at, guard: guard.as_ref() };
             for member in &group.members {
@@ -293,6 +296,7 @@ impl Pipeline {
             self.in_force.retain(|key| fleet.get(key).is_some());
         }
         self.unsettled.retain(|key, _| fleet.get(key).is_some());
+        self.leaving.retain(|key, _| fleet.get(key).is_some());
     }
 
     /// Notes since when each variant of the group has not been what it should be.

@@ -235,6 +235,7 @@ impl Served {
                 gpus: None,
                 current: replicas(),
                 pending: Replicas::ZERO,
+                leaving: Replicas::ZERO,
                 arguments: None,
                 replicas: &variant.shown[at].tokens,
             })
@@ -292,6 +293,7 @@ impl Serving {
             accelerator: self.spec.accelerator.clone(),
             gpus: Gpus::ONE,
             cost: self.spec.cost,
+            leaving: Replicas::ZERO,
             list_price: self.spec.cost,
             mismatch: self.spec.mismatch,
             bounds: self.spec.bounds,
@@ -324,6 +326,7 @@ fn served(index: u32, variants: usize) -> Served {
                 // A few prices, so that not every model has the same answer.
                 cost: CostPerHour::new(cost * (1.0 + f64::from(index % 7) / 50.0)).expect("a cost"),
                 list_price: None,
+                start_time: None,
                 mismatch: Fraction::ONE,
                 bounds: Bounds::new(Replicas::ONE, Some(Replicas::saturating(64))).expect("bounds"),
             };

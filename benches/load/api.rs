@@ -148,6 +148,7 @@ fn variant(index: usize, clock: Clock) -> Option<(VariantKey, PublishedVariant)>
         role: Role::Both,
         cost: CostPerHour::ZERO,
         list_price: None,
+        start_time: None,
         mismatch: Fraction::ONE,
         bounds: Bounds::default(),
     };

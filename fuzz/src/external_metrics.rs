@@ -196,6 +196,7 @@ fn variant(namespace: &str, name: &str, decided: Option<(u32, Duration)>) -> Pub
             role: Role::Both,
             cost: CostPerHour::ZERO,
             list_price: None,
+            start_time: None,
             mismatch: Fraction::ONE,
             bounds: Bounds::default(),
         },

@@ -14,7 +14,7 @@
 //! # Rounding
 //!
 //! A fleet of one variant, with `N` replicas and a target of `t` replicas, grows to `ceil(t - 0.05)`,
-//! and shrinks to it only when `ceil(t + 0.4) < N`. So a load between two numbers changes nothing.
+//! and shrinks to it only when `ceil(t + 0.2) < N`. So a load between two numbers changes nothing.
 //!
 //! # Units
 //!
@@ -34,6 +34,7 @@ pub mod arrivals;
 pub mod budget;
 pub mod capacity;
 pub mod card;
+mod cold;
 pub mod demand;
 mod explain;
 pub mod gateway;
@@ -42,6 +43,7 @@ pub mod policy;
 pub mod saved;
 pub mod schedule;
 mod seen;
+pub mod standby;
 
 #[cfg(test)]
 mod tests;
@@ -59,11 +61,13 @@ use crate::analyze::foresight::arrivals::Arrivals;
 use crate::analyze::foresight::budget::{Budget, Firsts};
 use crate::analyze::foresight::capacity::{Bound, Carried, Limits, carried, usual_itl};
 use crate::analyze::foresight::card::{Card, Imported, Shelf};
-use crate::analyze::foresight::demand::{Need, Queue, Setting};
-use crate::analyze::foresight::gateway::Queued;
-use crate::analyze::foresight::policy::{ColdStart, Rounding};
+use crate::analyze::foresight::cold::cold_start;
+use crate::analyze::foresight::demand::{Need, Queue, Reserve, Setting};
+use crate::analyze::foresight::gateway::{Front, Queued};
+use crate::analyze::foresight::policy::Rounding;
 use crate::analyze::foresight::schedule::{Sight, Week};
 use crate::analyze::foresight::seen::{Behind, Lengths, Seen};
+use crate::analyze::foresight::standby::{Relief, Standby};
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
 use crate::observe::stride::Stride;
@@ -94,6 +98,10 @@ pub struct VariantStrides<'a> {
     pub current: Replicas,
     /// Those of them that carry nothing yet.
     pub pending: Replicas,
+    /// Those that stay only until others carry load, and are no supply.
+    pub leaving: Replicas,
+    /// Replicas that it may have in addition.
+    pub room: Replicas,
     /// How long its replicas take to start, where it was measured.
     pub startup: Option<Seconds>,
     /// What its engines were told.
@@ -128,6 +136,8 @@ pub struct Analysis {
     pub spare_withheld: Option<SpareWithheld>,
     /// Variants of which no number of replicas keeps the time between tokens, by their keys.
     pub floors: BTreeMap<VariantKey, Floor>,
+    /// Replicas of standby that it takes until others serve, which the report asks for as well.
+    pub bridges: BTreeMap<VariantKey, Replicas>,
     /// The cards that variants go by whose own replicas have not taught enough.
     pub cards: BTreeMap<VariantKey, Arc<Card>>,
 }
@@ -165,6 +175,8 @@ pub struct Foresight {
 struct Demand {
     arrivals: Arrivals,
     hold: Held,
+    /// What is missing until what starts slowly serves.
+    bridge: Held,
     lengths: Lengths,
     gateway: gateway::Queue,
     budget: Budget,
@@ -177,6 +189,21 @@ struct Side<'a> {
     variants: Vec<(&'a VariantStrides<'a>, Option<Carried>)>,
     /// Whether replicas go by a card, which takes nothing away.
     by_card: bool,
+}
+
+/// What the replicas of one role carry, in requests a second.
+struct Rates {
+    /// One of the weakest.
+    least: f64,
+    /// One of them on average.
+    carries: f64,
+    /// All that are there.
+    there: f64,
+}
+
+/// For how long a need is held, in seconds, of what takes so long to start.
+fn held_for(policy: &Policy, startup: f64) -> f64 {
+    policy.hold.map_or(0.0, |hold| (hold.starts.fraction() * startup).max(hold.min.seconds()))
 }
 
 // === impl Held ===
@@ -216,7 +243,7 @@ impl Foresight {
         policy: &Policy,
         model: &ModelKey,
         variants: &[VariantStrides<'_>],
-        (through, queued): (Timestamp, Option<Queued>),
+        (through, front): (Timestamp, Front),
     ) {
         let before = self.learned.insert(model.clone(), through);
         let elapsed = before.and_then(|before| Seconds::from_span(through.duration_since(before)));
@@ -226,12 +253,12 @@ impl Foresight {
                 demand.lengths.age(elapsed, &policy.memory);
             }
         }
-        let behind = behind(policy, variants, queued);
+        let behind = behind(policy, variants, front.queued);
         let is_heard = |it: &VariantStrides<'_>| {
             let there = it.current.beyond(it.pending).count();
             u32::try_from(it.replicas.len()).is_ok_and(|heard| heard >= there)
         };
-        let sight = if variants.iter().all(is_heard) { Sight::Whole } else { Sight::Partial };
+        let sight = if variants.iter().all(is_heard) { front.sight } else { Sight::Partial };
         for variant in variants {
             let key = (model.clone(), variant.spec.role);
             let demand = self.demands.entry(key).or_default();
@@ -251,7 +278,7 @@ impl Foresight {
         for ((known, _), demand) in &mut self.demands {
             if known == model {
                 // All roles of a model serve what its gateway holds.
-                if let Some(grown) = demand.gateway.take(queued) {
+                if let Some(grown) = demand.gateway.take(front.queued) {
                     demand.arrivals.add_queued(grown.at, grown.elapsed, grown.requests);
                 }
                 demand.arrivals.close(through);
@@ -327,19 +354,19 @@ fn behind(policy: &Policy, variants: &[VariantStrides<'_>], queued: Option<Queue
 
 /// Learns from what the replicas of a model did, and says what they will be asked for.
 ///
-/// `through` is the instant up to which every replica has been heard, and `queued` what a gateway
-/// holds, where somebody says so.
+/// `through` is the instant up to which every replica has been heard, and `front` what is known of
+/// requests that none of them has.
 pub fn analyze(
     now: Timestamp,
-    (through, queued): (Timestamp, Option<Queued>),
+    (through, front): (Timestamp, Front),
     policy: &Policy,
     model: &ModelKey,
     variants: &[VariantStrides<'_>],
     foresight: &mut Foresight,
 ) -> Analysis {
-    let queued = queued.filter(|_| policy.gateway.is_some());
+    let front = if policy.gateway.is_some() { front } else { Front::UNSEEN };
     foresight.begin(model, variants);
-    foresight.learn(policy, model, variants, (through, queued));
+    foresight.learn(policy, model, variants, (through, front));
     foresight.keep_cards(now, policy, model, variants);
     let sides = foresight.sides(policy, model, variants);
     let by_card = |it: &VariantStrides<'_>| {
@@ -357,19 +384,25 @@ pub fn analyze(
         // for good, and must not be interrupted.
         let seen = |it: &VariantStrides<'_>| foresight.variants.get(&it.spec.key);
         let teaches = variants.iter().filter_map(seen).any(Seen::counts_iterations);
-        return cold_start(policy.cold_start.as_ref().filter(|_| teaches), variants, queued);
+        return cold_start(policy.cold_start.as_ref().filter(|_| teaches), variants, front.queued);
     }
     let floors = sides.values().flat_map(|side| side.floors(policy)).collect();
     let mut foreseen = BTreeMap::new();
     let mut totals = BTreeMap::new();
     let mut withheld = None;
     let mut capacities = Vec::new();
+    let mut bridges = BTreeMap::new();
     for side in sides.values() {
-        let capacity = |(variant, it): &(&_, Option<Carried>)| capacity_of(variant, *it, &cards);
-        capacities.extend(side.variants.iter().map(capacity));
         let demand = foresight.demands.entry((model.clone(), side.role)).or_default();
+        let standby = Standby::of(side, policy);
+        let found = side.foresee(now, (through, front), policy, (demand, standby.as_ref()));
+        let bridge = found.as_ref().and_then(|it| it.relief).map_or(0.0, |it| it.bridge);
+        bridges.extend(standby.map(|it| it.bridge(bridge)).unwrap_or_default());
+        let capacity = |(variant, it): &(&VariantStrides<'_>, Option<Carried>)| {
+            capacity_of(variant, *it, &cards)
+        };
+        capacities.extend(side.variants.iter().map(capacity));
         let supply = Totals::of(&capacities[capacities.len() - side.variants.len()..]);
-        let found = side.foresee(now, (through, queued), policy, demand);
         let judged = match &found {
             Some(found) => found.judge(supply),
             None => supply,
@@ -394,7 +427,7 @@ pub fn analyze(
     let report =
         CapacityReport { unit: Unit::RequestsPerSecond, variants: capacities, total, roles };
     let report = if withheld.is_some() { report.without_spare() } else { report };
-    Analysis { report, foreseen, spare_withheld: withheld, floors, cards }
+    Analysis { report, foreseen, spare_withheld: withheld, floors, bridges, cards }
 }
 
 fn capacity_of(
@@ -403,12 +436,15 @@ fn capacity_of(
     cards: &BTreeMap<VariantKey, Arc<Card>>,
 ) -> VariantCapacity {
     let rate = carried.map(|it| it.rate.requests_per_second()).filter(|rate| *rate > RATE_MIN);
+    let current = variant.current.beyond(variant.leaving);
+    let pending = variant.pending.min(current);
+    let replicas = current.beyond(pending);
     VariantCapacity {
         key: variant.spec.key.clone(),
         role: variant.spec.role,
         cost: variant.spec.cost,
-        replicas: variant.current.beyond(variant.pending),
-        pending: variant.pending,
+        replicas,
+        pending,
         per_replica: rate.map(amount),
         // What is foreseen is asked of all variants of a role together.
         demand: amount(0.0),
@@ -427,7 +463,7 @@ const RATE_MIN: f64 = 1e-4;
 
 // === impl Side ===
 
-impl Side<'_> {
+impl<'a> Side<'a> {
     /// The variants that carry nothing for the sake of the time between tokens.
     fn floors(&self, policy: &Policy) -> impl Iterator<Item = (VariantKey, Floor)> {
         self.variants.iter().filter_map(|(variant, carried)| {
@@ -442,49 +478,83 @@ impl Side<'_> {
     fn foresee(
         &self,
         now: Timestamp,
-        (through, held_back): (Timestamp, Option<Queued>),
+        (through, front): (Timestamp, Front),
         policy: &Policy,
-        demand: &mut Demand,
+        (demand, standby): (&mut Demand, Option<&Standby<'_>>),
     ) -> Option<Foreseen> {
-        let rate = |it: &Carried| it.rate.requests_per_second();
-        let known = || self.variants.iter().filter_map(|(variant, it)| Some((variant, (*it)?)));
-        let usable = || known().map(|(_, it)| rate(&it)).filter(|rate| *rate > RATE_MIN);
-        let least = usable().min_by(f64::total_cmp)?;
-        // Without a replica anywhere the best guess of what one will carry is the least.
-        let there: Vec<f64> = known()
-            .flat_map(|(variant, it)| std::iter::repeat_n(rate(&it), variant.replicas.len()))
-            .collect();
-        let carries = match there.len() {
-            0 => least,
-            count => there.iter().sum::<f64>() / count as f64,
-        };
-        let queues: Vec<Queue> = known()
-            .flat_map(|(variant, it)| variant.replicas.iter().map(move |replica| (replica, it)))
-            .filter_map(|(replica, it)| {
-                Some(Queue { waiting: replica.waiting?.requests(), carries: rate(&it) })
-            })
-            .collect();
-        let startup = self.variants.iter().filter_map(|(variant, _)| variant.startup);
-        let startup = startup.reduce(Seconds::max).unwrap_or(policy.startup).seconds();
-        let horizon = (startup + policy.reaction.seconds()).min(arrivals::HORIZON_MAX as f64);
+        let Rates { least, carries, there } = self.rates()?;
+        let queues = &self.queues();
+        let startup = standby::startup(self, policy).seconds();
+        let until =
+            |startup: f64| (startup + policy.reaction.seconds()).min(arrivals::HORIZON_MAX as f64);
+        let horizon = until(startup);
+        let reserve =
+            standby.map(|it| Reserve { horizon: until(it.startup.seconds()), room: it.room });
         let raised = self.raise(now, policy, &mut demand.budget);
         let ahead = policy.schedule.and_then(|_| demand.week.ahead(through, horizon));
-        let gateway = policy.gateway.zip(held_back).and_then(|(it, held_back)| {
+        let gateway = policy.gateway.zip(front.queued).and_then(|(it, queued)| {
             let arriving = demand.arrivals.rate(through)?;
-            let rates = (arriving, carries, there.iter().sum());
-            gateway::Held::of(held_back.requests.requests(), &it, rates, policy.ttft.seconds())
+            let rates = (arriving, carries, there);
+            gateway::Held::of(queued.requests.requests(), &it, rates, policy.ttft.seconds())
         });
-        let queues = &queues;
-        let setting = Setting { through, horizon, carries, policy, queues, gateway, ahead, raised };
+        let setting =
+            Setting { through, horizon, reserve, carries, policy, queues, gateway, ahead, raised };
         let need = Need::of(&demand.arrivals, &setting)?;
-        let starts = policy.hold.map_or(0.0, |hold| hold.starts.fraction() * startup);
-        let length = policy.hold.map_or(0.0, |hold| starts.max(hold.min.seconds()));
-        let (since, held) = demand.hold.take(now, need.total, length);
+        let relief = standby.map(|standby| {
+            let startup = standby.startup.seconds();
+            let missing = (need.present(policy) - standby.beside).max(0.0);
+            let (_, bridge) = demand.bridge.take(now, missing, held_for(policy, startup));
+            Relief { startup, reserve: need.reserve, bridge }
+        });
+        let (since, held) = demand.hold.take(now, need.total, held_for(policy, startup));
         let known = demand.arrivals.history(through);
+        let starts = policy.hold.map_or(0.0, |hold| hold.starts.fraction() * startup);
         let mature = known >= starts.max(policy.history_min.seconds()) && !self.by_card;
         let bound = self.variants.iter().find_map(|(_, it)| it.map(|it| it.bound));
         let Policy { used, rounding, .. } = *policy;
-        Some(Foreseen { need, held, since, least, carries, bound, horizon, mature, used, rounding })
+        Some(Foreseen {
+            need,
+            held,
+            since,
+            least,
+            carries,
+            bound,
+            horizon,
+            relief,
+            mature,
+            used,
+            rounding,
+        })
+    }
+
+    /// What replicas carry; `None` where nobody knows of any.
+    fn rates(&self) -> Option<Rates> {
+        let known = || self.known().map(|(variant, it)| (variant, it.rate.requests_per_second()));
+        let usable = || known().map(|(_, rate)| rate).filter(|rate| *rate > RATE_MIN);
+        let least = usable().min_by(f64::total_cmp)?;
+        let replicas: f64 = known().map(|(variant, _)| variant.replicas.len() as f64).sum();
+        let there = known().map(|(variant, rate)| variant.replicas.len() as f64 * rate).sum();
+        // Without a replica anywhere the best guess of what one will carry is the least.
+        let carries = if replicas > 0.0 { there / replicas } else { least };
+        Some(Rates { least, carries, there })
+    }
+
+    /// What waits at each replica.
+    fn queues(&self) -> Vec<Queue> {
+        let queue = |replica: &ReplicaStrides<'_>, carried: &Carried| {
+            let carries = carried.rate.requests_per_second();
+            Some(Queue { waiting: replica.waiting?.requests(), carries })
+        };
+        let of = |(variant, it): (&VariantStrides<'a>, Carried)| {
+            let queues = variant.replicas.iter().filter_map(|replica| queue(replica, &it));
+            queues.collect::<Vec<_>>()
+        };
+        self.known().flat_map(of).collect()
+    }
+
+    /// The variants of which somebody knows what a replica carries.
+    fn known(&self) -> impl Iterator<Item = (&VariantStrides<'a>, Carried)> {
+        self.variants.iter().filter_map(|(variant, it)| Some((*variant, (*it)?)))
     }
 
     /// What the error budget asks for in addition, as a share of the need.
@@ -524,52 +594,3 @@ impl Foreseen {
 
 /// Rounding of sums, so that a number that is reached exactly counts as reached.
 const EPSILON: f64 = 1e-9;
-
-/// What a fleet needs of which nothing is known but its queues: as many replicas as hold what is in
-/// flight, if each holds as much as the fullest now.
-fn cold_start(
-    policy: Option<&ColdStart>,
-    variants: &[VariantStrides<'_>],
-    queued: Option<Queued>,
-) -> Analysis {
-    let replicas = || variants.iter().flat_map(|variant| &variant.replicas);
-    let sum = |of: fn(&ReplicaStrides<'_>) -> Option<Requests>| -> f64 {
-        replicas().filter_map(of).map(Requests::requests).sum()
-    };
-    let queued = queued.map_or(0.0, |queued| queued.requests.requests());
-    let (waiting, running) = (sum(|it| it.waiting) + queued, sum(|it| it.running));
-    let count = replicas().count() as f64;
-    let fullest = replicas().filter_map(|it| it.running).map(Requests::requests);
-    let fullest = fullest.fold(0.0, f64::max);
-    let overruns = |it: &&ColdStart| waiting > it.waiting.requests() * count;
-    let overrun = policy.filter(|_| count > 0.0 && fullest >= 1.0).filter(overruns);
-    let capacities: Vec<VariantCapacity> = variants
-        .iter()
-        .map(|variant| VariantCapacity {
-            key: variant.spec.key.clone(),
-            role: variant.spec.role,
-            cost: variant.spec.cost,
-            replicas: variant.current.beyond(variant.pending),
-            pending: variant.pending,
-            per_replica: overrun.map(|_| amount(fullest)),
-            demand: amount(0.0),
-            confidence: Confidence::Assumed,
-        })
-        .collect();
-    let mut total = Totals::of(&capacities);
-    if let Some(ColdStart { margin, times, .. }) = overrun {
-        let most = times.fraction() * count * fullest;
-        let wanted = (margin.fraction() * (running + waiting)).min(most);
-        total.demand = amount(wanted);
-        total.required = amount(wanted - total.anticipated.amount());
-    }
-    let report = CapacityReport {
-        unit: Unit::RequestsInFlight,
-        variants: capacities,
-        total,
-        roles: BTreeMap::new(),
-    };
-    let withheld = Some(SpareWithheld::DemandUnknown);
-    let (foreseen, floors, cards) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    Analysis { report, foreseen, spare_withheld: withheld, floors, cards }
-}

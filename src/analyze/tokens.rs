@@ -120,6 +120,8 @@ pub struct VariantLoad<'a> {
     pub current: Replicas,
     /// Replicas that are not ready, or have never answered.
     pub pending: Replicas,
+    /// Those that stay only until others carry load, and are no supply.
+    pub leaving: Replicas,
     /// How its engines are started, if that is known.
     pub arguments: Option<&'a EngineArguments>,
     /// The replicas that were measured, in the order of their keys.
@@ -297,6 +299,7 @@ fn analyze_variant(context: &Context<'_>, known: &mut ModelKnowledge) -> Variant
         carrying,
         silent,
         pending: variant.pending,
+        leaving: variant.leaving,
         waiting,
         demand: tokens(demand.tokens() * share),
     }
@@ -326,6 +329,7 @@ fn without_replicas(
         carrying: Replicas::ZERO,
         silent: ready,
         pending: context.variant.pending,
+        leaving: context.variant.leaving,
         waiting: Requests::ZERO,
         demand: Tokens::ZERO,
     }
@@ -371,8 +375,8 @@ impl VariantTokens {
             key: spec.key.clone(),
             role: spec.role,
             cost: spec.cost,
-            replicas: self.carrying,
-            pending: self.pending,
+            replicas: self.carrying.beyond(self.leaving),
+            pending: self.pending.beyond(self.leaving.beyond(self.carrying)),
             per_replica: self.capacity.map(|capacity| amount(capacity.tokens())),
             demand: amount(self.demand.tokens()),
             confidence: self.confidence,

@@ -241,7 +241,8 @@ impl Shared {
                 (None | Some(Err(_)), Ok(())) => tracing::info!("The wake signal is read"),
                 (None | Some(Ok(())), Err(error)) => tracing::warn!(
                     error,
-                    "The wake signal cannot be read; it neither wakes a model nor lets one sleep"
+                    "The wake signal cannot be read; it wakes no model, lets none sleep, and none shrink \
+                     whose requests it counts"
                 ),
                 (Some(Ok(())), Ok(())) | (Some(Err(_)), Err(_)) => {}
             }

@@ -442,6 +442,9 @@ sections! {
         /// Factor on its score, from 1, where it has something scarce that the model does not need,
         /// such as much memory for a small model; for `capacity.optimizer: rank`.
         mismatch: f64,
+        /// How long one of its replicas takes from being asked for to serving, from 1 s, until its
+        /// own starts were measured; `capacity.start_time` without it.
+        start_time: WrittenDuration,
         /// The replica counts between which it may be scaled.
         replicas: ReplicaBounds,
         /// Where its replicas are listed. Required: exactly one key.

@@ -518,8 +518,8 @@ fn client_sections(client: Client) -> (file::ClientTls, Option<PathBuf>) {
 
 fn variant_section(variant: &Variant) -> file::Variant {
     let Variant { spec, aliases, targets, endpoint, scrape, read_by } = variant;
-    let VariantSpec { key, model, accelerator, gpus, role, cost, list_price, mismatch, bounds } =
-        spec;
+    let VariantSpec { key, model, accelerator, gpus, role, cost, list_price, .. } = spec;
+    let VariantSpec { mismatch, start_time, bounds, .. } = spec;
     file::Variant {
         name: Some(key.variant.to_string()),
         namespace: Some(key.namespace.to_string()),
@@ -531,6 +531,7 @@ fn variant_section(variant: &Variant) -> file::Variant {
         cost: Some(cost.per_hour()),
         list_price: list_price.map(CostPerHour::per_hour),
         mismatch: Some(mismatch.fraction()),
+        start_time: start_time.map(written),
         replicas: Some(file::ReplicaBounds {
             min: Some(bounds.min().count()),
             max: bounds.max().map(Replicas::count),

@@ -222,6 +222,7 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         cost,
         list_price,
         mismatch,
+        start_time,
         bounds,
         scheme,
         port,
@@ -243,8 +244,18 @@ fn variant(discovered: &Discovered, role: Role, read_by: ReadBy, scrape: &Scrape
         WantedTarget::Elsewhere => Targets::Selector(String::new()),
     };
     let mismatch = mismatch.unwrap_or(Fraction::ONE);
-    let spec =
-        VariantSpec { key, model, accelerator, gpus, role, cost, list_price, mismatch, bounds };
+    let spec = VariantSpec {
+        key,
+        model,
+        accelerator,
+        gpus,
+        role,
+        cost,
+        list_price,
+        mismatch,
+        start_time,
+        bounds,
+    };
     Variant { spec, aliases, targets, read_by, endpoint, scrape: Arc::clone(settings) }
 }
 

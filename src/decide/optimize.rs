@@ -26,7 +26,9 @@
 //!
 //! `wanted` is what is there or coming, plus what is missing; when something is spare, what is
 //! there without it. Between the two thresholds of an analyzer neither is the case, and `wanted` is
-//! what is there or coming. Each voice has constraints of its own in its own unit, so tokens are
+//! what is there or coming. Replicas that are being replaced are no part of it, or each plan would
+//! replace them once more; and while nobody knows which of them are ([`Candidate::leaving`]) nothing
+//! that is coming is taken for an occasion to replace anything. Each voice has constraints of its own in its own unit, so tokens are
 //! never subtracted from requests.
 //!
 //! # Units
@@ -100,6 +102,9 @@ pub struct Candidate {
     pub current: Replicas,
     /// Those of them that do not carry load yet.
     pub pending: Replicas,
+    /// Those of them that an earlier plan does without, and that stay until others carry load. No
+    /// report counts them as supply, so that nothing takes their place twice.
+    pub leaving: Replicas,
 }
 
 /// A model whose replicas are to be placed.

@@ -399,6 +399,7 @@ mod tests {
             role: crate::fleet::Role::Both,
             cost: variant.cost,
             list_price: None,
+            start_time: None,
             mismatch: Fraction::ONE,
             bounds: variant.bounds(),
         };

@@ -26,7 +26,9 @@ use crate::analyze::queueing::{self, Refusal, Unsized};
 use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
 use crate::analyze::tokens::knowledge::Knowledge;
 use crate::analyze::tokens::{self, ReplicaLoad, VariantLoad};
-use crate::decide::optimize::{self, Candidate, Consent, Model, Standing, Voice};
+use crate::decide::optimize::{
+    self, Because, Candidate, Consent, Model, Placement, Standing, Voice,
+};
 use crate::decide::sized::{Shortfall, Sized, Unmeetable};
 use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::{Demand, Inputs, Observation, ReplicaObservation};
@@ -71,6 +73,8 @@ pub(crate) struct Sizable<'a> {
     pub(crate) pending: Replicas,
     /// Those of the pending that take too long.
     pub(crate) stuck: Replicas,
+    /// Those of the others that an earlier plan does without.
+    pub(crate) leaving: Replicas,
     /// How long its replicas take to serve, where that was measured.
     pub(crate) startup: Option<Seconds>,
     /// What it may be scaled to.
@@ -82,6 +86,8 @@ pub(crate) struct Sizable<'a> {
 pub(crate) struct Asked {
     pub(crate) before: Replicas,
     pub(crate) after: Replicas,
+    /// Those of them that the plan does without, and that stay until others carry load.
+    pub(crate) leaving: Replicas,
     pub(crate) why: Sized,
     /// What it gets instead, where limits leave less or something else.
     pub(crate) shared: Option<Shared>,
@@ -98,6 +104,8 @@ pub(crate) struct Judged<'a> {
     foreseen: BTreeMap<Role, Foreseen>,
     /// The cards that `foresight` goes by.
     cards: BTreeMap<VariantKey, Arc<Card>>,
+    /// What carries load until others serve, beside the plan.
+    bridges: BTreeMap<VariantKey, Replicas>,
     shrinking: Shrinking,
 }
 
@@ -186,7 +194,9 @@ impl Pipeline {
         let asked = judged.iter().zip(&plans).flat_map(|(judged, planned)| {
             judged.members.iter().filter_map(|it| judged.asked(it, planned))
         });
-        asked.collect()
+        let asked: BTreeMap<VariantKey, Asked> = asked.collect();
+        self.leaving.extend(asked.iter().map(|(key, it)| (key.clone(), it.leaving)));
+        asked
     }
 
     /// A variant as the analyzers see it; `None` when its replicas cannot be counted.
@@ -197,7 +207,9 @@ impl Pipeline {
         let stuck = self.stuck(now, member);
         let startup = self.startups.serves_after(&spec.key);
         let bounds = observation.bounds;
-        Some(Sizable { spec, observation, wanted, pending, stuck, startup, bounds })
+        let leaving = self.leaving.get(&spec.key).copied().unwrap_or_default();
+        let leaving = leaving.min(wanted.beyond(stuck));
+        Some(Sizable { spec, observation, wanted, pending, stuck, leaving, startup, bounds })
     }
 }
 
@@ -227,6 +239,7 @@ impl Learned {
         shrinking: Shrinking,
     ) -> Option<Judged<'a>> {
         let (mut foreseen, mut cards) = (BTreeMap::new(), BTreeMap::new());
+        let mut bridges = BTreeMap::new();
         let mut reports = Vec::with_capacity(policy.analyzers.len());
         for &analyzer in &policy.analyzers {
             let report = match analyzer {
@@ -235,7 +248,7 @@ impl Learned {
                 Analyzer::Queueing => self.queueing_of(moment, policy, &members),
                 Analyzer::Foresight => {
                     let found = self.foresight_of(moment, policy, model, &members);
-                    (foreseen, cards) = (found.foreseen, found.cards);
+                    (foreseen, cards, bridges) = (found.foreseen, found.cards, found.bridges);
                     for member in &members {
                         let floor = found.floors.get(&member.spec.key).copied();
                         let floor = floor.map(Unmeetable::Foresight);
@@ -269,7 +282,8 @@ impl Learned {
             |it: &Sizable<'_>| it.counted() > Replicas::ZERO && cards.contains_key(&it.spec.key);
         let forbidden = members.iter().any(by_card);
         let shrinking = if forbidden { Shrinking::Forbidden } else { shrinking };
-        let judged = Judged { model, members, reports, ballot, foreseen, cards, shrinking };
+        let judged =
+            Judged { model, members, reports, ballot, foreseen, cards, bridges, shrinking };
         (judged.ballot.model != Verdict::Held).then_some(judged)
     }
 
@@ -290,6 +304,7 @@ impl Learned {
                 gpus: None,
                 current: member.counted(),
                 pending: member.coming(),
+                leaving: member.leaving,
                 arguments: self.workloads.arguments(&member.spec.key).map(Arc::as_ref),
                 replicas,
             })
@@ -310,8 +325,8 @@ impl Learned {
             .zip(&paces)
             .map(|(member, replicas)| VariantPace {
                 spec: member.spec,
-                current: member.counted(),
-                pending: member.coming(),
+                current: member.staying(),
+                pending: member.coming().min(member.staying()),
                 replicas,
             })
             .collect();
@@ -335,8 +350,8 @@ impl Learned {
                     key: member.spec.key.clone(),
                     role: member.spec.role,
                     cost: member.spec.cost,
-                    replicas: member.counted().beyond(member.coming()),
-                    pending: member.coming(),
+                    replicas: member.staying().beyond(member.coming()),
+                    pending: member.coming().min(member.staying()),
                     learned: estimate.map(|it| (it.coefficients, it.confidence)),
                     loads: member.measured().filter_map(queue_load).collect(),
                 }
@@ -373,6 +388,8 @@ impl Learned {
                     spec: member.spec,
                     current: member.counted(),
                     pending: member.coming(),
+                    leaving: member.leaving,
+                    room: member.room(),
                     startup: member.startup,
                     told: told(arguments.map(Arc::as_ref)),
                     arguments,
@@ -388,7 +405,7 @@ impl Learned {
             .and_then(|age| now.checked_sub(age).ok())
             .unwrap_or(now);
         foresight.import(&policy.cards);
-        let heard = (through, queued::of(&moment, model));
+        let heard = (through, queued::front(&moment, model));
         foresight::analyze(now, heard, &policy.foresight, model, &variants, foresight)
     }
 
@@ -460,10 +477,14 @@ impl Judged<'_> {
             foreseen: foreseen.get(&member.spec.role).copied().map(Box::new),
             card: self.cards.get(key).cloned(),
         };
-        let after = placement.after + member.stuck;
+        let bridge = self.bridges.get(key).copied().unwrap_or_default();
+        let after = placement.after.max(bridge);
+        let adds = plan.placements.iter().any(|it| it.because == Because::Added);
+        let leaving = member.leaving_after(placement, after, adds);
+        let after = after + member.stuck;
         let shared = shared.get(key).cloned();
-        let shared = shared.map(|it| Shared { after: it.after + member.stuck, ..it });
-        Some((key.clone(), Asked { before: member.wanted, after, why, shared }))
+        let shared = shared.map(|it| Shared { after: it.after.max(bridge) + member.stuck, ..it });
+        Some((key.clone(), Asked { before: member.wanted, after, leaving, why, shared }))
     }
 
     /// Whether replicas that the plan does without may go.
@@ -495,8 +516,33 @@ impl<'a> Sizable<'a> {
         self.wanted.beyond(self.stuck)
     }
 
+    /// Those of a new number that its plan does without. What was leaving leaves until it is gone,
+    /// however long somebody takes to carry that out.
+    fn leaving_after(&self, placement: &Placement, after: Replicas, adds: bool) -> Replicas {
+        let (planned, of) = match placement.because {
+            Because::Serving { planned } => (planned, after),
+            // What nobody needs and may not go is replaced only where something is added for it.
+            Because::Refused { planned } => (planned, if adds { after } else { planned }),
+            Because::Kept | Because::Added | Because::Removed => (placement.after, after),
+            // What was known of it is true for as long as nobody knows more.
+            Because::Unknown => return self.leaving,
+        };
+        of.beyond(planned).max(self.leaving.min(self.counted().beyond(planned)))
+    }
+
+    /// Those of them that no earlier plan does without.
+    fn staying(&self) -> Replicas {
+        self.counted().beyond(self.leaving)
+    }
+
     fn coming(&self) -> Replicas {
         self.pending.beyond(self.stuck).min(self.counted())
+    }
+
+    /// Replicas that it may have in addition.
+    fn room(&self) -> Replicas {
+        let most = self.bounds.max().unwrap_or(Replicas::LIMIT).beyond(self.stuck);
+        most.beyond(self.counted())
     }
 
     fn candidate(&self) -> Candidate {
@@ -514,6 +560,7 @@ impl<'a> Sizable<'a> {
             bounds: Bounds::new(min, max).unwrap_or(self.bounds),
             current: self.counted(),
             pending: self.coming(),
+            leaving: self.leaving,
         }
     }
 }

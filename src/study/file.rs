@@ -241,6 +241,8 @@ sections! {
         list_price: f64,
         /// Factor on its score for something scarce that the model does not need.
         mismatch: f64,
+        /// What the daemon is told of how long a replica takes to serve, until it has measured starts.
+        start_time: WrittenDuration,
         /// How many replicas there may be, and are at the start.
         replicas: ReplicaCounts,
         /// Its engine. Required.

@@ -205,12 +205,14 @@ fn spec(line: SpecLine) -> Read<VariantSpec> {
         cost,
         list_price,
         mismatch,
+        start_time,
         bounds: written,
     } = line;
     let price =
         |it: word::Number| CostPerHour::new(it.0).ok_or_else(|| format!("a cost of {}", it.0));
     let factor =
         |it: word::Number| Fraction::new(it.0).ok_or_else(|| format!("a factor of {}", it.0));
+    let duration = |it: word::Number| Seconds::new(it.0).ok_or_else(|| format!("{} s", it.0));
     let known = [Role::Both, Role::Prefill, Role::Decode].into_iter().find(|it| it.label() == role);
     Ok(VariantSpec {
         key: key_of(&key)?,
@@ -221,6 +223,7 @@ fn spec(line: SpecLine) -> Read<VariantSpec> {
         cost: price(cost)?,
         list_price: list_price.map(price).transpose()?,
         mismatch: mismatch.map_or(Ok(Fraction::ONE), factor)?,
+        start_time: start_time.map(duration).transpose()?,
         bounds: bounds(written)?,
     })
 }

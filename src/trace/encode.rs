@@ -181,6 +181,7 @@ fn spec_line(spec: &crate::fleet::VariantSpec) -> SpecLine {
         cost,
         list_price,
         mismatch,
+        start_time,
         bounds,
     } = spec;
     SpecLine {
@@ -192,6 +193,7 @@ fn spec_line(spec: &crate::fleet::VariantSpec) -> SpecLine {
         cost: Number(cost.per_hour()),
         list_price: list_price.map(|it| Number(it.per_hour())),
         mismatch: (*mismatch != Fraction::ONE).then(|| Number(mismatch.fraction())),
+        start_time: start_time.map(|it| Number(it.seconds())),
         bounds: bounds_line(*bounds),
     }
 }

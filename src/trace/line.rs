@@ -109,6 +109,8 @@ pub(super) struct SpecLine {
     pub(super) list_price: Option<Number>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mismatch: Option<Number>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) start_time: Option<Number>,
     pub(super) bounds: BoundsLine,
 }
 

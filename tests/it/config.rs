@@ -1033,7 +1033,7 @@ prometheus:
   parameters: {dedup: \"true\"}
   labels: {pod: kubernetes_pod_name}
 variants:
-- {name: a, namespace: n, model: m, targets: {static: [h, \"[::1]\"]}, role: decode, gpus: 8, cost: 2, list_price: 5, mismatch: 3}
+- {name: a, namespace: n, model: m, targets: {static: [h, \"[::1]\"]}, role: decode, gpus: 8, cost: 2, list_price: 5, mismatch: 3, start_time: 12s}
 - {name: b, namespace: n, model: m, targets: {file: {paths: [f], refresh: 90s}}, replicas: {min: 0}}
 - {name: c, model: \"no\", targets: {dns: {names: [n], type: AAAA}}, model_aliases: [\"1\", \"~\"]}
 - {name: d, model: \"1e3\", targets: {dns: {names: [_x._tcp.n], type: SRV}}, accelerator: \"0x1\"}

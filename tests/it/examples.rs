@@ -37,6 +37,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "simulate-spot.yaml",
         "the_example_of_spot_nodes_compares_the_least_cost_with_the_rank_of_prices",
     ),
+    ("simulate-standby.yaml", "a_few_replicas_of_standby_save_most_of_what_a_jump_would_lose"),
     ("simulate-trace.yaml", "the_example_is_simulated_and_says_the_same_twice"),
     ("traces/README.md", "the_example_is_simulated_and_says_the_same_twice"),
     ("traces/azure-conversation.csv", "the_example_is_simulated_and_says_the_same_twice"),

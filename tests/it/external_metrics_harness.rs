@@ -212,6 +212,7 @@ pub(crate) fn variant(namespace: &str, name: &str) -> Variant {
             role: Role::Both,
             cost: CostPerHour::ZERO,
             list_price: None,
+            start_time: None,
             mismatch: Fraction::ONE,
             bounds: Bounds::default(),
         },

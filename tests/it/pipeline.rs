@@ -54,6 +54,7 @@ pub(crate) fn spec(variant: &str, cost: f64, bounds: (u32, u32)) -> VariantSpec 
         role: Role::Both,
         cost: CostPerHour::new(cost).unwrap(),
         list_price: None,
+        start_time: None,
         mismatch: Fraction::ONE,
         bounds: Bounds::new(n(bounds.0), Some(n(bounds.1))).unwrap(),
     }

@@ -189,6 +189,46 @@ fn what_is_replaced_by_something_cheaper_stays_until_that_carries_load() {
 }
 
 #[test]
+fn what_is_replaced_is_replaced_once_however_long_that_takes() {
+    let mut world = world(vec![spec("dear", 10.0, (0, 40)), spec("cheap", 1.0, (0, 40))]);
+    world.set("dear", 4, (0.6, 0.0));
+    world.set("cheap", 1, (0.6, 0.0));
+    let decisions = world.run(30);
+    let (dear, cheap) = (desired(&decisions, "dear"), desired(&decisions, "cheap"));
+    assert!(dear == 4 && cheap > 1, "{dear} {cheap}");
+    // It is asked for, and takes its time.
+    world.variants.get_mut("cheap").unwrap().scale = known(cheap, 1);
+    for _ in 0..120 {
+        let decisions = world.tick();
+        let now = (desired(&decisions, "dear"), desired(&decisions, "cheap"));
+        assert_eq!(now, (4, cheap), "{:?}", of(&decisions, "cheap").steps);
+    }
+    // It serves, and what it replaces is let go, which takes its time as well.
+    let each = 0.6 * 5.0 / f64::from(4 + cheap);
+    world.set("dear", 4, (each, 0.0));
+    world.set("cheap", cheap, (each, 0.0));
+    for _ in 0..600 {
+        let now = desired(&world.tick(), "cheap");
+        // For a moment the load is seen on those that had it and on those that have it.
+        assert!(now <= cheap + 1, "{now} for {cheap}");
+    }
+    assert_eq!(desired(&world.tick(), "dear"), 0);
+}
+
+#[test]
+fn what_is_coming_when_nobody_remembers_why_replaces_nothing() {
+    let mut world = world(vec![spec("dear", 10.0, (0, 40)), spec("cheap", 1.0, (0, 40))]);
+    world.set("dear", 4, (0.6, 0.0));
+    world.set("cheap", 1, (0.6, 0.0));
+    // As after a restart in the middle of a replacement.
+    world.variants.get_mut("cheap").unwrap().scale = known(5, 1);
+    for _ in 0..60 {
+        let decisions = world.tick();
+        assert_eq!((desired(&decisions, "dear"), desired(&decisions, "cheap")), (4, 5));
+    }
+}
+
+#[test]
 fn without_data_the_number_stays_and_says_so() {
     let mut world = world(vec![spec("a", 1.0, (1, 20))]);
     world.set("a", 8, (0.98, 0.0));

@@ -608,6 +608,37 @@ fn what_comes_each_day_at_nine_is_prepared_for_from_the_third_day_on() {
 }
 
 #[test]
+fn a_cheaper_variant_takes_the_place_of_a_dear_one_once_and_not_again_with_each_tick() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/exchange.yaml");
+    let output = simulate(&[path.to_str().unwrap(), "--json", "-"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let variants = results["runs"][0]["variants"].as_array().unwrap();
+    let cheap = variants.iter().find(|it| it["variant"] == "cheap").unwrap();
+    assert!((1..=6).contains(&cheap["peak"].as_u64().unwrap()), "{cheap}");
+    let last = |name: &str| {
+        let decisions = results["runs"][0]["decisions"].as_array().unwrap();
+        decisions.iter().rfind(|it| it["variant"] == name).unwrap()["after"].as_u64()
+    };
+    assert_eq!(last("dear"), Some(0), "{results}");
+    assert!(last("cheap") >= Some(3), "{results}");
+}
+
+#[test]
+fn a_few_replicas_of_standby_save_most_of_what_a_jump_would_lose() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/simulate-standby.yaml");
+    let output = simulate(&[path.to_str().unwrap(), "--json", "-"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = results["runs"].as_array().unwrap();
+    let within = |at: usize| runs[at]["within_slo"].as_f64().unwrap();
+    let hours = |at: usize| runs[at]["variants"][1]["replica_hours"].as_f64().unwrap();
+    assert!(within(1) > within(0) + 0.08, "{} {}", within(0), within(1));
+    // Three or four of them for the minutes that the others take to start.
+    assert!((0.05..0.5).contains(&hours(1)), "{}", hours(1));
+}
+
+#[test]
 fn the_ablation_has_a_row_for_each_change_and_some_of_them_matter() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("doubling.yaml");

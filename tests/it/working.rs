@@ -8,7 +8,7 @@ use plimsoll::analyze::queueing::{
 };
 use plimsoll::fleet::VariantSpec;
 use plimsoll::observe::histogram::Histogram;
-use plimsoll::observe::{FinishedReading, Reading, ScrapeFailure};
+use plimsoll::observe::{Demand, FinishedReading, Reading, ScrapeFailure};
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Fraction, RequestRate, Requests, Seconds, TimePerToken, Tokens};
 
@@ -47,6 +47,8 @@ pub(crate) struct Work {
     pub(crate) failing: BTreeMap<String, u32>,
     /// What each replica has beside what its rate explains.
     pub(crate) beside: Beside,
+    /// What signals say of requests that no replica has.
+    pub(crate) front: Vec<Demand>,
 }
 
 /// Requests that a replica has beside those that its rate explains: they have come and got nothing
@@ -78,7 +80,8 @@ struct Counted {
 impl Work {
     pub(crate) fn with(policy: Policy, specs: Vec<VariantSpec>, engine: Engine) -> Self {
         let (counted, failing, beside) = (BTreeMap::new(), BTreeMap::new(), Beside::default());
-        Self { world: World::with(policy, specs), engine, counted, rotation: 0, failing, beside }
+        let (world, front) = (World::with(policy, specs), Vec::new());
+        Self { world, engine, counted, rotation: 0, failing, beside, front }
     }
 
     /// Ticks once a second while so many requests a second are shared by so many replicas of `a`.
@@ -124,6 +127,8 @@ impl Work {
                 scrape.outcome = Ok(page);
             }
         }
+        let models = self.world.fleet.variants().map(VariantSpec::model_key);
+        inputs.demand = models.map(|model| (model, self.front.clone())).collect();
         let scrapes = inputs.scrapes.len().max(1);
         inputs.scrapes.rotate_left(self.rotation % scrapes);
         for listing in inputs.listings.values_mut() {

@@ -72,6 +72,8 @@ pub struct Need {
     pub arriving: f64,
     /// What it grows to by its own past.
     pub growth: f64,
+    /// Growth beyond that, for which nothing runs because something starts in time.
+    pub reserve: f64,
     /// What it grows to if it goes on rising; `None` when it is on no ramp.
     pub ramp: Option<f64>,
     /// In addition, because strides differ.
@@ -115,6 +117,8 @@ pub struct Setting<'a> {
     pub through: Timestamp,
     /// Seconds until what is asked for now carries load.
     pub horizon: f64,
+    /// What starts sooner than that.
+    pub reserve: Option<Reserve>,
     /// Requests a second that a replica carries; the mean, where they differ.
     pub carries: f64,
     /// Which terms count, and by what.
@@ -129,19 +133,34 @@ pub struct Setting<'a> {
     pub raised: f64,
 }
 
+/// What may still start that is there sooner than the rest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reserve {
+    /// Seconds until it carries load.
+    pub horizon: f64,
+    /// Requests a second that it may still add.
+    pub room: f64,
+}
+
 impl Need {
     /// What must be carried; `None` while no arrivals are known.
     #[must_use]
     pub fn of(arrivals: &Arrivals, setting: &Setting<'_>) -> Option<Self> {
-        let Setting { through, horizon, carries, policy, queues, gateway, ahead, raised } =
-            *setting;
+        let Setting { through, horizon, reserve, carries, policy, .. } = *setting;
+        let Setting { queues, gateway, ahead, raised, .. } = *setting;
         let arriving = arrivals.rate(through)?;
         let rates: Vec<f64> = arrivals.points().iter().map(|point| point.rate).collect();
         let (steps, back) = (strides(horizon), strides(policy.look_back.seconds()));
-        let growth =
-            policy.growth.map_or(arriving, |it| growth(arriving, &rates, (steps, back), &it));
+        let grown = |steps: usize| {
+            policy.growth.map_or(arriving, |it| growth(arriving, &rates, (steps, back), &it))
+        };
+        let growth = grown(steps);
         let known = policy.schedule.zip(ahead);
         let growth = known.map_or(growth, |(it, ahead)| bound(arriving, growth, &it, &ahead));
+        // What is only likely need not run where something starts in time for it.
+        let covered = reserve
+            .map_or(0.0, |it| (growth - grown(strides(it.horizon)).min(growth)).min(it.room));
+        let growth = growth - covered;
         let ramp = policy.ramp.and_then(|it| ramp(arriving, &rates, steps, &it));
         let deviations = policy.unevenness.map_or(0.0, |it| it.deviations.fraction());
         let spread = deviations * roughness(&rates, back);
@@ -165,6 +184,7 @@ impl Need {
         Some(Self {
             arriving,
             growth,
+            reserve: covered,
             ramp,
             spread,
             young,
@@ -175,6 +195,14 @@ impl Need {
             budget,
             total,
         })
+    }
+
+    /// What has come already, whatever may come.
+    pub(crate) fn present(&self, policy: &Policy) -> f64 {
+        let used = policy.used.fraction().max(f64::MIN_POSITIVE);
+        let burst = self.burst.map_or(0.0, |(rate, _)| rate);
+        let queued = self.gateway.map_or(0.0, |it| it.adds);
+        (self.arriving / used).max(burst) + self.backlog + queued
     }
 
     /// What decides it.
@@ -349,6 +377,42 @@ mod tests {
     }
 
     #[test]
+    fn growth_that_something_starts_in_time_for_need_not_run() {
+        // Two minutes of four and two of ten, again and again; the last were of four.
+        let mut arrivals = Arrivals::default();
+        let mut now = Timestamp::from_second(1_795_000_005).unwrap();
+        for second in 0..1320 {
+            now += jiff::SignedDuration::from_secs(1);
+            let rate = if second / 120 % 2 == 0 { 4.0 } else { 10.0 };
+            arrivals.add(now, crate::units::Seconds::literal(1), rate);
+        }
+        arrivals.close(now);
+        let policy = Policy::default();
+        let need = |horizon, room: Option<f64>| {
+            let reserve = room.map(|room| Reserve { horizon: 15.0, room });
+            let setting = Setting {
+                through: now,
+                horizon,
+                reserve,
+                carries: 2.0,
+                policy: &policy,
+                queues: &[],
+                gateway: None,
+                ahead: None,
+                raised: 0.0,
+            };
+            Need::of(&arrivals, &setting).unwrap()
+        };
+        let (without, soon) = (need(60.0, None), need(15.0, None));
+        assert!(without.growth > soon.growth + 0.5, "{without:?} {soon:?}");
+        let all = need(60.0, Some(100.0));
+        assert!((all.growth - soon.growth).abs() < 1e-9, "{all:?}");
+        assert!((all.growth + all.reserve - without.growth).abs() < 1e-9, "{all:?}");
+        let some = need(60.0, Some(0.5));
+        assert!((some.growth + 0.5 - without.growth).abs() < 1e-9, "{some:?}");
+    }
+
+    #[test]
     fn a_ramp_that_has_ended_is_no_ramp() {
         let rates: Vec<f64> = (0..40).map(|k| 10.0 + f64::from((k - 30).clamp(0, 5))).collect();
         assert_eq!(ramp(15.0, &rates, 9, &Ramp::default()), None);
@@ -413,6 +477,7 @@ mod tests {
                 let setting = Setting {
                     through,
                     horizon,
+                    reserve: None,
                     carries: 2.0,
                     policy: &policy,
                     queues: &queues,

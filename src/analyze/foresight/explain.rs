@@ -9,6 +9,7 @@ use crate::analyze::foresight::capacity::Bound;
 use crate::analyze::foresight::demand::{Need, Term};
 use crate::analyze::foresight::gateway::Held;
 use crate::analyze::foresight::policy::Rounding;
+use crate::analyze::foresight::standby::Relief;
 use crate::units::Fraction;
 
 /// What will be asked for, and what one replica carries of it.
@@ -28,6 +29,8 @@ pub struct Foreseen {
     pub bound: Option<Bound>,
     /// Seconds until what is asked for now carries load.
     pub horizon: f64,
+    /// What standby does for it, where there is some.
+    pub relief: Option<Relief>,
     /// Whether enough is known for anything to be spare.
     pub mature: bool,
     /// The share of what replicas carry that load may use.
@@ -38,7 +41,7 @@ pub struct Foreseen {
 
 impl fmt::Display for Foreseen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { need, held, since, carries, bound, horizon, mature, used, .. } = self;
+        let Self { need, held, since, carries, bound, horizon, relief, mature, used, .. } = self;
         let Need { arriving, growth, ramp, spread, young, burst, backlog, .. } = need;
         write!(f, "{arriving:.2} requests/s arrive")?;
         match (need.decided_by(), ramp, burst) {
@@ -94,6 +97,9 @@ impl fmt::Display for Foreseen {
         if let Some(bound) = bound {
             write!(f, ", bound by {bound}")?;
         }
+        if let Some(relief) = relief {
+            write!(f, "{relief}")?;
+        }
         if let Some(gateway) = need.gateway.filter(Held::is_hopeless) {
             write!(f, "; {}", Hopeless(gateway))?;
         }
@@ -108,6 +114,23 @@ impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { requests, adds, .. } = self;
         write!(f, "{adds:.2} for {requests:.0} that queue at the gateway")
+    }
+}
+
+impl fmt::Display for Relief {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { startup, reserve, bridge } = self;
+        if *reserve > 0.005 {
+            write!(f, "; for {reserve:.2} more that may come, standby starts in {startup:.0} s")?;
+        }
+        if *bridge > 0.005 {
+            write!(
+                f,
+                "; {bridge:.2} are for standby, which starts in {startup:.0} s, until the rest "
+            )?;
+            f.write_str("serves")?;
+        }
+        Ok(())
     }
 }
 

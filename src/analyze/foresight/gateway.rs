@@ -18,6 +18,7 @@
 use jiff::Timestamp;
 
 use crate::analyze::foresight::policy::Gateway;
+use crate::analyze::foresight::schedule::Sight;
 use crate::units::{Requests, Seconds};
 
 /// The longest time in seconds between two readings whose difference is believed: the growth of an
@@ -31,6 +32,21 @@ pub struct Queued {
     pub requests: Requests,
     /// When that was seen.
     pub at: Timestamp,
+}
+
+/// What signals say of the requests that no replica has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Front {
+    /// What queues; `None` where nobody says it.
+    pub queued: Option<Queued>,
+    /// Whether every signal that counts requests has said so of late. What one that is silent has
+    /// counted is not gone.
+    pub sight: Sight,
+}
+
+impl Front {
+    /// A model whose requests nobody counts before a replica has them.
+    pub const UNSEEN: Self = Self { queued: None, sight: Sight::Whole };
 }
 
 /// By how much a queue has grown.

@@ -347,7 +347,7 @@ impl Default for Hold {
 
 impl Default for Rounding {
     fn default() -> Self {
-        Self { excess: of(0.05), spare: of(0.4) }
+        Self { excess: of(0.05), spare: of(0.2) }
     }
 }
 

@@ -77,7 +77,8 @@ impl SavedDemand {
     }
 
     fn of(role: Role, demand: &Demand) -> Option<Self> {
-        let Demand { arrivals, hold, lengths, gateway: _, budget, week } = demand;
+        // What bridges is over within minutes.
+        let Demand { arrivals, hold, bridge: _, lengths, gateway: _, budget, week } = demand;
         let (arrivals, lengths) = (arrivals.save()?, lengths.numbers());
         let (needs, raised, week) = (hold.save(), budget.raised(), week.save());
         let saved = Self { role, arrivals, lengths, needs, raised, week };
@@ -145,6 +146,7 @@ impl Foresight {
             let demand = || Demand {
                 arrivals: arrivals.restore(),
                 hold: Held { needs: needs.iter().copied().collect::<VecDeque<_>>() },
+                bridge: Held::default(),
                 lengths: Lengths::of(*lengths),
                 // By how much a queue has grown is known from its second reading on.
                 gateway: Queue::default(),

@@ -77,8 +77,8 @@ pub struct Week {
 
 /// Whether what arrived was seen as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sight {
-    /// Every replica was heard.
+pub enum Sight {
+    /// Everybody who counts it was heard.
     Whole,
     /// Some were not.
     Partial,

@@ -98,6 +98,8 @@ impl World {
             spec: &self.spec,
             current: Replicas::saturating(self.replicas),
             pending: Replicas::saturating(self.pending),
+            leaving: Replicas::ZERO,
+            room: Replicas::LIMIT,
             startup: None,
             told: Told::default(),
             arguments: None,
@@ -109,7 +111,8 @@ impl World {
         let queued = self
             .queued
             .map(|requests| Queued { requests: Requests::new(requests).unwrap(), at: now });
-        analyze(now, (now, queued), &self.policy, &model, &[variant], &mut self.foresight)
+        let front = Front { queued, ..Front::UNSEEN };
+        analyze(now, (now, front), &self.policy, &model, &[variant], &mut self.foresight)
     }
 
     fn run(&mut self, seconds: u32, rate: f64) -> Analysis {

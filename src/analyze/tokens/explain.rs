@@ -110,6 +110,8 @@ pub struct VariantTokens {
     pub silent: Replicas,
     /// Replicas that are coming.
     pub pending: Replicas,
+    /// Those of all of them that stay only until others carry load, and are no supply.
+    pub leaving: Replicas,
     /// Requests that wait at its replicas.
     pub waiting: Requests,
     /// What is asked of all replicas that carry load.

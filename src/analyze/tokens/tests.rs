@@ -72,6 +72,7 @@ impl Bench {
             gpus: NonZeroU32::new(1),
             current: n(current),
             pending: Replicas::ZERO,
+            leaving: Replicas::ZERO,
             arguments: self.arguments.as_ref(),
             replicas,
         };

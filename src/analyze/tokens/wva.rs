@@ -57,6 +57,7 @@ pub(super) fn analyze_variant(context: &Context<'_>, known: &mut ModelKnowledge)
         carrying: measured,
         silent: Replicas::ZERO,
         pending: Replicas::saturating(variant.pending.count().saturating_mul(engines)),
+        leaving: Replicas::ZERO,
         waiting,
         demand: replicas.iter().map(ReplicaTokens::demand).sum(),
         replicas,
@@ -163,6 +164,7 @@ fn stored(context: &Context<'_>, known: &ModelKnowledge, ready: Replicas) -> Var
         carrying: ready,
         silent: Replicas::ZERO,
         pending: context.variant.pending,
+        leaving: Replicas::ZERO,
         waiting: Requests::ZERO,
         demand: Tokens::ZERO,
     }

@@ -28,7 +28,7 @@ pub use crate::collect::cluster::discovery::ledger::{
 use crate::collect::cluster::discovery::read::Read;
 use crate::collect::targets::Scheme;
 use crate::fleet::{Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, ZeroWish};
-use crate::units::{CostPerHour, Fraction, Gpus};
+use crate::units::{CostPerHour, Fraction, Gpus, Seconds};
 
 /// What all annotations of ours begin with.
 pub(crate) const PREFIX: &str = "plimsoll.dev/";
@@ -157,6 +157,8 @@ pub struct Discovered {
     pub list_price: Option<CostPerHour>,
     /// Factor on its rank for something scarce that the model does not need, if the object has one.
     pub mismatch: Option<Fraction>,
+    /// How long one replica takes from being asked for to serving, if the object says so.
+    pub start_time: Option<Seconds>,
     /// Between which counts it is scaled where nothing that scales it has bounds.
     pub bounds: Bounds,
     /// The scheme of a page's URL, if the object says so.
@@ -223,6 +225,8 @@ annotations! {
     ListPrice = "list-price",
     /// Factor on its rank for something scarce that the model does not need.
     Mismatch = "mismatch",
+    /// How long one replica takes from being asked for to serving.
+    StartTime = "start-time",
     /// The kind of accelerator.
     Accelerator = "accelerator",
     /// What part of a request the variant serves.
@@ -378,7 +382,7 @@ pub fn variant(marked: &Marked, understood: Vocabulary) -> Result<Discovered, Ve
     let namespace = Namespace::new(&marked.object.namespace);
     let aliases = read.aliases();
     let (cost, list_price, mismatch) = (read.cost(), read.list_price(), read.mismatch());
-    let (accelerator, role) = (read.accelerator(), read.role());
+    let (start_time, accelerator, role) = (read.start_time(), read.accelerator(), read.role());
     let bounds = read.bounds();
     let (gpus, zero) = (read.gpus(), read.zero());
     let scheme = read.scheme();
@@ -405,6 +409,7 @@ pub fn variant(marked: &Marked, understood: Vocabulary) -> Result<Discovered, Ve
         cost,
         list_price,
         mismatch,
+        start_time,
         bounds,
         scheme,
         port,
@@ -488,6 +493,7 @@ mod tests {
             "plimsoll.dev/cost": "2.5",
             "plimsoll.dev/list-price": "8",
             "plimsoll.dev/mismatch": "3.5",
+            "plimsoll.dev/start-time": "12s",
             "plimsoll.dev/accelerator": "H100",
             "plimsoll.dev/role": "decode",
             "plimsoll.dev/port": "9000",
@@ -508,6 +514,7 @@ mod tests {
         assert_eq!(found.cost, CostPerHour::new(2.5).unwrap());
         assert_eq!(found.list_price, CostPerHour::new(8.0));
         assert_eq!(found.mismatch, Fraction::new(3.5));
+        assert_eq!(found.start_time, Seconds::new(12.0));
         assert_eq!(found.accelerator, Accelerator::new("H100"));
         assert_eq!(found.role, Some(Role::Decode));
         assert_eq!((found.scheme, found.port), (Some(Scheme::Https), Some(9000)));
@@ -550,6 +557,8 @@ mod tests {
             ("max-replicas", "1.5", "from 1 to 1000000"),
             ("gpus", "two", "from 0 to 4096"),
             ("scale-to-zero", "yes", "must be true or false"),
+            ("start-time", "12", "must be a duration with a unit from 1s to 1h"),
+            ("start-time", "2h", "from 1s to 1h"),
             ("scale-to-zero-after", "900", "must be a duration with a unit"),
             ("scale-to-zero-after", "1s", "from 10s to 168h"),
             ("scale-to-zero-after", "-15m", "from 10s to 168h"),

@@ -33,7 +33,7 @@ const PERCENTILES: RangeInclusive<f64> = 50.0..=99.0;
 const UTILISATIONS: RangeInclusive<f64> = 0.1..=1.5;
 const LATENCIES: Durations = Duration::from_millis(1)..=Duration::from_hours(1);
 
-const START_TIMES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
+pub(crate) const START_TIMES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
 
 /// The loss of one of a hundred is no loss.
 const PREFERRED: RangeInclusive<u32> = 1..=100;

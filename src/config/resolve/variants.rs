@@ -10,6 +10,8 @@ use crate::config::check::{Checks, Durations};
 use crate::config::file;
 use crate::config::names;
 use crate::config::problem::join;
+use crate::config::resolve;
+use crate::config::resolve::capacity::START_TIMES;
 use crate::config::resolve::scrape::{self, Scraped};
 use crate::config::{ReadBy, ScaleTarget, Targets, Variant};
 use crate::fleet::{
@@ -99,6 +101,7 @@ impl One<'_> {
             cost: _,
             list_price: _,
             mismatch: _,
+            start_time,
             replicas,
             targets,
             scrape,
@@ -125,6 +128,7 @@ impl One<'_> {
         let accelerator = checks.text(&path, accelerator.as_deref(), names::is_label_text, rule);
         let gpus = checks.number(&self.at("gpus"), *gpus, &GPUS).map(Gpus::new);
         let (cost, list_price, mismatch) = self.prices(checks);
+        let start_time = checks.duration(&self.at("start_time"), *start_time, &START_TIMES);
         let bounds = self.bounds(&replicas.clone().unwrap_or_default(), checks);
         let overlaid = scrape.clone().unwrap_or_default();
         let below = &self.around.global.scrape;
@@ -147,6 +151,7 @@ impl One<'_> {
                 cost: cost?,
                 list_price,
                 mismatch,
+                start_time: start_time.map(resolve::seconds),
                 bounds,
             },
             aliases,

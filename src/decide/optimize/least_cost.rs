@@ -166,6 +166,7 @@ impl<'a> Question<'a> {
         if counts_replicas {
             wants.push(f64::from(kept.count()));
         }
+        let stays = sheet.stays(group) && is_settling(&variants);
         let (takes, stocks) = stocks(&variants, room);
         let dearest = variants.iter().map(|it| it.cost).fold(CostPerHour::ZERO, CostPerHour::max);
         let items = members
@@ -178,6 +179,9 @@ impl<'a> Question<'a> {
                 sizes.extend(counts_replicas.then_some(1.0));
                 let prices = Prices::new(variant.cost, dearest, policy.switching);
                 let mut item = item(variant, sizes, &prices, takes);
+                if stays {
+                    item.min = item.current.clamp(item.min, item.max);
+                }
                 if let Some(slots) = room.and_then(|room| room.slots.get(&variant.key)) {
                     let held = item.min.max(item.current);
                     item.max = item.max.min(held.saturating_add(slots.count()));
@@ -261,6 +265,13 @@ impl<'a> Question<'a> {
             .sort_by(|&a, &b| self.variants[b].cost.compare(self.variants[a].cost).then(a.cmp(&b)));
         order
     }
+}
+
+/// Whether something starts and nobody knows whether it replaces what is there: its place would be
+/// taken twice.
+fn is_settling(variants: &[&Candidate]) -> bool {
+    let some = |of: fn(&Candidate) -> Replicas| variants.iter().any(|it| of(it) > Replicas::ZERO);
+    some(|it| it.pending) && !some(|it| it.leaving)
 }
 
 /// What each variant takes of which stock for a replica that it starts, and how much there is of

@@ -114,6 +114,14 @@ impl<'a> Sheet<'a> {
         }
     }
 
+    /// Whether no voice asks for more or for less of a group.
+    pub(crate) fn stays(&self, group: usize) -> bool {
+        self.voices.iter().all(|voice| {
+            let Totals { required, spare, .. } = voice.totals[group];
+            required == Amount::ZERO && spare == Amount::ZERO
+        })
+    }
+
     /// What each voice asks of each group, against what these numbers carry.
     fn covers(&self, after: &[Replicas]) -> Vec<Cover> {
         let mut covers = Vec::new();

@@ -35,6 +35,7 @@ pub(super) fn candidate((name, cost, _, current): Offer<'_>) -> Candidate {
         accelerator: Accelerator::new("H100"),
         gpus: Gpus::ONE,
         cost: CostPerHour::new(cost).unwrap(),
+        leaving: Replicas::ZERO,
         list_price: CostPerHour::new(cost).unwrap(),
         mismatch: Fraction::ONE,
         bounds: Bounds::new(Replicas::ZERO, None).unwrap(),

@@ -72,6 +72,7 @@ fn variants() -> Vec<(Candidate, Amount)> {
                 accelerator: Accelerator::new(name),
                 gpus: Gpus::ONE,
                 cost: cost(price),
+                leaving: Replicas::ZERO,
                 list_price: cost(price),
                 mismatch: Fraction::ONE,
                 bounds: Bounds::new(Replicas::ZERO, None).unwrap(),

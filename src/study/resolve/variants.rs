@@ -30,6 +30,8 @@ const MISMATCHES: RangeInclusive<f64> = 1.0..=1000.0;
 const REPLICAS_MAX: u32 = 10_000;
 /// The default of vLLM's V1 engine for an online server on accelerators of less than 70 GB.
 const BATCH_TOKENS: u32 = 2_048;
+/// As in the configuration.
+const START_TIMES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
 const STEPS: Durations = Duration::ZERO..=Duration::from_mins(1);
 const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
 /// What the large clouds give before a spot instance ends.
@@ -82,6 +84,8 @@ pub(crate) fn resolve(
     let cost = one.checks.number(&one.at("cost"), written.cost, &COSTS).unwrap_or(COST);
     let list_price = one.checks.number(&one.at("list_price"), written.list_price, &COSTS);
     let mismatch = one.checks.number(&one.at("mismatch"), written.mismatch, &MISMATCHES);
+    let path = one.at("start_time");
+    let start_time = one.checks.duration(&path, written.start_time, &START_TIMES);
     let counts = written.replicas.clone().unwrap_or_default();
     let (bounds, initial) = one.counts(&counts)?;
     let engine = one.engine(&written.engine.clone().unwrap_or_default());
@@ -112,6 +116,9 @@ pub(crate) fn resolve(
     }
     if let Some(mismatch) = mismatch {
         words["mismatch"] = json!(mismatch);
+    }
+    if let Some(start_time) = start_time {
+        words["start_time"] = json!(WrittenDuration(start_time));
     }
     Some(Drafted {
         words,

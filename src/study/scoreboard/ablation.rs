@@ -61,8 +61,8 @@ const CHANGES: [(&str, &str); 49] = [
     ("foresight.backlog.cap", "0.5"),
     ("foresight.hold.starts", "1.0"),
     ("foresight.hold.starts", "4.0"),
-    ("foresight.rounding.spare", "0.2"),
-    ("foresight.rounding.spare", "0.8"),
+    ("foresight.rounding.spare", "0.1"),
+    ("foresight.rounding.spare", "0.4"),
 ];
 
 /// One thing that is changed.

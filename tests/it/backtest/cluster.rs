@@ -71,10 +71,12 @@ fn template() -> Arc<Template> {
 }
 
 fn inputs() -> Inputs {
-    let list_price = CostPerHour::new(8.0);
+    let (list_price, start_time) = (CostPerHour::new(8.0), Seconds::new(12.5));
     let mismatch = Fraction::new(1.5).unwrap();
-    let specs =
-        [VariantSpec { list_price, mismatch, ..spec("a", 2.4, (0, 9)) }, spec("b", 8.0, (1, 4))];
+    let specs = [
+        VariantSpec { list_price, mismatch, start_time, ..spec("a", 2.4, (0, 9)) },
+        spec("b", 8.0, (1, 4)),
+    ];
     let model: ModelKey = specs[0].model_key();
     let wishes = [
         ZeroWish { may: Some(Rest::Allowed), after: Seconds::new(90.5) },

@@ -118,6 +118,7 @@ impl Replay<'_> {
             role: Role::Both,
             cost: CostPerHour::new(1.0).unwrap(),
             list_price: None,
+            start_time: None,
             mismatch: Fraction::ONE,
             bounds: Bounds::new(Replicas::ONE, Replicas::new(9)).unwrap(),
         };

@@ -173,6 +173,7 @@ impl Case {
                     accelerator: Accelerator::new(&text(row, "accelerator")),
                     gpus: Gpus::new(whole(&state["gpus"]).max(1)),
                     cost: CostPerHour::new(number(row, "cost")).unwrap(),
+                    leaving: Replicas::ZERO,
                     list_price: CostPerHour::new(number(row, "cost")).unwrap(),
                     mismatch: Fraction::ONE,
                     bounds: Bounds::new(

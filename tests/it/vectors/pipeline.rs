@@ -325,6 +325,7 @@ impl<'a> Case<'a> {
                     accelerator: spec.accelerator,
                     gpus: Gpus::new(whole(&state["gpus"]).max(1)),
                     cost: spec.cost,
+                    leaving: Replicas::ZERO,
                     list_price: spec.cost,
                     mismatch: Fraction::ONE,
                     bounds: Bounds::new(Replicas::saturating(min), max).unwrap(),

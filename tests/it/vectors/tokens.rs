@@ -246,6 +246,7 @@ pub(super) fn spec(input: &Value, variant: &str, row: &Value) -> VariantSpec {
         role: role(row),
         cost: CostPerHour::new(number(row, "cost")).unwrap(),
         list_price: None,
+        start_time: None,
         mismatch: Fraction::ONE,
         bounds: Bounds::default(),
     }
@@ -262,6 +263,7 @@ fn variant<'a>(
         gpus: NonZeroU32::new(whole(&row["gpus"])),
         current: Replicas::saturating(current),
         pending: Replicas::saturating(pending),
+        leaving: Replicas::ZERO,
         arguments: None,
         replicas,
     }

@@ -24,6 +24,10 @@ const GPUS: RangeInclusive<u32> = 0..=4096;
 const AFTERS: RangeInclusive<SignedDuration> =
     SignedDuration::from_secs(10)..=SignedDuration::from_hours(168);
 
+/// As `start_time` in the configuration.
+const START_TIMES: RangeInclusive<SignedDuration> =
+    SignedDuration::from_secs(1)..=SignedDuration::from_hours(1);
+
 /// The reading of one object.
 pub(super) struct Read<'a> {
     pub(super) marked: &'a Marked,
@@ -206,19 +210,38 @@ impl<'a> Read<'a> {
             may
         });
         let name = Annotation::ScaleToZeroAfter.name();
-        let Some(text) = self.get(name) else { return ZeroWish { may, after: None } };
-        let after: Option<SignedDuration> = text.parse().ok();
-        let after = after.filter(|after| AFTERS.contains(after));
-        let after = after.and_then(|after| Seconds::new(after.as_secs_f64()));
-        if after.is_none() {
-            let rule = "must be a duration with a unit from 10s to 168h, such as 15m";
-            self.refuse(name, rule, text);
-        }
-        if may == Some(Rest::Forbidden) {
+        let after = self.duration(
+            Annotation::ScaleToZeroAfter,
+            &AFTERS,
+            "must be a duration with a unit from 10s to 168h, such as 15m",
+        );
+        if may == Some(Rest::Forbidden) && self.get(name).is_some() {
             let switch = Annotation::ScaleToZero.name();
             self.doubts.push(missing(name, &format!("has no effect: {switch} is false")));
         }
         ZeroWish { may, after }
+    }
+
+    /// How long one replica takes from being asked for to serving.
+    pub(super) fn start_time(&mut self) -> Option<Seconds> {
+        let rule = "must be a duration with a unit from 1s to 1h, such as 10s";
+        self.duration(Annotation::StartTime, &START_TIMES, rule)
+    }
+
+    fn duration(
+        &mut self,
+        one: Annotation,
+        allowed: &RangeInclusive<SignedDuration>,
+        rule: &str,
+    ) -> Option<Seconds> {
+        let text = self.get(one.name())?;
+        let span: Option<SignedDuration> = text.parse().ok();
+        let span = span.filter(|span| allowed.contains(span));
+        let span = span.and_then(|span| Seconds::new(span.as_secs_f64()));
+        if span.is_none() {
+            self.refuse(one.name(), rule, text);
+        }
+        span
     }
 
     pub(super) fn bounds(&mut self) -> Bounds {
