@@ -81,9 +81,10 @@ async fn config_maps_that_may_not_be_read_leave_the_rest_of_a_template() {
     // A right that is taken away takes nothing back.
     fake.refuse(CONFIG_MAPS);
     fake.compact();
-    let refused = fake.lists_of(CONFIG_MAPS) + 10;
+    // Lists or watches, as far as it had come when the right was taken.
+    let refused = fake.requests_of(CONFIG_MAPS) + 10;
     let mut beats = watching.state.clone();
-    while fake.lists_of(CONFIG_MAPS) < refused {
+    while fake.requests_of(CONFIG_MAPS) < refused {
         beats.changed().await.unwrap();
     }
     watching.until_told(Some("max-num-seqs: 8"), Some("4096")).await;

@@ -226,6 +226,13 @@ impl FakeCluster {
         objects.written.iter().filter(|request| request.starts_with(&start)).count()
     }
 
+    /// The requests so far that list or watch what is at the path.
+    pub(crate) fn requests_of(&self, path: &str) -> usize {
+        let objects = self.objects.lock().unwrap();
+        let of = |request: &&String| request.split('?').next() == Some(path);
+        objects.requests.iter().filter(of).count()
+    }
+
     /// The requests so far that list what is at the path.
     pub(crate) fn lists_of(&self, path: &str) -> usize {
         let objects = self.objects.lock().unwrap();
