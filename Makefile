@@ -49,9 +49,11 @@ bench:
 	cargo bench
 
 # Every policy on every scenario, into docs/scoreboard.md. PLIMSOLL_TRACES names a folder with the
-# recorded traces; without it, the scenarios that need none are simulated.
+# recorded traces; without it, the scenarios that need none are simulated. SEEDS=3 shows the means of
+# three draws, and takes three times as long.
+SEEDS ?= 1
 scoreboard:
-	cargo run --release -- scoreboard scoreboard/*.yaml --ablation --out docs/scoreboard
+	cargo run --release -- scoreboard scoreboard/*.yaml --ablation --seeds $(SEEDS) --out docs/scoreboard
 
 # What docs/performance.md compares with: Prometheus' parsers on the same pages.
 bench-baseline:

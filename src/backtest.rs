@@ -6,11 +6,13 @@
 
 mod demand;
 mod history;
+mod interrupt;
 mod lessons;
 mod policies;
 mod replay;
 mod score;
 mod screen;
+mod tally;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -18,12 +20,17 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use crate::backtest::demand::Gathered;
-use crate::backtest::policies::Written;
+use crate::backtest::history::Asked;
+use crate::backtest::interrupt::Interrupt;
+use crate::backtest::policies::{Candidates, Written};
 use crate::backtest::replay::{Replay, Report};
 use crate::backtest::screen::Progress;
 use crate::cli::BacktestArgs;
+use crate::clock::Clock;
 use crate::config::LoadError;
-use crate::trace::{self, Record, TraceError};
+use crate::trace::{self, Found, Reader, Record, TraceError};
+
+pub(crate) use crate::backtest::interrupt::EXIT as EXIT_INTERRUPTED;
 
 /// Why a backtest has no result, or not the one that it should have.
 #[derive(Debug, thiserror::Error)]
@@ -45,13 +52,11 @@ pub enum BacktestError {
         /// The file of the trace.
         path: PathBuf,
     },
-    /// A policy cannot be read.
-    #[error("the policy {} cannot be used: {problem}", path.display())]
-    Policy {
-        /// The file of the policy.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
+    /// Policies cannot be read, or are not valid.
+    #[error("not all policies can be used:\n{}", problems.join("\n"))]
+    Policies {
+        /// Everything that is wrong, each with its file, line and path.
+        problems: Vec<String>,
     },
     /// The arguments do not fit together, or not to the configuration.
     #[error("{0}")]
@@ -66,6 +71,19 @@ pub enum BacktestError {
         /// What went wrong.
         why: String,
     },
+    /// Prometheus answers, and has nothing that can be read.
+    #[error("Prometheus has no reading of any variant from {from:.0} to {to:.0}:\n{}", tally.trim_end())]
+    Nothing {
+        /// From when on it was asked.
+        from: Timestamp,
+        /// Up to when.
+        to: Timestamp,
+        /// What there is of each variant.
+        tally: String,
+    },
+    /// Somebody has interrupted it.
+    #[error("interrupted{0}")]
+    Interrupted(String),
     /// There is too little in the trace to score policies on.
     #[error("policies cannot be scored on this trace: {0}")]
     Unscored(String),
@@ -86,19 +104,30 @@ pub enum BacktestError {
 /// The trace or a policy cannot be read, Prometheus does not answer, there is too little in it, or decisions have changed.
 pub fn run(args: &BacktestArgs) -> anyhow::Result<()> {
     let policies = policies::read(&args.policy)?;
-    let Some(url) = &args.prometheus else { return decide_again(args, &args.trace, &policies) };
+    let interrupt = Interrupt::listen()?;
+    let Some(url) = &args.prometheus else {
+        return decide_again(args, &args.trace, &policies, &interrupt);
+    };
     let passing = tempfile::tempdir()?;
     let folder = args.save.clone().unwrap_or_else(|| passing.path().to_owned());
-    history::fetch(args, url, &folder)?;
-    decide_again(args, &[folder], &policies)
+    let clock = Clock::start();
+    let asked = Asked::new(args, url, &folder, clock.now())?;
+    if !policies.is_empty() {
+        // What is wrong with them is not said after hours of questions.
+        let _valid = policies::resolve(&policies, asked.config())?;
+    }
+    print(&history::fetch(&asked, &folder, clock, &interrupt)?.to_string())?;
+    decide_again(args, &[folder], &policies, &interrupt)
 }
 
 fn decide_again(
     args: &BacktestArgs,
     traces: &[PathBuf],
     policies: &[Written],
+    interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    let readers = trace::files(traces)?;
+    let Found { readers, unbegun } = trace::files(traces)?;
+    let candidates = candidates(&readers, policies)?;
     let bytes =
         readers.iter().map(|reader| std::fs::metadata(reader.path()).map_or(0, |it| it.len()));
     let progress = Progress::new(bytes.sum());
@@ -108,7 +137,8 @@ fn decide_again(
     for mut reader in readers {
         replay.begin(&reader);
         while let Some(record) = reader.record()? {
-            if let (Record::Tick(tick), false) = (&record, policies.is_empty()) {
+            interrupt.check()?;
+            if let (Record::Tick(tick), true) = (&record, candidates.is_some()) {
                 gathered.take(tick);
             }
             replay.take(reader.path(), record)?;
@@ -117,14 +147,33 @@ fn decide_again(
         replay.end(&reader);
         read += reader.bytes_read();
     }
+    for path in &unbegun {
+        replay.skip(path);
+    }
     progress.end();
-    let (report, config) = replay.finish();
+    let report = replay.finish();
     print(&report.to_string())?;
-    if !policies.is_empty() {
-        let candidates = policies::resolve(policies, config.as_deref())?;
-        print(&score::table(&gathered, &candidates, args)?)?;
+    if let Some(candidates) = candidates {
+        print(&score::table(&gathered, &candidates, args, interrupt)?)?;
     }
     changed(&report).map_or(Ok(()), |changed| Err(changed.into()))
+}
+
+/// The policies to score, over the configuration that is in force at the end of the trace; `None`
+/// without any. They are looked at before anything is decided, which may take minutes.
+fn candidates(
+    readers: &[Reader],
+    policies: &[Written],
+) -> Result<Option<Candidates>, BacktestError> {
+    if policies.is_empty() {
+        return Ok(None);
+    }
+    for path in readers.iter().rev().map(Reader::path) {
+        if let Some(recorded) = Reader::open(path)?.last_config()? {
+            return policies::resolve(policies, (path, &recorded)).map(Some);
+        }
+    }
+    Err(BacktestError::Unscored("it has no configuration".to_owned()))
 }
 
 /// The failure that decisions are not what they were, if some are not.

@@ -19,7 +19,7 @@ pub use crate::cli::args::{
     SimulateArgs,
 };
 
-use crate::backtest::BacktestError;
+use crate::backtest::{BacktestError, EXIT_INTERRUPTED};
 use crate::cli::card::CardError;
 use crate::config::{self, Files, LoadError, Loaded};
 use crate::publish::state::StateError;
@@ -62,10 +62,12 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
                 // A file that cannot be read is judged by what the system says.
                 BacktestError::Trace(_) => {}
                 BacktestError::Prometheus { .. } => return EXIT_UNAVAILABLE,
+                BacktestError::Interrupted(_) => return EXIT_INTERRUPTED,
                 BacktestError::Config { .. }
                 | BacktestError::Headless { .. }
-                | BacktestError::Policy { .. }
+                | BacktestError::Policies { .. }
                 | BacktestError::Unusable(_)
+                | BacktestError::Nothing { .. }
                 | BacktestError::Unscored(_) => return EXIT_USAGE,
             }
         }

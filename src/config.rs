@@ -29,6 +29,8 @@ use serde_json::Value;
 
 pub(crate) use crate::config::problem::counted;
 pub use crate::config::problem::{Problem, Severity};
+pub(crate) use crate::config::resolve::capacity::START_TIMES;
+pub(crate) use crate::config::resolve::wake::INTERVALS as WAKE_INTERVALS;
 pub use crate::config::sources::Sources;
 
 use crate::analyze::foresight::card::Card;
@@ -370,7 +372,7 @@ pub fn load(path: &Path, files: Files) -> Result<Loaded, LoadError> {
 ///
 /// The file cannot be read, is not YAML, or has problems; then all of them are listed.
 pub fn load_noting(path: &Path, files: Files, sources: &mut Sources) -> Result<Loaded, LoadError> {
-    sources.note_file(path);
+    sources.note_main(path);
     let failed = |source| LoadError::Read { path: path.to_owned(), source };
     let file = std::fs::File::open(path).map_err(failed)?;
     let mut text = String::new();

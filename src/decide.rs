@@ -13,6 +13,7 @@ pub mod optimize;
 pub mod pools;
 pub mod rank;
 pub mod sized;
+pub mod unheard;
 pub mod workload;
 pub mod zero;
 
@@ -20,11 +21,13 @@ use std::fmt;
 
 use jiff::Timestamp;
 
+use crate::analyze::foresight::standby::Bridge;
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
 use crate::decide::enforce::Restraint;
 use crate::decide::limited::Limited;
 use crate::decide::pools::pooled::Pooled;
 use crate::decide::sized::{Shortfall, Sized, Unmeetable};
+use crate::decide::unheard::Unheard;
 use crate::decide::zero::Move;
 use crate::fleet::{Bounds, ModelKey, VariantKey, VariantName};
 use crate::units::{Fraction, Replicas, Requests, Seconds};
@@ -97,14 +100,15 @@ impl Decision {
         self.steps.last().map_or(Replicas::ZERO, |step| step.after)
     }
 
-    /// What the analysis alone asks for, before bounds, windows and step limits.
+    /// What the analysis alone asks for, before bounds, windows and step limits; with what standby
+    /// carries until others serve.
     #[must_use]
     pub fn unconstrained(&self) -> Replicas {
-        self.steps
-            .iter()
-            .rev()
-            .find(|step| matches!(step.stage, Stage::Analyze | Stage::Hold))
-            .map_or_else(|| self.desired(), |step| step.after)
+        let last = |is: fn(Stage) -> bool| self.steps.iter().rev().find(|step| is(step.stage));
+        let asked = last(|stage| matches!(stage, Stage::Analyze | Stage::Hold));
+        let bridged = last(|stage| stage == Stage::Bridge);
+        let number = asked.into_iter().chain(bridged).map(|step| step.after).max();
+        number.unwrap_or_else(|| self.desired())
     }
 
     /// The number that the stabilisation windows remember: what the analysis asks for, after the
@@ -179,6 +183,8 @@ pub enum Stage {
     Analyze,
     /// Planning again with what the limits leave for the model.
     Share,
+    /// What standby carries until others serve.
+    Bridge,
     /// What the adapters of a pool need beside its load.
     Pool,
     /// Keeping the last number, because there is nothing to decide on.
@@ -207,9 +213,10 @@ pub enum Stage {
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Analyze,
         Self::Share,
+        Self::Bridge,
         Self::Pool,
         Self::Hold,
         Self::Guard,
@@ -232,6 +239,7 @@ impl Stage {
             Self::Pool => "pool",
             Self::Hold => "hold",
             Self::Share => "share",
+            Self::Bridge => "bridge",
             Self::Limit => "limit",
             Self::Guard => "guard",
             Self::Bounds => "bounds",
@@ -253,6 +261,8 @@ pub enum Reason {
     Load(Outcome),
     /// What analyzers say that the load takes, at the least cost.
     Sized(Sized),
+    /// It is standby and carries load until others serve.
+    Bridged(Bridge),
     /// What the adapters of a pool need.
     Pool(Box<Pooled>),
     /// There is no fresh data, so the last number stays.
@@ -266,8 +276,8 @@ pub enum Reason {
     Unheard {
         /// What would say it.
         signal: String,
-        /// How old is what it last said; `None` where it has never said anything.
-        age: Option<Seconds>,
+        /// Why it does not.
+        why: Unheard,
     },
     /// The number is not lowered, because a variant of the model has not been listed, and may
     /// carry any load.
@@ -373,7 +383,7 @@ impl From<Outcome> for Reason {
 
 impl Reason {
     /// The label values of all reasons.
-    pub const LABELS: [&'static str; 48] = [
+    pub const LABELS: [&'static str; 51] = [
         "spare_low",
         "spare_low_elsewhere",
         "spare_low_no_room",
@@ -384,10 +394,13 @@ impl Reason {
         "unmeasured",
         "capacity_kept",
         "capacity_added",
+        "capacity_tried",
         "capacity_removed",
+        "capacity_replaced",
         "capacity_serving",
         "capacity_refused",
         "capacity_unknown",
+        "bridged",
         "pool_unsure",
         "pool_idle",
         "pool_copies",
@@ -430,6 +443,7 @@ impl Reason {
         match self {
             Self::Load(outcome) => outcome.label(),
             Self::Sized(sized) => sized.label(),
+            Self::Bridged(_) => "bridged",
             Self::Pool(pooled) => pooled.label(),
             Self::NoData(_) => "no_data",
             Self::Incomplete { .. } => "incomplete_data",
@@ -456,6 +470,7 @@ impl fmt::Display for Reason {
         match self {
             Self::Load(outcome) => write!(f, "{outcome}"),
             Self::Sized(sized) => write!(f, "{sized}"),
+            Self::Bridged(bridge) => write!(f, "{bridge}"),
             Self::Pool(pooled) => write!(f, "{pooled}"),
             Self::NoData(no_data) => write!(f, "holding: {no_data}"),
             Self::Incomplete { missing } => {
@@ -466,15 +481,8 @@ impl fmt::Display for Reason {
                 };
                 write!(f, "not lowered: {missing} ready {replicas} {have} no fresh data")
             }
-            Self::Unheard { signal, age } => {
-                write!(
-                    f,
-                    "not lowered: {signal}, which counts requests that no replica has, was "
-                )?;
-                match age {
-                    Some(age) => write!(f, "not read for {:.0} s", age.seconds()),
-                    None => f.write_str("never read"),
-                }
+            Self::Unheard { signal, why } => {
+                write!(f, "not lowered: {signal}, which counts requests that no replica has, {why}")
             }
             Self::Unlisted { variant } => {
                 write!(f, "not lowered: the replicas of {variant} have not been listed yet")

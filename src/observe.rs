@@ -75,11 +75,34 @@ pub struct Start {
 pub struct Demand {
     /// What messages call the signal.
     pub signal: String,
-    /// How much there is and when that was seen; `None` where it has not been read, which is not
-    /// nothing.
-    pub seen: Option<(Requests, Timestamp)>,
+    /// What it last said.
+    pub seen: Seen,
     /// What it counts.
     pub counts: Counts,
+    /// Whether it speaks of the model.
+    pub naming: Naming,
+}
+
+/// What a signal last said of the requests of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Seen {
+    /// It was never read, which is not nothing.
+    #[default]
+    Never,
+    /// It was read then, and no number of the model was in it, which is not nothing either.
+    NoNumber(Timestamp),
+    /// How much there was, and when.
+    Number(Requests, Timestamp),
+}
+
+/// Whether a signal speaks of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// It is for the model by the configuration, or what it last said names the model.
+    Named,
+    /// It may be for any model, and does not name this one: nothing of it queues there, as far as
+    /// that can be said.
+    Unnamed,
 }
 
 /// What a signal counts.
@@ -90,6 +113,17 @@ pub enum Counts {
     Something,
     /// The requests that wait.
     Requests,
+}
+
+impl Seen {
+    /// How much there was, and when; `None` where nobody can say.
+    #[must_use]
+    pub const fn number(self) -> Option<(Requests, Timestamp)> {
+        match self {
+            Self::Number(requests, at) => Some((requests, at)),
+            Self::Never | Self::NoNumber(_) => None,
+        }
+    }
 }
 
 /// The replicas of one variant, as discovery last saw them.

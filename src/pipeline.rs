@@ -41,6 +41,7 @@ use crate::pipeline::limits::{Limits, Shared};
 use crate::pipeline::pools::{Pool, Pools};
 use crate::pipeline::saturate::Reports;
 use crate::pipeline::saved::Recall;
+use crate::pipeline::sizing::bridged::Bridged;
 use crate::pipeline::sizing::{Learned, Sizing};
 use crate::pipeline::startup::Startups;
 use crate::pipeline::zero::{Zero, Zeros};
@@ -146,13 +147,10 @@ struct InForce {
 
 /// What the load asks for.
 struct Asked {
+    /// What the scale target asks for.
     before: Replicas,
-    after: Replicas,
-    reason: Reason,
-    /// What a pool makes of it.
-    pool: Option<Step>,
-    /// What it gets instead, where limits leave less or something else.
-    shared: Option<Shared>,
+    /// What the analysis says, and what limits, standby and a pool make of it.
+    steps: Vec<Step>,
 }
 
 /// What a stage needs to know of the tick that it belongs to.
@@ -217,6 +215,7 @@ impl Pipeline {
         self.notice_gap(now);
         let observations = self.observe(now, inputs);
         self.watch_pools(inputs);
+        self.learned.fronts.note(&inputs.demand);
         self.forget(fleet);
         let decisions = Vec::with_capacity(observations.len());
         let mut found = Decisions { decisions, ..Decisions::default() };
@@ -225,7 +224,7 @@ impl Pipeline {
             self.wait_for(now, group);
         }
         let mut room = self.room(now, inputs);
-        let sized = self.size(now, &groups, &mut room, (inputs, &observations));
+        let (sized, exchanges) = self.size(now, &groups, &mut room, (inputs, &observations));
         let mut reports = Reports::default();
         for group in &groups {
             let targets = self.saturate(now, group, &mut reports);
@@ -262,6 +261,7 @@ impl Pipeline {
             self.place(decision, &mut found);
         }
         found.decisions = capped;
+        self.note_exchanges(&exchanges, &found.decisions);
         self.check(fleet, &mut found);
         let startups = self.startups_of(now, &groups);
         found.workloads = self.workloads_of(&room, fleet, &observations);
@@ -280,6 +280,7 @@ impl Pipeline {
         self.recorder.unsettle();
         self.zeros.begin_anew();
         self.pools.unsettle();
+        self.leaving.clear();
         for in_force in self.in_force.values_mut() {
             in_force.history.begin_anew(now, in_force.desired);
         }
@@ -425,16 +426,38 @@ impl Pipeline {
 
 impl From<&Target> for Asked {
     fn from(target: &Target) -> Self {
-        let reason = Reason::from(target.outcome.clone());
-        Self { before: target.before, after: target.asked, reason, shared: None, pool: None }
+        Self::new((target.before, target.asked), Reason::from(target.outcome.clone()))
     }
 }
 
 impl From<&sizing::Asked> for Asked {
     fn from(asked: &sizing::Asked) -> Self {
-        let reason = Reason::Sized(asked.why.clone());
-        let (before, after, shared) = (asked.before, asked.after, asked.shared.clone());
-        Self { before, after, reason, shared, pool: None }
+        let sizing::Asked { before, after, why, shared, bridged } = asked;
+        let mut all = Self::new((*before, *after), Reason::Sized(why.clone()));
+        if let Some(Shared { after, why }) = shared {
+            all.push(Stage::Share, *after, Reason::Limited(why.clone()));
+        }
+        if let Some(Bridged { after, why }) = bridged.filter(|it| it.after > all.number()) {
+            all.push(Stage::Bridge, after, Reason::Bridged(why));
+        }
+        all
+    }
+}
+
+impl Asked {
+    /// What the analysis says.
+    fn new((before, after): (Replicas, Replicas), reason: Reason) -> Self {
+        Self { before, steps: vec![Step { stage: Stage::Analyze, before, after, reason }] }
+    }
+
+    /// The number that is asked for.
+    fn number(&self) -> Replicas {
+        self.steps.last().map_or(self.before, |step| step.after)
+    }
+
+    fn push(&mut self, stage: Stage, after: Replicas, reason: Reason) {
+        let before = self.number();
+        self.steps.push(Step { stage, before, after, reason });
     }
 }
 
@@ -463,25 +486,14 @@ fn decide(
         basis,
     };
     match (usable, in_force) {
-        (Ok(Asked { before, mut after, reason, shared, pool }), in_force) => {
-            let floor = in_force.map_or(before, |in_force| in_force.desired);
-            let mut steps = vec![Step { stage: Stage::Analyze, before, after, reason }];
-            if let Some(Shared { after: less, why }) = shared {
-                let (before, reason) = (after, Reason::Limited(why));
-                steps.push(Step { stage: Stage::Share, before, after: less, reason });
-                after = less;
-            }
-            if let Some(pool) = pool {
-                after = pool.after;
-                steps.push(pool);
-            }
+        (Ok(mut asked), in_force) => {
+            let floor = in_force.map_or(asked.before, |in_force| in_force.desired);
             if let Some(reason) = moment.guard
-                && after < floor
+                && asked.number() < floor
             {
-                let (before, reason) = (after, reason.clone());
-                steps.push(Step { stage: Stage::Guard, before, after: floor, reason });
+                asked.push(Stage::Guard, floor, reason.clone());
             }
-            Ok(decision(steps, moment.inputs_at, Basis::Fresh))
+            Ok(decision(asked.steps, moment.inputs_at, Basis::Fresh))
         }
         (Err(why), Some(in_force)) => {
             let before = in_force.desired;

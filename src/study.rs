@@ -6,6 +6,8 @@
 mod chart;
 mod execute;
 mod file;
+mod fingerprint;
+mod outputs;
 mod plan;
 mod record;
 mod report;
@@ -16,9 +18,10 @@ mod scoreboard;
 mod series;
 mod table;
 mod traces;
+mod wrong;
 
+use std::fmt::Display;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -29,14 +32,18 @@ pub use crate::study::results::MergeError;
 pub use crate::study::scoreboard::run as scoreboard;
 
 use crate::cli::SimulateArgs;
+use crate::config::problem::{Problem, join};
 use crate::config::yaml;
 use crate::config::yaml::lines::Lines;
-use crate::config::{self, problem::Problem};
 use crate::simulate::peers::Peer;
-use crate::study::execute::{Executed, First};
+use crate::study::execute::Executed;
 use crate::study::plan::{JOB_INDEX, Shard};
-use crate::study::resolve::Resolved;
 use crate::study::results::Results;
+use crate::study::traces::BYTE_ORDER_MARK;
+use crate::study::wrong::Wrong;
+
+/// Keys of a scenario that say which runs there are, and are the same for all of them.
+const OWN: [&str; 2] = ["sweep", "compare"];
 
 /// The largest scenario file.
 const FILE_MAX: u64 = 4 << 20;
@@ -85,6 +92,14 @@ struct Study {
     lines: Lines,
 }
 
+/// What is wrong, as a line.
+enum Said {
+    /// With its place in the scenario file.
+    OfFile(String),
+    /// With what the command line says.
+    Beside(String),
+}
+
 /// Simulates the scenario of the arguments, and writes what came of it.
 ///
 /// # Errors
@@ -93,64 +108,45 @@ struct Study {
 pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     if let Some(of) = args.schema {
         let schema = serde_json::to_string_pretty(&schema::schema(of))?;
-        return print(&format!("{schema}\n"));
+        return outputs::print(&format!("{schema}\n"));
     }
+    outputs::check(args)?;
     let Some(path) = &args.scenario else {
-        return write(args, &Results::merge(&args.merge)?, None);
+        return outputs::write(args, &Results::merge(&args.merge)?, None);
     };
-    let study = Study::read(path)?;
-    let peers = match args.policy.as_slice() {
-        [] => study.compared()?,
-        texts => texts.iter().map(|text| peer(text, "--policy")).collect::<Result<_, _>>()?,
-    };
-    let set = args.set.iter().map(|text| plan::setting(text)).collect::<Result<Map<_, _>, _>>()?;
+    let mut study = Study::read(path)?;
+    let mut wrong = Wrong::default();
+    let mut known = |read: Result<_, PlanError>| read.map_err(|it| wrong.add(it.into())).ok();
+    let mut set: Map<String, Value> =
+        args.set.iter().filter_map(|text| known(plan::setting(text))).collect();
+    study.take_own(&mut set);
+    let peers = study.peers(&args.policy, &mut wrong);
     let sweep = study.value.get("sweep").cloned().unwrap_or_default();
     let plans = plan::plan(&sweep, &set, &peers, args.seeds)?;
     let index = std::env::var(JOB_INDEX).ok();
     let shard = args.shard.as_deref();
     let shard = shard.map_or(Ok(Shard::WHOLE), |text| Shard::parse(text, index.as_deref()))?;
     let name = path.display().to_string();
-    let mut results = Results::new(name, study.fingerprint(args), plans.len());
+    let mut results = Results::new(name, study.fingerprint(args, &set)?, plans.len());
     let Executed { runs, first } =
-        execute::execute(&study, plans, shard, args.seed, args.trace.as_deref())?;
+        execute::execute(&study, plans, shard, args.seed, args.trace.as_deref(), wrong)?;
     results.runs = runs;
-    write(args, &results, first.as_ref())
+    outputs::write(args, &results, first.as_ref())
 }
 
 fn peer(text: &str, named_by: &str) -> Result<Peer, PlanError> {
     Peer::parse(text).map_err(|error| PlanError(format!("{named_by} {text} {error}")))
 }
 
-/// Writes everything that was asked for.
-fn write(args: &SimulateArgs, results: &Results, first: Option<&First>) -> anyhow::Result<()> {
-    let to_file = |path: &PathBuf, text: &str| {
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-    };
-    let mut table = table::table(results);
-    if let Some(path) = &args.json {
-        let json = serde_json::to_string_pretty(results)? + "\n";
-        if path.as_os_str() == "-" {
-            table = json;
-        } else {
-            to_file(path, &json)?;
-        }
+impl From<PlanError> for Said {
+    fn from(PlanError(why): PlanError) -> Self {
+        Self::Beside(why)
     }
-    if let (Some(path), Some(first)) = (&args.series, first) {
-        to_file(path, &series::csv(first))?;
-    }
-    if let (Some(path), Some(First { outcome, .. })) = (&args.cards, first) {
-        to_file(path, &config::cards_text(&outcome.cards))?;
-    }
-    if let Some(path) = &args.report {
-        to_file(path, &report::html(results, first))?;
-    }
-    print(&table)
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+/// Whether a path is another one, or leads through it.
+fn lies_in(path: &str, other: &str) -> bool {
+    path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 // === impl Study ===
@@ -162,38 +158,84 @@ impl Study {
             return Err(ScenarioError::TooLarge { path: path.to_owned() });
         }
         let text = fs::read_to_string(path).map_err(failed)?;
-        let value = yaml::read(&text).map_err(|error| {
+        let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
+        let value = yaml::read(text).map_err(|error| {
             let yaml::SyntaxError { line, message, .. } = error;
             ScenarioError::Syntax { path: path.to_owned(), line, message }
         })?;
-        Ok(Self { path: path.to_owned(), value, lines: Lines::of(&text) })
+        Ok(Self { path: path.to_owned(), value, lines: Lines::of(text) })
     }
 
-    /// Who is compared where the command line names nobody.
-    fn compared(&self) -> Result<Vec<Peer>, PlanError> {
-        let texts = self.value.get("compare").and_then(Value::as_array);
-        let texts = texts.into_iter().flatten().filter_map(Value::as_str);
-        let peers: Vec<Peer> = texts.map(|text| peer(text, "compare")).collect::<Result<_, _>>()?;
-        Ok(if peers.is_empty() { vec![Peer::Scenario] } else { peers })
+    /// Takes what is set of the study rather than of its runs.
+    fn take_own(&mut self, set: &mut Map<String, Value>) {
+        let Some(root) = self.value.as_object_mut() else { return };
+        for key in OWN {
+            if let Some(value) = set.shift_remove(key) {
+                root.insert(key.to_owned(), value);
+            }
+        }
     }
 
-    /// A text that is the same for the same scenario and the same runs of it.
-    fn fingerprint(&self, args: &SimulateArgs) -> String {
-        let SimulateArgs { seed, seeds, set, policy, .. } = args;
-        let text = format!("{}{seed:?}{seeds}{set:?}{policy:?}", self.value);
-        // FNV-1a with 64 bits, by its published constants: it need not withstand an attacker.
-        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        format!("{hash:016x}")
+    /// Who is compared, each once: those of the command line, else those of the scenario. What is wrong with
+    /// the latter is said where that is read.
+    fn peers(&self, named: &[String], wrong: &mut Wrong) -> Vec<Peer> {
+        let mut peers = Vec::new();
+        for text in named {
+            match peer(text, "--policy") {
+                Ok(peer) => peers.push(peer),
+                Err(error) => wrong.add(error.into()),
+            }
+        }
+        if named.is_empty() {
+            let texts = self.value.get("compare").and_then(Value::as_array).into_iter().flatten();
+            peers.extend(texts.filter_map(Value::as_str).filter_map(|it| Peer::parse(it).ok()));
+        }
+        if peers.is_empty() {
+            peers.push(Peer::Scenario);
+        }
+        // Who is named twice would be simulated twice, and count twice in a mean.
+        let twice = |at: usize| peers[..at].contains(&peers[at]);
+        (0..peers.len()).filter(|&at| !twice(at)).map(|at| peers[at]).collect()
     }
 
-    fn resolve(&self, value: Value) -> Result<Resolved, ScenarioError> {
-        let folder = self.path.parent().map(Path::to_owned).unwrap_or_default();
-        resolve::resolve(value, &folder).map_err(|problems| ScenarioError::Invalid {
-            path: self.path.clone(),
-            problems: problems.iter().map(|problem| self.said(problem)).collect(),
-        })
+    /// A text that is the same for the same scenario, the same files and the same runs of it.
+    fn fingerprint(&self, args: &SimulateArgs, set: &Map<String, Value>) -> anyhow::Result<String> {
+        let SimulateArgs { seed, seeds, set: written, policy, .. } = args;
+        let asked = format!("{seed:?} {seeds} {written:?} {policy:?}");
+        let texts = [self.value.to_string(), asked];
+        let mut values = vec![("", &self.value)];
+        values.extend(set.iter().map(|(path, value)| (path.as_str(), value)));
+        fingerprint::fingerprint(&texts, &values, &self.folder())
+            .with_context(|| format!("cannot read the files that {} names", self.path.display()))
+    }
+
+    /// The folder that relative paths start from.
+    fn folder(&self) -> PathBuf {
+        self.path.parent().map(Path::to_owned).unwrap_or_default()
+    }
+
+    /// A problem of the scenario with these settings, where it is to be mended: the value that a
+    /// sweep tries, or that the command line sets, or else the place in the file.
+    fn placed(&self, problem: &Problem, settings: &Map<String, Value>) -> Said {
+        let Problem { path: wrong, .. } = problem;
+        // Of a key that is in no file, all above may come from what is set.
+        let is_of =
+            |path: &str| lies_in(wrong, path) || lies_in(path, wrong) && !self.lines.has(wrong);
+        match settings.iter().rev().find(|(path, _)| is_of(path)) {
+            Some((path, value)) => self.said_of(path, value, problem),
+            None => Said::OfFile(self.said(problem)),
+        }
+    }
+
+    /// What is wrong with a value that a sweep tries, or that the command line sets.
+    fn said_of(&self, path: &str, value: &Value, what: &impl Display) -> Said {
+        let tried = self.value.get("sweep").and_then(|sweep| sweep.get(path));
+        let values = tried.and_then(Value::as_array);
+        let at = values.and_then(|values| values.iter().position(|tried| tried == value));
+        let Some(at) = at else { return Said::Beside(format!("--set {path}: {what}")) };
+        let line = self.lines.get(&format!("{}[{at}]", join("sweep", path)));
+        let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+        Said::OfFile(format!("{}{line}: {what}", self.path.display()))
     }
 
     /// A problem with the line that it is in.

@@ -49,7 +49,7 @@ use crate::pipeline::{Decisions, Number};
 use crate::publish::state::Saved;
 use crate::units::Replicas;
 
-pub use crate::trace::file::{Began, End, Reader, files};
+pub use crate::trace::file::{Began, End, Found, Reader, files};
 pub use crate::trace::write::{Limits, Writer};
 
 /// The version of the format. Another is refused.
@@ -155,6 +155,15 @@ pub enum TraceError {
         line: Option<usize>,
         /// What is wrong.
         problem: String,
+    },
+    /// The file was begun, and nothing whole was written into it.
+    #[error(
+        "trace {}: it ends before its first whole record, so there is nothing to read",
+        path.display()
+    )]
+    Unbegun {
+        /// The file.
+        path: PathBuf,
     },
     /// There is nothing to read.
     #[error("trace {}: there are no trace files in this folder", path.display())]

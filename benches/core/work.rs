@@ -252,6 +252,7 @@ impl Served {
                 spec: &variant.spec,
                 current: replicas(),
                 pending: Replicas::ZERO,
+                leaving: Replicas::ZERO,
                 replicas: &variant.shown[at].paces,
             })
             .collect();
@@ -294,6 +295,7 @@ impl Serving {
             gpus: Gpus::ONE,
             cost: self.spec.cost,
             leaving: Replicas::ZERO,
+            untried: false,
             list_price: self.spec.cost,
             mismatch: self.spec.mismatch,
             bounds: self.spec.bounds,

@@ -38,6 +38,7 @@ mod cold;
 pub mod demand;
 mod explain;
 pub mod gateway;
+mod held;
 pub mod pace;
 pub mod policy;
 pub mod saved;
@@ -48,7 +49,7 @@ pub mod standby;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -64,16 +65,18 @@ use crate::analyze::foresight::card::{Card, Imported, Shelf};
 use crate::analyze::foresight::cold::cold_start;
 use crate::analyze::foresight::demand::{Need, Queue, Reserve, Setting};
 use crate::analyze::foresight::gateway::{Front, Queued};
+use crate::analyze::foresight::held::held_for;
 use crate::analyze::foresight::policy::Rounding;
 use crate::analyze::foresight::schedule::{Sight, Week};
 use crate::analyze::foresight::seen::{Behind, Lengths, Seen};
-use crate::analyze::foresight::standby::{Relief, Standby};
+use crate::analyze::foresight::standby::{Bridge, Relief, Standby};
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
 use crate::observe::stride::Stride;
 use crate::units::{Fraction, Replicas, Requests, Seconds, Tokens};
 
 pub use crate::analyze::foresight::explain::Foreseen;
+pub use crate::analyze::foresight::held::Held;
 pub use crate::analyze::foresight::policy::Policy;
 
 /// What one replica did since it was last looked at.
@@ -100,7 +103,7 @@ pub struct VariantStrides<'a> {
     pub pending: Replicas,
     /// Those that stay only until others carry load, and are no supply.
     pub leaving: Replicas,
-    /// Replicas that it may have in addition.
+    /// Replicas that it may have in addition, and that can be relied on to start.
     pub room: Replicas,
     /// How long its replicas take to start, where it was measured.
     pub startup: Option<Seconds>,
@@ -136,8 +139,8 @@ pub struct Analysis {
     pub spare_withheld: Option<SpareWithheld>,
     /// Variants of which no number of replicas keeps the time between tokens, by their keys.
     pub floors: BTreeMap<VariantKey, Floor>,
-    /// Replicas of standby that it takes until others serve, which the report asks for as well.
-    pub bridges: BTreeMap<VariantKey, Replicas>,
+    /// What standby carries until others serve; what is required does not count on it.
+    pub bridges: BTreeMap<VariantKey, Bridge>,
     /// The cards that variants go by whose own replicas have not taught enough.
     pub cards: BTreeMap<VariantKey, Arc<Card>>,
 }
@@ -151,13 +154,6 @@ pub struct Floor {
     pub alone: Seconds,
     /// The share of the target that may be used.
     pub share: Fraction,
-}
-
-/// What was needed, as long as it is held.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Held {
-    /// Needs that no later one reached, in order of time, so their values fall.
-    needs: VecDeque<(Timestamp, f64)>,
 }
 
 /// Everything that is learned, of all models.
@@ -175,10 +171,11 @@ pub struct Foresight {
 struct Demand {
     arrivals: Arrivals,
     hold: Held,
+    /// What is needed with what waits, which is gone once it is worked off.
+    queue: Held,
     /// What is missing until what starts slowly serves.
     bridge: Held,
     lengths: Lengths,
-    gateway: gateway::Queue,
     budget: Budget,
     week: Week,
 }
@@ -199,26 +196,6 @@ struct Rates {
     carries: f64,
     /// All that are there.
     there: f64,
-}
-
-/// For how long a need is held, in seconds, of what takes so long to start.
-fn held_for(policy: &Policy, startup: f64) -> f64 {
-    policy.hold.map_or(0.0, |hold| (hold.starts.fraction() * startup).max(hold.min.seconds()))
-}
-
-// === impl Held ===
-
-impl Held {
-    /// The largest need of the last so many seconds, this one counted, and since when.
-    pub fn take(&mut self, now: Timestamp, need: f64, length: f64) -> (Timestamp, f64) {
-        // A clock that went back leaves needs of the future, which would be held for ever.
-        self.needs.retain(|(at, _)| *at <= now && now.duration_since(*at).as_secs_f64() <= length);
-        while self.needs.back().is_some_and(|(_, value)| *value <= need) {
-            self.needs.pop_back();
-        }
-        self.needs.push_back((now, need));
-        self.needs.front().copied().unwrap_or((now, need))
-    }
 }
 
 // === impl Foresight ===
@@ -278,7 +255,7 @@ impl Foresight {
         for ((known, _), demand) in &mut self.demands {
             if known == model {
                 // All roles of a model serve what its gateway holds.
-                if let Some(grown) = demand.gateway.take(front.queued) {
+                if let Some(grown) = front.grown {
                     demand.arrivals.add_queued(grown.at, grown.elapsed, grown.requests);
                 }
                 demand.arrivals.close(through);
@@ -396,7 +373,12 @@ pub fn analyze(
         let demand = foresight.demands.entry((model.clone(), side.role)).or_default();
         let standby = Standby::of(side, policy);
         let found = side.foresee(now, (through, front), policy, (demand, standby.as_ref()));
-        let bridge = found.as_ref().and_then(|it| it.relief).map_or(0.0, |it| it.bridge);
+        // While nobody can say what arrives, what bridges keeps what it carries.
+        let bridge = match &found {
+            Some(found) => found.relief.map(|relief| relief.bridge),
+            None => demand.bridge.last(),
+        };
+        let bridge = bridge.unwrap_or_default();
         bridges.extend(standby.map(|it| it.bridge(bridge)).unwrap_or_default());
         let capacity = |(variant, it): &(&VariantStrides<'_>, Option<Carried>)| {
             capacity_of(variant, *it, &cards)
@@ -436,7 +418,7 @@ fn capacity_of(
     cards: &BTreeMap<VariantKey, Arc<Card>>,
 ) -> VariantCapacity {
     let rate = carried.map(|it| it.rate.requests_per_second()).filter(|rate| *rate > RATE_MIN);
-    let current = variant.current.beyond(variant.leaving);
+    let current = variant.staying();
     let pending = variant.pending.min(current);
     let replicas = current.beyond(pending);
     VariantCapacity {
@@ -497,8 +479,21 @@ impl<'a> Side<'a> {
             let rates = (arriving, carries, there);
             gateway::Held::of(queued.requests.requests(), &it, rates, policy.ttft.seconds())
         });
-        let setting =
-            Setting { through, horizon, reserve, carries, policy, queues, gateway, ahead, raised };
+        let bound = self.variants.iter().find_map(|(_, it)| it.map(|it| it.bound));
+        let at_zero = self.variants.iter().all(|(it, _)| it.current == Replicas::ZERO);
+        let setting = Setting {
+            through,
+            horizon,
+            reserve,
+            carries,
+            policy,
+            queues,
+            gateway,
+            at_zero,
+            computes: bound == Some(Bound::Budget),
+            ahead,
+            raised,
+        };
         let need = Need::of(&demand.arrivals, &setting)?;
         let relief = standby.map(|standby| {
             let startup = standby.startup.seconds();
@@ -506,11 +501,15 @@ impl<'a> Side<'a> {
             let (_, bridge) = demand.bridge.take(now, missing, held_for(policy, startup));
             Relief { startup, reserve: need.reserve, bridge }
         });
-        let (since, held) = demand.hold.take(now, need.total, held_for(policy, startup));
+        if relief.is_none() {
+            demand.bridge = Held::default();
+        }
+        let (since, held) = demand.held(now, policy, &need, startup);
+        // What was needed before there was no replica does not bring one back.
+        let (since, held) = if at_zero { (now, need.total) } else { (since, held) };
         let known = demand.arrivals.history(through);
         let starts = policy.hold.map_or(0.0, |hold| hold.starts.fraction() * startup);
         let mature = known >= starts.max(policy.history_min.seconds()) && !self.by_card;
-        let bound = self.variants.iter().find_map(|(_, it)| it.map(|it| it.bound));
         let Policy { used, rounding, .. } = *policy;
         Some(Foreseen {
             need,

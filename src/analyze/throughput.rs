@@ -122,6 +122,8 @@ pub struct VariantPace<'a> {
     pub current: Replicas,
     /// Replicas that are not ready, or have never answered.
     pub pending: Replicas,
+    /// Those that stay only until others carry load, and are no supply.
+    pub leaving: Replicas,
     /// The replicas that were measured, in the order of their keys.
     pub replicas: &'a [ReplicaPace],
 }
@@ -161,6 +163,8 @@ pub struct VariantThroughput {
     pub carrying: Replicas,
     /// Replicas that are coming.
     pub pending: Replicas,
+    /// Those that stay only until others carry load.
+    pub leaving: Replicas,
     /// What is asked of its replicas, as far as they show it.
     pub demand: Option<TokenRate>,
 }
@@ -254,6 +258,7 @@ fn throughput_of(variant: &VariantPace<'_>, curve: Option<&Curve>) -> VariantThr
         held: curve.and_then(Curve::held),
         carrying: variant.current.beyond(variant.pending),
         pending: variant.pending,
+        leaving: variant.leaving,
         demand: generated(variant.replicas),
     }
 }
@@ -289,6 +294,7 @@ fn wva_throughput_of(
             held: curve.held(),
             carrying: Replicas::ZERO,
             pending: Replicas::ZERO,
+            leaving: Replicas::ZERO,
             demand: None,
         });
     }
@@ -300,6 +306,7 @@ fn wva_throughput_of(
         held: curve.held(),
         carrying: Replicas::saturating(u32::try_from(sized).unwrap_or(u32::MAX)),
         pending: variant.pending,
+        leaving: Replicas::ZERO,
         demand: Some(wva_local_demand(variant.replicas, curve, line)),
     })
 }
@@ -428,8 +435,8 @@ impl VariantThroughput {
             key: spec.key.clone(),
             role: spec.role,
             cost: spec.cost,
-            replicas: self.carrying,
-            pending: self.pending,
+            replicas: self.carrying.beyond(self.leaving),
+            pending: self.pending.beyond(self.leaving.beyond(self.carrying)),
             per_replica: self.capacity.map(|rate| amount(rate.tokens_per_second())),
             demand: amount(self.demand.unwrap_or_default().tokens_per_second()),
             confidence: match self.fit {
@@ -443,7 +450,7 @@ impl VariantThroughput {
 
 impl fmt::Display for VariantThroughput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { capacity, fit, held, carrying, pending, demand } = self;
+        let Self { capacity, fit, held, carrying, pending, leaving, demand } = self;
         match capacity {
             Some(capacity) => {
                 write!(f, "a full replica generates {:.0} tokens/s", capacity.tokens_per_second())?;
@@ -464,6 +471,9 @@ impl fmt::Display for VariantThroughput {
         }
         if *pending > Replicas::ZERO {
             write!(f, "; {pending} more are coming")?;
+        }
+        if *leaving > Replicas::ZERO {
+            write!(f, "; {leaving} stay only until what replaces them carries load")?;
         }
         Ok(())
     }

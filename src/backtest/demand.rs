@@ -20,7 +20,7 @@ use crate::backtest::lessons::{self, Lessons, Prompts, Taught};
 use crate::fleet::{Bounds, ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::{Histogram, Life};
 use crate::observe::stride::{Odometer, Stride};
-use crate::observe::{Inputs, Reading, Scale};
+use crate::observe::{Inputs, Reading, Scale, WhyUnknown};
 use crate::trace::Tick;
 use crate::units::Replicas;
 
@@ -101,6 +101,7 @@ pub(crate) struct Crew {
     prompts: Prompts,
     /// What is asked for, and whether that is more than before.
     asked: Option<(Replicas, Option<bool>)>,
+    /// The tick before, and how many replicas there were; `None` where nobody could say.
     seen: Option<(Timestamp, u32)>,
 }
 
@@ -135,6 +136,9 @@ impl Gathered {
         for spec in inputs.fleet.variants() {
             let known = self.variants.entry(spec.key.clone()).or_insert_with(|| Crew::new(spec));
             known.spec = spec.clone();
+        }
+        // Those that have left the fleet too: what they had until now counts.
+        for known in self.variants.values_mut() {
             known.take(*now, inputs);
         }
         for scrape in &inputs.scrapes {
@@ -268,24 +272,33 @@ impl Crew {
                 self.turn(Replicas::saturating(count));
                 Some(count)
             }
-            Scale::Unknown(_) => None,
+            Scale::Unknown(WhyUnknown::NoSuchTarget) => None,
+            // Replicas do not go because nobody can say how many there are.
+            Scale::Unknown(
+                WhyUnknown::NotListed | WhyUnknown::Forbidden | WhyUnknown::DuplicateOwners(_),
+            ) => self.seen.map(|(_, count)| count),
         });
-        if let Some((before, count)) = self.seen {
-            let passed = now.duration_since(before).as_secs_f64().max(0.0);
-            self.replica_seconds += passed * f64::from(count);
-            if self.bounds.max().is_some_and(|max| count >= max.count()) {
-                self.at_max += passed;
-            }
-        }
+        self.pass(now);
+        // Every tick ends the time before it, so that no time is counted twice.
+        self.seen = count.map(|count| (now, count));
         if let Some(count) = count {
             self.initial.get_or_insert(Replicas::saturating(count));
-            self.seen = Some((now, count));
         }
         for (replica, start) in inputs.starts.iter().filter(|(it, _)| it.variant == self.spec.key) {
             if let Some(ready) = start.ready {
                 let took = ready.duration_since(start.created).as_secs_f64();
                 self.starts.insert(replica.clone(), took.max(0.0));
             }
+        }
+    }
+
+    /// Counts the time since the tick before, where there were replicas then that are known.
+    fn pass(&mut self, now: Timestamp) {
+        let Some((before, count)) = self.seen else { return };
+        let passed = now.duration_since(before).as_secs_f64().max(0.0);
+        self.replica_seconds += passed * f64::from(count);
+        if self.bounds.max().is_some_and(|max| count >= max.count()) {
+            self.at_max += passed;
         }
     }
 
@@ -398,4 +411,64 @@ const fn ends(role: Role) -> bool {
 /// Both together; what has no buckets yet takes those of the other.
 fn total(known: &Histogram, more: &Histogram) -> Histogram {
     if known.buckets.is_empty() { more.clone() } else { known.plus(more) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fleet::{Fleet, ReplicaName};
+    use crate::observe::{Listing, Way};
+
+    /// Ticks of an hour, a step apart, of a variant of at most two replicas that has this listing.
+    fn hour(step: usize, listing: impl Fn(i64) -> Option<Scale>) -> Crew {
+        let two = Bounds::new(Replicas::ONE, Replicas::new(2)).unwrap();
+        let spec = VariantSpec { bounds: two, ..VariantSpec::example("a") };
+        let replicas: Vec<ReplicaKey> = ["one", "two"]
+            .map(|name| ReplicaKey {
+                variant: spec.key.clone(),
+                replica: ReplicaName::new(name).unwrap(),
+                incarnation: None,
+            })
+            .into();
+        let fleet = Arc::new(Fleet::new([spec.clone()]));
+        let mut gathered = Gathered::default();
+        for second in (0..=3600).step_by(step) {
+            let now = Timestamp::from_second(second).unwrap();
+            let listed = listing(second).map(|scale| Listing {
+                replicas: replicas.clone(),
+                unready: Vec::new(),
+                scale,
+                way: Way::Relayed,
+                as_of: now,
+            });
+            let listings = listed.map(|listing| (spec.key.clone(), listing)).into_iter().collect();
+            let inputs = Inputs { fleet: Arc::clone(&fleet), listings, ..Inputs::default() };
+            let tick = Tick { now, inputs, follows: None, said: BTreeMap::new() };
+            gathered.take(&tick);
+        }
+        gathered.variants.remove(&spec.key).unwrap()
+    }
+
+    #[test]
+    fn time_in_which_no_replica_was_listed_counts_for_none_whatever_the_step() {
+        for step in [15, 30, 60] {
+            let gap = |second| (!(1200..2400).contains(&second)).then_some(Scale::Targets);
+            let crew = hour(step, gap);
+            assert_eq!((crew.replica_seconds, crew.at_max), (4800.0, 2400.0), "step {step}");
+        }
+    }
+
+    #[test]
+    fn replicas_that_nobody_could_count_for_a_time_are_those_of_before() {
+        for step in [15, 30, 60] {
+            let silent = |second| {
+                let unknown = Scale::Unknown(WhyUnknown::Forbidden);
+                Some(if (1200..2400).contains(&second) { unknown } else { Scale::Targets })
+            };
+            let crew = hour(step, silent);
+            assert_eq!((crew.replica_seconds, crew.at_max), (7200.0, 3600.0), "step {step}");
+        }
+    }
 }

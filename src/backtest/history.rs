@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,10 @@ use anyhow::Context as _;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::backtest::BacktestError;
+use crate::backtest::interrupt::Interrupt;
 use crate::backtest::replay::surroundings;
 use crate::backtest::screen::Progress;
+use crate::backtest::tally::Tally;
 use crate::cli::BacktestArgs;
 use crate::clock::Clock;
 use crate::collect::prometheus::{Failure, History, Outcome, Past, Settings, Wanted, Which};
@@ -24,13 +26,16 @@ use crate::config::{self, Config, Files, Targets, Variant};
 use crate::fleet::{Fleet, ReplicaKey, ReplicaName, VariantKey};
 use crate::observe::{Inputs, Listing, Scale, Scrape, Way};
 use crate::pipeline::Pipeline;
-use crate::trace::{self, Begins, End, Limits, Reader, Record, Said, Tick, TraceError, Writer};
+use crate::publish::state::Saved;
+use crate::trace::{
+    self, Begins, End, Found, Limits, Reader, Record, Said, Tick, TraceError, Writer,
+};
 
 /// A span that is asked for at once; halved where the answer is too large.
 const SPAN: SignedDuration = SignedDuration::from_mins(10);
 
 /// How often a question is asked again that fails for a reason that may pass, and how long is
-/// waited before: one second, then twice as long each time. Together a minute.
+/// waited before: one second, then twice as long each time. Together half a minute.
 const TRIES: u32 = 6;
 const WAIT: Duration = Duration::from_secs(1);
 
@@ -38,16 +43,19 @@ const WAIT: Duration = Duration::from_secs(1);
 const LIMITS: Limits = Limits { file_size: u64::MAX, files: usize::MAX };
 
 /// What is asked for.
-struct Asked {
+pub(crate) struct Asked {
     from: Timestamp,
     to: Timestamp,
     step: SignedDuration,
     settings: Settings,
     wanted: Vec<Wanted>,
     fleet: Arc<Fleet>,
-    /// The configuration, as YAML.
+    /// The file of the configuration, and the effective one as YAML.
+    file: PathBuf,
     config: String,
     lookback: SignedDuration,
+    /// The folder that is kept.
+    save: Option<PathBuf>,
 }
 
 /// What has been made of it so far.
@@ -56,33 +64,51 @@ struct Made {
     writer: Writer,
     /// The last tick.
     reached: Timestamp,
+    /// What that said, of one that an earlier run has made.
+    said: BTreeMap<VariantKey, Said>,
     /// When each replica was last seen.
     seen: BTreeMap<ReplicaKey, Timestamp>,
+    tally: Tally,
 }
 
-/// Asks a Prometheus for the past and writes it as a trace into a folder.
+/// Asks a Prometheus for the past and writes it as a trace into a folder. Says what it had.
 ///
 /// # Errors
 ///
-/// The arguments, the configuration or the folder cannot be used, or Prometheus does not answer.
-pub(crate) fn fetch(args: &BacktestArgs, url: &str, folder: &Path) -> anyhow::Result<()> {
-    let clock = Clock::start();
-    let asked = Asked::new(args, url, clock.now())?;
-    let made = Made::go_on(&asked, folder)?;
+/// The folder cannot be used, Prometheus does not answer or has nothing, or somebody interrupts it.
+pub(crate) fn fetch(
+    asked: &Asked,
+    folder: &Path,
+    clock: Clock,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Tally> {
+    let mut made = Made::go_on(asked, folder, interrupt)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(download(&asked, made, clock))
+    let done = runtime.block_on(async {
+        tokio::select! {
+            done = download(asked, &mut made, clock) => Some(done),
+            () = interrupt.wait() => None,
+        }
+    });
+    done.unwrap_or_else(|| Err(asked.interrupted(made.reached).into()))?;
+    if made.tally.is_empty() {
+        let (from, to) = (asked.from, made.reached);
+        return Err(BacktestError::Nothing { from, to, tally: made.tally.to_string() }.into());
+    }
+    Ok(made.tally)
 }
 
-async fn download(asked: &Asked, mut made: Made, clock: Clock) -> anyhow::Result<()> {
-    let total = asked.to.duration_since(made.reached).as_secs().unsigned_abs();
+async fn download(asked: &Asked, made: &mut Made, clock: Clock) -> anyhow::Result<()> {
+    let total = asked.to.duration_since(made.reached).as_secs().max(0).unsigned_abs();
     let progress = Progress::new(total);
     let began = made.reached;
     let mut history = History::new(asked.settings.clone());
     let mut span = SPAN;
-    while made.reached < asked.to {
+    // What is less than a step before the end is left, because no tick may be in the future.
+    while asked.to.duration_since(made.reached) >= asked.step {
         let end = made.reached.saturating_add(span).unwrap_or(asked.to).min(asked.to);
         // Ticks are a step apart, so a span ends with one.
         let steps = whole_steps(end.duration_since(made.reached), asked.step);
@@ -101,6 +127,7 @@ async fn download(asked: &Asked, mut made: Made, clock: Clock) -> anyhow::Result
         if let Some(missing) = &past.missing {
             progress.say(&format!("from {} to {end}: {missing}", made.reached));
         }
+        made.tally.take(&past.scrapes, past.details);
         made.take(asked, past.scrapes, end)?;
         progress.reached(made.reached.duration_since(began).as_secs().unsigned_abs());
     }
@@ -158,14 +185,31 @@ const fn is_too_large(outcome: Outcome) -> bool {
 // === impl Asked ===
 
 impl Asked {
-    fn new(args: &BacktestArgs, url: &str, now: Timestamp) -> anyhow::Result<Self> {
+    /// What the command line asks for, where a folder may have the beginning of it.
+    ///
+    /// # Errors
+    ///
+    /// The arguments, the configuration or the folder cannot be used.
+    pub(crate) fn new(
+        args: &BacktestArgs,
+        url: &str,
+        folder: &Path,
+        now: Timestamp,
+    ) -> anyhow::Result<Self> {
         let unusable = |problem: &str| BacktestError::Unusable(problem.to_owned());
         let file = args.config.as_ref().ok_or_else(|| unusable("--prometheus needs --config"))?;
-        let config = config::load(file, Files::MustExist)?.config;
+        // Where the state, a trace and certificates of a daemon are does not matter here.
+        let config = config::load(file, Files::OfPolicy)?.config;
         let from = args.from.as_ref().ok_or_else(|| unusable("--prometheus needs --from"))?;
-        let from = instant(from, now).map_err(|why| unusable(&format!("--from {why}")))?;
+        let from = match when(from, now).map_err(|why| unusable(&format!("--from {why}")))? {
+            When::At(instant) => instant,
+            // The same command later is about the time with which it began, and what came since.
+            When::Ago(instant) => began(folder)?.unwrap_or(instant),
+        };
         let to = match &args.to {
-            Some(to) => instant(to, now).map_err(|why| unusable(&format!("--to {why}")))?,
+            Some(to) => match when(to, now).map_err(|why| unusable(&format!("--to {why}")))? {
+                When::At(instant) | When::Ago(instant) => instant,
+            },
             None => now,
         };
         let step = SignedDuration::try_from(args.step).unwrap_or(SignedDuration::MAX);
@@ -180,24 +224,58 @@ impl Asked {
         let lookback = SignedDuration::try_from(settings.lookback).unwrap_or(SPAN);
         let wanted = config.variants.iter().map(wanted).collect::<Result<_, _>>()?;
         let fleet = Arc::new(Fleet::new(config.variants.iter().map(|it| it.spec.clone())));
-        Ok(Self { from, to, step, settings, wanted, fleet, config: config.print(), lookback })
+        let (file, config, save) = (file.clone(), config.print(), args.save.clone());
+        Ok(Self { from, to, step, settings, wanted, fleet, file, config, lookback, save })
+    }
+
+    /// What to say where it was interrupted after this instant was reached.
+    fn interrupted(&self, reached: Timestamp) -> BacktestError {
+        BacktestError::Interrupted(match &self.save {
+            Some(folder) => format!(
+                "; what there was up to {reached:.0} is kept in {}, and the same command goes on \
+                 from there",
+                folder.display()
+            ),
+            None => "; nothing is kept without --save".to_owned(),
+        })
+    }
+
+    /// The configuration that the trace will have, and where it is from.
+    pub(crate) fn config(&self) -> (&Path, &str) {
+        (&self.file, &self.config)
     }
 }
 
-/// An instant, or how long ago.
-fn instant(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+/// A time as the command line gives it.
+enum When {
+    /// An instant, which is the same whenever the command is given.
+    At(Timestamp),
+    /// The instant so long ago as it says.
+    Ago(Timestamp),
+}
+
+fn when(text: &str, now: Timestamp) -> Result<When, String> {
     if text == "now" {
-        return Ok(now);
+        return Ok(When::Ago(now));
     }
     if let Some(ago) = config::duration(text) {
         let ago = SignedDuration::try_from(ago).map_err(|error| error.to_string())?;
-        return now.checked_sub(ago).map_err(|error| error.to_string());
+        return now.checked_sub(ago).map(When::Ago).map_err(|error| error.to_string());
     }
-    text.parse().map_err(|_| {
+    text.parse().map(When::At).map_err(|_| {
         format!(
             "{text:?} is neither an instant such as 2026-11-21T09:00:00Z nor a time ago such as 6h"
         )
     })
+}
+
+/// The instant with which an earlier run into this folder began; `None` where there was none.
+fn began(folder: &Path) -> anyhow::Result<Option<Timestamp>> {
+    if !fs::exists(folder)? {
+        return Ok(None);
+    }
+    let readers = files(folder)?;
+    Ok(readers.first().map(|reader| reader.began().run))
 }
 
 /// By what the series of a variant's replicas are found.
@@ -229,13 +307,15 @@ fn wanted(variant: &Variant) -> Result<Wanted, BacktestError> {
 
 impl Made {
     /// What an earlier run has made, or nothing.
-    fn go_on(asked: &Asked, folder: &Path) -> anyhow::Result<Self> {
+    fn go_on(asked: &Asked, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let config: Config = config::parse(&asked.config, &surroundings(folder))?.config;
         let mut made = Self {
             pipeline: Pipeline::new(config.policy),
             writer: Writer::new(folder.to_owned(), LIMITS, asked.from),
             reached: asked.from,
+            said: BTreeMap::new(),
             seen: BTreeMap::new(),
+            tally: Tally::new(&asked.fleet),
         };
         let made_before = fs::exists(folder)?;
         if made_before {
@@ -248,6 +328,7 @@ impl Made {
                 return Err(other(folder).into());
             }
             while let Some(record) = reader.record()? {
+                interrupt.check()?;
                 match record {
                     Record::Config(yaml) if yaml != asked.config => {
                         return Err(other(folder).into());
@@ -263,7 +344,8 @@ impl Made {
         made.writer.begin(begins)?;
         made.writer.write(Record::Config(asked.config.clone()))?;
         if begins == Begins::Rotation {
-            made.writer.write(Record::Restored(Vec::new()))?;
+            let known = made.known(asked);
+            made.writer.write(Record::Restored(known))?;
         }
         made.writer.flush()?;
         Ok(made)
@@ -275,10 +357,28 @@ impl Made {
         if tick.now != expected {
             return Err(other(folder));
         }
+        self.tally.take(&tick.inputs.scrapes, BTreeMap::new());
         self.notice(&tick.inputs.scrapes);
-        let _as_before = self.pipeline.tick(tick.now, &tick.inputs);
+        self.said = Said::of(&self.pipeline.tick(tick.now, &tick.inputs));
         self.reached = tick.now;
         Ok(())
+    }
+
+    /// What is known at the beginning of a part, for who has only that.
+    fn known(&self, asked: &Asked) -> Vec<Saved> {
+        let saved = |(variant, said): (&VariantKey, &Said)| {
+            let model = asked.fleet.get(variant)?.model_key();
+            Some(Saved {
+                variant: variant.clone(),
+                desired: said.desired?,
+                at: said.inputs_at?,
+                written: self.reached,
+                memory: self.pipeline.memory(&model, variant),
+                model,
+                strange: Vec::new(),
+            })
+        };
+        self.said.iter().filter_map(saved).collect()
     }
 
     fn notice(&mut self, scrapes: &[Scrape]) {
@@ -341,11 +441,19 @@ fn other(folder: &Path) -> BacktestError {
     ))
 }
 
-/// The files that an earlier run has made; none is as good as an empty folder.
+/// The files that an earlier run has made; none is as good as an empty folder. One that was begun and
+/// has nothing whole in it is removed, because the next part has its name.
 fn files(folder: &Path) -> Result<Vec<Reader>, TraceError> {
-    match trace::files(&[folder.to_owned()]) {
-        Err(TraceError::Empty { .. }) => Ok(Vec::new()),
-        readers => readers,
+    loop {
+        match trace::files(&[folder.to_owned()]) {
+            Ok(Found { readers, unbegun }) => {
+                unbegun.iter().try_for_each(|path| remove(path))?;
+                return Ok(readers);
+            }
+            Err(TraceError::Unbegun { path }) => remove(&path)?,
+            Err(TraceError::Empty { .. }) => return Ok(Vec::new()),
+            Err(problem) => return Err(problem),
+        }
     }
 }
 
@@ -353,13 +461,23 @@ fn files(folder: &Path) -> Result<Vec<Reader>, TraceError> {
 fn mend(folder: &Path) -> Result<(), TraceError> {
     for mut reader in files(folder)? {
         while reader.record()?.is_some() {}
-        if let Some(End::Truncated(offset)) = reader.end() {
-            let path = reader.path();
-            let failed =
-                |source| TraceError::Io { path: path.to_owned(), action: "mended", source };
-            let file = File::options().write(true).open(path);
-            file.and_then(|file| file.set_len(offset)).map_err(failed)?;
+        let path = reader.path();
+        match reader.end() {
+            // Not even the first block is whole.
+            Some(End::Truncated(0)) => remove(path)?,
+            Some(End::Truncated(offset)) => {
+                let failed =
+                    |source| TraceError::Io { path: path.to_owned(), action: "mended", source };
+                let file = File::options().write(true).open(path);
+                file.and_then(|file| file.set_len(offset)).map_err(failed)?;
+            }
+            Some(End::Whole) | None => {}
         }
     }
     Ok(())
+}
+
+fn remove(path: &Path) -> Result<(), TraceError> {
+    let failed = |source| TraceError::Io { path: path.to_owned(), action: "removed", source };
+    fs::remove_file(path).map_err(failed)
 }

@@ -1,5 +1,6 @@
 //! Policies to score: the sections of a configuration that decisions depend on, from files.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use crate::backtest::BacktestError;
 use crate::backtest::replay::surroundings;
-use crate::config::{self, Config, LoadError, Severity, yaml};
+use crate::config::yaml::lines::Lines;
+use crate::config::{self, Config, LoadError, Problem, Severity, yaml};
 use crate::pipeline::Policy;
 
 /// The largest file of a policy.
@@ -24,6 +26,10 @@ const SECTIONS: [&str; 8] = [
     "pools",
     "limits",
 ];
+
+/// A key of a section that names files of the machine that decides, and what is in them may be
+/// another thing than when the trace was written.
+const CARD_FILES: &str = "capacity.card_files";
 
 /// What the policy in the trace is called.
 const RECORDED: &str = "recorded";
@@ -48,89 +54,133 @@ pub(crate) struct Candidates {
 pub(crate) struct Written {
     path: PathBuf,
     sections: Map<String, Value>,
+    lines: Lines,
 }
 
 /// Reads the files of policies.
 ///
 /// # Errors
 ///
-/// One cannot be read, or is no mapping of sections.
+/// Some cannot be read, or are no mapping of sections; all of them are listed.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Written>, BacktestError> {
-    let read = |path: &PathBuf| match sections(path) {
-        Ok(sections) => Ok(Written { path: path.clone(), sections }),
-        Err(problem) => Err(BacktestError::Policy { path: path.clone(), problem }),
-    };
-    paths.iter().map(read).collect()
+    let read = paths.iter().map(|path| sections(path).map_err(|problem| vec![problem]));
+    all(read)
 }
 
-/// The policies, each over the sections of the recorded configuration.
+/// The policies, each over the sections of the configuration that is recorded in a file.
 ///
 /// # Errors
 ///
-/// There is no recorded configuration, or a policy is not valid with it.
+/// The configuration or some of the policies are not valid; then all that is wrong with these is
+/// listed.
 pub(crate) fn resolve(
     written: &[Written],
-    recorded: Option<&str>,
+    (path, recorded): (&Path, &str),
 ) -> Result<Candidates, BacktestError> {
-    let recorded = recorded.ok_or_else(|| BacktestError::Unscored("it has no ticks".into()))?;
-    let invalid = |source| BacktestError::Config { path: "the trace".into(), source };
-    let within = surroundings(Path::new("the trace"));
-    let config = config::parse(recorded, &within).map_err(invalid)?.config;
-    let mut policies = vec![Candidate { name: RECORDED.to_owned(), policy: config.policy.clone() }];
-    for Written { path, sections } in written {
-        let refused = |problem| BacktestError::Policy { path: path.clone(), problem };
-        let policy = policy(path, sections.clone(), recorded).map_err(refused)?;
-        policies.push(Candidate { name: name(path), policy });
-    }
+    let invalid = |source| BacktestError::Config { path: path.to_owned(), source };
+    let config = config::parse(recorded, &surroundings(path)).map_err(invalid)?.config;
+    let recorded_too = Candidate { name: RECORDED.to_owned(), policy: config.policy.clone() };
+    let others = all(written.iter().map(|one| {
+        let policy = one.policy(recorded)?;
+        Ok(Candidate { name: one.name(), policy })
+    }))?;
+    let policies = [recorded_too].into_iter().chain(others).collect();
     Ok(Candidates { config, policies })
 }
 
-fn name(path: &Path) -> String {
-    let stem = path.file_stem().unwrap_or(path.as_os_str());
-    stem.to_string_lossy().into_owned()
+/// All of them, or everything that is wrong with any, one a line.
+fn all<T>(results: impl Iterator<Item = Result<T, Vec<String>>>) -> Result<Vec<T>, BacktestError> {
+    let (mut found, mut problems) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(one) => found.push(one),
+            Err(wrong) => problems.extend(wrong),
+        }
+    }
+    if problems.is_empty() { Ok(found) } else { Err(BacktestError::Policies { problems }) }
 }
 
-fn sections(path: &Path) -> Result<Map<String, Value>, String> {
-    let length = fs::metadata(path).map_err(|error| error.to_string())?.len();
+fn sections(path: &Path) -> Result<Written, String> {
+    let shown = path.display();
+    let unreadable = |why: String| format!("{shown}: error: cannot be read ({why})");
+    let length = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
     if length > FILE_MAX {
-        return Err(format!("it is larger than {FILE_MAX} bytes"));
+        return Err(unreadable(format!("it is larger than {FILE_MAX} bytes")));
     }
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
-    let mut sections = match yaml::read(&text).map_err(syntax)? {
+    let text = fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+    let value =
+        yaml::read(&text).map_err(|yaml::SyntaxError { line, message, .. }| match line {
+            Some(line) => format!("{shown}:{line}: error: is not YAML: {message}"),
+            None => format!("{shown}: error: is not YAML: {message}"),
+        })?;
+    let mut sections = match value {
         Value::Object(sections) => sections,
         Value::Null => Map::new(),
-        _ => return Err("it must be a mapping of sections".into()),
+        _ => return Err(format!("{shown}:1: error: must be a mapping of sections")),
     };
-    if sections.contains_key("variants") {
-        // A whole configuration: what is not policy is that of the trace.
-        sections.retain(|key, _| SECTIONS.contains(&key.as_str()));
+    let lines = Lines::of(&text);
+    let files = sections.get("capacity").and_then(|capacity| capacity.get("card_files"));
+    if files.and_then(Value::as_array).is_some_and(|files| !files.is_empty()) {
+        let line = lines.get(CARD_FILES).unwrap_or(1);
+        return Err(format!(
+            "{shown}:{line}: error: {CARD_FILES} is not read by a backtest; write the cards \
+             themselves under capacity.cards"
+        ));
     }
-    Ok(sections)
+    let whole = sections.len();
+    // What else a configuration may have is that of the trace. What it may not have is refused.
+    let known = known();
+    sections.retain(|key, _| SECTIONS.contains(&key.as_str()) || !known.contains(key));
+    if sections.is_empty() && whole > 0 {
+        return Err(format!(
+            "{shown}:1: error: must have a section that decisions depend on: {}",
+            SECTIONS.join(", ")
+        ));
+    }
+    Ok(Written { path: path.to_owned(), sections, lines })
 }
 
-fn syntax(error: yaml::SyntaxError) -> String {
-    let yaml::SyntaxError { line, message, .. } = error;
-    match line {
-        Some(line) => format!("line {line} is not YAML: {message}"),
-        None => format!("it is not YAML: {message}"),
-    }
+/// The keys of a configuration.
+fn known() -> BTreeSet<String> {
+    let schema = config::schema();
+    let keys = schema.get("properties").and_then(Value::as_object);
+    keys.into_iter().flat_map(Map::keys).cloned().collect()
 }
 
-/// The policy of these sections, which are read as those of a shadow are.
-fn policy(path: &Path, mut sections: Map<String, Value>, recorded: &str) -> Result<Policy, String> {
-    sections.insert("name".to_owned(), json!("candidate"));
-    let mut value = yaml::read(recorded).map_err(syntax)?;
-    let Some(file) = value.as_object_mut() else { return Err("the trace has none".into()) };
-    file.insert("shadow".to_owned(), json!([sections]));
-    let whole = yaml::write(&value).map_err(|error| error.to_string())?;
-    let loaded = config::parse(&whole, &surroundings(path)).map_err(|error| match error {
-        LoadError::Invalid { problems, .. } => {
-            let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
-            let lines = errors.map(|problem| problem.to_string().replacen("shadow[0].", "", 1));
-            lines.collect::<Vec<_>>().join("; ")
+// === impl Written ===
+
+impl Written {
+    fn name(&self) -> String {
+        let stem = self.path.file_stem().unwrap_or(self.path.as_os_str());
+        stem.to_string_lossy().into_owned()
+    }
+
+    /// The policy of its sections, which are read as those of a shadow are.
+    fn policy(&self, recorded: &str) -> Result<Policy, Vec<String>> {
+        let plain = |problem: String| vec![format!("{}: {problem}", self.path.display())];
+        let mut sections = self.sections.clone();
+        sections.insert("name".to_owned(), json!("candidate"));
+        let mut value = yaml::read(recorded).map_err(|error| plain(error.message))?;
+        if let Some(file) = value.as_object_mut() {
+            file.insert("shadow".to_owned(), json!([sections]));
         }
-        other => other.to_string(),
-    })?;
-    let shadow = loaded.config.shadows.into_iter().next();
-    shadow.map(|shadow| shadow.policy).ok_or_else(|| "it has no policy".to_owned())
+        let whole = yaml::write(&value).map_err(|error| plain(error.to_string()))?;
+        let loaded = config::parse(&whole, &surroundings(&self.path)).map_err(|error| {
+            let LoadError::Invalid { problems, .. } = error else {
+                return plain(error.to_string());
+            };
+            let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+            errors.map(|problem| self.said(problem)).collect()
+        })?;
+        let shadow = loaded.config.shadows.into_iter().next();
+        shadow.map(|shadow| shadow.policy).ok_or_else(|| plain("it has no policy".to_owned()))
+    }
+
+    /// A problem with the line that it is in.
+    fn said(&self, problem: &Problem) -> String {
+        let path = problem.path.strip_prefix("shadow[0].").unwrap_or(&problem.path);
+        let line = self.lines.get(path).unwrap_or(1);
+        let problem = Problem { path: path.to_owned(), ..problem.clone() };
+        format!("{}:{line}: {problem}", self.path.display())
+    }
 }

@@ -27,8 +27,6 @@ const SETTLING: SignedDuration = SignedDuration::from_hours(1);
 /// Decides again.
 pub(crate) struct Replay {
     pipeline: Option<Pipeline>,
-    /// The configuration in force, as YAML.
-    config: Option<String>,
     /// Run and part of the file before, if it was read to its end.
     before: Option<(Timestamp, u32)>,
     /// What the next record is to the pipeline, where it is what was known at a beginning.
@@ -96,7 +94,6 @@ impl Replay {
     pub(crate) fn new(shown_max: usize) -> Self {
         Self {
             pipeline: None,
-            config: None,
             before: None,
             checkpoint: Checkpoint::Passed,
             restored: Vec::new(),
@@ -147,6 +144,14 @@ impl Replay {
         }
     }
 
+    /// A file has nothing whole in it.
+    pub(crate) fn skip(&mut self, path: &Path) {
+        self.note(format!(
+            "{}: ends before its first whole record, so it was skipped",
+            path.display()
+        ));
+    }
+
     fn note(&mut self, note: String) {
         self.report.notes.push(note);
     }
@@ -164,7 +169,6 @@ impl Replay {
                     Some(pipeline) => pipeline.set_policy(policy),
                     None => self.pipeline = Some(Pipeline::new(policy)),
                 }
-                self.config = Some(yaml);
             }
             Record::Restored(saved) => {
                 let checkpoint = std::mem::replace(&mut self.checkpoint, Checkpoint::Passed);
@@ -239,9 +243,9 @@ impl Replay {
         }
     }
 
-    /// What came of it, and the configuration that was in force last.
-    pub(crate) fn finish(self) -> (Report, Option<String>) {
-        (self.report, self.config)
+    /// What came of it.
+    pub(crate) fn finish(self) -> Report {
+        self.report
     }
 }
 

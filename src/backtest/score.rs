@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use crate::analyze::foresight::pace::Iteration;
 use crate::backtest::BacktestError;
 use crate::backtest::demand::{Crew, Gathered, INTERVAL, Interval, Load};
+use crate::backtest::interrupt::Interrupt;
 use crate::backtest::policies::{Candidate, Candidates};
 use crate::cli::BacktestArgs;
 use crate::fleet::{ModelKey, Role, VariantKey};
@@ -67,11 +68,12 @@ struct Line {
 ///
 /// # Errors
 ///
-/// The trace says too little of its load or engines, or an engine cannot be built.
+/// The trace says too little of its load or engines, an engine cannot be built, or it was interrupted.
 pub(crate) fn table(
     gathered: &Gathered,
     candidates: &Candidates,
     args: &BacktestArgs,
+    interrupt: &Interrupt,
 ) -> anyhow::Result<String> {
     let slo = objectives(candidates, args);
     let mut notes = Vec::new();
@@ -82,10 +84,11 @@ pub(crate) fn table(
         .map(|candidate| {
             let mut scenario = scenario.clone();
             scenario.control.policy = playable(candidate);
-            run::run(&scenario, args.seed, &mut |_| true)
+            run::run(&scenario, args.seed, &mut |_| !interrupt.is_heard())
         })
         .collect();
-    let mut lines = vec![as_it_was(gathered)];
+    interrupt.check()?;
+    let mut lines = vec![as_it_was(gathered, &scenario)];
     for (candidate, outcome) in candidates.policies.iter().zip(outcomes) {
         let outcome = outcome.context("an engine cannot be built")?;
         lines.push(line(candidate, &scenario, &outcome));
@@ -145,7 +148,10 @@ fn scenario(
     if variants.is_empty() {
         return Err(unscored("no variant served enough to learn what its engines can do"));
     }
-    serve_all_parts(&models, &variants, &left_out)?;
+    let models = leave_out_halves(models, &mut variants, &mut left_out);
+    if models.is_empty() {
+        return Err(BacktestError::Unscored(left_out.join("; ")));
+    }
     notes.append(&mut left_out);
     let pools = candidates.policies.iter().flat_map(|candidate| candidate.policy.pools.keys());
     notes.extend(pools.collect::<BTreeSet<_>>().into_iter().map(unplayed));
@@ -217,28 +223,44 @@ fn unplayed(pool: &VariantKey) -> String {
     )
 }
 
-/// Refuses models of which nobody simulated takes a part of the requests.
-fn serve_all_parts(
-    models: &[Model],
-    variants: &[Variant],
-    left_out: &[String],
-) -> Result<(), BacktestError> {
-    for (at, model) in models.iter().enumerate() {
-        let mut of_model = variants.iter().filter(|it| it.model == at).map(|it| it.spec.role);
-        let has = |role| of_model.clone().any(|it| it == role);
-        let lacking = match (has(Role::Prefill), has(Role::Decode)) {
-            (true, true) => continue,
-            (true, false) => "with the role decode ",
-            (false, true) => "with the role prefill ",
-            (false, false) if of_model.next().is_some() => continue,
-            (false, false) => "",
+/// Leaves out models of which nobody simulated takes a part of the requests, with their variants:
+/// half of a model serves nothing.
+fn leave_out_halves(
+    models: Vec<Model>,
+    variants: &mut Vec<Variant>,
+    left_out: &mut Vec<String>,
+) -> Vec<Model> {
+    let mut whole = Vec::new();
+    let mut places = Vec::new();
+    for (at, model) in models.into_iter().enumerate() {
+        let roles = variants.iter().filter(|it| it.model == at).map(|it| it.spec.role);
+        let Some(lacking) = lacking(&roles.collect()) else {
+            places.push(Some(whole.len()));
+            whole.push(model);
+            continue;
         };
-        let why = format!("no variant {lacking}of {} can be simulated", model.key);
-        let whole: Vec<&str> =
-            [why.as_str()].into_iter().chain(left_out.iter().map(String::as_str)).collect();
-        return Err(BacktestError::Unscored(whole.join("; ")));
+        places.push(None);
+        left_out.push(format!(
+            "no variant {lacking}of {} can be simulated, so this model is left out",
+            model.key
+        ));
     }
-    Ok(())
+    variants.retain_mut(|variant| {
+        let Some(place) = places[variant.model] else { return false };
+        variant.model = place;
+        true
+    });
+    whole
+}
+
+/// What a model lacks whose variants have these roles; `None` where they serve all of it.
+fn lacking(roles: &BTreeSet<Role>) -> Option<&'static str> {
+    match (roles.contains(&Role::Prefill), roles.contains(&Role::Decode)) {
+        (true, true) => None,
+        (true, false) => Some("with the role decode "),
+        (false, true) => Some("with the role prefill "),
+        (false, false) => roles.is_empty().then_some(""),
+    }
 }
 
 fn model(
@@ -255,6 +277,7 @@ fn model(
         key: key.clone(),
         slo,
         load: load::Load::Replay(replay),
+        adapters: Vec::new(),
         router: Router::LeastRequests,
         transfer: Transfer {
             latency: args.transfer_time.map(Micros::from_duration).unwrap_or_default(),
@@ -405,6 +428,7 @@ fn variant(
             admission: Admission::WholePrompt,
         },
         prefix: Prefix::Share(Fraction::ZERO),
+        adapters: None,
         startup: Startup {
             warm_nodes: None,
             node: none,
@@ -475,9 +499,11 @@ fn start(crew: &Crew, candidates: &Candidates, args: &BacktestArgs) -> f64 {
     seen.get(seen.len() / 2).copied().unwrap_or(told)
 }
 
-/// What the fleet itself did.
-fn as_it_was(gathered: &Gathered) -> Line {
-    let crews = || gathered.variants.values();
+/// What the fleet itself did, of the variants that are simulated: others would make the sums those
+/// of another fleet.
+fn as_it_was(gathered: &Gathered, scenario: &Scenario) -> Line {
+    let simulated = |crew: &&Crew| scenario.variants.iter().any(|it| it.spec.key == crew.spec.key);
+    let crews = || gathered.variants.values().filter(simulated);
     let hours = |crew: &Crew| crew.replica_seconds / 3600.0;
     let (first, last) = gathered.span.unwrap_or_default();
     let length = last.duration_since(first).as_secs_f64().max(1e-6) * crews().count().max(1) as f64;
@@ -537,11 +563,11 @@ fn written(lines: &[Line], slo: Slo, notes: &[String]) -> String {
     }
     let _ = writeln!(
         text,
-        "\nThe first line is what happened. The others are simulated: the recorded arrivals and \
-         lengths\nmeet engines that were learned from the recorded pages, so compare them with each \
-         other, and\n\"recorded\" with the first line to see how near the simulation is. Requests \
-         that never reached\nan engine are not in the trace. Within SLO: first token in {:.3} s, \
-         then {:.1} ms between tokens.",
+        "\nThe first line is what happened, to the variants that can be simulated. The others are \
+         simulated:\nthe recorded arrivals and lengths meet engines that were learned from the \
+         recorded pages, so\ncompare them with each other, and \"recorded\" with the first line to \
+         see how near the simulation\nis. Requests that never reached an engine are not in the \
+         trace. Within SLO: first token in\n{:.3} s, then {:.1} ms between tokens.",
         slo.ttft.seconds(),
         slo.itl.seconds() * 1e3
     );

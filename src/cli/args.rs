@@ -227,6 +227,10 @@ pub struct DemoArgs {
     pub listen: Option<SocketAddr>,
 }
 
+/// What says something of runs that are simulated, and nothing of results that are put together.
+const OF_RUNS: [&str; 9] =
+    ["scenario", "seed", "seeds", "set", "policy", "shard", "series", "cards", "trace"];
+
 /// Arguments of `simulate`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct SimulateArgs {
@@ -256,7 +260,7 @@ pub struct SimulateArgs {
     pub shard: Option<String>,
     /// Puts the results of several shards together instead of simulating. Of a folder, all files
     /// that end with `.json`.
-    #[arg(verbatim_doc_comment, long, value_name = "RESULTS", num_args = 1.., conflicts_with = "scenario")]
+    #[arg(verbatim_doc_comment, long, value_name = "RESULTS", num_args = 1.., conflicts_with_all = OF_RUNS)]
     pub merge: Vec<PathBuf>,
     /// Writes all results as JSON to this file; `-` is standard output, without the table.
     #[arg(verbatim_doc_comment, long, value_name = "FILE")]
@@ -301,6 +305,9 @@ pub struct ScoreboardArgs {
     /// Adds a table of what each term and constant of Plimsoll's own policy is worth.
     #[arg(verbatim_doc_comment, long)]
     pub ablation: bool,
+    /// Runs this many seeds, from each scenario's own on, and shows the means.
+    #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub seeds: u32,
     /// Looks for traces in this folder, too.
     #[arg(verbatim_doc_comment, long, value_name = "FOLDER", env = "PLIMSOLL_TRACES")]
     pub traces: Option<PathBuf>,
@@ -332,7 +339,7 @@ pub struct BacktestArgs {
     #[arg(verbatim_doc_comment, long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
     pub step: Duration,
     /// Keeps the trace that is made of it in this folder. The same command goes on where one that
-    /// was interrupted has stopped.
+    /// was interrupted has stopped, and with a time ago adds what came since.
     #[arg(verbatim_doc_comment, long, value_name = "DIR", requires = "prometheus")]
     pub save: Option<PathBuf>,
     /// Scores the policy in this file too: the sections of a configuration that decisions depend on.

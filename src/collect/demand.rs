@@ -26,7 +26,7 @@ use crate::collect::scrape::clients::{Clients, Session};
 use crate::collect::scrape::http::{self, HttpClient};
 use crate::collect::scrape::{Client, page};
 use crate::fleet::{ModelKey, ModelName};
-use crate::observe::Counts;
+use crate::observe::{Counts, Naming};
 use crate::units::Requests;
 
 pub use crate::collect::demand::metrics::Metrics;
@@ -146,9 +146,29 @@ impl Signal {
     pub fn is_for(&self, model: &ModelKey) -> bool {
         self.models.is_empty() || self.models.contains(model)
     }
+
+    /// Whether it speaks of a model that it is for. What the configuration says is so from the
+    /// start; an endpoint picker that may be for any model is for those that it names.
+    #[must_use]
+    pub fn naming(&self, model: &ModelName, said: Option<&Said>) -> Naming {
+        let picks = self.models.is_empty() && matches!(self.source, Source::EndpointPicker(_));
+        if !picks || said.is_some_and(|said| said.amounts.name(model)) {
+            Naming::Named
+        } else {
+            Naming::Unnamed
+        }
+    }
 }
 
 impl Amounts {
+    /// Whether a model is named, whatever is said of it.
+    fn name(&self, model: &ModelName) -> bool {
+        match self {
+            Self::One(_) => true,
+            Self::ByModel { models, .. } => models.contains_key(model.as_str()),
+        }
+    }
+
     /// What queues of a model; `None` where nobody can say.
     #[must_use]
     pub fn of(&self, model: &ModelName) -> Option<Requests> {
@@ -242,7 +262,7 @@ impl Shared {
                 (None | Some(Ok(())), Err(error)) => tracing::warn!(
                     error,
                     "The wake signal cannot be read; it wakes no model, lets none sleep, and none shrink \
-                     whose requests it counts"
+                     whose requests it has counted"
                 ),
                 (Some(Ok(())), Ok(())) | (Some(Err(_)), Err(_)) => {}
             }

@@ -211,7 +211,7 @@ impl<'a> Checks<'a> {
 
     /// The entries of a mounted `ConfigMap`; none where files are not looked for.
     pub(crate) fn wva_entries(&mut self, path: &str, folder: Option<&Path>) -> Entries {
-        let Some(folder) = folder.filter(|_| self.surroundings.files == Files::MustExist) else {
+        let Some(folder) = folder.filter(|_| self.surroundings.files != Files::NotChecked) else {
             return Entries::new();
         };
         self.sources.note_folder(folder);

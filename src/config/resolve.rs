@@ -3,7 +3,7 @@
 //! The defaults are the constants of this file and of [`scrape`]; the schema and the documents
 //! take them from here.
 
-mod capacity;
+pub(crate) mod capacity;
 pub(crate) mod cards;
 mod certificate;
 mod discovery;
@@ -17,7 +17,7 @@ mod saturation;
 mod scrape;
 mod trace;
 mod variants;
-mod wake;
+pub(crate) mod wake;
 pub(crate) mod zero;
 
 use std::collections::BTreeMap;

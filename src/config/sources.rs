@@ -9,10 +9,16 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{FILE_MAX, wva};
 
+/// Looks in a row at which a file may be missing before that counts as a change. What replaces a
+/// file by removing and writing it is over long before; what takes longer is meant.
+const MISSING_LOOKS: u32 = 3;
+
 /// Files with what was in them when they were read.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     noted: Vec<Source>,
+    /// Looks in a row at which one that was there was missing.
+    missing_looks: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -25,6 +31,9 @@ struct Source {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
+    /// The configuration itself, which says what else there is.
+    Main,
+    /// One that it names.
     File,
     /// A mounted `ConfigMap`.
     Folder,
@@ -33,6 +42,11 @@ enum Kind {
 // === impl Sources ===
 
 impl Sources {
+    /// Notes the configuration itself. To be called before it is read, as the others.
+    pub(crate) fn note_main(&mut self, path: &Path) {
+        self.note(path, Kind::Main);
+    }
+
     /// Notes a file. To be called before it is read: what changes meanwhile is then noticed.
     pub(crate) fn note_file(&mut self, path: &Path) {
         self.note(path, Kind::File);
@@ -61,19 +75,26 @@ impl Sources {
         }
     }
 
-    /// Whether one of them is another than it was. While one that was there cannot be read, none has
-    /// changed: it is being replaced.
+    /// Whether one of them is another than it was, as somebody who looks now and then should ask.
+    ///
+    /// While one that was there cannot be read, it is being replaced, and none has changed: but not
+    /// for long, and not where the configuration itself is another, which may do without it.
     #[must_use]
-    pub fn have_changed(&self) -> bool {
-        let mut changed = false;
+    pub fn have_changed(&mut self) -> bool {
+        let (mut changed, mut missing) = (false, false);
         for Source { path, kind, content } in &self.noted {
             let now = kind.read(path);
             if now.is_none() && content.is_some() {
-                return false;
+                missing = true;
+            } else if now != *content {
+                if *kind == Kind::Main {
+                    return true;
+                }
+                changed = true;
             }
-            changed |= now != *content;
         }
-        changed
+        self.missing_looks = if missing { self.missing_looks.saturating_add(1) } else { 0 };
+        if missing { self.missing_looks > MISSING_LOOKS } else { changed }
     }
 }
 
@@ -82,7 +103,7 @@ impl Sources {
 impl Kind {
     fn read(self, path: &Path) -> Option<Vec<u8>> {
         match self {
-            Self::File => {
+            Self::Main | Self::File => {
                 let mut bytes = Vec::new();
                 // What is longer is refused, however it goes on.
                 File::open(path).ok()?.take(FILE_MAX + 1).read_to_end(&mut bytes).ok()?;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::collect::demand::{self, Heard, Listener, Signal};
+use crate::collect::demand::{self, Heard, Listener, Said, Signal};
 use crate::collect::prometheus::Asker;
 use crate::config::Config;
 use crate::daemon::Common;
 use crate::decide::zero::ZeroPolicy;
-use crate::fleet::{Fleet, ModelKey, VariantSpec};
-use crate::observe::{Counts, Demand};
+use crate::fleet::{Fleet, ModelKey, ModelName, VariantSpec};
+use crate::observe::{Counts, Demand, Seen};
 use crate::pipeline::zero::Zero;
 
 /// The signals, and what they last said.
@@ -66,12 +66,14 @@ fn said(
         let keeps_one = zero.in_fleet(fleet, &model).policy == ZeroPolicy::KeepOne;
         let matters = |signal: &&Signal| !keeps_one || signal.counts == Counts::Requests;
         let own = signals.iter().filter(|signal| signal.is_for(&model)).filter(matters);
-        let said = own.map(|signal| Demand {
-            signal: signal.name.clone(),
-            counts: signal.counts,
-            seen: heard
-                .get(&signal.name)
-                .and_then(|said| Some((said.amounts.of(&model.model)?, said.at))),
+        let said = own.map(|signal| {
+            let said = heard.get(&signal.name);
+            Demand {
+                signal: signal.name.clone(),
+                counts: signal.counts,
+                seen: seen(said, &model.model),
+                naming: signal.naming(&model.model, said),
+            }
         });
         let said: Vec<Demand> = said.collect();
         if !said.is_empty() || !keeps_one {
@@ -81,6 +83,11 @@ fn said(
     demand
 }
 
+fn seen(said: Option<&Said>, model: &ModelName) -> Seen {
+    let Some(Said { at, amounts }) = said else { return Seen::Never };
+    amounts.of(model).map_or(Seen::NoNumber(*at), |amount| Seen::Number(amount, *at))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -88,10 +95,42 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::collect::demand::{Amounts, Said, Source};
+    use crate::collect::demand::{Amounts, Page, Rest, Source};
+    use crate::collect::scrape::Client;
     use crate::decide::zero::ZeroPolicy;
+    use crate::observe::Naming;
     use crate::pipeline::zero::Rule;
     use crate::units::{Requests, Seconds};
+
+    #[test]
+    fn a_picker_speaks_of_the_models_that_it_names_and_of_those_that_are_listed_for_it() {
+        let model = VariantSpec::example("a").model_key();
+        let page = Page { url: "http://epp/metrics".to_owned(), client: Client::default() };
+        let picker = |models| Signal {
+            name: "epp".to_owned(),
+            models,
+            source: Source::EndpointPicker(page.clone()),
+            interval: Duration::from_secs(1),
+            counts: Counts::Requests,
+        };
+        let told = |signal: &Signal, names: Option<&str>| {
+            let models = names.map(|name| (name.to_owned(), Requests::new(3.0)));
+            let amounts =
+                Amounts::ByModel { models: models.into_iter().collect(), rest: Rest::Nothing };
+            let at = Timestamp::UNIX_EPOCH;
+            let heard: Heard = [(signal.name.clone(), Said { at, amounts })].into();
+            let fleet = Fleet::new([VariantSpec::example("a")]);
+            let said = |heard: &Heard| {
+                said(std::slice::from_ref(signal), heard, &Zero::default(), &fleet)[&model][0]
+                    .naming
+            };
+            [said(&heard), said(&Heard::default())]
+        };
+        let name = model.model.as_str();
+        assert_eq!(told(&picker(vec![]), Some(name)), [Naming::Named, Naming::Unnamed]);
+        assert_eq!(told(&picker(vec![]), Some("another")), [Naming::Unnamed; 2]);
+        assert_eq!(told(&picker(vec![model.clone()]), Some("another")), [Naming::Named; 2]);
+    }
 
     #[test]
     fn a_model_that_stays_is_told_of_what_counts_requests_and_one_that_may_go_of_everything() {
@@ -111,7 +150,7 @@ mod tests {
         let told = |zero: &Zero| {
             let said = said(&signals, &heard, zero, &fleet);
             let said = said.get(&model).map(Vec::as_slice).unwrap_or_default().to_vec();
-            said.into_iter().map(|it| (it.signal, it.seen.is_some())).collect::<Vec<_>>()
+            said.into_iter().map(|it| (it.signal, it.seen.number().is_some())).collect::<Vec<_>>()
         };
         assert_eq!(told(&Zero::default()), [("queue".to_owned(), true)]);
         let policy = ZeroPolicy::AfterIdle(Seconds::literal(60));

@@ -28,8 +28,8 @@
 //! there without it. Between the two thresholds of an analyzer neither is the case, and `wanted` is
 //! what is there or coming. Replicas that are being replaced are no part of it, or each plan would
 //! replace them once more; and while nobody knows which of them are ([`Candidate::leaving`]) nothing
-//! that is coming is taken for an occasion to replace anything. Each voice has constraints of its own in its own unit, so tokens are
-//! never subtracted from requests.
+//! that is coming is taken for an occasion to replace anything. Each voice has constraints of its own
+//! in its own unit, so tokens are never subtracted from requests.
 //!
 //! # Units
 //!
@@ -64,6 +64,9 @@ use crate::analyze::capacity::{CapacityReport, Unit};
 use crate::decide::rank::Ranking;
 use crate::fleet::{Accelerator, Bounds, ModelKey, Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Gpus, Replicas, Weight};
+
+pub(crate) use crate::decide::optimize::cost_aware::whole_count;
+pub(crate) use crate::decide::optimize::sheet::SLACK;
 
 pub use crate::decide::optimize::cost_aware::{Defects, cost_aware};
 pub use crate::decide::optimize::fleet::{Contender, FleetPlan, plan_all};
@@ -105,6 +108,8 @@ pub struct Candidate {
     /// Those of them that an earlier plan does without, and that stay until others carry load. No
     /// report counts them as supply, so that nothing takes their place twice.
     pub leaving: Replicas,
+    /// Whether nobody asks for any of it, so that one may be tried.
+    pub untried: bool,
 }
 
 /// A model whose replicas are to be placed.
@@ -209,8 +214,12 @@ pub enum Because {
     Kept,
     /// Replicas are added for what is missing.
     Added,
+    /// Nobody knows what one carries, and those of which somebody does do not suffice.
+    Tried,
     /// Replicas go, because the rest carries what is asked.
     Removed,
+    /// Replicas go, because those that replace them carry load.
+    Replaced,
     /// Replicas that the plan does without stay until those that replace them carry load.
     Serving {
         /// What the plan wants in the end.

@@ -62,7 +62,9 @@ impl Sized {
         match self.because {
             Because::Kept => "capacity_kept",
             Because::Added => "capacity_added",
+            Because::Tried => "capacity_tried",
             Because::Removed => "capacity_removed",
+            Because::Replaced => "capacity_replaced",
             Because::Serving { .. } => "capacity_serving",
             Because::Refused { .. } => "capacity_refused",
             Because::Unknown => "capacity_unknown",
@@ -74,7 +76,7 @@ impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { verdict, because, method, stuck, absent, short, rank, foreseen, card } = self;
         write!(f, "{verdict}; {because}")?;
-        if matches!(because, Because::Added | Because::Removed) {
+        if matches!(because, Because::Added | Because::Removed | Because::Replaced) {
             write!(f, ", {method}")?;
         }
         if let Some(rank) = rank {

@@ -4,6 +4,9 @@
 //! ([`Pipeline::share`]). Whoever decided a number, the load of replicas or an analyzer, it goes
 //! through the limits once more before it is published ([`Pipeline::cap`]).
 //!
+//! What only bridges a time, until others serve, comes after what its model has planned, or it would
+//! take what those others need.
+//!
 //! A limit cuts growth and nothing else. What a scale target asks for it holds, so where a limit
 //! falls below what runs, nothing grows, and nothing is taken away.
 
@@ -293,7 +296,9 @@ impl Pipeline {
                 }
             })
             .collect();
-        let Grants { grants, shadows } = limit(&wants, &room.limits, Sharing::MaxMin);
+        let bridge =
+            |want: &Want| decided.get(&want.key).map_or(Replicas::ZERO, |it| bridge_of(it));
+        let Grants { grants, shadows } = grant(&wants, &bridge, &room.limits);
         let shadows: Vec<Shadow> = room
             .limits
             .iter()
@@ -354,6 +359,44 @@ impl Pipeline {
             desired,
         }
     }
+}
+
+/// What of a number is there only until others serve.
+fn bridge_of(decision: &Decision) -> Replicas {
+    let bridge = decision.steps.iter().find(|step| step.stage == Stage::Bridge);
+    let of = |step: &Step| step.after.min(decision.desired()).beyond(step.before);
+    bridge.map_or(Replicas::ZERO, of)
+}
+
+/// Gives every variant what the limits allow, and of one model first what is more than a bridge. Each
+/// bridge wants for itself, behind all others of its model.
+fn grant(wants: &[Want], bridge: &dyn Fn(&Want) -> Replicas, limits: &[Limit]) -> Grants {
+    let part = |(at, want): (usize, &Want)| {
+        // What runs and what must always be there is no question.
+        let firm = want.desired.beyond(bridge(want)).max(want.current).max(want.bounds.min());
+        let part = want.desired.beyond(firm);
+        (part > Replicas::ZERO).then_some((at, part))
+    };
+    let parts: Vec<(usize, Replicas)> = wants.iter().enumerate().filter_map(part).collect();
+    if parts.is_empty() {
+        return limit(wants, limits, Sharing::MaxMin);
+    }
+    let mut asked = wants.to_vec();
+    for &(at, part) in &parts {
+        asked[at].desired = asked[at].desired.beyond(part);
+        let bounds = Bounds::new(Replicas::ZERO, None).unwrap_or(asked[at].bounds);
+        let current = Replicas::ZERO;
+        asked.push(Want { bounds, current, desired: part, ..asked[at].clone() });
+    }
+    let Grants { mut grants, shadows } = limit(&asked, limits, Sharing::MaxMin);
+    let bridges = grants.split_off(wants.len());
+    for ((at, part), bridge) in parts.into_iter().zip(bridges) {
+        let grant = &mut grants[at];
+        grant.desired = grant.desired + part;
+        grant.granted = grant.granted + bridge.granted;
+        grant.cut = grant.cut.take().or(bridge.cut);
+    }
+    Grants { grants, shadows }
 }
 
 /// What each model gets, in the order of the plans.

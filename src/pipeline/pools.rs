@@ -19,7 +19,7 @@ use crate::decide::pools::adapters::{
 use crate::decide::pools::packing::{Lowering, Packed, PackingPolicy, Present, lower};
 use crate::decide::pools::plan::{Departure, Layout, Plan, Wish, departures, plan};
 use crate::decide::pools::pooled::{PoolAdapter, PoolReplica, PoolReport, Pooled, Unsure};
-use crate::decide::{Decision, Reason, Stage, Step};
+use crate::decide::{Decision, Reason, Stage};
 use crate::fleet::{Bounds, ModelName, ReplicaName, VariantKey};
 use crate::observe::adapters::{
     AdapterHorizon, AdapterObservation, AdapterRecorder, AdapterSeen, ReplicaAdapters,
@@ -97,7 +97,7 @@ impl Pipeline {
         &mut self,
         now: Timestamp,
         member: &Member<'_>,
-        asked: Asked,
+        mut asked: Asked,
         found: &mut Decisions,
     ) -> Asked {
         let Member { spec, observation, .. } = member;
@@ -109,13 +109,11 @@ impl Pipeline {
         let horizon = AdapterHorizon { idle_after: policy.idle_after, window: self.policy.window };
         let memory = self.pools.pools.entry(spec.key.clone()).or_default();
         let seen = memory.adapters.observe(now, &observation.replicas, horizon);
-        let before = asked.shared.as_ref().map_or(asked.after, |shared| shared.after);
-        let load = Load { in_force, asked: before };
+        let load = Load { in_force, asked: asked.number() };
         let (why, report) = memory.count(now, policy, observation, &seen, load);
         found.pools.insert(spec.key.clone(), report);
-        let after = why.lowering.replicas();
-        let step = Step { stage: Stage::Pool, before, after, reason: Reason::Pool(Box::new(why)) };
-        Asked { pool: Some(step), ..asked }
+        asked.push(Stage::Pool, why.lowering.replicas(), Reason::Pool(Box::new(why)));
+        asked
     }
 
     /// Lays the pool out for the number that was decided.

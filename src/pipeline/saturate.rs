@@ -13,6 +13,7 @@ use crate::decide::{ModelReport, VariantReport};
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
+use crate::pipeline::startup::patience_unmeasured;
 use crate::units::{Fraction, Replicas, Requests};
 
 /// What the analysis found, in the order in which it was found.
@@ -77,7 +78,8 @@ impl Pipeline {
         let &Member { place, spec, observation, measured } = member;
         let waited = self.unsettled.get(&spec.key).map(|it| now.duration_since(it.since));
         let patience = self.startups.patience(&spec.key);
-        let patience = patience.unwrap_or(self.policy.transition_patience);
+        let usual = self.policy.transition_patience;
+        let patience = patience.unwrap_or_else(|| patience_unmeasured(spec, usual));
         let exhausted = waited.is_some_and(|waited| waited.as_secs_f64() >= patience.seconds());
         let desired = match self.policy.transition {
             // This rule needs no memory; see its documentation.

@@ -56,6 +56,8 @@ pub struct Memory {
     pub foresight: Option<SavedForesight>,
     /// Since when its model has had nothing to do.
     pub silence: Option<SavedSilence>,
+    /// The signals that have counted requests of its model, whose silence must not lower a number.
+    pub named: Vec<String>,
 }
 
 /// What is known of a number that was in force before a restart.
@@ -84,7 +86,7 @@ pub enum Length {
     /// Without the observations that what was learned came from: what was learned stays, and is
     /// corrected by new ones.
     Conclusions,
-    /// Without what was learned: windows, turns and waits only.
+    /// Without what was learned: windows, turns, waits, and what keeps a number from falling.
     Windows,
 }
 
@@ -102,8 +104,8 @@ impl Memory {
                 self.foresight.iter_mut().for_each(SavedForesight::shorten);
             }
             Length::Windows => {
-                let Self { history, waits, silence, .. } = self;
-                self = Self { history, waits, silence, ..Self::default() };
+                let Self { history, waits, silence, named, .. } = self;
+                self = Self { history, waits, silence, named, ..Self::default() };
             }
         }
         self
@@ -159,6 +161,7 @@ impl Pipeline {
             taught_at: taught.and_then(|taught| taught.at),
             foresight: learned.foresight.save(model, variant),
             silence: self.zeros.saved(model, variant),
+            named: learned.fronts.save(model),
         })
     }
 
@@ -210,6 +213,7 @@ impl Pipeline {
             let taught = Taught { tuner, at: *taught_at };
             learned.tuners.entry(variant.clone()).or_insert(taught);
         }
+        learned.fronts.recall(model, &memory.named);
         if let Some(foresight) = &memory.foresight {
             learned.foresight.recall(model, variant, foresight);
         }

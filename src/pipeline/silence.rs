@@ -339,7 +339,7 @@ fn in_flight(ranks: &[RankReading]) -> Option<f64> {
 /// nothing only where each says so.
 fn in_front(now: Timestamp, demand: &[Demand]) -> (InFront, Option<String>) {
     let fresh = |demand: &Demand| {
-        let (amount, at) = demand.seen?;
+        let (amount, at) = demand.seen.number()?;
         let age = now.duration_since(at).as_secs_f64();
         (age.abs() <= DEMAND_STALE).then_some(amount)
     };

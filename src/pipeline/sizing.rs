@@ -8,6 +8,8 @@
 //! Replicas that take twice the time that starts usually take are [*stuck*](crate::pipeline): they are
 //! counted neither as supply nor as coming, and stay on top of what the plan asks for.
 
+pub(crate) mod bridged;
+mod exchange;
 mod loads;
 mod queued;
 mod taught;
@@ -26,16 +28,17 @@ use crate::analyze::queueing::{self, Refusal, Unsized};
 use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
 use crate::analyze::tokens::knowledge::Knowledge;
 use crate::analyze::tokens::{self, ReplicaLoad, VariantLoad};
-use crate::decide::optimize::{
-    self, Because, Candidate, Consent, Model, Placement, Standing, Voice,
-};
+use crate::decide::optimize::{self, Candidate, Consent, Model, Standing, Voice};
 use crate::decide::sized::{Shortfall, Sized, Unmeetable};
 use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
 use crate::observe::{Demand, Inputs, Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
 use crate::pipeline::limits::{Planned, Room, Shared, rank};
+use crate::pipeline::sizing::bridged::{Bridged, Bridges};
+use crate::pipeline::sizing::exchange::Exchange;
 use crate::pipeline::sizing::loads::{pace, queue_load, token_load, told};
+use crate::pipeline::sizing::queued::Fronts;
 use crate::pipeline::workloads::Workloads;
 use crate::units::{Amount, Gpus, Replicas, Seconds, Weight};
 
@@ -86,11 +89,11 @@ pub(crate) struct Sizable<'a> {
 pub(crate) struct Asked {
     pub(crate) before: Replicas,
     pub(crate) after: Replicas,
-    /// Those of them that the plan does without, and that stay until others carry load.
-    pub(crate) leaving: Replicas,
     pub(crate) why: Sized,
     /// What it gets instead, where limits leave less or something else.
     pub(crate) shared: Option<Shared>,
+    /// What carries load until others serve, beside that.
+    pub(crate) bridged: Option<Bridged>,
 }
 
 /// What the analyzers say of one model.
@@ -105,7 +108,7 @@ pub(crate) struct Judged<'a> {
     /// The cards that `foresight` goes by.
     cards: BTreeMap<VariantKey, Arc<Card>>,
     /// What carries load until others serve, beside the plan.
-    bridges: BTreeMap<VariantKey, Replicas>,
+    bridges: Bridges,
     shrinking: Shrinking,
 }
 
@@ -119,6 +122,7 @@ pub(crate) struct Learned {
     /// Of variants whose idle replicas already miss a latency target, who says so.
     pub(crate) floors: BTreeMap<VariantKey, BTreeMap<Analyzer, Unmeetable>>,
     pub(crate) foresight: Foresight,
+    pub(crate) fronts: Fronts,
     pub(crate) workloads: Workloads,
 }
 
@@ -162,8 +166,8 @@ impl Pipeline {
         groups: &[Group<'_>],
         room: &mut Room,
         (inputs, observations): (&Inputs, &BTreeMap<VariantKey, Observation>),
-    ) -> BTreeMap<VariantKey, Asked> {
-        let Some(policy) = self.policy.sizing.clone() else { return BTreeMap::new() };
+    ) -> (BTreeMap<VariantKey, Asked>, Vec<Exchange>) {
+        let Some(policy) = self.policy.sizing.clone() else { return Default::default() };
         let mut judged = Vec::new();
         let mut learned = std::mem::take(&mut self.learned);
         learned.forget(now, groups);
@@ -171,8 +175,8 @@ impl Pipeline {
         for groups in groups.chunk_by(|a, b| a.model == b.model) {
             let Some(first) = groups.first() else { continue };
             let members = groups.iter().flat_map(|group| &group.members);
-            let sizable: Vec<Sizable<'_>> =
-                members.clone().filter_map(|member| self.sizable(now, member)).collect();
+            let sizable = |member| self.sizable(now, member);
+            let sizable: Vec<Sizable<'_>> = members.clone().filter_map(sizable).collect();
             let shrinking = if sizable.len() == members.count() {
                 Shrinking::Allowed
             } else {
@@ -194,9 +198,9 @@ impl Pipeline {
         let asked = judged.iter().zip(&plans).flat_map(|(judged, planned)| {
             judged.members.iter().filter_map(|it| judged.asked(it, planned))
         });
-        let asked: BTreeMap<VariantKey, Asked> = asked.collect();
-        self.leaving.extend(asked.iter().map(|(key, it)| (key.clone(), it.leaving)));
-        asked
+        let exchanges = judged.iter().zip(&plans);
+        let exchanges = exchanges.filter_map(|(judged, planned)| judged.exchange(&planned.alone));
+        (asked.collect(), exchanges.collect())
     }
 
     /// A variant as the analyzers see it; `None` when its replicas cannot be counted.
@@ -325,8 +329,9 @@ impl Learned {
             .zip(&paces)
             .map(|(member, replicas)| VariantPace {
                 spec: member.spec,
-                current: member.staying(),
-                pending: member.coming().min(member.staying()),
+                current: member.counted(),
+                pending: member.coming(),
+                leaving: member.leaving,
                 replicas,
             })
             .collect();
@@ -379,7 +384,7 @@ impl Learned {
         members: &[Sizable<'_>],
     ) -> foresight::Analysis {
         let now = moment.now;
-        let Self { foresight, workloads, .. } = self;
+        let Self { foresight, workloads, fronts, .. } = self;
         let variants: Vec<VariantStrides<'_>> = members
             .iter()
             .map(|member| {
@@ -405,7 +410,7 @@ impl Learned {
             .and_then(|age| now.checked_sub(age).ok())
             .unwrap_or(now);
         foresight.import(&policy.cards);
-        let heard = (through, queued::front(&moment, model));
+        let heard = (through, fronts.front(&moment, model));
         foresight::analyze(now, heard, &policy.foresight, model, &variants, foresight)
     }
 
@@ -463,7 +468,7 @@ impl Judged<'_> {
         };
         let why = Sized {
             verdict: verdict.unwrap_or(ballot.model),
-            because: placement.because,
+            because: member.because(placement),
             method: plan.method,
             stuck: member.stuck,
             absent: ballot
@@ -477,14 +482,12 @@ impl Judged<'_> {
             foreseen: foreseen.get(&member.spec.role).copied().map(Box::new),
             card: self.cards.get(key).cloned(),
         };
-        let bridge = self.bridges.get(key).copied().unwrap_or_default();
-        let after = placement.after.max(bridge);
-        let adds = plan.placements.iter().any(|it| it.because == Because::Added);
-        let leaving = member.leaving_after(placement, after, adds);
-        let after = after + member.stuck;
+        let bridge = self.bridges.get(key).copied();
+        let after = placement.after + member.stuck;
         let shared = shared.get(key).cloned();
-        let shared = shared.map(|it| Shared { after: it.after.max(bridge) + member.stuck, ..it });
-        Some((key.clone(), Asked { before: member.wanted, after, leaving, why, shared }))
+        let shared = shared.map(|it| Shared { after: it.after + member.stuck, ..it });
+        let bridged = bridge.map(|it| Bridged::of(it, member.stuck));
+        Some((key.clone(), Asked { before: member.wanted, after, why, shared, bridged }))
     }
 
     /// Whether replicas that the plan does without may go.
@@ -511,40 +514,6 @@ impl<'a> Sizable<'a> {
         self.observation.replicas.iter().filter(|replica| replica.load().is_some())
     }
 
-    /// The replicas that count: those that are there, and those that will be.
-    fn counted(&self) -> Replicas {
-        self.wanted.beyond(self.stuck)
-    }
-
-    /// Those of a new number that its plan does without. What was leaving leaves until it is gone,
-    /// however long somebody takes to carry that out.
-    fn leaving_after(&self, placement: &Placement, after: Replicas, adds: bool) -> Replicas {
-        let (planned, of) = match placement.because {
-            Because::Serving { planned } => (planned, after),
-            // What nobody needs and may not go is replaced only where something is added for it.
-            Because::Refused { planned } => (planned, if adds { after } else { planned }),
-            Because::Kept | Because::Added | Because::Removed => (placement.after, after),
-            // What was known of it is true for as long as nobody knows more.
-            Because::Unknown => return self.leaving,
-        };
-        of.beyond(planned).max(self.leaving.min(self.counted().beyond(planned)))
-    }
-
-    /// Those of them that no earlier plan does without.
-    fn staying(&self) -> Replicas {
-        self.counted().beyond(self.leaving)
-    }
-
-    fn coming(&self) -> Replicas {
-        self.pending.beyond(self.stuck).min(self.counted())
-    }
-
-    /// Replicas that it may have in addition.
-    fn room(&self) -> Replicas {
-        let most = self.bounds.max().unwrap_or(Replicas::LIMIT).beyond(self.stuck);
-        most.beyond(self.counted())
-    }
-
     fn candidate(&self) -> Candidate {
         let stuck = self.stuck;
         let max = self.bounds.max().map(|max| max.beyond(stuck));
@@ -561,6 +530,7 @@ impl<'a> Sizable<'a> {
             current: self.counted(),
             pending: self.coming(),
             leaving: self.leaving,
+            untried: self.wanted == Replicas::ZERO,
         }
     }
 }

@@ -6,13 +6,14 @@
 //! instants and the pages' own, so ticks do not blur it.
 //!
 //! The 90th percentile says how long to wait: a replica that is twice as old as that and does not
-//! serve is *stuck*. With fewer than [`STARTS_MIN`] starts nobody knows what is usual.
+//! serve is *stuck*. With fewer than [`STARTS_MIN`] starts nobody knows what is usual, and what is
+//! declared of a variant is believed, as far as that is longer than what all are given.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
 
-use crate::fleet::{Fleet, ReplicaKey, VariantKey};
+use crate::fleet::{Fleet, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::{Inputs, Observation, Quantiles, Startup};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
@@ -55,8 +56,8 @@ struct Measured {
 
 impl Pipeline {
     /// The replicas of a variant that take too long to start, and so are not counted on. As long as
-    /// nobody knows how long starts take, all that are missing count once the patience for
-    /// transitions has passed twice.
+    /// nobody has measured how long starts take, all that are missing count once the patience for
+    /// transitions has passed twice, and twice what is declared.
     pub(crate) fn stuck(&self, now: Timestamp, member: &Member<'_>) -> Replicas {
         let key = &member.spec.key;
         let since = self.unsettled.get(key).map(|unsettled| unsettled.since);
@@ -65,8 +66,8 @@ impl Pipeline {
         };
         let coming = member.coming();
         let Some(patience) = self.startups.patience(key) else {
-            let usual = self.policy.transition_patience.seconds() * STUCK_AFTER;
-            let is_over = Seconds::new(usual).is_some_and(waited);
+            let usual = twice(self.policy.transition_patience);
+            let is_over = waited(patience_unmeasured(member.spec, usual));
             return if is_over { coming } else { Replicas::ZERO };
         };
         let (overdue, starting) = self.startups.starting(now, key, patience);
@@ -147,7 +148,7 @@ impl Startups {
 
     /// How long a replica of a variant may take; `None` while too few starts were seen.
     pub(crate) fn patience(&self, variant: &VariantKey) -> Option<Seconds> {
-        Seconds::new(self.serves_after(variant)?.seconds() * STUCK_AFTER)
+        Some(twice(self.serves_after(variant)?))
     }
 
     /// How long nine in ten replicas of a variant take until they serve; `None` while too few starts
@@ -191,6 +192,17 @@ impl Startups {
             to_serving: quantiles(measured, |it| it.to_serving),
         }
     }
+}
+
+/// How long replicas may take whose starts nobody has measured: twice what is declared of them, and
+/// so much at least.
+pub(crate) fn patience_unmeasured(spec: &VariantSpec, least: Seconds) -> Seconds {
+    spec.start_time.map_or(least, |declared| twice(declared).max(least))
+}
+
+/// The longest that a start of such a length may take.
+fn twice(usual: Seconds) -> Seconds {
+    Seconds::new(usual.seconds() * STUCK_AFTER).unwrap_or(usual)
 }
 
 /// The median and the 90th percentile, by the nearest rank.

@@ -199,8 +199,8 @@ struct Engine {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Step")]
 struct StepLine {
-    /// The stage: `analyze`, `share`, `pool`, `hold`, `guard`, `stabilize`, `dwell`, `flap_budget`,
-    /// `panic`, `step_limit`, `zero`, `bounds`, `limit` or `check`.
+    /// The stage: `analyze`, `share`, `bridge`, `pool`, `hold`, `guard`, `stabilize`, `dwell`,
+    /// `flap_budget`, `panic`, `step_limit`, `zero`, `bounds`, `limit` or `check`.
     stage: &'static str,
     /// The number before it, in replicas.
     before: u32,

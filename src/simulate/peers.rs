@@ -1,29 +1,32 @@
 //! Other autoscalers, to compare with. Each replaces what a scenario says of its variants'
 //! autoscalers, and nothing else, so that all meet the same requests and the same starts.
 //!
-//! Each that is more than a stock HPA has a file of its own, which says where its rules come from.
+//! Each has a file of its own, which says where its rules come from.
 
 pub mod apa;
 mod demand;
 mod dynamo;
+mod fixed;
 mod keda;
 pub mod kpa;
 pub mod law;
 mod melange;
+mod only_up;
 pub mod oracle;
 mod profile;
 pub mod schedule;
 mod slo_aware;
+mod stock;
 pub mod wva;
 
 use std::fmt;
 
-use crate::simulate::Micros;
+use crate::simulate::peers::demand::Unplannable;
 use crate::simulate::peers::law::Rule;
 use crate::simulate::peers::oracle::OracleError;
 use crate::simulate::run::Watch;
-use crate::simulate::scaler::{self, MilliValue, Select};
-use crate::simulate::scenario::{Actuator, Hpa, Keda, SYNC, Scenario, Signal, Variant};
+use crate::simulate::scaler::MilliValue;
+use crate::simulate::scenario::{Actuator, Scenario, Variant};
 use crate::units::Replicas;
 
 /// Who scales the variants of a scenario.
@@ -35,13 +38,12 @@ pub enum Peer {
     OnlyUp,
     /// Nobody: this many replicas of each variant, all the time.
     Static(Replicas),
-    /// A stock HPA without `behavior`.
-    Average {
-        /// What it follows.
-        signal: Signal,
-        /// The average for each replica that it aims at, in thousandths.
-        target: MilliValue,
-    },
+    /// A stock HPA on waiting requests for each replica, in thousandths.
+    Waiting(MilliValue),
+    /// A stock HPA on requests in flight for each replica, in thousandths.
+    InFlight(MilliValue),
+    /// A stock HPA on the share of the KV cache in use, in thousandths.
+    Kv(MilliValue),
     /// KEDA on requests a second for each replica, in thousandths.
     KedaRate(MilliValue),
     /// Knative's pod autoscaler on requests in flight, in thousandths.
@@ -100,19 +102,26 @@ impl Peer {
         }
         let target = value.parse().ok().and_then(milli).ok_or(UnknownPeer)?;
         match name {
-            // What most guides for vLLM on Kubernetes scale on, such as the production stack's with
-            // KEDA: vllm:num_requests_waiting, with a target of 5.
-            "waiting" => Ok(Self::Average { signal: Signal::Waiting, target }),
-            // Requests in flight for each replica, as Knative's and KServe's concurrency.
-            "in-flight" => Ok(Self::Average { signal: Signal::InFlight, target }),
-            // Google's guide for GKE scales on vllm:gpu_cache_usage_perc and calls it the second
-            // choice after the queue.
-            "kv" => Ok(Self::Average { signal: Signal::KvUsage, target }),
+            "waiting" => Ok(Self::Waiting(target)),
+            "in-flight" => Ok(Self::InFlight(target)),
+            "kv" => Ok(Self::Kv(target)),
             "keda-rate" => Ok(Self::KedaRate(target)),
             "kpa" => Ok(Self::Kpa(target)),
             "apa" => Ok(Self::Apa(target)),
             _ => Err(UnknownPeer),
         }
+    }
+
+    /// Whether this peer can scale the variants of a scenario.
+    ///
+    /// # Errors
+    ///
+    /// This peer must know the requests beforehand, and a model has none that can be known.
+    pub fn plays(self, scenario: &Scenario) -> Result<(), Unplannable> {
+        if !matches!(self, Self::Melange | Self::Oracle) {
+            return Ok(());
+        }
+        (0..scenario.models.len()).try_for_each(|model| demand::plannable(scenario, model))
     }
 
     /// Makes this peer scale the variants of a scenario that is run with a seed. Whoever knows the
@@ -134,7 +143,9 @@ impl Peer {
             Self::Oracle => oracle::apply(scenario, seed, watch)?,
             Self::OnlyUp
             | Self::Static(_)
-            | Self::Average { .. }
+            | Self::Waiting(_)
+            | Self::InFlight(_)
+            | Self::Kv(_)
             | Self::KedaRate(_)
             | Self::Kpa(_)
             | Self::Apa(_)
@@ -156,20 +167,18 @@ impl Peer {
             variant.initial = variant.initial.max(Replicas::ONE);
         }
         let rule = match self {
-            Self::OnlyUp => {
-                if let Actuator::Hpa(hpa) | Actuator::Keda(Keda { hpa, .. }) = &mut variant.actuator
-                {
-                    hpa.settings.down.select = Select::Disabled;
-                }
+            Self::OnlyUp => return only_up::never_down(variant),
+            Self::Static(count) => return fixed::keep(variant, count),
+            Self::Waiting(target) => {
+                variant.actuator = stock::waiting::on_queue(variant, target);
                 return;
             }
-            Self::Static(count) => {
-                variant.initial = count;
-                variant.actuator = Actuator::Fixed;
+            Self::InFlight(target) => {
+                variant.actuator = stock::in_flight::on_concurrency(variant, target);
                 return;
             }
-            Self::Average { signal, target } => {
-                variant.actuator = stock(variant, signal, target);
+            Self::Kv(target) => {
+                variant.actuator = stock::kv::on_cache(variant, target);
                 return;
             }
             Self::KedaRate(target) => {
@@ -189,19 +198,6 @@ impl Peer {
     }
 }
 
-fn stock(variant: &Variant, signal: Signal, target: MilliValue) -> Actuator {
-    let (sync, delay) = match &variant.actuator {
-        Actuator::Hpa(hpa) | Actuator::Keda(Keda { hpa, .. }) => (hpa.sync, hpa.delay),
-        Actuator::Fixed | Actuator::Law(_) => (SYNC, Micros::ZERO),
-    };
-    let bounds = variant.spec.bounds;
-    // An HPA on its own replicas' gauges cannot come back from zero.
-    let min = bounds.min().max(Replicas::ONE);
-    let max = bounds.max().unwrap_or(min);
-    let settings = scaler::Settings::new(min, max, target);
-    Actuator::Hpa(Hpa { signal, settings, sync, delay })
-}
-
 #[expect(clippy::cast_possible_truncation, reason = "the value is bounded")]
 fn milli(value: f64) -> Option<MilliValue> {
     let milli = (value * 1000.0).round();
@@ -212,16 +208,9 @@ impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, target) = match self {
             Self::Static(count) => return write!(f, "static:{count}"),
-            Self::Average { signal, target } => {
-                let name = match signal {
-                    Signal::Desired => "desired",
-                    Signal::Waiting => "waiting",
-                    Signal::InFlight => "in-flight",
-                    Signal::KvUsage => "kv",
-                    Signal::Rate => "rate",
-                };
-                (name, target)
-            }
+            Self::Waiting(target) => ("waiting", target),
+            Self::InFlight(target) => ("in-flight", target),
+            Self::Kv(target) => ("kv", target),
             Self::KedaRate(target) => ("keda-rate", target),
             Self::Kpa(target) => ("kpa", target),
             Self::Apa(target) => ("apa", target),
@@ -243,6 +232,9 @@ impl fmt::Display for Peer {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -257,6 +249,40 @@ mod tests {
         }
         for text in ["", "static", "static:", "static:-1", "kv:0", "kv:nan", "kv:inf", "oracle:1"] {
             assert_eq!(Peer::parse(text), Err(UnknownPeer), "{text}");
+        }
+    }
+
+    /// Where the rules of a peer are written, and where they are from.
+    fn file(peer: Peer) -> Option<&'static str> {
+        match peer {
+            // This project's own: what is decided, and a search that says how it is done.
+            Peer::Scenario | Peer::Oracle => None,
+            Peer::OnlyUp => Some("only_up.rs"),
+            Peer::Static(_) => Some("fixed.rs"),
+            Peer::Waiting(_) => Some("stock/waiting.rs"),
+            Peer::InFlight(_) => Some("stock/in_flight.rs"),
+            Peer::Kv(_) => Some("stock/kv.rs"),
+            Peer::KedaRate(_) => Some("keda.rs"),
+            Peer::Kpa(_) => Some("kpa.rs"),
+            Peer::Apa(_) => Some("apa.rs"),
+            Peer::Wva(_) => Some("wva.rs"),
+            Peer::SloAware => Some("slo_aware.rs"),
+            Peer::DynamoLoad | Peer::DynamoThroughput => Some("dynamo.rs"),
+            Peer::Melange => Some("melange.rs"),
+        }
+    }
+
+    #[test]
+    fn each_peer_has_a_file_of_its_own_that_says_where_its_rules_come_from() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/simulate/peers");
+        let counted = ["static:4", "waiting:5", "in-flight:40", "kv:0.7", "keda-rate:15"];
+        let counted = counted.into_iter().chain(["kpa:100", "apa:0.5"]);
+        for text in Peer::NAMED.into_iter().map(|(name, _)| name).chain(counted) {
+            let Some(file) = file(Peer::parse(text).unwrap()) else { continue };
+            let written = fs::read_to_string(folder.join(file)).unwrap();
+            let documented = written.lines().filter(|line| line.starts_with("//!"));
+            assert!(documented.clone().any(|line| line == "//! # Source"), "{file}");
+            assert!(documented.count() > 8, "{file} has its rules, too");
         }
     }
 }

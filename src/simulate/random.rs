@@ -26,6 +26,8 @@ pub enum Purpose {
     Scrapes = 5,
     /// Think times of clients.
     Thoughts = 6,
+    /// Adapters that requests ask for.
+    Adapters = 7,
 }
 
 /// The generator of one purpose; `index` tells several of the same apart.

@@ -5,13 +5,18 @@
 //! and reading them again, so [`read`] makes the same [`Reading`] from the same counters.
 //! `a_reading_is_what_the_page_says` in `tests/it/simulate.rs` compares the two.
 
-use jiff::Timestamp;
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
 
 use crate::fleet::ModelName;
 use crate::observe::engine::Engine;
+use crate::observe::engine::lora::{LoraPage, Slots};
 use crate::observe::histogram::Histogram;
 use crate::observe::{FinishedReading, HttpReading, RankReading, Reading};
+use crate::simulate::Micros;
 use crate::simulate::replica::Replica;
+use crate::simulate::replica::adapters::{AdapterId, NewestSets};
 use crate::simulate::replica::stats;
 use crate::units::{Fraction, Requests, Tokens};
 
@@ -23,21 +28,27 @@ const SAMPLES: usize = 179;
 pub struct Names {
     /// The model names on the page.
     pub models: Vec<ModelName>,
+    /// Those of adapters, in the order of their places.
+    pub adapters: Vec<ModelName>,
 }
 
-/// What a scrape of this replica would read at the time up to which it has been advanced.
+/// What a scrape of this replica would read at the time up to which it has been advanced, which is
+/// `now` by the wall clock.
 #[must_use]
-pub fn read(names: &Names, started: Timestamp, replica: &Replica) -> Reading {
+pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica) -> Reading {
     let counters = replica.counters();
     let gauges = replica.gauges();
     let finished = Requests::new(counters.finished as f64);
     let answered = counters.http.count();
+    let deferred = replica.deferred();
+    let newest = replica.newest_sets();
+    let series = newest.as_ref().map_or(0, |newest| newest.series);
     let rank = RankReading {
         rank: 0,
         running: Requests::new(f64::from(gauges.running)),
         waiting: Requests::new(f64::from(gauges.waiting)),
-        waiting_capacity: Requests::new(f64::from(gauges.waiting)),
-        waiting_deferred: Requests::new(0.0),
+        waiting_capacity: Requests::new(f64::from(gauges.waiting - deferred)),
+        waiting_deferred: Requests::new(f64::from(deferred)),
         kv_usage: Fraction::new(gauges.kv_usage),
         kv_capacity: Tokens::new(replica.kv_tokens() as f64),
         asleep: Some(false),
@@ -64,7 +75,7 @@ pub fn read(names: &Names, started: Timestamp, replica: &Replica) -> Reading {
     };
     Reading {
         engine: Engine::Vllm,
-        samples: SAMPLES + usize::from(answered > 0),
+        samples: SAMPLES + usize::from(answered > 0) + series,
         started: Some(started),
         models: names.models.clone(),
         http: HttpReading {
@@ -73,8 +84,22 @@ pub fn read(names: &Names, started: Timestamp, replica: &Replica) -> Reading {
             server_error: None,
         },
         rejected: Requests::new(0.0),
-        lora: None,
+        lora: newest.map(|newest| Box::new(lora(names, now, replica.now(), &newest))),
         ranks: vec![rank],
+    }
+}
+
+/// What the newest series say. vLLM gives both lists the adapters that run.
+fn lora(names: &Names, now: Timestamp, reached: Micros, newest: &NewestSets) -> LoraPage {
+    let ago = SignedDuration::try_from(reached.since(newest.at).duration()).unwrap_or_default();
+    let at = now.saturating_sub(ago).unwrap_or(now);
+    let name = |it: &AdapterId| names.adapters.get(usize::from(it.place())).cloned();
+    let running: BTreeSet<ModelName> = newest.running.iter().filter_map(name).collect();
+    LoraPage {
+        value: at.as_microsecond() as f64 / 1e6,
+        slots: Slots::new(u32::from(newest.slots)),
+        waiting: running.clone(),
+        running,
     }
 }
 

@@ -193,7 +193,9 @@ impl<'s> Simulation<'s> {
             (Some(planned), _) => (planned, None),
             (None, None) => return false,
         };
-        if at > self.scenario.length {
+        // What arrives at the end is no part of the scenario; who looks then sees all of it.
+        let length = self.scenario.length;
+        if at > length || model.is_some() && at == length {
             return false;
         }
         self.now = at;

@@ -4,10 +4,11 @@
 //! read elsewhere. What Kubernetes and KEDA do unless they are told otherwise is here, because
 //! several resolve to it.
 
-use crate::fleet::{ModelKey, Role, VariantSpec};
+use crate::fleet::{ModelKey, ModelName, Role, VariantSpec};
 use crate::pipeline::Policy;
 use crate::simulate::Micros;
 use crate::simulate::peers::law::Rule;
+use crate::simulate::replica::adapters::AdapterSettings;
 use crate::simulate::replica::settings::Settings;
 use crate::simulate::scaler;
 use crate::simulate::workload::Load;
@@ -49,6 +50,9 @@ pub struct Model {
     pub slo: Slo,
     /// Its requests.
     pub load: Load,
+    /// The adapters that they ask for, at most as many as an engine can tell apart; those beyond the
+    /// shares ask for the model itself.
+    pub adapters: Vec<AdapterShare>,
     /// Which replica a request goes to.
     pub router: Router,
     /// How long the KV cache of a prompt takes from a replica that computes prompts to one that
@@ -58,6 +62,15 @@ pub struct Model {
     pub gateway: Gateway,
     /// How patient clients are.
     pub client: Client,
+}
+
+/// An adapter of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterShare {
+    /// Its name.
+    pub name: ModelName,
+    /// The share of the model's requests that ask for it.
+    pub share: Fraction,
 }
 
 /// What a request must meet to count as served well.
@@ -138,6 +151,8 @@ pub struct Variant {
     pub engine: Settings,
     /// What its prefix caches have.
     pub prefix: Prefix,
+    /// How it serves adapters; `None` where it serves none.
+    pub adapters: Option<AdapterSettings>,
     /// How its replicas start.
     pub startup: Startup,
     /// How they stop and fail.
@@ -267,8 +282,22 @@ pub enum Signal {
     InFlight,
     /// The sum of the shares of KV caches in use, so that the average is that of a replica.
     KvUsage,
-    /// Requests a second that were sent to the replicas in the last minute.
+    /// Requests a second of the model that came to its gateway in the last minute, whatever became
+    /// of them.
     Rate,
+    /// Requests a second that were sent to the replicas in the last minute.
+    Sent,
+}
+
+impl Signal {
+    /// Whether only replicas say it, so that nobody knows it where there is none.
+    #[must_use]
+    pub const fn needs_replicas(self) -> bool {
+        match self {
+            Self::Desired | Self::Rate => false,
+            Self::Waiting | Self::InFlight | Self::KvUsage | Self::Sent => true,
+        }
+    }
 }
 
 /// How the daemon looks and decides.

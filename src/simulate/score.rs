@@ -51,13 +51,18 @@ pub struct Service {
     pub finished: u64,
     /// Of those, the ones that met both objectives.
     pub good: u64,
+    /// Of those that were answered in full, the ones whose first token was in time.
+    pub in_time: u64,
+    /// Of those that were answered in full, the ones whose tokens followed each other in time.
+    pub at_pace: u64,
     /// Requests that the gateway's full queue turned away for good.
     pub rejected: u64,
     /// Requests whose client gave up for good.
     pub timed_out: u64,
     /// Requests that a crash or the end of a replica cut off for good.
     pub failed: u64,
-    /// Requests that no engine could ever serve, which it refuses at once.
+    /// Requests that the KV cache of the engine that the router chose could never hold, which it
+    /// refuses at once. A larger engine might have served them.
     pub unservable: u64,
     /// Requests without a first token at the end although the objective for it has passed.
     pub overdue: u64,
@@ -88,6 +93,17 @@ pub struct Minute {
     pub judged: u32,
     /// Those that were served well.
     pub good: u32,
+    /// Those that an engine could not hold, which no number of replicas would have changed.
+    pub unservable: u32,
+}
+
+/// Which objectives a request met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Met {
+    /// That for its first token.
+    pub ttft: bool,
+    /// That for the time between its tokens.
+    pub itl: bool,
 }
 
 /// What became of a variant's replicas.
@@ -303,7 +319,13 @@ impl Service {
     /// Requests that were judged: those that ended, well or not, and those that are overdue.
     #[must_use]
     pub const fn judged(&self) -> u64 {
-        self.finished + self.rejected + self.timed_out + self.failed + self.overdue
+        self.finished + self.not_served() + self.overdue
+    }
+
+    /// Requests that ended without an answer.
+    #[must_use]
+    pub const fn not_served(&self) -> u64 {
+        self.rejected + self.timed_out + self.failed + self.unservable
     }
 
     /// The share of judged requests that were served well; `None` when none is judged.
@@ -311,6 +333,15 @@ impl Service {
     pub fn attainment(&self) -> Option<f64> {
         let judged = self.judged();
         (judged > 0).then(|| self.good as f64 / judged as f64)
+    }
+
+    /// Notes which objectives a finished request met, and judges it.
+    pub(crate) fn finish(&mut self, arrived: Micros, met: Met) {
+        let Met { ttft, itl } = met;
+        self.finished += 1;
+        self.in_time += u64::from(ttft);
+        self.at_pace += u64::from(itl);
+        self.judge(arrived, ttft && itl);
     }
 
     /// The minute of arrival with the smallest share of requests served well, with that share. The
@@ -325,22 +356,34 @@ impl Service {
 
     /// Judges a request that arrived at `arrived`.
     pub(crate) fn judge(&mut self, arrived: Micros, good: bool) {
+        let minute = self.minute(arrived);
+        minute.judged += 1;
+        minute.good += u32::from(good);
+        self.good += u64::from(good);
+    }
+
+    /// Judges a request that an engine could not hold.
+    pub(crate) fn refuse(&mut self, arrived: Micros) {
+        self.unservable += 1;
+        self.judge(arrived, false);
+        self.minute(arrived).unservable += 1;
+    }
+
+    fn minute(&mut self, arrived: Micros) -> &mut Minute {
         let minute = usize::try_from(arrived.micros() / MINUTE.micros()).unwrap_or(usize::MAX);
         if minute >= self.minutes.len() {
             self.minutes.resize(minute + 1, Minute::default());
         }
-        self.minutes[minute].judged += 1;
-        self.minutes[minute].good += u32::from(good);
-        self.good += u64::from(good);
+        &mut self.minutes[minute]
     }
 }
 
 impl Slo {
-    /// Whether these times meet both objectives for a prompt of so many tokens; a single token has
-    /// no time between tokens.
+    /// Which objectives these times meet for a prompt of so many tokens; a single token has no time
+    /// between tokens.
     #[must_use]
-    pub fn is_met(&self, prompt: u32, ttft: Micros, itl: Option<Micros>) -> bool {
-        ttft <= self.ttft_of(prompt) && itl.is_none_or(|itl| itl <= self.itl)
+    pub fn met(&self, prompt: u32, ttft: Micros, itl: Option<Micros>) -> Met {
+        Met { ttft: ttft <= self.ttft_of(prompt), itl: itl.is_none_or(|itl| itl <= self.itl) }
     }
 }
 

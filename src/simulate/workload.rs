@@ -6,6 +6,7 @@
 //! are lognormal and clipped. Times and lengths come from a generator each, so that another shape
 //! of load meets the same sequence of lengths.
 
+pub mod clients;
 pub mod load;
 pub mod rate;
 pub mod round;

@@ -38,17 +38,26 @@ pub(crate) struct Chart<'a> {
 }
 
 impl Chart<'_> {
+    /// The title, which says where the axis ends below the peak.
+    fn titled(&self, top: f64, peak: f64) -> String {
+        let Self { title, unit, .. } = self;
+        if peak <= top {
+            return (*title).to_owned();
+        }
+        format!("{title}; cut off at {}{unit}, the highest is {}{unit}", number(top), number(peak))
+    }
+
     /// The chart as an SVG element.
     pub(crate) fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let end = points().map(|(at, _)| *at).fold(1e-9, f64::max);
-        let highest = points().filter_map(|(_, value)| *value).fold(0.0, f64::max);
-        let highest = self.limit.map_or(highest, |limit| highest.max(limit * 1.1));
+        let peak = points().filter_map(|(_, value)| *value).fold(0.0, f64::max);
+        let highest = self.limit.map_or(peak, |limit| peak.max(limit * 1.1));
         let top = round_up(self.ceiling.map_or(highest, |ceiling| highest.min(ceiling)));
         let (width, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BELOW);
         let x = |at: f64| LEFT + at / end * width;
         let y = |value: f64| TOP + (1.0 - (value / top).clamp(0.0, 1.0)) * height;
-        let title = escaped(self.title);
+        let title = escaped(&self.titled(top, peak));
         let mut svg = format!(
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n\
              <text class=\"title\" x=\"{LEFT}\" y=\"16\">{title}</text>\n"
@@ -157,6 +166,25 @@ mod tests {
             (number(0.25), number(40.0), number(0.0)),
             ("0.25".into(), "40".into(), "0".into())
         );
+    }
+
+    #[test]
+    fn a_chart_that_is_cut_off_says_where_and_how_high_it_was() {
+        let svg = |values: &[f64]| {
+            let points = values.iter().zip(0..).map(|(value, at)| (f64::from(at), Some(*value)));
+            let line = Line {
+                name: "TTFT".to_owned(),
+                class: "a",
+                steps: false,
+                points: points.collect(),
+            };
+            let (limit, ceiling) = (Some(2.0), Some(10.0));
+            Chart { title: "Time", unit: " s", lines: vec![line], limit, ceiling }.svg()
+        };
+        let cut = svg(&[1.0, 81.25, 3.0]);
+        assert!(cut.contains(">Time; cut off at 10 s, the highest is 81.25 s<"), "{cut}");
+        let whole = svg(&[1.0, 9.5, 3.0]);
+        assert!(whole.contains(">Time<") && !whole.contains("cut off"), "{whole}");
     }
 
     #[test]

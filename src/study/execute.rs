@@ -20,16 +20,18 @@ use crate::simulate::scenario::Scenario;
 use crate::simulate::score::Outcome;
 use crate::study::plan::{self, Plan, PlanError, Shard};
 use crate::study::record::Recorder;
-use crate::study::resolve::Resolved;
+use crate::study::resolve::{self, Resolved};
 use crate::study::results::RunResult;
-use crate::study::{ScenarioError, Study};
+use crate::study::wrong::Wrong;
+use crate::study::{Said, Study};
 
 /// About as many runs as are simulated for one clairvoyant schedule.
 const ORACLE_RUNS: u64 = 40;
 
 /// What all runs came to.
 pub(crate) struct Executed {
-    /// In the order of the plans, without those that had not begun at an interruption.
+    /// In the order of the plans, without those that had not begun at an interruption, or whose
+    /// schedule had not been found.
     pub(crate) runs: Vec<RunResult>,
     /// The first of them in full.
     pub(crate) first: Option<First>,
@@ -63,15 +65,16 @@ impl Ready {
 type Done = (RunResult, Option<First>);
 
 /// Executes the plans of a shard, and traces the first where a folder is given for that. The number
-/// of cores changes nothing but the time.
+/// of cores changes nothing but the time. Nothing begins where something is wrong.
 pub(crate) fn execute(
     study: &Study,
     plans: Vec<Plan>,
     shard: Shard,
     seed: Option<u64>,
     trace: Option<&Path>,
+    wrong: Wrong,
 ) -> anyhow::Result<Executed> {
-    play(&prepare(study, plans, shard, seed)?, trace)
+    play(&prepare_beside(study, plans, shard, seed, wrong)?, trace)
 }
 
 /// Executes runs that can begin, and traces the first where a folder is given for that.
@@ -89,9 +92,9 @@ pub(crate) fn play(ready: &[Ready], trace: Option<&Path>) -> anyhow::Result<Exec
                 return Ok(None);
             }
             let mut scenario = Scenario::clone(&ready.scenario);
-            let mut goes_on = |_: Micros| !stop.load(Ordering::Relaxed);
-            let applied = ready.plan.peer.apply(&mut scenario, ready.seed, &mut goes_on);
-            applied.context("cannot simulate")?;
+            if !apply(ready, &mut scenario, |_| !stop.load(Ordering::Relaxed))? {
+                return Ok(None);
+            }
             bar.inc(ready.weight() - ready.scenario.length.micros());
             let mut shown = Micros::ZERO;
             let mut watch = |reached: Micros| {
@@ -119,6 +122,23 @@ pub(crate) fn play(ready: &[Ready], trace: Option<&Path>) -> anyhow::Result<Exec
     Ok(Executed { runs, first })
 }
 
+/// Lets the peer of a run scale its scenario, and returns whether it could think to its end. Half of
+/// a search for a schedule is no schedule.
+fn apply(
+    ready: &Ready,
+    scenario: &mut Scenario,
+    mut goes_on: impl FnMut(Micros) -> bool,
+) -> anyhow::Result<bool> {
+    let mut whole = true;
+    let mut watch = |reached: Micros| {
+        whole = whole && goes_on(reached);
+        whole
+    };
+    let applied = ready.plan.peer.apply(scenario, ready.seed, &mut watch);
+    applied.context("cannot simulate")?;
+    Ok(whole)
+}
+
 /// Plays a run, and writes what its daemon saw and decided.
 fn traced(
     ready: &Ready,
@@ -126,6 +146,14 @@ fn traced(
     watch: &mut impl run::Watch,
     folder: &Path,
 ) -> anyhow::Result<Outcome> {
+    if scenario.control.policy != ready.scenario.control.policy {
+        return Err(PlanError(format!(
+            "--trace: the first run is decided by {}, in settings of which Plimsoll's configuration \
+             has no word, so nobody could decide it again; put --policy plimsoll first",
+            ready.plan.peer
+        ))
+        .into());
+    }
     let mut recorder = Recorder::new(folder, &ready.config);
     // A run whose trace cannot be written need not go on.
     let whole = Cell::new(true);
@@ -153,19 +181,38 @@ pub(crate) fn prepare(
     shard: Shard,
     seed: Option<u64>,
 ) -> anyhow::Result<Vec<Ready>> {
+    prepare_beside(study, plans, shard, seed, Wrong::default())
+}
+
+/// Does the same, and says what is wrong together with what is known to be.
+fn prepare_beside(
+    study: &Study,
+    plans: Vec<Plan>,
+    shard: Shard,
+    seed: Option<u64>,
+    mut wrong: Wrong,
+) -> anyhow::Result<Vec<Ready>> {
     let mut ready: Vec<Ready> = Vec::new();
-    let mut known: Option<(Map<String, Value>, Played)> = None;
+    let mut known: Option<(Map<String, Value>, Option<Played>)> = None;
     for plan in plans.into_iter().filter(|plan| shard.has(plan.index)) {
+        if wrong.is_full() {
+            break;
+        }
         let same = known.as_ref().filter(|(settings, _)| *settings == plan.settings);
         let played = match same {
             Some((_, played)) => played.clone(),
-            None => resolve(study, &plan.settings, known.is_none())?,
+            None => resolve(study, &plan.settings, known.is_none(), &mut wrong)?,
         };
         known = Some((plan.settings.clone(), played.clone()));
-        let Played { scenario, seed: named, config } = played;
+        let Some(Played { scenario, seed: named, config }) = played else { continue };
+        if let Err(error) = plan.peer.plays(&scenario) {
+            wrong.add(Said::Beside(format!("{} {error}", plan.peer)));
+            continue;
+        }
         let seed = seed.unwrap_or(named).wrapping_add(plan.seed);
         ready.push(Ready { plan, seed, scenario, config });
     }
+    wrong.check(&study.path)?;
     Ok(ready)
 }
 
@@ -178,14 +225,34 @@ struct Played {
     config: Arc<str>,
 }
 
-/// The scenario with these settings; warns where it is the first.
-fn resolve(study: &Study, settings: &Map<String, Value>, warns: bool) -> anyhow::Result<Played> {
+/// The scenario with these settings, unless something is wrong with it; warns where it is the first.
+fn resolve(
+    study: &Study,
+    settings: &Map<String, Value>,
+    warns: bool,
+    wrong: &mut Wrong,
+) -> anyhow::Result<Option<Played>> {
     let mut value = study.value.clone();
+    let mut lost = false;
     for (path, setting) in settings {
-        plan::set(&mut value, path, setting.clone())?;
+        if let Err(why) = plan::set(&mut value, path, setting.clone()) {
+            wrong.add(study.said_of(path, setting, &format!("error: {why}")));
+            lost = true;
+        }
     }
-    let resolved: Result<Resolved, ScenarioError> = study.resolve(value);
-    let Resolved { scenario, seed, config, warnings } = resolved?;
+    let resolved = match resolve::resolve(value, &study.folder()) {
+        Ok(resolved) => resolved,
+        Err(problems) => {
+            for problem in &problems {
+                wrong.add(study.placed(problem, settings));
+            }
+            return Ok(None);
+        }
+    };
+    let Resolved { scenario, seed, config, warnings } = resolved;
+    if lost {
+        return Ok(None);
+    }
     if warns {
         for warning in &warnings {
             writeln!(std::io::stderr(), "{}", study.said(warning))?;
@@ -194,7 +261,7 @@ fn resolve(study: &Study, settings: &Map<String, Value>, warns: bool) -> anyhow:
     if scenario.variants.is_empty() {
         return Err(PlanError("there is nothing to simulate".to_owned()).into());
     }
-    Ok(Played { scenario: Arc::new(scenario), seed, config: config.into() })
+    Ok(Some(Played { scenario: Arc::new(scenario), seed, config: config.into() }))
 }
 
 /// Listens for an interrupt until what it returns is dropped. What was simulated by then is written;
@@ -225,4 +292,49 @@ fn progress(total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{wide_bar} {percent} %, {eta} left");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn ready(policy: &str) -> Ready {
+        let text = "\
+length: 1m
+models:
+- name: m
+  slo: {ttft: 1s, itl: 60ms}
+  workload: {drawn: {rate: 2, prompt: {fixed: 100}, output: {fixed: 10}}}
+variants:
+- name: v
+  replicas: {min: 1, max: 2}
+  engine: {alpha: 5ms, beta: 10us, delta: 10us, kv_tokens: 10000}
+";
+        let folder = tempfile::tempdir().unwrap();
+        let path: PathBuf = folder.path().join("s.yaml");
+        fs::write(&path, text).unwrap();
+        let study = Study::read(&path).unwrap();
+        let peers = [Peer::parse(policy).unwrap()];
+        let plans = plan::plan(&Value::Null, &Map::new(), &peers, 1).unwrap();
+        prepare(&study, plans, Shard::WHOLE, None).unwrap().remove(0)
+    }
+
+    #[test]
+    fn an_interrupted_search_is_no_schedule() {
+        let ready = ready("oracle");
+        for looks in [0, 1, 2] {
+            let mut scenario = Scenario::clone(&ready.scenario);
+            let mut left = looks;
+            let goes_on = |_| {
+                left -= 1;
+                left >= 0
+            };
+            assert!(!apply(&ready, &mut scenario, goes_on).unwrap(), "{looks} looks");
+        }
+        let mut scenario = Scenario::clone(&ready.scenario);
+        assert!(apply(&ready, &mut scenario, |_| true).unwrap());
+    }
 }

@@ -58,7 +58,8 @@ sections! {
         /// Values to try: for each path of this file a list. All combinations are run.
         sweep: Map<String, Value>,
         /// Who is compared where the command line names nobody, as there.
-        compare: Vec<String>,
+        #[schemars(with = "Option<Vec<String>>")]
+        compare: Items<String>,
     }
 
     /// A model and its requests.
@@ -71,6 +72,9 @@ sections! {
         slo: Slo,
         /// Its requests. Required: exactly one key.
         workload: Workload,
+        /// The `LoRA` adapters that they ask for; the others ask for the model itself.
+        #[schemars(with = "Option<Vec<Adapter>>")]
+        adapters: Items<Adapter>,
         /// Which replica a request goes to.
         router: Router,
         /// How often a router that looks at replicas looks.
@@ -95,6 +99,14 @@ sections! {
         long_prompt: u32,
     }
 
+    /// A `LoRA` adapter.
+    Adapter {
+        /// Its name. Required.
+        name: String,
+        /// The share of the model's requests that ask for it. Required.
+        share: f64,
+    }
+
     /// The requests of a model.
     Workload {
         /// As recorded.
@@ -107,7 +119,7 @@ sections! {
 
     /// A recorded trace.
     Trace {
-        /// The file. Required.
+        /// The file, or for `servegen` the folder. Required.
         file: PathBuf,
         /// How it is written. Required.
         format: Format,
@@ -117,6 +129,12 @@ sections! {
         spread: WrittenDuration,
         /// How many times as fast.
         speed: f64,
+        /// How long prompts are of clients of `servegen` whose lengths are not in the folder.
+        prompt: Lengths,
+        /// How long answers are of the same.
+        output: Lengths,
+        /// Lengths of prompts and answers of the same together, as recorded.
+        lengths: Recorded,
     }
 
     /// Requests at a rate over time: exactly one of `rate`, `steps`, `points` and `wave`.
@@ -211,7 +229,7 @@ sections! {
         queue: u32,
         /// Requests that it sends to one replica at a time; without it, all.
         per_replica: u32,
-        /// How often the daemon reads how many it holds; without it, never.
+        /// How often the daemon reads how many it holds, from 200ms to 10s; without it, never.
         read: WrittenDuration,
     }
 
@@ -291,6 +309,16 @@ sections! {
         prefix_hits: f64,
         /// Whether its prefix cache has what it has computed, by the `hash_ids` of the trace.
         prefix_caching: bool,
+        /// How it serves `LoRA` adapters. Required where requests ask for some.
+        adapters: Adapters,
+    }
+
+    /// How an engine serves `LoRA` adapters.
+    Adapters {
+        /// Adapters that one step serves: `max_loras`.
+        slots: u32,
+        /// How much longer a step takes in which one is loaded.
+        load: WrittenDuration,
     }
 
     /// What a mixture of experts takes until all of them are awake.
@@ -420,6 +448,8 @@ choices! {
         Jsonl,
         /// Lengths alone: `num_prefill_tokens,num_decode_tokens,…`, as vidur's processed traces.
         Vidur,
+        /// A folder of clients, of whom windows of ten minutes say how much they send, as `ServeGen`'s.
+        Servegen,
     }
 
     /// Which replica a request goes to.
@@ -462,8 +492,10 @@ choices! {
         InFlight,
         /// The share of the KV cache in use.
         KvUsage,
-        /// Requests a second.
+        /// Requests a second of the model that come to its gateway.
         Rate,
+        /// Requests a second that are sent to the replicas.
+        Sent,
     }
 
     /// Which policy wins.

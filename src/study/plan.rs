@@ -28,18 +28,29 @@ pub(crate) struct Plan {
 #[error("{0}")]
 pub struct PlanError(pub(crate) String);
 
-/// Plans all runs: settings in the order of the file, then peers, then seeds.
+/// Plans all runs: settings in the order of the file, then peers, then seeds. What is set takes the
+/// place of what a sweep tries at its path. What is no list of
+/// values is passed over: whoever reads the scenario says so.
 pub(crate) fn plan(
     sweep: &Value,
     set: &Map<String, Value>,
     peers: &[Peer],
     seeds: u32,
 ) -> Result<Vec<Plan>, PlanError> {
-    let mut settings = vec![set.clone()];
+    let swept = |path: &str| sweep.get(path).is_some();
+    // What is set inside of what is swept is set after it, and all else before.
+    let inside = |path: &str| {
+        let above = |at: (usize, char)| matches!(at.1, '.' | '[') && swept(&path[..at.0]);
+        path.char_indices().any(above)
+    };
+    let before = set.iter().filter(|(path, _)| !inside(path));
+    let mut settings: Vec<Map<String, Value>> =
+        vec![before.map(|(path, value)| (path.clone(), value.clone())).collect()];
     for (path, values) in sweep.as_object().into_iter().flatten() {
-        let Some(values) = values.as_array().filter(|values| !values.is_empty()) else {
-            return Err(PlanError(format!("sweep.{path} must be a list of values to try")));
-        };
+        if set.contains_key(path) {
+            continue;
+        }
+        let Some(values) = values.as_array().filter(|values| !values.is_empty()) else { continue };
         settings = settings
             .iter()
             .flat_map(|before| {
@@ -51,6 +62,10 @@ pub(crate) fn plan(
             })
             .take(RUNS_MAX + 1)
             .collect();
+    }
+    for settings in &mut settings {
+        let after = set.iter().filter(|(path, _)| inside(path));
+        settings.extend(after.map(|(path, value)| (path.clone(), value.clone())));
     }
     let count = settings.len() * peers.len() * seeds as usize;
     if count > RUNS_MAX {
@@ -158,7 +173,8 @@ mod tests {
         for wrong in ["0/2", "3/2", "a/b", "1", "1/0", "job/2", "job/0", "job"] {
             assert!(Shard::parse(wrong, None).is_err(), "{wrong}");
         }
-        assert!(plan(&json!({"a": []}), &Map::new(), &peers, 1).is_err());
+        let passed_over = plan(&json!({"a": [], "b": 5}), &Map::new(), &peers, 1).unwrap();
+        assert_eq!(passed_over.len(), peers.len());
     }
 
     #[test]
@@ -170,6 +186,24 @@ mod tests {
             let said = Shard::parse("job/8", Some(wrong)).unwrap_err().to_string();
             assert!(said.contains("from 0 to below 8"), "{said}");
         }
+    }
+
+    #[test]
+    fn what_is_set_is_not_swept_and_what_is_set_inside_of_it_comes_after_it() {
+        let sweep = json!({"a.b": [1, 2], "c": [{"d": 1}, {"d": 2}]});
+        let settings = |set: &[&str]| -> Vec<String> {
+            let set = set.iter().map(|text| setting(text).unwrap()).collect();
+            let plans = plan(&sweep, &set, &[Peer::Scenario], 1).unwrap();
+            plans.iter().map(|plan| Value::Object(plan.settings.clone()).to_string()).collect()
+        };
+        assert_eq!(
+            settings(&["a.b=7"]),
+            [r#"{"a.b":7,"c":{"d":1}}"#, r#"{"a.b":7,"c":{"d":2}}"#],
+            "one value instead of two"
+        );
+        assert_eq!(settings(&["a.b=7", "c=null"]), [r#"{"a.b":7,"c":null}"#]);
+        // Whole and part: what is set last holds.
+        assert_eq!(settings(&["a={}", "c.e=5"])[0], r#"{"a":{},"a.b":1,"c":{"d":1},"c.e":5}"#);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::simulate::score::Sample;
 use crate::study::chart::{Chart, Line, escaped};
 use crate::study::execute::First;
 use crate::study::results::{Results, RunResult};
-use crate::study::table::{latency, percent, span};
+use crate::study::table::{latency, percent, shown, span};
 use crate::units::Replicas;
 
 /// The style of the page.
@@ -36,6 +36,11 @@ pub(crate) fn html(results: &Results, first: Option<&First>) -> String {
     runs(&mut page, &results.runs);
     if let (Some(first), Some(run)) = (first, results.runs.first()) {
         over_time(&mut page, first, run);
+    } else {
+        page.push_str(
+            "<p class=\"soft\">There are no charts: they are of a run that was simulated with the \
+             report, and these results were put together.</p>\n",
+        );
     }
     page.push_str("</body>\n</html>\n");
     page
@@ -44,12 +49,12 @@ pub(crate) fn html(results: &Results, first: Option<&First>) -> String {
 fn runs(page: &mut String, runs: &[RunResult]) {
     page.push_str(
         "<div class=\"scroll\"><table>\n<tr><th>run</th><th>seed</th><th>within SLO</th>\
-         <th>worst minute</th><th>TTFT p95</th><th>ITL p95</th><th>replica-hours</th><th>cost</th>\
-         <th>changes</th><th>flips</th></tr>\n",
+         <th>worst minute</th><th>TTFT p95</th><th>ITL p95</th><th>not served</th>\
+         <th>replica-hours</th><th>cost</th><th>changes</th><th>flips</th></tr>\n",
     );
     for run in runs {
         let settings: Vec<String> =
-            run.settings.iter().map(|(path, value)| format!("{path}={value}")).collect();
+            run.settings.iter().map(|(path, it)| format!("{path}={}", shown(it))).collect();
         let name = [vec![run.policy.clone()], settings].concat().join(" ");
         let cut = if run.complete { "" } else { " (interrupted)" };
         let worst = run.models.iter().filter_map(|model| model.worst_minute_within_slo);
@@ -57,13 +62,14 @@ fn runs(page: &mut String, runs: &[RunResult]) {
         let _ = writeln!(
             page,
             "<tr><td>{}{cut}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-             <td>{:.2}</td><td>{:.2}</td><td>{}</td><td>{}</td></tr>",
+             <td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{}</td><td>{}</td></tr>",
             escaped(&name),
             run.seed,
             share(run.within_slo),
             share(worst.reduce(f64::min)),
             latency(run.models.iter().filter_map(|model| model.ttft.p95).reduce(f64::max)),
             latency(run.models.iter().filter_map(|model| model.itl.p95).reduce(f64::max)),
+            run.not_served(),
             run.replica_hours,
             run.cost,
             run.actions,

@@ -1,5 +1,7 @@
 //! From a scenario file to a scenario: defaults, ranges, traces, and what must fit together.
 
+mod adapters;
+mod objectives;
 mod variants;
 mod workload;
 
@@ -11,20 +13,23 @@ use serde_json::{Map, Value, json};
 
 use crate::config;
 use crate::config::check::{Checks, Durations};
-use crate::config::problem::{Problem, Severity, join};
+use crate::config::problem::{Problem, Problems, Severity, join};
+use crate::config::written::WrittenDuration;
 use crate::config::{Config, Files, LoadError, Surroundings, layers, names};
 use crate::fleet::{ModelKey, ModelName, Namespace, Role};
 use crate::simulate::Micros;
+use crate::simulate::peers::Peer;
 use crate::simulate::scenario::{
     Allowance, Client, Control, Gateway, Model, Outage, Router, Scenario, Slo, Transfer,
 };
 use crate::study::file::{self, File};
-use crate::study::resolve::variants::Drafted;
+use crate::study::resolve::variants::{Drafted, Models};
 use crate::study::resolve::workload::Loaded;
+use crate::study::traces::SPAN_MAX;
 use crate::units::{Fraction, Seconds};
 
 const NAMESPACE: &str = "default";
-const LENGTHS: Durations = Duration::from_secs(1)..=Duration::from_hours(24 * 366);
+const LENGTHS: Durations = Duration::from_secs(1)..=SPAN_MAX;
 /// The length of a scenario without traces that does not say its length.
 const LENGTH: Duration = Duration::from_hours(1);
 const LATENCIES: Durations = Duration::from_micros(1)..=Duration::from_hours(24);
@@ -37,7 +42,6 @@ const ROUTER_REFRESH: Duration = Duration::from_millis(50);
 const REFRESHES: Durations = Duration::from_millis(1)..=Duration::from_hours(1);
 /// More than any client would wait behind.
 const QUEUE: u32 = 100_000;
-const READS: Durations = Duration::from_millis(200)..=Duration::from_hours(1);
 /// A prompt is long from here on, where more time is allowed for each token of it.
 const LONG_PROMPT: u32 = 4_000;
 const PER_TOKEN: Durations = Duration::ZERO..=Duration::from_secs(1);
@@ -55,6 +59,13 @@ pub(crate) struct Resolved {
     pub(crate) warnings: Vec<Problem>,
 }
 
+/// Which part of the requests of which model a variant serves, and where it is written.
+struct Served {
+    place: usize,
+    model: usize,
+    role: Role,
+}
+
 /// Resolves a value that was read from a file, or says everything that is wrong with it.
 pub(crate) fn resolve(mut value: Value, base: &Path) -> Result<Resolved, Vec<Problem>> {
     let surroundings = Surroundings {
@@ -65,7 +76,7 @@ pub(crate) fn resolve(mut value: Value, base: &Path) -> Result<Resolved, Vec<Pro
     };
     let mut checks = Checks::new(&surroundings);
     if let Some(map) = value.as_object_mut() {
-        map.shift_remove("sweep");
+        check_sweep(map.shift_remove("sweep").as_ref(), &mut checks.problems);
     } else {
         checks.problems.error_at("", "the file must be a mapping of keys to values");
         value = json!({});
@@ -81,59 +92,134 @@ pub(crate) fn resolve(mut value: Value, base: &Path) -> Result<Resolved, Vec<Pro
     }
 }
 
+/// Everything is checked before anything that is not there ends it, so that all that is wrong is
+/// said at once.
 fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64, Config)> {
-    let written_models = file.models.as_deref().unwrap_or_default();
-    if written_models.is_empty() {
-        checks.problems.missing("models", "must have at least one model");
-    }
-    let mut models = Vec::new();
-    let mut longest: Option<Micros> = None;
-    for (at, model) in written_models.iter().enumerate() {
-        let Some(written) = model else { continue };
-        let Some((model, span)) = resolve_model(&format!("models[{at}]"), written, checks) else {
-            continue;
-        };
-        if models.iter().any(|other: &Model| other.key.model == model.key.model) {
-            checks.problems.error_at(format!("models[{at}].name"), "is the name of another model");
-        }
-        longest = longest.max(span);
-        models.push(model);
-    }
-    let written_variants = file.variants.as_deref().unwrap_or_default();
-    if written_variants.is_empty() {
-        checks.problems.missing("variants", "must have at least one variant");
-    }
-    let mut drafted: Vec<(usize, Drafted)> = Vec::new();
-    for (at, variant) in written_variants.iter().enumerate() {
-        let Some(written) = variant else { continue };
-        let path = format!("variants[{at}]");
-        let Some(draft) = variants::resolve(&path, written, &models, checks) else { continue };
-        let same = |(_, other): &(usize, Drafted)| other.words["name"] == draft.words["name"];
-        if drafted.iter().any(same) {
-            checks.problems.error_at(join(&path, "name"), "is the name of another variant");
-        }
-        drafted.push((at, draft));
-    }
-    check_roles(&models, &drafted, checks);
-    let drafted: Vec<Drafted> = drafted.into_iter().map(|(_, draft)| draft).collect();
-    for (at, model) in models.iter().enumerate() {
-        if !drafted.iter().any(|variant| variant.model == at) && !drafted.is_empty() {
-            let rule = format!("has no variant: nothing serves {}", model.key.model);
-            checks.problems.warning(format!("models[{at}]"), rule);
-        }
-    }
-    let length = checks.duration("length", file.length, &LENGTHS).map(Micros::from_duration);
-    let length = length.or(longest).unwrap_or(Micros::from_duration(LENGTH));
+    check_compared(file.compare.as_deref().unwrap_or_default(), checks);
+    let (models, longest) = resolve_models(file, checks);
+    let drafted = resolve_variants(file, &models, checks);
+    let length = length(file.length, longest, checks);
     let sample = checks.duration("sample", file.sample, &SAMPLES).map(Micros::from_duration);
     let second = Micros::from_secs(1);
     let default = Micros::new(length.micros() / SAMPLES_WANTED).max(second);
-    let config = policy(file.policy.clone().unwrap_or_default(), &drafted, checks)?;
+    let seen = seen(&file.daemon.clone().unwrap_or_default(), checks);
+    let words = objectives::shared(file.policy.clone().unwrap_or_default(), &models, checks);
+    let config = policy(words, &drafted, checks)?;
     let specs = config.variants.iter().map(|variant| variant.spec.clone());
     let variants = drafted.into_iter().zip(specs).map(|(draft, spec)| draft.with(spec)).collect();
-    let control = control(&file.daemon.clone().unwrap_or_default(), &config, checks);
+    let control = seen.with(&config);
+    let models = models.resolved.into_iter().collect::<Option<_>>()?;
     let scenario =
         Scenario { length, models, variants, control, sample: sample.unwrap_or(default) };
     Some((scenario, u64::from(file.seed.unwrap_or(1)), config))
+}
+
+/// How long a scenario lasts whose longest trace lasts so long.
+fn length(
+    written: Option<WrittenDuration>,
+    longest: Option<Micros>,
+    checks: &mut Checks<'_>,
+) -> Micros {
+    let length = checks.duration("length", written, &LENGTHS).map(Micros::from_duration);
+    let allowed = Micros::from_duration(*LENGTHS.start())..=Micros::from_duration(*LENGTHS.end());
+    if let Some(longest) = longest.filter(|longest| !allowed.contains(longest))
+        && written.is_none()
+    {
+        let rule = format!(
+            "must be given, from {} to {}, because the longest trace lasts {longest}",
+            WrittenDuration(*LENGTHS.start()),
+            WrittenDuration(*LENGTHS.end())
+        );
+        checks.problems.error_at("length", rule);
+    }
+    length.or(longest).unwrap_or(Micros::from_duration(LENGTH))
+}
+
+/// What a sweep tries must be lists by their paths.
+fn check_sweep(written: Option<&Value>, problems: &mut Problems) {
+    match written {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(sweep)) => {
+            for (path, values) in sweep {
+                if values.as_array().is_none_or(Vec::is_empty) {
+                    let rule = "must be a list of values to try";
+                    problems.error(join("sweep", path), rule, values);
+                }
+            }
+        }
+        Some(other) => {
+            let rule = "must be a mapping of paths to lists of values to try";
+            problems.error("sweep", rule, other);
+        }
+    }
+}
+
+fn check_compared(written: &[Option<String>], checks: &mut Checks<'_>) {
+    for (at, text) in written.iter().enumerate() {
+        let Some(text) = text else { continue };
+        if let Err(unknown) = Peer::parse(text) {
+            checks.problems.error(format!("compare[{at}]"), unknown.to_string(), text);
+        }
+    }
+}
+
+/// The models, and the longest trace among them.
+fn resolve_models(file: &File, checks: &mut Checks<'_>) -> (Models, Option<Micros>) {
+    let written = file.models.as_deref().unwrap_or_default();
+    if written.is_empty() {
+        checks.problems.missing("models", "must have at least one model");
+    }
+    let mut models = Models::default();
+    let mut longest: Option<Micros> = None;
+    for (at, model) in written.iter().enumerate() {
+        let name = model.as_ref().and_then(|model| model.name.clone());
+        if name.is_some() && models.names.contains(&name) {
+            checks.problems.error_at(format!("models[{at}].name"), "is the name of another model");
+        }
+        models.names.push(name);
+        let model = model.as_ref();
+        let resolved =
+            model.and_then(|written| resolve_model(&format!("models[{at}]"), written, checks));
+        longest = longest.max(resolved.as_ref().and_then(|(_, span)| *span));
+        models.resolved.push(resolved.map(|(model, _)| model));
+    }
+    (models, longest)
+}
+
+/// The variants of which something could be made.
+fn resolve_variants(file: &File, models: &Models, checks: &mut Checks<'_>) -> Vec<Drafted> {
+    let written = file.variants.as_deref().unwrap_or_default();
+    if written.is_empty() {
+        checks.problems.missing("variants", "must have at least one variant");
+    }
+    let mut drafted = Vec::new();
+    let mut names: Vec<&String> = Vec::new();
+    let mut served: Vec<Served> = Vec::new();
+    for (place, variant) in written.iter().enumerate() {
+        let Some(variant) = variant else { continue };
+        let path = format!("variants[{place}]");
+        if let Some(name) = &variant.name {
+            if names.contains(&name) {
+                checks.problems.error_at(join(&path, "name"), "is the name of another variant");
+            }
+            names.push(name);
+        }
+        let role = variants::role(variant.role);
+        let model = models.of(variant.model.as_deref());
+        served.extend(model.map(|model| Served { place, model, role }));
+        drafted.extend(variants::resolve(&path, variant, models, checks));
+    }
+    check_roles(models, &served, checks);
+    for (at, name) in models.names.iter().enumerate() {
+        if let Some(name) = name
+            && !served.iter().any(|variant| variant.model == at)
+            && !served.is_empty()
+        {
+            let rule = format!("has no variant: nothing serves {name}");
+            checks.problems.warning(format!("models[{at}]"), rule);
+        }
+    }
+    drafted
 }
 
 fn resolve_model(
@@ -150,6 +236,7 @@ fn resolve_model(
     let namespace = written.namespace.as_deref().unwrap_or(NAMESPACE);
     let namespace =
         checks.text(&at("namespace"), Some(namespace), names::is_dns_label, names::DNS_LABEL);
+    let adapters = adapters::shares(&at("adapters"), written.adapters.as_deref(), name, checks);
     let slo = written.slo.clone().unwrap_or_default();
     let mut latency = |key: &str, written| {
         let path = format!("{path}.slo.{key}");
@@ -175,8 +262,10 @@ fn resolve_model(
     let transfer = transfer(path, &written.transfer.clone().unwrap_or_default(), checks);
     let gateway = written.gateway.clone().unwrap_or_default();
     let queue = usize::try_from(gateway.queue.unwrap_or(QUEUE)).unwrap_or(usize::MAX);
-    let limit = checks.number(&at("gateway.per_replica"), gateway.per_replica, &(1..=1_000_000));
-    let read = checks.duration(&at("gateway.read"), gateway.read, &READS);
+    let limit =
+        checks.number(&join(&at("gateway"), "per_replica"), gateway.per_replica, &(1..=1_000_000));
+    let read =
+        checks.duration(&join(&at("gateway"), "read"), gateway.read, &config::WAKE_INTERVALS);
     let read = read.map(Micros::from_duration);
     let client = written.client.clone().unwrap_or_default();
     let mut span = |key: &str, written| {
@@ -184,7 +273,8 @@ fn resolve_model(
     };
     let timeout = span("timeout", client.timeout).filter(|timeout| *timeout > Micros::ZERO);
     let backoff = span("backoff", client.backoff).unwrap_or(Micros::from_duration(BACKOFF));
-    let retries = checks.number(&at("client.retries"), client.retries, &(0..=100)).unwrap_or(0);
+    let retries =
+        checks.number(&join(&at("client"), "retries"), client.retries, &(0..=100)).unwrap_or(0);
     let loaded = workload::resolve(&at("workload"), written.workload.as_ref(), checks);
     let Loaded { load, span } = loaded?;
     let key = ModelKey { namespace: Namespace::new(namespace?)?, model: ModelName::new(name?)? };
@@ -192,6 +282,7 @@ fn resolve_model(
         key,
         slo: Slo { ttft: ttft?, itl: itl?, allowance },
         load,
+        adapters,
         router,
         transfer,
         gateway: Gateway { queue, per_replica: limit, read },
@@ -226,21 +317,21 @@ fn transfer(path: &str, written: &file::Transfer, checks: &mut Checks<'_>) -> Tr
 }
 
 /// Where one variant computes prompts, another must decode, and none do both.
-fn check_roles(models: &[Model], drafted: &[(usize, Drafted)], checks: &mut Checks<'_>) {
-    for (at, model) in models.iter().enumerate() {
-        let of_model = || drafted.iter().filter(|(_, variant)| variant.model == at);
-        let has = |role| of_model().any(|(_, variant)| variant.role == role);
+fn check_roles(models: &Models, served: &[Served], checks: &mut Checks<'_>) {
+    for (at, name) in models.names.iter().enumerate() {
+        let of_model = || served.iter().filter(|variant| variant.model == at);
+        let has = |role| of_model().any(|variant| variant.role == role);
         if !has(Role::Prefill) && !has(Role::Decode) {
             continue;
         }
-        for (place, variant) in of_model() {
-            let (name, role) = (&model.key.model, variant.role.label());
-            let wrong = match variant.role {
+        let name = name.as_deref().unwrap_or("its model");
+        for Served { place, role, .. } in of_model() {
+            let wrong = match role {
                 Role::Both => format!("must be prefill or decode, as of another variant of {name}"),
                 Role::Prefill if has(Role::Decode) => continue,
                 Role::Decode if has(Role::Prefill) => continue,
-                Role::Prefill => format!("is {role}, and no variant of {name} is decode"),
-                Role::Decode => format!("is {role}, and no variant of {name} is prefill"),
+                Role::Prefill => format!("is prefill, and no variant of {name} is decode"),
+                Role::Decode => format!("is decode, and no variant of {name} is prefill"),
             };
             checks.problems.missing(format!("variants[{place}].role"), wrong);
         }
@@ -261,14 +352,35 @@ fn outage(written: Option<&file::Outage>, checks: &mut Checks<'_>) -> Option<Out
     Some(Outage { from: from?, length: length? })
 }
 
-fn control(section: &file::Daemon, config: &Config, checks: &mut Checks<'_>) -> Control {
+/// What lies between the replicas and the daemon.
+struct Seen {
+    scrape_loss: Fraction,
+    relay: Option<Micros>,
+    hold: Seconds,
+    outage: Option<Outage>,
+}
+
+impl Seen {
+    /// The same, and what the daemon does.
+    fn with(self, config: &Config) -> Control {
+        let Self { scrape_loss, relay, hold, outage } = self;
+        Control {
+            policy: config.policy.clone(),
+            tick: Micros::from_duration(config.tick_interval),
+            scrape: Micros::from_duration(config.scrape.settings.interval),
+            scrape_loss,
+            relay,
+            hold,
+            outage,
+        }
+    }
+}
+
+fn seen(section: &file::Daemon, checks: &mut Checks<'_>) -> Seen {
     let loss = checks.number("daemon.scrape_loss", section.scrape_loss, &(0.0..=1.0));
     let relay = checks.duration("daemon.relay", section.relay, &SPANS);
     let hold = checks.duration("daemon.hold", section.hold, &SPANS).unwrap_or(HOLD);
-    Control {
-        policy: config.policy.clone(),
-        tick: Micros::from_duration(config.tick_interval),
-        scrape: Micros::from_duration(config.scrape.settings.interval),
+    Seen {
         scrape_loss: loss.and_then(Fraction::new).unwrap_or(Fraction::ZERO),
         relay: relay.map(Micros::from_duration),
         hold: Seconds::new(hold.as_secs_f64()).unwrap_or_default(),

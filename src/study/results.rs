@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,10 @@ pub(crate) struct RunResult {
     pub(crate) simulated_s: f64,
     /// The share of judged requests of all models that were served well; null without any.
     pub(crate) within_slo: Option<f64>,
+    /// The share of them that were answered, and whose first token met the objective for it.
+    pub(crate) within_ttft: Option<f64>,
+    /// The share of them that were answered, and whose mean time between tokens met the objective.
+    pub(crate) within_itl: Option<f64>,
     /// The time that replicas existed, all variants together.
     pub(crate) replica_hours: f64,
     /// What they cost.
@@ -85,7 +90,7 @@ pub(crate) struct ModelResult {
     pub(crate) timed_out: u64,
     /// Requests that were cut off.
     pub(crate) failed: u64,
-    /// Requests that no engine could hold.
+    /// Requests that the KV cache of the engine that the router chose could not hold.
     pub(crate) too_long: u64,
     /// Requests without a first token although its objective has passed.
     pub(crate) overdue: u64,
@@ -101,6 +106,10 @@ pub(crate) struct ModelResult {
     pub(crate) output_tokens: u64,
     /// The share of judged requests that were served well; null without any.
     pub(crate) within_slo: Option<f64>,
+    /// The share of them that were answered, and whose first token met the objective for it.
+    pub(crate) within_ttft: Option<f64>,
+    /// The share of them that were answered, and whose mean time between tokens met the objective.
+    pub(crate) within_itl: Option<f64>,
     /// The minute of arrival in which that share was smallest, from 0.
     pub(crate) worst_minute: Option<usize>,
     /// The share in that minute.
@@ -288,13 +297,16 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, MergeError> {
 }
 
 impl RunResult {
+    /// Requests of all models that ended without an answer.
+    pub(crate) fn not_served(&self) -> u64 {
+        self.models.iter().map(ModelResult::not_served).sum()
+    }
+
     pub(crate) fn new(plan: &Plan, seed: u64, scenario: &Scenario, outcome: &Outcome) -> Self {
         let ended = outcome.ended.seconds();
         let crews = scenario.variants.iter().zip(&outcome.variants);
         let variants: Vec<VariantResult> =
             crews.map(|(variant, crew)| VariantResult::new(variant, crew, ended)).collect();
-        let judged: u64 = outcome.models.iter().map(Service::judged).sum();
-        let good: u64 = outcome.models.iter().map(|service| service.good).sum();
         let name = |index: usize| scenario.variants[index].spec.key.variant.to_string();
         Self {
             index: plan.index,
@@ -303,7 +315,9 @@ impl RunResult {
             seed,
             complete: outcome.complete,
             simulated_s: ended,
-            within_slo: (judged > 0).then(|| good as f64 / judged as f64),
+            within_slo: share(&outcome.models, |service| service.good),
+            within_ttft: share(&outcome.models, |service| service.in_time),
+            within_itl: share(&outcome.models, |service| service.at_pace),
             replica_hours: variants.iter().map(|variant| variant.replica_hours).sum(),
             cost: variants.iter().map(|variant| variant.cost).sum(),
             actions: variants.iter().map(|variant| variant.ups + variant.downs).sum(),
@@ -333,8 +347,14 @@ impl RunResult {
 }
 
 impl ModelResult {
+    /// Requests that ended without an answer.
+    const fn not_served(&self) -> u64 {
+        self.rejected + self.timed_out + self.failed + self.too_long
+    }
+
     fn new(model: String, service: &Service) -> Self {
         let worst = service.worst_minute();
+        let services = slice::from_ref(service);
         Self {
             model,
             arrived: service.arrived,
@@ -351,6 +371,8 @@ impl ModelResult {
             prompt_tokens: service.prompt_tokens,
             output_tokens: service.output_tokens,
             within_slo: service.attainment(),
+            within_ttft: share(services, |service| service.in_time),
+            within_itl: share(services, |service| service.at_pace),
             worst_minute: worst.map(|(minute, _)| minute),
             worst_minute_within_slo: worst.map(|(_, share)| share),
             ttft: LatencyResult::new(&service.ttft),
@@ -358,6 +380,13 @@ impl ModelResult {
             e2e: LatencyResult::new(&service.e2e),
         }
     }
+}
+
+/// A share of the judged requests of models; `None` when none is judged.
+fn share(services: &[Service], of: fn(&Service) -> u64) -> Option<f64> {
+    let judged: u64 = services.iter().map(Service::judged).sum();
+    let count: u64 = services.iter().map(of).sum();
+    (judged > 0).then(|| count as f64 / judged as f64)
 }
 
 impl LatencyResult {

@@ -6,6 +6,7 @@
 mod ablation;
 mod page;
 mod recorded;
+mod score;
 
 use std::fs;
 use std::io::Write as _;
@@ -21,6 +22,8 @@ use crate::study::plan::{self, Plan, PlanError, Shard};
 use crate::study::results::RunResult;
 use crate::study::scoreboard::ablation::Change;
 use crate::study::scoreboard::recorded::Trace;
+use crate::study::scoreboard::score::Score;
+use crate::study::table::shown;
 use crate::study::{Study, peer};
 
 /// Those that are compared where the command line names none. The numbers are those of the guides
@@ -51,6 +54,8 @@ struct Board {
     changes: Vec<Change>,
     /// Scenarios that were left out, each with why.
     left_out: Vec<(String, String)>,
+    /// How many seeds each of them was simulated with.
+    seeds: u32,
 }
 
 /// One scenario with one combination of what its sweep tries.
@@ -59,9 +64,9 @@ struct Workload {
     about: String,
     traces: Vec<Trace>,
     length: f64,
-    /// In the order of the policies.
+    /// Of all policies, with all seeds.
     runs: Vec<RunResult>,
-    /// Of Plimsoll with each of the changes.
+    /// Of Plimsoll with each of the changes, with all seeds.
     changed: Vec<RunResult>,
 }
 
@@ -85,7 +90,8 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
         texts.iter().map(|text| peer(text, "--policy")).collect::<Result<_, _>>()?;
     let policies = peers.iter().map(ToString::to_string).collect();
     let changes = if args.ablation { ablation::changes() } else { Vec::new() };
-    let mut board = Board { policies, workloads: Vec::new(), changes, left_out: Vec::new() };
+    let (workloads, left_out) = (Vec::new(), Vec::new());
+    let mut board = Board { policies, workloads, changes, left_out, seeds: args.seeds };
     let mut prepared = Vec::new();
     let mut decided_by: Option<(String, Value)> = None;
     for path in &args.scenarios {
@@ -104,11 +110,11 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
         let traces = match recorded::locate(&mut study.value, folder, args.traces.as_deref()) {
             Ok(traces) => traces,
             Err(missing) => {
-                board.left_out.push((name(path), format!("{} is not there", missing.0)));
+                board.left_out.push((name(path), missing.to_string()));
                 continue;
             }
         };
-        prepared.extend(prepare(&study, &peers, &board.changes, &traces)?);
+        prepared.extend(prepare(&study, &peers, &board, &traces)?);
     }
     simulate(&mut board, prepared)?;
     for (extension, text) in [("md", page::markdown(&board)), ("html", page::html(&board))] {
@@ -125,24 +131,27 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
 fn prepare(
     study: &Study,
     peers: &[Peer],
-    changes: &[Change],
+    board: &Board,
     traces: &[Trace],
 ) -> anyhow::Result<Vec<Prepared>> {
     let sweep = study.value.get("sweep").cloned().unwrap_or_default();
-    let plans = plan::plan(&sweep, &Map::new(), peers, 1)?;
+    let plans = plan::plan(&sweep, &Map::new(), peers, board.seeds)?;
     let about = study.value.get("about").and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut prepared: Vec<Prepared> = Vec::new();
-    for plans in plans.chunks(peers.len().max(1)) {
+    for plans in plans.chunk_by(|one, next| one.settings == next.settings) {
         let Some(Plan { settings, .. }) = plans.first() else { continue };
-        let played = changes.iter().map(|change| Plan {
-            index: 0,
-            settings: change.over(settings),
-            peer: Peer::Scenario,
-            seed: 0,
+        let played = board.changes.iter().flat_map(|change| {
+            let settings = change.over(settings);
+            (0..u64::from(board.seeds)).map(move |seed| Plan {
+                index: 0,
+                settings: settings.clone(),
+                peer: Peer::Scenario,
+                seed,
+            })
         });
         let all = plans.iter().cloned().chain(played).collect();
         let ready = execute::prepare(study, all, Shard::WHOLE, None)?;
-        let values: Vec<String> = settings.values().map(said).collect();
+        let values: Vec<String> = settings.values().map(shown).collect();
         let mut name = name(&study.path);
         if !values.is_empty() {
             name = format!("{name} ({})", values.join(", "));
@@ -158,14 +167,6 @@ fn prepare(
         prepared.push(Prepared { workload, ready });
     }
     Ok(prepared)
-}
-
-/// A value that a sweep tries, as a name has it.
-fn said(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }
 
 /// Runs everything at once, and gives each workload its runs.
@@ -203,37 +204,32 @@ fn name(path: &Path) -> String {
 // === impl Workload ===
 
 impl Workload {
-    /// The run of a policy, unless it was interrupted before it began.
-    fn of(&self, policy: &str) -> Option<&RunResult> {
-        self.runs.iter().find(|run| run.policy == policy)
+    /// What a policy came to, unless it was interrupted before it began.
+    fn of(&self, policy: &str) -> Option<Score> {
+        let runs: Vec<_> = self.runs.iter().filter(|run| run.policy == policy).collect();
+        Score::of(&runs)
     }
 
-    /// The run with a change, unless it was interrupted before it began.
-    fn with(&self, change: &Change) -> Option<&RunResult> {
-        self.changed.iter().find(|run| change.is_of(run))
+    /// What a change came to, unless it was interrupted before it began.
+    fn with(&self, change: &Change) -> Option<Score> {
+        let runs: Vec<_> = self.changed.iter().filter(|run| change.is_of(run)).collect();
+        Score::of(&runs)
     }
 
-    /// What a run cost, as a multiple of the clairvoyant schedule's.
-    fn ratio(&self, run: Option<&RunResult>) -> Option<f64> {
-        let oracle = self.of("oracle").filter(|run| run.complete && run.cost > 0.0)?;
-        run.filter(|run| run.complete).map(|run| run.cost / oracle.cost)
+    /// What was paid, as a multiple of what the clairvoyant schedule cost.
+    fn ratio(&self, score: Option<&Score>) -> Option<f64> {
+        let oracle = self.of("oracle").filter(|it| it.complete && it.cost > 0.0)?;
+        score.filter(|it| it.complete).map(|it| it.cost / oracle.cost)
     }
 }
 
 // === impl Board ===
 
 impl Board {
-    /// The means over all workloads of the ratio and of the share of good requests of these runs.
-    fn means<'a>(
-        &'a self,
-        of: impl Fn(&'a Workload) -> Option<&'a RunResult>,
-    ) -> (Option<f64>, Option<f64>) {
-        let mean = |values: Vec<f64>| {
-            let count = values.len() as f64;
-            (!values.is_empty()).then(|| values.iter().sum::<f64>() / count)
-        };
-        let ratios = self.workloads.iter().filter_map(|it| it.ratio(of(it))).collect();
-        let shares = self.workloads.iter().filter_map(|it| of(it)?.within_slo).collect();
-        (mean(ratios), mean(shares))
+    /// The means over all workloads of the ratio and of the share of good requests.
+    fn means(&self, of: impl Fn(&Workload) -> Option<Score>) -> (Option<f64>, Option<f64>) {
+        let ratios = self.workloads.iter().filter_map(|it| it.ratio(of(it).as_ref()));
+        let shares = self.workloads.iter().filter_map(|it| of(it)?.within_slo);
+        (score::mean(ratios), score::mean(shares))
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use serde_json::Value;
+
 use crate::study::results::{ModelResult, Results, RunResult, VariantResult};
 
 /// The table of a study: all that there is of a single run, a line for each of several.
@@ -21,9 +23,13 @@ fn one(text: &mut String, results: &Results, run: &RunResult) {
     let cut = if run.complete { "" } else { ", interrupted" };
     let policy = if run.policy == "plimsoll" { String::new() } else { format!(", {}", run.policy) };
     let name = &results.scenario;
-    let _ = writeln!(text, "{name}: {length} simulated{cut}, seed {}{policy}", run.seed);
+    let of = match results.planned {
+        1 => String::new(),
+        planned => format!(", 1 of {planned} runs"),
+    };
+    let _ = writeln!(text, "{name}: {length} simulated{cut}, seed {}{policy}{of}", run.seed);
     for (path, value) in &run.settings {
-        let _ = writeln!(text, "{path}: {value}");
+        let _ = writeln!(text, "{path}: {}", shown(value));
     }
     text.push('\n');
     models(text, run);
@@ -48,18 +54,16 @@ fn many(text: &mut String, results: &Results, runs: &[RunResult]) {
     let mut head: Vec<String> = vec!["policy".to_owned()];
     head.extend(paths.iter().map(|path| (*path).clone()));
     head.extend(
-        ["seed", "within SLO", "worst minute", "TTFT p95", "ITL p95", "replica-hours", "cost"]
+        ["seed", "within SLO", "worst minute", "TTFT p95", "ITL p95", "not served"]
             .map(str::to_owned),
     );
-    head.extend(["changes", "flips"].map(str::to_owned));
+    head.extend(["replica-hours", "cost", "changes", "flips"].map(str::to_owned));
     let mut rows = vec![head];
     for group in runs.chunk_by(|a, b| a.policy == b.policy && a.settings == b.settings) {
         for run in group {
             rows.push(line(run, &paths, run.seed.to_string()));
         }
-        if group.len() > 1 {
-            rows.push(mean(group, &paths));
-        }
+        rows.extend(mean(group, &paths));
     }
     aligned(text, &rows);
 }
@@ -69,16 +73,16 @@ fn line(run: &RunResult, paths: &[&String], seed: String) -> Vec<String> {
     let worst = worst.reduce(f64::min);
     let ttft = run.models.iter().filter_map(|model| model.ttft.p95).reduce(f64::max);
     let itl = run.models.iter().filter_map(|model| model.itl.p95).reduce(f64::max);
-    let mut row = vec![run.policy.clone()];
-    row.extend(
-        paths.iter().map(|path| run.settings.get(*path).map_or_else(dash, ToString::to_string)),
-    );
+    let cut = if run.complete { "" } else { " (interrupted)" };
+    let mut row = vec![format!("{}{cut}", run.policy)];
+    row.extend(paths.iter().map(|path| run.settings.get(*path).map_or_else(dash, shown)));
     row.extend([
         seed,
         run.within_slo.map_or_else(dash, percent),
         worst.map_or_else(dash, percent),
         latency(ttft),
         latency(itl),
+        run.not_served().to_string(),
         format!("{:.2}", run.replica_hours),
         format!("{:.2}", run.cost),
         run.actions.to_string(),
@@ -87,12 +91,21 @@ fn line(run: &RunResult, paths: &[&String], seed: String) -> Vec<String> {
     row
 }
 
-/// The means of runs that differ in their seeds alone.
-fn mean(runs: &[RunResult], paths: &[&String]) -> Vec<String> {
+/// The means of runs that differ in their seeds alone; `None` where one was planned. What was
+/// interrupted is left out, because it is of another length.
+fn mean(group: &[RunResult], paths: &[&String]) -> Option<Vec<String>> {
+    let runs: Vec<&RunResult> = group.iter().filter(|run| run.complete).collect();
+    let first = runs.first().filter(|_| group.len() > 1)?;
     let count = runs.len() as f64;
-    let mean = |value: &dyn Fn(&RunResult) -> f64| runs.iter().map(value).sum::<f64>() / count;
+    let mean =
+        |value: &dyn Fn(&RunResult) -> f64| runs.iter().map(|run| value(run)).sum::<f64>() / count;
     let within: Vec<f64> = runs.iter().filter_map(|run| run.within_slo).collect();
-    let mut row = line(&runs[0], paths, "mean".to_owned());
+    let name = if runs.len() == group.len() {
+        "mean".to_owned()
+    } else {
+        format!("mean of {}", runs.len())
+    };
+    let mut row = line(first, paths, name);
     let at = paths.len() + 2;
     row[at] = if within.is_empty() {
         dash()
@@ -102,11 +115,12 @@ fn mean(runs: &[RunResult], paths: &[&String]) -> Vec<String> {
     for cell in &mut row[at + 1..at + 4] {
         cell.clear();
     }
-    row[at + 4] = format!("{:.2}", mean(&|run| run.replica_hours));
-    row[at + 5] = format!("{:.2}", mean(&|run| run.cost));
-    row[at + 6] = format!("{:.1}", mean(&|run| f64::from(run.actions)));
-    row[at + 7] = format!("{:.1}", mean(&|run| f64::from(run.flips)));
-    row
+    row[at + 4] = format!("{:.1}", mean(&|run| run.not_served() as f64));
+    row[at + 5] = format!("{:.2}", mean(&|run| run.replica_hours));
+    row[at + 6] = format!("{:.2}", mean(&|run| run.cost));
+    row[at + 7] = format!("{:.1}", mean(&|run| f64::from(run.actions)));
+    row[at + 8] = format!("{:.1}", mean(&|run| f64::from(run.flips)));
+    Some(row)
 }
 
 fn models(text: &mut String, run: &RunResult) {
@@ -187,7 +201,16 @@ pub(crate) fn aligned(text: &mut String, rows: &[Vec<String>]) {
     }
 }
 
-fn dash() -> String {
+/// A value that is set, as somebody would write it.
+pub(crate) fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// What stands where there is nothing.
+pub(crate) fn dash() -> String {
     "-".to_owned()
 }
 
@@ -213,4 +236,59 @@ pub(crate) fn latency(seconds: Option<f64>) -> String {
 pub(crate) fn span(seconds: f64) -> String {
     let seconds = seconds as u64;
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A run of `oracle` with this seed that cost so much.
+    fn run(seed: u64, cost: f64, complete: bool) -> RunResult {
+        let run = json!({
+            "index": seed, "settings": {}, "policy": "oracle", "seed": seed, "complete": complete,
+            "simulated_s": 60.0, "within_slo": cost / 10.0, "replica_hours": cost, "cost": cost,
+            "actions": 0, "flips": 0, "violations": 0, "models": [], "variants": [],
+            "decisions": [], "decisions_left_out": 0,
+        });
+        serde_json::from_value(run).unwrap()
+    }
+
+    fn rows(runs: Vec<RunResult>) -> Vec<String> {
+        let mut results = Results::new("s.yaml".to_owned(), String::new(), runs.len());
+        results.runs = runs;
+        table(&results).lines().skip(3).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_run_that_was_interrupted_is_marked_and_in_no_mean() {
+        let rows = rows(vec![run(1, 1.0, false), run(2, 4.0, true), run(3, 6.0, true)]);
+        assert!(rows[0].starts_with("oracle (interrupted) "), "{rows:?}");
+        assert!(rows[1].starts_with("oracle  ") && rows[2].starts_with("oracle  "), "{rows:?}");
+        let cells: Vec<&str> = rows[3].split("  ").map(str::trim).collect();
+        let cells: Vec<&str> = cells.into_iter().filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(cells[..4], ["oracle", "mean of 2", "50.00 %", "0.0"], "{rows:?}");
+        assert_eq!(cells[4..6], ["5.00", "5.00"], "the cost of those that ended: {rows:?}");
+    }
+
+    #[test]
+    fn the_first_line_says_how_many_runs_are_missing() {
+        for (count, line) in [
+            (0, "s.yaml: 0 of 6 runs"),
+            (1, "s.yaml: 0:01:00 simulated, interrupted, seed 0, oracle, 1 of 6 runs"),
+            (2, "s.yaml: 2 of 6 runs, 1 of them interrupted"),
+        ] {
+            let mut results = Results::new("s.yaml".to_owned(), String::new(), 6);
+            results.runs = (0..count).map(|seed| run(seed, 1.0, seed > 0)).collect();
+            assert_eq!(table(&results).lines().next(), Some(line));
+        }
+    }
+
+    #[test]
+    fn runs_that_were_all_interrupted_have_no_mean() {
+        assert_eq!(rows(vec![run(1, 1.0, false), run(2, 4.0, false)]).len(), 2);
+        let whole = rows(vec![run(1, 1.0, true), run(2, 4.0, true)]);
+        assert!(whole.len() == 3 && whole[2].contains(" mean "), "{whole:?}");
+    }
 }

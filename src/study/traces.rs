@@ -4,8 +4,11 @@
 //! negative, not numbers or before the row above; prompts and answers without tokens; files without
 //! a row. A file that ends in the middle of a row is read up to the last whole one.
 
+pub(crate) mod servegen;
+
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::civil::DateTime;
 use serde_json::Value;
@@ -18,8 +21,20 @@ use crate::study::file::Format;
 /// The largest file: ten times the longest public trace, and less than what fills a machine.
 const FILE_MAX: u64 = 1 << 30;
 
+/// How long a trace may be, as a scenario may: a leap year.
+pub(crate) const SPAN_MAX: Duration = Duration::from_hours(24 * 366);
+
+/// The latest time that a trace may name, in seconds: what is beyond is in milliseconds.
+const TIME_MAX: f64 = 1e11;
+
+/// What a file begins with that is packed with gzip.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// What some editors begin a file with to say that it is UTF-8.
+pub(crate) const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// Problems of one file that are listed; a file in the wrong format has one in each line.
-const LISTED_MAX: usize = 5;
+const LISTED_MAX: usize = 20;
 
 /// Tokens that one of Mooncake's `hash_ids` stands for.
 const PAGE_TOKENS: u32 = 512;
@@ -52,24 +67,38 @@ pub(crate) enum TraceError {
     #[error("{} is larger than {FILE_MAX} bytes", path.display())]
     TooLarge { path: PathBuf },
     /// Lines of it mean nothing; the first of them are listed.
-    #[error("{} {}", path.display(), listed(lines, *more))]
+    #[error("{}", listed(path, lines, *more))]
     Lines { path: PathBuf, lines: Vec<(usize, String)>, more: usize },
     /// There is no request in it.
     #[error("{} has no requests", path.display())]
     Empty { path: PathBuf },
+    /// It is packed.
+    #[error("{} is packed with gzip; unpack it first, as gunzip does", path.display())]
+    Packed { path: PathBuf },
+    /// It is something else than text.
+    #[error("{} is no text in UTF-8", path.display())]
+    NoText { path: PathBuf },
+    /// It is a folder of clients, which has no list of requests.
+    #[error("{} describes clients, which are a workload.trace and no list of lengths", path.display())]
+    Clients { path: PathBuf },
 }
 
-fn listed(lines: &[(usize, String)], more: usize) -> String {
+/// A line for each problem, with its place.
+fn listed(path: &Path, lines: &[(usize, String)], more: usize) -> String {
+    let path = path.display();
     let mut text: Vec<String> =
-        lines.iter().map(|(line, why)| format!("line {line}: {why}")).collect();
+        lines.iter().map(|(line, why)| format!("\n  {path}:{line}: {why}")).collect();
     if more > 0 {
-        text.push(format!("and {more} more lines"));
+        text.push(format!("\n  and {more} more lines"));
     }
-    text.join("; ")
+    text.concat()
 }
 
 /// Reads a trace.
 pub(crate) fn read(path: &Path, format: Format) -> Result<Recorded, TraceError> {
+    if format == Format::Servegen {
+        return Err(TraceError::Clients { path: path.to_owned() });
+    }
     let text = text(path)?;
     let mut reader = Reader::new(format);
     let mut problems = Problems { path, lines: Vec::new(), more: 0 };
@@ -83,11 +112,9 @@ pub(crate) fn read(path: &Path, format: Format) -> Result<Recorded, TraceError> 
         }
         match reader.row(text) {
             Ok(None) => {}
-            Ok(Some(row)) => match rows.last() {
-                Some(last) if row.at < last.at => {
-                    problems.add(line, "its time is before that of the row above".to_owned());
-                }
-                Some(_) | None => rows.push(row),
+            Ok(Some(row)) => match misplaced(&rows, row.at) {
+                Some(why) => problems.add(line, why),
+                None => rows.push(row),
             },
             Err(_) if unended == Some(line) && !rows.is_empty() => cut = Some(line),
             Err(why) => problems.add(line, why),
@@ -100,12 +127,47 @@ pub(crate) fn read(path: &Path, format: Format) -> Result<Recorded, TraceError> 
     Ok(Recorded { prompts: reader.prompts, cut, ..recorded(rows) })
 }
 
+/// Why a row cannot be at a time behind those that were read; `None` when it can.
+fn misplaced(rows: &[Row], at: Micros) -> Option<String> {
+    let (first, last) = (rows.first()?, rows.last()?);
+    if at < last.at {
+        return Some("its time is before that of the row above".to_owned());
+    }
+    let most = SPAN_MAX.as_secs();
+    (at.since(first.at) > Micros::from_secs(most))
+        .then(|| format!("its time is more than {} days after the first", most / 86_400))
+}
+
+/// What a workload is made of: a file, or one after the other those of a folder of clients.
+pub(crate) fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+    if !path.is_dir() {
+        return fs::read(path);
+    }
+    let mut bytes = Vec::new();
+    for file in servegen::files(path)? {
+        let dataset = Some(servegen::dataset_of(&file)).filter(|dataset| dataset.exists());
+        for file in [Some(file), dataset].into_iter().flatten() {
+            bytes.extend(fs::read(file)?);
+        }
+    }
+    Ok(bytes)
+}
+
 fn text(path: &Path) -> Result<String, TraceError> {
     let failed = |source| TraceError::Read { path: path.to_owned(), source };
     if fs::metadata(path).map_err(failed)?.len() > FILE_MAX {
         return Err(TraceError::TooLarge { path: path.to_owned() });
     }
-    fs::read_to_string(path).map_err(failed)
+    let bytes = fs::read(path).map_err(failed)?;
+    if bytes.starts_with(&GZIP) {
+        return Err(TraceError::Packed { path: path.to_owned() });
+    }
+    let mut text =
+        String::from_utf8(bytes).map_err(|_| TraceError::NoText { path: path.to_owned() })?;
+    if text.starts_with(BYTE_ORDER_MARK) {
+        text.drain(..BYTE_ORDER_MARK.len_utf8());
+    }
+    Ok(text)
 }
 
 struct Problems<'a> {
@@ -157,9 +219,8 @@ impl Reader {
                 Format::Azure => "TIMESTAMP,ContextTokens,GeneratedTokens",
                 Format::Csv => "seconds,input_tokens,output_tokens",
                 Format::Vidur => "num_prefill_tokens,num_decode_tokens",
-                Format::Mooncake | Format::Jsonl => return Ok(None),
+                Format::Mooncake | Format::Jsonl | Format::Servegen => return Ok(None),
             };
-            let text = text.trim_start_matches('\u{feff}');
             let fits = text.starts_with(columns);
             return if fits { Ok(None) } else { Err(format!("must begin with {columns}")) };
         }
@@ -189,6 +250,7 @@ impl Reader {
                 let output = tokens(field(&value, "output_tokens")?)?;
                 (seconds(field(&value, "seconds")?)?, prompt, output)
             }
+            Format::Servegen => return Ok(None),
         };
         Ok(Some(Row { at, size: Size { prompt, output }, prompt: known }))
     }
@@ -247,10 +309,10 @@ fn number(text: &str) -> Result<f64, String> {
 }
 
 fn seconds(value: f64) -> Result<Micros, String> {
-    if value.is_finite() && value >= 0.0 {
+    if (0.0..=TIME_MAX).contains(&value) {
         return Ok(Micros::from_secs_f64(value));
     }
-    Err(format!("its time is {value} s; it must be finite and not negative"))
+    Err(format!("its time is {value} s; it must be from 0 to {TIME_MAX}"))
 }
 
 /// A number of tokens, which is nearly always written as one.

@@ -12,8 +12,8 @@ use crate::fleet::{
 use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock, ReplicaUnit, UnitSource};
 use crate::observe::template::{Container, Template};
 use crate::observe::{
-    Autoscaler, Counts, Demand, Inputs, Listing, Reading, Scale, ScaleState, Scrape, ScrapeFailure,
-    Start, Way, WhyUnknown,
+    Autoscaler, Counts, Demand, Inputs, Listing, Naming, Reading, Scale, ScaleState, Scrape,
+    ScrapeFailure, Seen, Start, Way, WhyUnknown,
 };
 use crate::pipeline::Number;
 use crate::trace::line::{
@@ -326,15 +326,22 @@ fn autoscaler(line: AutoscalerLine) -> Read<(VariantKey, Autoscaler)> {
 }
 
 fn demand(line: DemandLine) -> Read<(ModelKey, Vec<Demand>)> {
-    let DemandLine { model: (namespace, model), signals, counting } = line;
+    let DemandLine { model: (namespace, model), signals, counting, unnamed, numberless } = line;
     let signal = |(place, (signal, seen)): (usize, (String, Option<(word::Number, word::At)>))| {
-        let seen = seen.map(|(requests, at)| {
-            let requests = Requests::new(requests.0);
-            Ok::<_, String>((requests.ok_or("a number of requests that cannot be")?, at.0))
-        });
+        let read = || numberless.iter().find(|(numberless, _)| *numberless == place);
+        let seen = match (seen, read()) {
+            (Some((requests, at)), _) => {
+                let requests = Requests::new(requests.0);
+                Seen::Number(requests.ok_or("a number of requests that cannot be")?, at.0)
+            }
+            (None, Some((_, at))) => Seen::NoNumber(at.0),
+            (None, None) => Seen::Never,
+        };
         let is_counting = counting.contains(&place);
         let counts = if is_counting { Counts::Requests } else { Counts::Something };
-        Ok(Demand { signal, seen: seen.transpose()?, counts })
+        let is_unnamed = unnamed.contains(&place);
+        let naming = if is_unnamed { Naming::Unnamed } else { Naming::Named };
+        Ok(Demand { signal, seen, counts, naming })
     };
     let namespace = name(Namespace::new, &namespace)?;
     let key = ModelKey { namespace, model: name(ModelName::new, &model)? };

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use crate::fleet::{Accelerator, Bounds, ModelKey, ReplicaKey, Rest, VariantKey, ZeroWish};
 use crate::observe::inventory::{Inventory, NodeStock, QuotaStock, ReplicaUnit, UnitSource};
 use crate::observe::template::{Container, Template};
-use crate::observe::{Inputs, Listing, Reading, Scale, ScaleState, Scrape, Way, WhyUnknown};
+use crate::observe::{
+    Counts, Demand, Inputs, Listing, Naming, Reading, Scale, ScaleState, Scrape, Seen, Way,
+    WhyUnknown,
+};
 use crate::trace::line::{
     AutoscalerLine, BoundsLine, ContainerLine, DecidedLine, DemandLine, InventoryLine, ListingLine,
     ScaleLine, ScrapeLine, SpecLine, TemplateLine, TickLine, UnitLine, WishLine,
 };
 use crate::trace::word::{At, Number, variant};
 use crate::trace::{Said, Tick, reading};
-use crate::units::{Fraction, Gpus};
+use crate::units::{Fraction, Gpus, Requests};
 
 /// What has been written to a file.
 #[derive(Default)]
@@ -58,7 +61,9 @@ impl Encoder {
             let signals = demand.iter().map(|(model, signals)| DemandLine {
                 model: (model.namespace.as_str().into(), model.model.as_str().into()),
                 signals: signals.iter().map(signal).collect(),
-                counting: counting(signals),
+                counting: places(signals, |it| it.counts == Counts::Requests),
+                numberless: numberless(signals),
+                unnamed: places(signals, |it| it.naming == Naming::Unnamed),
             });
             line.demand = Some(signals.collect());
         }
@@ -273,15 +278,22 @@ fn container_line(container: &Container) -> ContainerLine {
     ContainerLine { image, command, args, environment, files }
 }
 
-/// The places of the signals that count requests.
-fn counting(signals: &[crate::observe::Demand]) -> Vec<usize> {
-    let counts = |(_, signal): &(usize, &crate::observe::Demand)| {
-        signal.counts == crate::observe::Counts::Requests
-    };
-    signals.iter().enumerate().filter(counts).map(|(place, _)| place).collect()
+/// The places of the signals of which something is so.
+fn places(signals: &[Demand], is_so: impl Fn(&Demand) -> bool) -> Vec<usize> {
+    let found = signals.iter().enumerate().filter(|(_, signal)| is_so(signal));
+    found.map(|(place, _)| place).collect()
 }
 
-fn signal(demand: &crate::observe::Demand) -> (String, Option<(Number, At)>) {
-    let seen = demand.seen.map(|(requests, at)| (Number(requests.requests()), At(at)));
+fn numberless(signals: &[Demand]) -> Vec<(usize, At)> {
+    let read = |(place, signal): (usize, &Demand)| match signal.seen {
+        Seen::NoNumber(at) => Some((place, At(at))),
+        Seen::Never | Seen::Number(..) => None,
+    };
+    signals.iter().enumerate().filter_map(read).collect()
+}
+
+fn signal(demand: &Demand) -> (String, Option<(Number, At)>) {
+    let number = |(requests, at): (Requests, _)| (Number(requests.requests()), At(at));
+    let seen = demand.seen.number().map(number);
     (demand.signal.clone(), seen)
 }

@@ -18,8 +18,23 @@ use crate::trace::{Begins, Record, TraceError, VERSION};
 const PREFIX: &str = "plimsoll-";
 const SUFFIX: &str = ".trace.gz";
 
+/// How a file that is packed with gzip begins.
+const MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// How the line of a configuration begins.
+const CONFIG: &str = "{\"config\":";
+
 /// The largest block, unpacked. One tick of ten thousand replicas that are all new takes a tenth.
 const BLOCK_MAX: u64 = 512 << 20;
+
+/// The files of traces.
+pub struct Found {
+    /// Those with records, in the order in which they were written.
+    pub readers: Vec<Reader>,
+    /// Those that end before their first whole line. A file has nothing until its first block is
+    /// full, so the last one of a process is so for some seconds, and for good where that was killed.
+    pub unbegun: Vec<PathBuf>,
+}
 
 /// Which part of which trace a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,8 +97,9 @@ pub(super) fn is_trace(path: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// A file or folder is not there, cannot be read, is no trace or is empty.
-pub fn files(paths: &[PathBuf]) -> Result<Vec<Reader>, TraceError> {
+/// A file or folder is not there, cannot be read, is no trace or is empty, or no file has anything in
+/// it.
+pub fn files(paths: &[PathBuf]) -> Result<Found, TraceError> {
     let mut found = Vec::new();
     for path in paths {
         if !path.is_dir() {
@@ -104,9 +120,19 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<Reader>, TraceError> {
     }
     found.sort();
     found.dedup();
-    let mut readers = found.iter().map(|path| Reader::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let (mut readers, mut unbegun) = (Vec::new(), Vec::new());
+    for path in &found {
+        match Reader::open(path) {
+            Ok(reader) => readers.push(reader),
+            Err(TraceError::Unbegun { path }) => unbegun.push(path),
+            Err(problem) => return Err(problem),
+        }
+    }
+    if let (true, Some(path)) = (readers.is_empty(), unbegun.first()) {
+        return Err(TraceError::Unbegun { path: path.clone() });
+    }
     readers.sort_by_key(|reader| (reader.began.run, reader.began.part));
-    Ok(readers)
+    Ok(Found { readers, unbegun })
 }
 
 // === impl Reader ===
@@ -116,7 +142,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, is no trace, or is of another version.
+    /// The file cannot be read, ends before its first whole line, is no trace, or is of another
+    /// version.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let failed = |source| TraceError::Io { path: path.to_owned(), action: "read", source };
         let file = File::open(path).map_err(failed)?;
@@ -137,10 +164,13 @@ impl Reader {
             },
         };
         let foreign = |problem: String| TraceError::Foreign { path: path.to_owned(), problem };
-        if reader.input.fill_buf().map_err(failed)?.get(..2) != Some(&[0x1f, 0x8b]) {
+        let start = reader.input.fill_buf().map_err(failed)?;
+        if !start.starts_with(&MAGIC) && !MAGIC.starts_with(start) {
             return Err(foreign("it is not packed with gzip".into()));
         }
-        let first = reader.text()?.ok_or_else(|| foreign("it has no line".into()))?;
+        let Some(first) = reader.text()? else {
+            return Err(TraceError::Unbegun { path: path.to_owned() });
+        };
         let value: serde_json::Value =
             serde_json::from_str(&first).map_err(|error| foreign(error.to_string()))?;
         let began = value.get("began").ok_or_else(|| foreign("it does not begin".into()))?;
@@ -202,6 +232,24 @@ impl Reader {
             Line::Tick(line) => self.decoder.tick(*line).map(|it| Record::Tick(Box::new(it))),
         };
         record.map(Some).map_err(|problem| self.damaged(problem))
+    }
+
+    /// The configuration that is in force at the end of the file; `None` where it has none. What is
+    /// between is passed over, which takes a small part of the time that its records would.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is damaged.
+    pub fn last_config(mut self) -> Result<Option<String>, TraceError> {
+        let mut last = None;
+        while let Some(text) = self.text()? {
+            if text.starts_with(CONFIG)
+                && let Ok(Line::Config(yaml)) = serde_json::from_str(&text)
+            {
+                last = Some(yaml);
+            }
+        }
+        Ok(last)
     }
 
     fn damaged(&self, problem: String) -> TraceError {

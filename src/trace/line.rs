@@ -237,6 +237,12 @@ pub(super) struct DemandLine {
     /// The places of those that count requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) counting: Vec<usize>,
+    /// The places of those that may be for any model and do not name this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) unnamed: Vec<usize>,
+    /// The places of those that were read and said no number, and when.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) numberless: Vec<(usize, At)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

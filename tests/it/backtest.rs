@@ -18,7 +18,7 @@ use flate2::write::GzEncoder;
 use jiff::Timestamp;
 use plimsoll::config::{self, Config, Files, Surroundings};
 use plimsoll::daemon::{Daemon, Options};
-use plimsoll::fleet::{Fleet, ReplicaKey, VariantKey};
+use plimsoll::fleet::{Fleet, ReplicaKey, VariantKey, VariantSpec};
 use plimsoll::observe::{Inputs, Listing, Scale, Scrape, ScrapeFailure, Way};
 use plimsoll::pipeline::{Number, Pipeline};
 use plimsoll::publish::state::Saved;
@@ -239,6 +239,29 @@ fn a_truncated_file_is_read_up_to_its_last_whole_record_wherever_it_ends() {
 }
 
 #[test]
+fn a_last_file_that_has_barely_begun_is_skipped_and_that_is_said() {
+    let mut traced = Traced::new(BOUNDS);
+    traced.world.set("a", 2, BUSY);
+    for _ in 0..30 {
+        traced.tick();
+    }
+    traced.begin(Begins::Rotation);
+    traced.tick();
+    traced.writer.end().unwrap();
+    let last = traced.files().pop().unwrap();
+    let (name, whole) = (last.to_str().unwrap(), fs::read(&last).unwrap());
+    for length in [0, 1, 5, 100] {
+        fs::write(&last, &whole[..length]).unwrap();
+        let (said, _) = ends(0, &[traced.path().to_str().unwrap()]);
+        let skipped = format!("{name}: ends before its first whole record, so it was skipped\n");
+        assert!(said.contains(&skipped), "{length} bytes: {said}");
+        assert!(said.contains("30 decisions, all as they were"), "{length} bytes: {said}");
+        let (_, error) = ends(64, &[name]);
+        assert!(error.contains("it ends before its first whole record, so there is"), "{error}");
+    }
+}
+
+#[test]
 fn what_is_no_sound_trace_is_named_with_its_path_and_the_place() {
     let mut traced = Traced::new(BOUNDS);
     traced.live();
@@ -387,6 +410,11 @@ async fn a_trace_that_cannot_be_written_is_counted_and_decisions_go_on() {
 
 /// Ten minutes of one variant whose load rises and falls, with engines that count as vLLM does.
 fn loaded_trace(folder: &Path) {
+    loaded_trace_beside(folder, None);
+}
+
+/// The same, with another variant of which one replica stands idle.
+fn loaded_trace_beside(folder: &Path, idle: Option<&VariantSpec>) {
     let config = configuration("");
     let step = StepTime::dense(7_000.0, 20.0, 30.0, 0.0);
     let settings = Settings {
@@ -399,8 +427,9 @@ fn loaded_trace(folder: &Path) {
     };
     let mut engines: Vec<Replica> = (0..2).map(|_| Replica::new(settings).unwrap()).collect();
     let keys: Vec<ReplicaKey> = (0..2).map(|index| replica("a", index)).collect();
-    let names = Names { models: vec![spec("a", 2.0, (1, 9)).model] };
-    let fleet = Arc::new(Fleet::new([spec("a", 2.0, (1, 9))]));
+    let names = Names { models: vec![spec("a", 2.0, (1, 9)).model], adapters: Vec::new() };
+    let busy = spec("a", 2.0, (1, 9));
+    let fleet = Arc::new(Fleet::new([busy].into_iter().chain(idle.cloned())));
     let mut pipeline = Pipeline::new(config.policy.clone());
     let mut writer = Writer::new(folder.to_owned(), BOUNDS, at(0));
     writer.begin(Begins::Process).unwrap();
@@ -418,18 +447,27 @@ fn loaded_trace(folder: &Path) {
         let until = Micros::from_secs(u64::try_from(second).unwrap() + 1);
         let scrapes = engines.iter_mut().zip(&keys).map(|(engine, key)| {
             engine.advance_to(until, &mut events);
-            let outcome = Ok(reading::read(&names, at(0), engine));
+            let outcome = Ok(reading::read(&names, at(0), now, engine));
             Scrape { replica: key.clone(), at: now, outcome }
         });
-        let scrapes = scrapes.collect();
-        let listing = Listing {
-            replicas: keys.clone(),
+        let mut scrapes: Vec<Scrape> = scrapes.collect();
+        let listing = |replicas| Listing {
+            replicas,
             unready: Vec::new(),
             scale: Scale::Targets,
             way: Way::Scraped,
             as_of: now,
         };
-        let listings: BTreeMap<VariantKey, Listing> = [(key("a"), listing)].into();
+        let mut listings: BTreeMap<VariantKey, Listing> =
+            [(key("a"), listing(keys.clone()))].into();
+        if let Some(idle) = idle {
+            let mut engine = Replica::new(settings).unwrap();
+            engine.advance_to(until, &mut events);
+            let replica = replica("b", 0);
+            listings.insert(idle.key.clone(), listing(vec![replica.clone()]));
+            let outcome = Ok(reading::read(&names, at(0), now, &engine));
+            scrapes.push(Scrape { replica, at: now, outcome });
+        }
         let inputs = Inputs { fleet: fleet.clone(), listings, scrapes, ..Inputs::default() };
         let said = Said::of(&pipeline.tick(now, &inputs));
         let tick = Tick { now, inputs, follows: None, said };
@@ -466,6 +504,104 @@ fn policies_are_scored_side_by_side_on_the_recorded_load() {
     assert!(error.contains("wrong.yaml") && error.contains("kv_cache_threshold"), "{error}");
 }
 
+/// A file with a policy, in a folder.
+fn policy(folder: &TempDir, name: &str, text: &str) -> String {
+    let path = folder.path().join(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn all_that_is_wrong_with_policies_is_said_by_line_before_anything_is_decided() {
+    let folder = TempDir::new().unwrap();
+    let mut traced = Traced::new(BOUNDS);
+    traced.world.set("a", 2, BUSY);
+    for _ in 0..30 {
+        traced.tick();
+    }
+    // A later configuration is the one that policies are laid over.
+    traced.writer.write(Record::Config(configuration("shutdown: {delay: 1s}\n").print())).unwrap();
+    traced.writer.end().unwrap();
+    let trace = traced.path().to_str().unwrap().to_owned();
+    let one = "saturation:\n  kv_cash_threshold: 0.5\nenforce:\n  flap_budget: -1\n";
+    let one = policy(&folder, "one.yaml", one);
+    let two = policy(&folder, "two.yaml", "capacity:\n  slo: [\n");
+    let three = policy(&folder, "three.yaml", "capacity:\n  slo:\n    itl: -5ms\n");
+    let given = |files: &[&String]| -> Vec<String> {
+        let policies = files.iter().flat_map(|file| ["--policy".to_owned(), (*file).clone()]);
+        [trace.clone()].into_iter().chain(policies).collect()
+    };
+    let refused = |files: &[&String]| -> Vec<String> {
+        let arguments = given(files);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let (said, error) = ends(64, &arguments);
+        assert_eq!(said, "", "nothing has been decided");
+        error.lines().skip(1).map(ToOwned::to_owned).collect()
+    };
+    let lines = refused(&[&one, &three]);
+    let begins = [
+        format!("{one}:4: error: enforce.flap_budget must be "),
+        format!("{one}:2: error: saturation.kv_cash_threshold is not a known key; did you mean"),
+        format!("{three}:3: error: capacity.slo.itl must be "),
+    ];
+    for begin in &begins {
+        assert_eq!(lines.iter().filter(|line| line.starts_with(begin)).count(), 1, "{lines:#?}");
+    }
+    assert_eq!(lines.len(), begins.len(), "{lines:#?}");
+    let cards = "capacity:\n  analyzers: [foresight]\n  card_files: [cards.yaml]\n";
+    let cards = policy(&folder, "cards.yaml", cards);
+    let lines = refused(&[&cards]);
+    assert!(lines[0].starts_with(&format!("{cards}:3: error: capacity.card_files ")), "{lines:#?}");
+    let absent = folder.path().join("absent.yaml").to_str().unwrap().to_owned();
+    let lines = refused(&[&absent]);
+    assert!(lines[0].starts_with(&format!("{absent}: error: cannot be read (")), "{lines:#?}");
+    let lines = refused(&[&two]);
+    assert!(lines.len() == 1 && lines[0].contains("two.yaml:"), "{lines:#?}");
+    assert!(lines[0].contains(": error: is not YAML: "), "{lines:#?}");
+}
+
+#[test]
+fn of_a_whole_configuration_the_sections_that_decisions_depend_on_count() {
+    let folder = TempDir::new().unwrap();
+    let trace = folder.path().join("trace");
+    loaded_trace(&trace);
+    let sections = "saturation: {kv_cache_threshold: 0.05, kv_spare_trigger: 0.02}\n";
+    let others = "server: {listen: \"127.0.0.1:9\"}\nkubernetes: {enabled: true}\n";
+    let plain = policy(&folder, "plain.yaml", sections);
+    let whole = policy(&folder, "whole.yaml", &format!("{others}{sections}"));
+    let trace = trace.to_str().unwrap();
+    let (said, _) = ends(0, &[trace, "--policy", &plain, "--policy", &whole]);
+    let line = |name: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name} in\n{said}")).to_owned()
+    };
+    assert_eq!(line("whole"), line("plain"), "{said}");
+    assert_ne!(line("plain").trim(), line("recorded").trim(), "{said}");
+    let nothing = policy(&folder, "nothing.yaml", others);
+    let (_, error) = ends(64, &[trace, "--policy", &nothing]);
+    assert!(error.contains("nothing.yaml:1: error: must have a section that"), "{error}");
+    let misspelt = policy(&folder, "misspelt.yaml", &format!("{others}capacitee: {{}}\n"));
+    let (_, error) = ends(64, &[trace, "--policy", &misspelt]);
+    assert!(error.contains("misspelt.yaml:3: error: capacitee is not a known key"), "{error}");
+}
+
+#[test]
+fn a_variant_that_cannot_be_simulated_is_in_no_line_of_the_table() {
+    let folder = TempDir::new().unwrap();
+    let [alone, beside] = ["alone", "beside"].map(|name| folder.path().join(name));
+    loaded_trace(&alone);
+    loaded_trace_beside(&beside, Some(&spec("b", 3.0, (1, 1))));
+    let policy = policy(&folder, "plain.yaml", "{}\n");
+    let table = |trace: &Path| ends(0, &[trace.to_str().unwrap(), "--policy", &policy]).0;
+    let (alone, beside) = (table(&alone), table(&beside));
+    assert!(beside.contains("shop/b is left out: its pages do not say"), "{beside}");
+    let line = |said: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix("as it was"));
+        line.unwrap_or_else(|| panic!("no such line in\n{said}")).to_owned()
+    };
+    assert_eq!(line(&beside), line(&alone), "b was at its maximum all the time, and costs");
+}
+
 #[test]
 fn a_pool_is_scored_by_its_load_and_that_is_said() {
     let folder = TempDir::new().unwrap();
@@ -496,5 +632,5 @@ fn a_folder_holds_as_many_files_as_it_may() {
         writer.end().unwrap();
     }
     assert!(other.exists(), "what is no trace is left alone");
-    assert_eq!(trace::files(&[folder.path().to_owned()]).unwrap().len(), 2);
+    assert_eq!(trace::files(&[folder.path().to_owned()]).unwrap().readers.len(), 2);
 }

@@ -313,28 +313,69 @@ async fn a_file_of_cards_that_breaks_leaves_the_last_good_ones_in_force_and_says
     let _folder = running.end().await;
 }
 
+/// A configuration that names cards, and a way to read it again.
+fn with_cards(folder: &tempfile::TempDir) -> (PathBuf, PathBuf, impl Fn() -> (bool, Sources)) {
+    let (file, cards) = (folder.path().join("plimsoll.yaml"), folder.path().join("cards.yaml"));
+    fs::write(&file, format!("capacity: {{card_files: [cards.yaml]}}\n{VARIANT}")).unwrap();
+    let read = {
+        let file = file.clone();
+        move || {
+            let mut sources = Sources::default();
+            (load_noting(&file, Files::MustExist, &mut sources).is_ok(), sources)
+        }
+    };
+    (file, cards, read)
+}
+
+const VARIANT: &str = "variants: [{name: a, model: m, targets: {static: ['127.0.0.1:1']}}]";
+
 #[test]
 fn another_content_of_a_file_of_cards_is_a_reason_to_load_again() {
     let folder = folder_with("cards.yaml", &cards_text([&card(1.0)]));
-    let (file, cards) = (folder.path().join("plimsoll.yaml"), folder.path().join("cards.yaml"));
-    let text = "capacity: {card_files: [cards.yaml]}\n\
-                variants: [{name: a, model: m, targets: {static: ['127.0.0.1:1']}}]";
-    fs::write(&file, text).unwrap();
-    let read = || {
-        let mut sources = Sources::default();
-        let loaded = load_noting(&file, Files::MustExist, &mut sources);
-        (loaded, sources)
-    };
-    let (loaded, sources) = read();
-    assert!(loaded.is_ok() && !sources.have_changed());
+    let (_, cards, read) = with_cards(&folder);
+    let (loaded, mut sources) = read();
+    assert!(loaded && !sources.have_changed());
     fs::write(&cards, cards_text([&card(2.0)])).unwrap();
     assert!(sources.have_changed());
     fs::remove_file(&cards).unwrap();
     assert!(!sources.have_changed(), "a file that is being replaced has not changed");
-    let (refused, sources) = read();
-    assert!(refused.is_err() && !sources.have_changed());
+    let (loaded, mut sources) = read();
+    assert!(!loaded && !sources.have_changed());
     fs::write(&cards, cards_text([&card(1.0)])).unwrap();
     assert!(sources.have_changed(), "a file that was missing is there");
+}
+
+#[test]
+fn a_configuration_that_changes_is_read_again_although_a_file_that_it_named_is_gone() {
+    let folder = folder_with("cards.yaml", &cards_text([&card(1.0)]));
+    let (file, cards, read) = with_cards(&folder);
+    let (loaded, mut sources) = read();
+    assert!(loaded && !sources.have_changed());
+    // As an update of one mounted ConfigMap does it: the file and its key are gone at once.
+    fs::remove_file(&cards).unwrap();
+    fs::write(&file, VARIANT).unwrap();
+    assert!(sources.have_changed());
+    let (loaded, mut sources) = read();
+    assert!(loaded && !sources.have_changed());
+}
+
+#[test]
+fn a_file_that_stays_gone_is_a_reason_to_load_again_and_one_that_comes_back_is_none() {
+    let folder = folder_with("cards.yaml", &cards_text([&card(1.0)]));
+    let (_, cards, read) = with_cards(&folder);
+    let (_, mut sources) = read();
+    for _ in 0..2 {
+        fs::remove_file(&cards).unwrap();
+        assert!((0..3).all(|_| !sources.have_changed()), "it is being replaced");
+        fs::write(&cards, cards_text([&card(1.0)])).unwrap();
+        assert!(!sources.have_changed(), "it is what it was");
+    }
+    fs::remove_file(&cards).unwrap();
+    assert!((0..3).all(|_| !sources.have_changed()));
+    assert!(sources.have_changed(), "nobody replaces it any more");
+    // It is refused once, and not at every look.
+    let (loaded, mut sources) = read();
+    assert!(!loaded && (0..9).all(|_| !sources.have_changed()));
 }
 
 #[tokio::test]

@@ -593,3 +593,45 @@ fn read(path: &str) -> String {
 fn root(path: impl AsRef<Path>) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
+
+/// The largest error of phases of a kind, in whole per cent, from two numbers in a column of the table
+/// of the simulated engine.
+fn largest_error(table: &str, phase: &str, column: usize) -> u32 {
+    let rows = table.lines().filter(|line| line.starts_with("| `") && line.contains(phase));
+    let errors = rows.map(|line| {
+        let cell = line.split('|').nth(column).unwrap();
+        let numbers: Vec<f64> = cell.split(',').map(|it| it.trim().parse().unwrap()).collect();
+        let error = (100.0 * (numbers[1] / numbers[0] - 1.0)).abs().round();
+        (0..1000).find(|whole| f64::from(*whole) >= error).unwrap()
+    });
+    errors.max().unwrap()
+}
+
+#[test]
+fn the_errors_of_the_simulated_engine_are_said_where_it_is_described() {
+    let read = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+        std::fs::read_to_string(path).unwrap()
+    };
+    let recordings = read("recordings.md");
+    let (_, table) = recordings.split_once("\n## The simulated engine\n").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let simulator = read("simulator.md");
+    let (_, checked) = simulator.split_once("Beside recorded vLLM servers").unwrap();
+    let (checked, _) = checked.split_once("recordings.md#the-simulated-engine").unwrap();
+    // Wherever lines end.
+    let unwrapped = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, sentences) = table.rsplit_once("|\n").unwrap();
+    let (checked, sentences) = (unwrapped(checked), unwrapped(sentences));
+    for phase in ["medium", "saturated"] {
+        // To the first token, and between tokens.
+        for column in [3, 4] {
+            let error = format!("{} %", largest_error(table, phase, column));
+            assert!(checked.contains(&error), "{phase}, column {column}: {error} is not said");
+            assert!(
+                sentences.contains(&error),
+                "{phase}, column {column}: {error} is in no sentence"
+            );
+        }
+    }
+}

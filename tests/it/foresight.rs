@@ -5,14 +5,17 @@ use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::analyze::foresight::policy::{Hold, Window};
 use plimsoll::analyze::foresight::{self, Foreseen};
 use plimsoll::decide::enforce::Behavior;
+use plimsoll::decide::limit::{Allowance, Limit, LimitName, Scope, Source};
 use plimsoll::decide::{Decision, Reason, Stage};
 use plimsoll::fleet::{Accelerator, VariantSpec};
-use plimsoll::observe::{Counts, Demand};
-use plimsoll::pipeline::{Decisions, Policy};
-use plimsoll::units::{Fraction, Requests, Seconds};
+use plimsoll::observe::{Counts, Demand, Naming, Seen};
+use plimsoll::pipeline::limits::Limits;
+use plimsoll::pipeline::saved::Length;
+use plimsoll::pipeline::{Decisions, Pipeline, Policy};
+use plimsoll::units::{Fraction, Gpus, Requests, Seconds};
 use proptest::prelude::*;
 
-use crate::pipeline::{World, at, desired, known, of, policy, spec};
+use crate::pipeline::{World, at, desired, key, known, n, of, policy, spec};
 use crate::sizing::sized;
 use crate::working::{Engine, Work};
 
@@ -79,8 +82,9 @@ fn a_lower_number_of_its_own_waits_for_no_window_but_its_hold() {
 
 /// A gateway that holds so many requests, as it says in this second.
 fn holding(work: &Work, requests: f64) -> Demand {
-    let seen = Some((Requests::new(requests).unwrap(), at(work.world.second)));
-    Demand { signal: "gateway".to_owned(), seen, counts: Counts::Requests }
+    let seen = Seen::Number(Requests::new(requests).unwrap(), at(work.world.second));
+    let (counts, naming) = (Counts::Requests, Naming::Named);
+    Demand { signal: "gateway".to_owned(), seen, counts, naming }
 }
 
 #[test]
@@ -105,7 +109,7 @@ fn a_number_that_only_a_gateway_kept_up_stays_while_the_gateway_is_silent() {
     );
     // One that says nothing else and one that was never read are no better.
     work.front.push(holding(&work, 0.0));
-    work.front[0].seen = None;
+    work.front[0].seen = Seen::Never;
     assert!(desired(&work.run(8, 20.0, 20), "a") >= 8);
     // What it says is believed, and so is that nobody was asked to count.
     let mut shrinks = 8;
@@ -116,6 +120,108 @@ fn a_number_that_only_a_gateway_kept_up_stays_while_the_gateway_is_silent() {
     assert!(shrinks < 8);
     work.front.clear();
     assert!(desired(&work.run(8, 20.0, 60), "a") < 8);
+}
+
+#[test]
+fn a_signal_that_goes_silent_and_comes_back_is_nothing_that_arrives() {
+    let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
+    let said = |work: &mut Work, loud: Option<f64>| {
+        let other = Demand { signal: "other".to_owned(), ..holding(work, 5.0) };
+        let loud = loud.map_or_else(
+            || Demand { seen: Seen::Never, ..holding(work, 0.0) },
+            |requests| holding(work, requests),
+        );
+        work.front = vec![loud, other];
+        let said = work.run(8, 160.0, 1);
+        foreseen(of(&said, "a")).map_or(0.0, |seen| seen.need.arriving)
+    };
+    let mut usual = 0.0;
+    for _ in 0..90 {
+        usual = said(&mut work, Some(4000.0));
+    }
+    for second in 0..90 {
+        // For half a minute in the middle, what queues is what the other counts.
+        let loud = (!(30..60).contains(&second)).then_some(4000.0);
+        let arriving = said(&mut work, loud);
+        assert!((arriving / usual - 1.0).abs() < 0.1, "{second}: {arriving} instead of {usual}");
+    }
+}
+
+#[test]
+fn a_number_that_is_not_lowered_for_want_of_a_signal_says_what_is_missing_of_it() {
+    let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
+    work.front = vec![holding(&work, 0.0)];
+    let _ = work.run(8, 160.0, 90);
+    for (ago, number, missing) in [
+        (None, false, "was never read"),
+        (Some(0), false, "is read and says no number of this model"),
+        (Some(40), false, "was not read for 40 s"),
+        (Some(40), true, "was not read for 40 s"),
+        (Some(-45), true, "is read and dates what it says 45 s ahead"),
+    ] {
+        let mut said = Decisions::default();
+        for _ in 0..60 {
+            let then = |ago| at(work.world.second - ago);
+            work.front[0].seen = match ago {
+                None => Seen::Never,
+                Some(ago) if number => Seen::Number(Requests::ZERO, then(ago)),
+                Some(ago) => Seen::NoNumber(then(ago)),
+            };
+            said = work.run(8, 20.0, 1);
+            assert!(desired(&said, "a") >= 8, "{missing}");
+        }
+        let guard = of(&said, "a").steps.iter().find(|step| step.stage == Stage::Guard).unwrap();
+        let gateway = "not lowered: gateway, which counts requests that no replica has, ";
+        assert_eq!(guard.reason.to_string(), format!("{gateway}{missing}"));
+    }
+}
+
+/// An endpoint picker that may be for any model and does not name this one.
+fn elsewhere(work: &Work) -> Demand {
+    Demand { signal: "picker".to_owned(), naming: Naming::Unnamed, ..holding(work, 0.0) }
+}
+
+#[test]
+fn a_picker_that_is_silent_holds_the_models_that_it_has_named_and_no_others() {
+    let grown = || {
+        let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
+        for _ in 0..90 {
+            work.front = vec![elsewhere(&work)];
+            let _ = work.run(8, 160.0, 1);
+        }
+        work
+    };
+    // It went on about others and is silent now: whether it was read before or never.
+    let mut never_named = grown();
+    assert!(desired(&never_named.run(8, 20.0, 120), "a") < 8);
+    let mut never_read = grown();
+    never_read.front[0].seen = Seen::Never;
+    assert!(desired(&never_read.run(8, 20.0, 120), "a") < 8);
+    // It named the model once, and not since it was started anew.
+    let mut named = grown();
+    named.front = vec![Demand { signal: "picker".to_owned(), ..holding(&named, 0.0) }];
+    let _ = named.run(8, 160.0, 1);
+    named.front = vec![elsewhere(&named)];
+    let _ = named.run(8, 160.0, 1);
+    named.front[0].seen = Seen::Number(Requests::ZERO, at(named.world.second - 31));
+    let mut restarted = named.clone();
+    for (second, said) in (0..600).map(|second| (second, named.run(8, 20.0, 1))) {
+        assert!(desired(&said, "a") >= 8, "{second}: {:?}", of(&said, "a").steps);
+    }
+    // Whoever goes on from what is remembered holds it as well, however short that is.
+    let spec = spec("a", 1.0, (1, 30));
+    let (model, key) = (spec.model_key(), spec.key.clone());
+    let memory = restarted.world.pipeline.memory(&model, &key).unwrap();
+    assert_eq!(memory.named, ["picker"]);
+    let mut successor = Pipeline::new(quick());
+    let now = at(restarted.world.second);
+    successor.restore(now, key.clone(), n(8), now);
+    successor.recall(now, &model, &key, &memory.told(Length::Windows));
+    restarted.world.pipeline = successor;
+    restarted.front[0].seen = Seen::Never;
+    for (second, said) in (0..300).map(|second| (second, restarted.run(8, 20.0, 1))) {
+        assert!(desired(&said, "a") >= 8, "{second}: {:?}", of(&said, "a").steps);
+    }
 }
 
 /// One that starts slowly, and standby of the same kind that starts soon and costs more.
@@ -151,6 +257,101 @@ fn standby_carries_a_jump_until_what_starts_slowly_serves_and_takes_nothing_from
     let served = work.run_all(&[("a", slow, each), ("b", standby, each)], 300);
     assert_eq!(desired(&served, "b"), 0, "{:?}", of(&served, "b").steps);
     assert!(desired(&served, "a") >= 10, "{:?}", of(&served, "a").steps);
+}
+
+/// The chain of a variant after a jump: standby bridges it, and what starts slowly is on its way.
+#[test]
+fn a_bridge_is_a_step_of_its_own_and_says_what_it_is_for() {
+    let mut work = Work::with(quick(), slow_and_standby(), Engine::default());
+    let _ = work.run_all(&[("a", 4, 20.0), ("b", 0, 0.0)], 200);
+    let jumped = work.run_all(&[("a", 4, 60.0), ("b", 0, 0.0)], 30);
+    let standby = of(&jumped, "b");
+    // The plan asks for none of it, and says so for itself.
+    let planned = &standby.steps[0];
+    assert_eq!((planned.stage, planned.after.count()), (Stage::Analyze, 0), "{standby:?}");
+    let bridge = standby.because().unwrap();
+    assert_eq!((bridge.stage, bridge.reason.label()), (Stage::Bridge, "bridged"), "{standby:?}");
+    assert_eq!((bridge.before.count(), bridge.after), (0, standby.desired()));
+    let count = bridge.after.count();
+    let said = bridge.reason.to_string();
+    assert!(said.ends_with(&format!(
+        " requests/s are for standby, which starts in 5 s, until the rest serves: {count} replicas \
+         of this variant"
+    )), "{said}");
+    assert_eq!(standby.unconstrained(), bridge.after);
+    assert_eq!(standby.recommended(), bridge.after);
+    assert!(of(&jumped, "a").steps.iter().all(|step| step.stage != Stage::Bridge));
+}
+
+#[test]
+fn standby_whose_replicas_do_not_start_is_no_reserve() {
+    let mut work = Work::with(quick(), slow_and_standby(), Engine::default());
+    work.world.set("b", 0, (0.0, 0.0));
+    // It rises every eight minutes, so within the start of the slow ones now and then, and within
+    // that of standby hardly ever.
+    let rate = |second: u32| if second % 480 < 360 { 15.0 } else { 22.0 };
+    let reserve = |work: &mut Work, seconds: std::ops::Range<u32>| {
+        let of_second = |second| {
+            let decisions = work.run_all(&[("a", 4, rate(second))], 1);
+            // Before anything is learned there is none.
+            let relief = foreseen(of(&decisions, "a")).and_then(|it| it.relief);
+            relief.map_or(0.0, |it| it.reserve)
+        };
+        seconds.map(of_second).fold(0.0, f64::max)
+    };
+    assert!(reserve(&mut work, 0..960) > 1.0, "what may come need not run");
+    work.world.variants.get_mut("b").unwrap().scale = known(2, 0);
+    assert!(reserve(&mut work, 960..1550) > 1.0, "they may still start");
+    let _ = reserve(&mut work, 1550..1580);
+    assert!(reserve(&mut work, 1580..1620) < 1e-9);
+    // What starts slowly runs for what may come instead.
+    work.world.variants.get_mut("b").unwrap().scale = known(0, 0);
+    assert!(reserve(&mut work, 1620..1660) > 1.0);
+}
+
+/// Standby, named before what starts slowly, after a jump, and inside these limits.
+fn jumped(limits: Vec<Limit>) -> Decisions {
+    let [slow, standby] = slow_and_standby().try_into().unwrap();
+    let named = |name, spec| VariantSpec { key: key(name), ..spec };
+    let specs = vec![named("asleep", standby), named("slow", slow)];
+    let limits = Limits { configured: limits, ..Limits::default() };
+    let mut work = Work::with(Policy { limits, ..quick() }, specs, Engine::default());
+    let _ = work.run_all(&[("slow", 4, 20.0), ("asleep", 0, 0.0)], 200);
+    work.run_all(&[("slow", 4, 60.0), ("asleep", 0, 0.0)], 30)
+}
+
+fn gpus(scope: Scope, gpus: u32) -> Vec<Limit> {
+    let (name, source) = (LimitName::new("quota").unwrap(), Allowance::Total(Gpus::new(gpus)));
+    vec![Limit { name, scope, source: Source::Read(source) }]
+}
+
+#[test]
+fn a_plan_that_limits_change_says_so_only_where_it_does_and_a_bridge_comes_after_that() {
+    let free = jumped(Vec::new());
+    let (slow, bridge) = (desired(&free, "slow"), desired(&free, "asleep"));
+    assert!(slow > 5 && bridge > 2, "{slow} {bridge}");
+    // Not all of the slow ones can be, and standby gets the place of some in the plan.
+    let found = jumped(gpus(Scope::Variants([key("slow")].into()), slow - 1));
+    let standby = of(&found, "asleep");
+    assert!(desired(&found, "slow") < slow, "{:?}", of(&found, "slow"));
+    let steps: Vec<_> =
+        standby.steps.iter().map(|it| (it.stage, it.before.count(), it.after.count())).collect();
+    let [analyze, share, bridged] = steps[..3] else { panic!("{standby:?}") };
+    assert_eq!((analyze.0, share.0, bridged.0), (Stage::Analyze, Stage::Share, Stage::Bridge));
+    assert!(share.1 < share.2 && share.2 < bridged.2, "{standby:?}");
+    assert_eq!((standby.desired().count(), bridged.2), (bridge, bridge));
+    assert_eq!(standby.because().unwrap().reason.label(), "bridged");
+}
+
+#[test]
+fn what_is_short_goes_to_what_is_planned_before_it_goes_to_a_bridge() {
+    let free = jumped(Vec::new());
+    let (slow, bridge) = (desired(&free, "slow"), desired(&free, "asleep"));
+    assert!(slow > 4 && bridge > 2, "{slow} {bridge}");
+    let found = jumped(gpus(Scope::Cluster, slow + 1));
+    assert_eq!((desired(&found, "slow"), desired(&found, "asleep")), (slow, 1));
+    let said = of(&found, "asleep").because().unwrap().to_string();
+    assert!(said.starts_with(&format!("limit: {bridge} -> 1, limited by quota")), "{said}");
 }
 
 /// Seconds with their load, and how many of the replicas answer in them.

@@ -32,6 +32,7 @@ mod grammars;
 mod layout;
 mod leader;
 mod limits;
+mod loads;
 mod pages;
 mod pipeline;
 mod pools;

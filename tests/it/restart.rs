@@ -297,6 +297,7 @@ fn much() -> Memory {
             replicas: (0..4).map(heard).collect(),
         }),
         informed: vec![(Analyzer::Foresight, at(98))],
+        named: vec!["gateway".to_owned()],
         ..Memory::default()
     }
 }
@@ -324,6 +325,7 @@ fn what_is_foreseen_and_silent_goes_through_a_file_and_fits_the_leaders_document
     assert!(bytes < BODY_MAX / 2, "{bytes} bytes beside decisions and what else was learned");
     let windows = state::parse(path, &written(Length::Windows)).unwrap().remove(0).memory.unwrap();
     assert_eq!((windows.foresight, windows.silence), (None, much().silence));
+    assert_eq!(windows.named, ["gateway"], "it keeps numbers from falling");
 }
 
 #[test]

@@ -9,11 +9,13 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
+use jiff::{SignedDuration, Timestamp};
 use plimsoll::collect::exposition;
 use plimsoll::fleet::ModelName;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::page::{CONTENT_TYPE, Identity, render};
 use plimsoll::simulate::reading::{Names, read as read_directly};
+use plimsoll::simulate::replica::adapters::{AdapterId, AdapterSettings};
 use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
 use plimsoll::simulate::replica::stats::Counters;
 use plimsoll::simulate::replica::{Event, Finished, Replica, Request};
@@ -393,26 +395,40 @@ fn the_page_says_what_the_engine_counted() {
 #[test]
 fn a_reading_is_what_the_page_says() {
     let model = ModelName::new("meta-llama/Llama-3.1-8B-Instruct").unwrap();
-    let started = "2026-11-21T08:00:00Z".parse().unwrap();
+    let started: Timestamp = "2026-11-21T08:00:00Z".parse().unwrap();
     let ready = "2026-11-21T08:01:00Z".parse().unwrap();
     let identity = Identity { model: model.as_str().to_owned(), started, ready };
-    let names = Names { models: vec![model] };
+    let adapters = ["sql", "chat", "code"].map(|name| ModelName::new(name).unwrap());
+    let names = Names { models: vec![model], adapters: adapters.to_vec() };
+    let written: Vec<String> = adapters.iter().map(ToString::to_string).collect();
     let hits = Fraction::new(0.4).unwrap();
-    let mut replica = conversation_engine().with_prefix_hits(hits);
-    for id in 0..400 {
-        let request = Request { id, prompt: 900, output: 1 + u32::try_from(id).unwrap() };
-        replica.submit(Micros::new(id * 30_000), request).unwrap();
-    }
-    for half_second in 0..120 {
-        replica.advance_to(Micros::new(half_second * 500_000), &mut Vec::new());
-        if half_second == 9 {
-            assert!(replica.abort(140));
+    let plain = conversation_engine().with_prefix_hits(hits);
+    let slots = AdapterSettings { slots: 2, load: Micros::new(5_000) };
+    for mut replica in [plain.clone(), plain.with_adapters(slots)] {
+        for id in 0..400 {
+            let request = Request { id, prompt: 900, output: 1 + u32::try_from(id).unwrap() };
+            let at = Micros::new(id * 30_000);
+            // Every fourth asks for the model itself.
+            match AdapterId::new((id % 4) as u8).filter(|it| it.place() < 3) {
+                Some(adapter) => replica.submit_for(at, request, adapter).unwrap(),
+                None => replica.submit(at, request).unwrap(),
+            }
         }
-        let page = render(&identity, &replica.snapshot());
-        let told = exposition::read(page.as_bytes(), Some(CONTENT_TYPE)).unwrap();
-        assert_eq!(read_directly(&names, started, &replica), told, "after {half_second}/2 s");
+        for half_second in 0..240_i64 {
+            let until = Micros::new(u64::try_from(half_second).unwrap() * 500_000);
+            replica.advance_to(until, &mut Vec::new());
+            if half_second == 9 {
+                assert!(replica.abort(140));
+            }
+            let now = started + SignedDuration::from_millis(half_second * 500);
+            let said = replica.adapters().map(|said| said.page(now, &written));
+            let page = render(&identity, &replica.snapshot()) + &said.unwrap_or_default();
+            let told = exposition::read(page.as_bytes(), Some(CONTENT_TYPE)).unwrap();
+            let read = read_directly(&names, started, now, &replica);
+            assert_eq!(read, told, "after {half_second}/2 s");
+        }
+        assert_eq!(replica.outstanding(), 0);
     }
-    assert_eq!(replica.outstanding(), 0);
 }
 
 #[test]

@@ -69,6 +69,7 @@ fn scenario(load: Load) -> Scenario {
             key: spec.model_key(),
             slo: Slo::new(secs(2), Micros::new(100_000)),
             load,
+            adapters: Vec::new(),
             router: Router::LeastRequests,
             transfer: Transfer::default(),
             gateway: Gateway { queue: 1_000, per_replica: None, read: None },
@@ -87,6 +88,7 @@ fn scenario(load: Load) -> Scenario {
                 admission: Admission::WholePrompt,
             },
             prefix: Prefix::Share(Fraction::ZERO),
+            adapters: None,
             startup: Startup {
                 warm_nodes: Some(4),
                 node: delay(60),
@@ -128,7 +130,7 @@ fn play(scenario: &Scenario, seed: u64) -> Outcome {
 }
 
 fn accounted(service: &Service) -> u64 {
-    service.judged() + service.unservable + service.open
+    service.judged() + service.open
 }
 
 #[test]
@@ -234,6 +236,28 @@ fn without_a_replica_requests_wait_in_the_gateway_and_keda_brings_one_back() {
 }
 
 #[test]
+fn what_comes_to_the_gateway_activates_keda_where_no_replica_is_left_to_say_anything() {
+    let steps = vec![(0.0, 0.0), (300.0, 0.0), (300.0, 4.0)];
+    let mut scenario = scenario(drawn(Rate::through(steps, None).unwrap()));
+    let hpa = follow(Signal::Rate, scaler::Settings::new(n(1), n(8), MilliValue(1_000)));
+    let keda = Keda {
+        hpa,
+        to_zero: true,
+        polling: secs(30),
+        cooldown: secs(60),
+        activation: MilliValue(2_000),
+    };
+    scenario.variants[0].actuator = Actuator::Keda(keda);
+    let outcome = play(&scenario, 1);
+    let wanted: Vec<u32> = outcome.series.iter().map(|sample| sample.variants[0].wanted).collect();
+    assert_eq!((wanted[0], wanted[29]), (1, 0), "nobody asks for five minutes");
+    // Half a minute of four a second is two a second of a minute; then KEDA polls.
+    assert!(wanted[31] == 0 && wanted[37] >= 1, "{wanted:?}");
+    assert!(wanted.iter().max() >= Some(&4), "{wanted:?}");
+    assert!(outcome.models[0].finished > 500, "{:?}", outcome.models[0]);
+}
+
+#[test]
 fn clients_of_a_closed_loop_wait_for_their_answers() {
     let closed = |clients| Load::Closed(Closed { clients, think: secs(5), sizes: sizes() });
     let mut scenario = scenario(closed(50));
@@ -253,7 +277,33 @@ fn clients_of_a_closed_loop_wait_for_their_answers() {
 }
 
 #[test]
-fn a_request_that_no_engine_can_hold_is_refused_and_counted() {
+fn each_objective_is_judged_by_itself_and_both_together() {
+    let row = |second, output| Row {
+        at: secs(second),
+        size: Size { prompt: 2_000, output },
+        prompt: None,
+    };
+    let rows: Arc<[Row]> = [row(1, 20), row(1, 20), row(100, 20), row(200, 1)].into();
+    let (span, spread) = (secs(600), Micros::ZERO);
+    let load = Load::Replay(Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
+    let mut scenario = scenario(load);
+    scenario.variants[0].actuator = Actuator::Fixed;
+    let served = |ttft: u64, itl: u64| {
+        let mut scenario = scenario.clone();
+        scenario.models[0].slo = Slo::new(Micros::new(ttft), Micros::new(itl));
+        let service = play(&scenario, 1).models[0].clone();
+        assert_eq!((service.judged(), service.finished), (4, 4), "{service:?}");
+        (service.in_time, service.at_pace, service.good)
+    };
+    assert_eq!(served(60_000_000, 60_000_000), (4, 4, 4));
+    // Nothing is computed in a microsecond, and one token has no time between tokens.
+    assert_eq!(served(60_000_000, 1), (4, 1, 1));
+    assert_eq!(served(1, 60_000_000), (0, 4, 0));
+    assert_eq!(served(1, 1), (0, 1, 0));
+}
+
+#[test]
+fn a_request_that_the_engine_cannot_hold_is_refused_and_is_not_within_its_slo() {
     let row =
         |second, prompt| Row { at: secs(second), size: Size { prompt, output: 10 }, prompt: None };
     let rows: Arc<[Row]> = [row(1, 100), row(2, 80_000), row(3, 100)].into();
@@ -261,7 +311,9 @@ fn a_request_that_no_engine_can_hold_is_refused_and_counted() {
     let load = Load::Replay(Replay { rows, prompts: None, span, copies: 1.0, spread, speed: 1.0 });
     let service = play(&scenario(load), 1).models[0].clone();
     assert_eq!((service.arrived, service.finished, service.unservable), (3, 2, 1));
-    assert_eq!(service.attainment(), Some(1.0), "it says nothing about the fleet");
+    assert_eq!((service.judged(), service.good), (3, 2), "an engine that is too small serves less");
+    let minute = service.minutes[0];
+    assert_eq!((minute.judged, minute.good, minute.unservable), (3, 2, 1));
 }
 
 #[test]

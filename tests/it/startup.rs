@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use plimsoll::analyze::ballot::Analyzer;
-use plimsoll::fleet::ReplicaKey;
+use plimsoll::fleet::{ReplicaKey, VariantSpec};
 use plimsoll::observe::{Inputs, Quantiles, Start, Startup};
 use plimsoll::pipeline::Decisions;
+use plimsoll::units::Seconds;
 
 use crate::pipeline::{IDLE, World, at, desired, key, known, n, replica, spec};
 use crate::sizing::sized;
@@ -20,7 +21,11 @@ struct Starting {
 impl Starting {
     /// One replica, which has started before anybody looked.
     fn new(load: (f64, f64)) -> Self {
-        let world = World::with(sized(&[Analyzer::Tokens]), vec![spec("a", 1.0, (1, 40))]);
+        Self::of(spec("a", 1.0, (1, 40)), load)
+    }
+
+    fn of(spec: VariantSpec, load: (f64, f64)) -> Self {
+        let world = World::with(sized(&[Analyzer::Tokens]), vec![spec]);
         let mut starting = Self { world, starts: BTreeMap::new() };
         starting.world.set("a", 1, load);
         let (created, ready) = (at(-5_000), Some(at(-10)));
@@ -133,6 +138,21 @@ fn two_starts_are_too_few_to_call_a_third_stuck() {
     }
     starting.create();
     // The patience for transitions holds, twice: ten minutes.
+    assert_eq!(starting.run(590).observations[&key("a")].startup.stuck, n(0));
+    assert_eq!(starting.run(20).observations[&key("a")].startup.stuck, n(1));
+}
+
+#[test]
+fn a_start_that_nobody_has_measured_is_waited_for_twice_as_long_as_was_declared() {
+    let start_time = Some(Seconds::literal(30 * 60));
+    let mut starting = Starting::of(VariantSpec { start_time, ..spec("a", 1.0, (1, 40)) }, IDLE);
+    starting.create();
+    assert_eq!(starting.run(3_590).observations[&key("a")].startup.stuck, n(0), "twice 30 min");
+    assert_eq!(starting.run(20).observations[&key("a")].startup.stuck, n(1));
+    // A short one takes nothing from what all are given.
+    let start_time = Some(Seconds::literal(10));
+    let mut starting = Starting::of(VariantSpec { start_time, ..spec("a", 1.0, (1, 40)) }, IDLE);
+    starting.create();
     assert_eq!(starting.run(590).observations[&key("a")].startup.stuck, n(0));
     assert_eq!(starting.run(20).observations[&key("a")].startup.stuck, n(1));
 }

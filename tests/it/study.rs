@@ -13,7 +13,8 @@ use crate::examples::documents;
 
 const EXAMPLE: &str = "examples/simulate-trace.yaml";
 
-fn simulate(arguments: &[&str]) -> Output {
+/// What `plimsoll simulate` says to this, in the folder of the project.
+pub(crate) fn simulate(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .arg("simulate")
         .args(arguments)
@@ -23,12 +24,12 @@ fn simulate(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 /// What is said of a scenario with this text, and of the files beside it.
-fn refusal(scenario: &str, files: &[(&str, &str)]) -> String {
+pub(crate) fn refusal(scenario: &str, files: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         fs::write(folder.path().join(name), text).unwrap();
@@ -139,6 +140,118 @@ colour: red
     }
 }
 
+/// A scenario with one mistake in each part, none of which hides another.
+const MISTAKEN: &str = "\
+length: 5m
+models:
+- name: m
+  slo: {ttft: 2s, itl: 60ms}
+  workload: {drawn: {rate: 1, prompt: {fixed: 9}, output: {fixed: 9}}}
+- name: m
+  slo: {ttft: 2s}
+  workload: {drawn: {rate: 1, prompt: {fixed: 9}, output: {fixed: 9}}}
+variants:
+- name: v
+  model: nobody
+  replicas: {min: 1, max: 3, initial: 9}
+  engine: {alpha: 7ms, beta: 1us, delta: 1us, kv_tokens: 0}
+  startup: {sigma: -2}
+- name: v
+  model: m
+  replicas: {min: 5, max: 3}
+  engine: {alpha: 7ms, beta: 1us, delta: 1us, kv_tokens: 9000}
+policy: {tick_interval: 0s}
+daemon: {scrape_loss: 2}
+compare: [plimsoll, \"static:-1\", 5]
+sweep:
+  seed: []
+  models[0].slo.itl: [50ms, -1s,
+    later]
+  models[9].name: [x]
+  colour.red: [1]
+";
+
+#[test]
+fn what_is_wrong_with_the_sweep_the_peers_and_every_part_is_said_in_one_round() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("mistaken.yaml"), MISTAKEN).unwrap();
+    let more = ["--policy", "static:1,magic", "--set", "models[0].client.retries=many"];
+    let output = in_folder(folder.path(), &[&["mistaken.yaml"], &more[..]].concat());
+    assert_eq!(output.status.code(), Some(64));
+    let said = text(&output.stderr);
+    for line in [
+        "mistaken.yaml:6: error: models[1].name is the name of another model",
+        "mistaken.yaml:7: error: models[1].slo.itl is required",
+        "mistaken.yaml:11: error: variants[0].model must be the name of a model",
+        "mistaken.yaml:12: error: variants[0].replicas.initial must be from 0 to 3",
+        "mistaken.yaml:13: error: variants[0].engine.kv_tokens must be from 1",
+        "mistaken.yaml:14: error: variants[0].startup.sigma must be from 0",
+        "mistaken.yaml:15: error: variants[1].name is the name of another variant",
+        "mistaken.yaml:17: error: variants[1].replicas.max must not be below replicas.min",
+        "mistaken.yaml:19: error: policy.tick_interval must be",
+        "mistaken.yaml:20: error: daemon.scrape_loss must be from 0 to 1",
+        "mistaken.yaml:21: error: compare[1] must be plimsoll",
+        "mistaken.yaml:21: error: compare[2] must be",
+        "mistaken.yaml:23: error: sweep.seed must be a list of values to try",
+        "mistaken.yaml:24: error: models[0].slo.itl must be",
+        "mistaken.yaml:25: error: models[0].slo.itl must be",
+        "mistaken.yaml:26: error: models[9].name has an index that is not there",
+        "mistaken.yaml:27: error: colour is not a known key",
+        "--policy magic must be plimsoll",
+        "--set models[0].client.retries: error: models[0].client.retries must be",
+    ] {
+        assert_eq!(said.matches(line).count(), 1, "{line} is not once in\n{said}");
+    }
+}
+
+#[test]
+fn a_sweep_or_a_comparison_of_the_wrong_kind_is_said_and_nothing_beside_it() {
+    let said = refusal(&format!("{DOUBLING}sweep: 5\n"), &[]);
+    assert!(said.contains("scenario.yaml:18: error: sweep must be a mapping"), "{said}");
+    let said = refusal(&format!("{DOUBLING}compare: [5]\n"), &[]);
+    assert!(said.contains("scenario.yaml:18: error: compare[0] must be"), "{said}");
+    assert_eq!(said.matches("error:").count(), 1, "{said}");
+}
+
+#[test]
+fn each_row_of_a_trace_that_means_nothing_has_a_line_and_what_is_more_is_counted() {
+    let scenario = "\
+models:
+- name: m
+  slo: {ttft: 2s, itl: 60ms}
+  workload: {trace: {file: t.csv, format: csv}}
+variants:
+- name: v
+  replicas: {max: 1}
+  engine: {alpha: 7ms, beta: 1us, delta: 1us, kv_tokens: 9000}
+";
+    let trace = "seconds,input_tokens,output_tokens\n".to_owned() + &"1,0,9\n".repeat(25);
+    let said = refusal(scenario, &[("t.csv", &trace)]);
+    for line in 2..=21 {
+        let row = format!("\n  t.csv:{line}: 0 is not a number of tokens");
+        assert!(said.contains(&row), "{row} is not in\n{said}");
+    }
+    assert!(!said.contains("t.csv:22:") && said.contains("\n  and 5 more lines"), "{said}");
+}
+
+#[test]
+fn a_simulated_queue_is_read_as_often_as_a_daemon_reads_one() {
+    let with = |read: &str| {
+        format!(
+            "models:\n- name: m\n  slo: {{ttft: 2s, itl: 60ms}}\n  gateway: {{read: {read}}}\n  \
+             workload:\n    drawn: {{rate: 1, prompt: {{fixed: 9}}, output: {{fixed: 9}}}}\n\
+             variants:\n- name: a\n  replicas: {{max: 2}}\n  engine: {{alpha: 7ms, beta: 1us, \
+             delta: 1us, kv_tokens: 9000}}\n"
+        )
+    };
+    // What is read less often is silent between two readings.
+    for read in ["199ms", "11s", "1h"] {
+        let said = refusal(&with(read), &[]);
+        let why = "scenario.yaml:4: error: models[0].gateway.read must be from 200ms to 10s";
+        assert!(said.contains(why), "{said}");
+    }
+}
+
 #[test]
 fn roles_experts_caches_and_roll_outs_that_cannot_be_are_listed_with_their_lines() {
     let said = refusal(
@@ -217,8 +330,118 @@ fn the_example_with_roles_apart_scales_each_and_serves_both() {
     }
     assert_eq!(run["violations"], 0);
     assert!(run["within_slo"].as_f64().unwrap() > 0.5, "{run}");
-    let output = simulate(&["examples/simulate-disaggregated.yaml", "--policy", "oracle"]);
-    assert!(text(&output.stderr).contains("roles prefill and decode"));
+    let clairvoyant = ["--policy", "plimsoll,oracle,melange"];
+    let output = simulate(&[&["examples/simulate-disaggregated.yaml"], &clairvoyant[..]].concat());
+    assert_eq!(output.status.code(), Some(64), "a user's choice is no mistake in the program");
+    let said = text(&output.stderr);
+    for policy in ["oracle", "melange"] {
+        let line = format!(
+            "{policy} cannot plan for meta-llama/Llama-3.1-8B-Instruct, whose variants have the roles"
+        );
+        assert!(said.contains(&line), "{line} is not in\n{said}");
+    }
+}
+
+#[test]
+fn who_reads_what_only_replicas_say_is_warned_that_it_cannot_wake_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zero.yaml");
+    let warnings = |replicas: &str, autoscaler: &str| {
+        let scenario = format!(
+            "length: 5s\nmodels:\n- name: m\n  slo: {{ttft: 2s, itl: 60ms}}\n  workload:\n    \
+             drawn: {{rate: 1, prompt: {{fixed: 9}}, output: {{fixed: 9}}}}\nvariants:\n- name: v\n  \
+             replicas: {replicas}\n  engine: {{alpha: 7ms, beta: 1us, delta: 1us, kv_tokens: 9000}}\n  \
+             autoscaler: {autoscaler}\n"
+        );
+        fs::write(&path, scenario).unwrap();
+        let output = simulate(&[path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    for follows in ["waiting", "in_flight", "kv_usage", "sent"] {
+        for (kind, replicas) in [
+            ("keda", "{min: 0, max: 3, initial: 1}"),
+            ("hpa", "{min: 0, max: 3}"),
+            ("keda", "{min: 1, max: 3, initial: 0}"),
+        ] {
+            let autoscaler = format!("{{kind: {kind}, follows: {follows}, target: 5}}");
+            let said = warnings(replicas, &autoscaler);
+            let line =
+                "zero.yaml:11: warning: variants[0].autoscaler.follows cannot bring the variant";
+            assert!(said.contains(line), "{autoscaler} {replicas}: {said}");
+            assert_eq!(warnings("{min: 1, max: 3}", &autoscaler), "");
+        }
+    }
+    assert_eq!(warnings("{min: 0, max: 3}", "{kind: keda, follows: rate, target: 5}"), "");
+    assert_eq!(warnings("{min: 0, max: 3}", "{kind: none}"), "");
+}
+
+#[test]
+fn zero_is_never_and_a_period_of_what_does_not_begin_again_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let output =
+            in_folder(folder.path(), &[&["study.yaml", "--json", "-"], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (results["runs"][0]["models"].clone(), text(&output.stderr))
+    };
+    let never = ["models[0].client.timeout", "variants[0].lifecycle.crash_every"];
+    let never = [never[0], never[1], "variants[0].lifecycle.interrupt_every"];
+    let set: Vec<String> = never.iter().map(|path| format!("--set={path}=0s")).collect();
+    let set: Vec<&str> = set.iter().map(String::as_str).collect();
+    assert_eq!(run(&set), run(&[]), "as if they were not there");
+    let drawn = |rate: &str| {
+        format!(
+            "--set=models[0].workload.drawn={{{rate}, period: 1h, \
+                                      prompt: {{fixed: 9}}, output: {{fixed: 9}}}}"
+        )
+    };
+    for rate in ["rate: 1", "wave: {trough: 1, crest: 2, period: 1m}"] {
+        let (_, said) = run(&["--set=sweep={}", &drawn(rate)]);
+        assert!(said.contains("warning: models[0].workload.drawn.period has no effect"), "{said}");
+    }
+    let (_, said) = run(&["--set=sweep={}", &drawn("steps: [{at: 0s, rate: 1}]")]);
+    assert_eq!(said, "");
+}
+
+#[test]
+fn one_mistake_in_a_workload_is_one_line() {
+    let both = "prompt: {fixed: 9}, output: {fixed: 9}";
+    for (drawn, line) in [
+        (format!("steps: [{{at: 0s, rate: -4}}], {both}"), "drawn.steps[0].rate must be from 0"),
+        (format!("steps: [{{at: 0s}}], {both}"), "drawn.steps[0] must have at and rate"),
+        (
+            format!("wave: {{trough: 1, crest: 2, period: 0s}}, {both}"),
+            "drawn.wave.period must be from 1ms",
+        ),
+        (
+            format!("wave: {{trough: -1, crest: 2, period: 1m}}, {both}"),
+            "drawn.wave.trough must be from 0",
+        ),
+        (format!("wave: {{trough: 1}}, {both}"), "drawn.wave must have trough, crest and period"),
+        (
+            "rate: 1, prompt: {fixed: 9, min: 3}, output: {fixed: 9}".to_owned(),
+            "drawn.prompt must have exactly one of fixed, min with max, and median",
+        ),
+        (
+            "rate: 1, prompt: {fixed: 9}, output: {fixed: 9, sigma: 1}".to_owned(),
+            "drawn.output must have exactly one of fixed",
+        ),
+        ("rate: 1, prompt: {fixed: 0}, output: {fixed: 9}".to_owned(), "drawn.prompt.fixed must"),
+    ] {
+        let said = refusal(
+            &format!(
+                "models:\n- name: m\n  slo: {{ttft: 2s, itl: 60ms}}\n  workload:\n    \
+                 drawn: {{{drawn}}}\nvariants:\n- name: v\n  replicas: {{max: 1}}\n  \
+                 engine: {{alpha: 7ms, beta: 1us, delta: 1us, kv_tokens: 9000}}\n"
+            ),
+            &[],
+        );
+        let wanted = format!("scenario.yaml:5: error: models[0].workload.{line}");
+        assert!(said.contains(&wanted), "{wanted} is not in\n{said}");
+        assert_eq!(said.matches("error:").count(), 1, "{drawn}\n{said}");
+    }
 }
 
 #[test]
@@ -238,20 +461,20 @@ fn a_trace_with_mistakes_is_refused_with_their_lines() {
         )
     };
     for (format, trace, said) in [
-        ("csv", format!("{head}1,10,10\n0.5,10,10\n"), "line 3: its time is before"),
-        ("csv", format!("{head}nan,10,10\n"), "line 2: its time is NaN s"),
-        ("csv", format!("{head}-1,10,10\n"), "line 2: its time is -1 s"),
-        ("csv", format!("{head}1,0,10\n"), "line 2: 0 is not a number of tokens"),
-        ("csv", format!("{head}1,10\n"), "line 2: has 2 fields instead of 3"),
+        ("csv", format!("{head}1,10,10\n0.5,10,10\n"), "trace:3: its time is before"),
+        ("csv", format!("{head}nan,10,10\n"), "trace:2: its time is NaN s"),
+        ("csv", format!("{head}-1,10,10\n"), "trace:2: its time is -1 s"),
+        ("csv", format!("{head}1,0,10\n"), "trace:2: 0 is not a number of tokens"),
+        ("csv", format!("{head}1,10\n"), "trace:2: has 2 fields instead of 3"),
         ("csv", head.to_owned(), "has no requests"),
-        ("csv", "a,b\n".to_owned(), "line 1: must begin with seconds,input_tokens"),
+        ("csv", "a,b\n".to_owned(), "trace:1: must begin with seconds,input_tokens"),
         ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\nnow,1,1\n".to_owned(), "not a date"),
-        ("mooncake", "{\"timestamp\": 1}\n".to_owned(), "line 1: has no number input_length"),
-        ("mooncake", mooncake(513, "[1, 2, 3]"), "line 1: has 3 hash_ids for 513 tokens"),
-        ("mooncake", mooncake(513, "[1, -2]"), "line 1: its hash_ids are no list of numbers"),
-        ("mooncake", mooncake(513, "[1]") + "{\"timest\n", "line 2: is not JSON"),
-        ("csv", format!("{head}1,1"), "line 2: has 2 fields instead of 3"),
-        ("jsonl", "[\n".to_owned(), "line 1: is not JSON"),
+        ("mooncake", "{\"timestamp\": 1}\n".to_owned(), "trace:1: has no number input_length"),
+        ("mooncake", mooncake(513, "[1, 2, 3]"), "trace:1: has 3 hash_ids for 513 tokens"),
+        ("mooncake", mooncake(513, "[1, -2]"), "trace:1: its hash_ids are no list of numbers"),
+        ("mooncake", mooncake(513, "[1]") + "{\"timest\n", "trace:2: is not JSON"),
+        ("csv", format!("{head}1,1"), "trace:2: has 2 fields instead of 3"),
+        ("jsonl", "[\n".to_owned(), "trace:1: is not JSON"),
     ] {
         let refusal = refusal(&scenario(format), &[("trace", &trace)]);
         assert!(
@@ -332,6 +555,53 @@ fn in_folder(folder: &Path, arguments: &[&str]) -> Output {
 const WHOLE: [&str; 5] = ["study.yaml", "--policy", "plimsoll,static:2", "--seeds", "2"];
 
 #[test]
+fn an_engine_that_is_too_small_for_half_of_its_requests_does_not_look_good() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("small.yaml");
+    let small = "\
+length: 2m
+models:
+- name: m
+  slo: {ttft: 1s, itl: 60ms}
+  workload: {drawn: {rate: 2, prompt: {min: 100, max: 2000}, output: {fixed: 10}}}
+variants:
+- name: v
+  replicas: {min: 1, max: 8}
+  engine: {alpha: 5ms, beta: 10us, delta: 10us, kv_tokens: 1000}
+";
+    fs::write(&path, small).unwrap();
+    let report = folder.path().join("r.html");
+    let arguments = |more: &[&str]| {
+        let path = path.to_str().unwrap();
+        simulate(&[&[path, "--policy", "static:1,oracle"], more].concat())
+    };
+    let output = arguments(&["--json", "-", "--report", report.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let run = &results["runs"][0];
+    let count = |key: &str| run["models"][0][key].as_u64().unwrap();
+    let (arrived, refused) = (count("arrived"), count("too_long"));
+    assert!(refused > arrived / 3 && refused < arrived, "{run}");
+    let within = run["within_slo"].as_f64().unwrap();
+    let served = (count("good") as f64) / ((arrived - count("open")) as f64);
+    assert!((within - served).abs() < 1e-9 && within < 0.7, "{within} and {served}");
+    assert!(run["models"][0]["worst_minute_within_slo"].as_f64().unwrap() < 0.7, "{run}");
+    // No number of them would hold more, so none is paid for.
+    assert_eq!(results["runs"][1]["cost"], run["cost"], "{}", results["runs"][1]);
+    let table = text(&arguments(&[]).stdout);
+    let column = |line: &str, name: &str| {
+        let head = table.lines().find(|line| line.starts_with("policy")).unwrap();
+        let end = head.find(name).unwrap() + name.len();
+        line[..end].rsplit(' ').next().unwrap().to_owned()
+    };
+    let row = table.lines().find(|line| line.starts_with("static:1")).unwrap();
+    assert_eq!(column(row, "not served"), refused.to_string(), "{table}");
+    let page = fs::read_to_string(report).unwrap();
+    assert!(page.contains("<th>not served</th>"), "{page}");
+    assert!(page.contains(&format!("<td>{refused}</td>")), "{page}");
+}
+
+#[test]
 fn shards_put_together_are_the_whole_whatever_the_cores() {
     let folder = tempfile::tempdir().unwrap();
     let whole = in_folder(folder.path(), &[&WHOLE[..], &["--json", "-"]].concat());
@@ -364,6 +634,80 @@ fn shards_put_together_are_the_whole_whatever_the_cores() {
 }
 
 #[test]
+fn shards_whose_traces_have_one_name_and_other_contents_are_not_put_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = STUDY.find("    drawn:").unwrap()..STUDY.find("variants:").unwrap();
+    let mut scenario = STUDY.split("sweep:").next().unwrap().to_owned();
+    scenario.replace_range(drawn, "    trace: {file: t.csv, format: csv}\n");
+    fs::write(folder.path().join("traced.yaml"), scenario).unwrap();
+    let shard = |number: &str, seconds: u32| {
+        let trace = format!("seconds,input_tokens,output_tokens\n1,10,10\n{seconds},10,10\n");
+        fs::write(folder.path().join("t.csv"), trace).unwrap();
+        let (part, json) = (format!("{number}/2"), format!("{number}.json"));
+        let arguments = ["traced.yaml", "--seeds", "2", "--shard", &part, "--json", &json];
+        let output = in_folder(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    };
+    let merged = || in_folder(folder.path(), &["--merge", "1.json", "2.json"]);
+    shard("1", 9);
+    shard("2", 9);
+    assert_eq!(merged().status.code(), Some(0), "{}", text(&merged().stderr));
+    shard("2", 8);
+    assert_eq!(merged().status.code(), Some(64));
+    assert!(text(&merged().stderr).contains("2.json is of another study"));
+}
+
+#[test]
+fn what_is_set_on_the_command_line_is_swept_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = |more: &[&str]| -> Vec<Value> {
+        let arguments = [&["study.yaml", "--policy", "static:1", "--json", "-"], more].concat();
+        let output = in_folder(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let runs = results["runs"].as_array().unwrap();
+        runs.iter().map(|run| run["settings"].clone()).collect()
+    };
+    let path = "models[0].workload.drawn.points[1].rate";
+    assert_eq!(settings(&[]), [json!({path: 4}), json!({path: 16})]);
+    assert_eq!(settings(&["--set", &format!("{path}=5")]), [json!({path: 5})]);
+    assert_eq!(settings(&["--set", "sweep={}"]), [json!({})]);
+    assert_eq!(settings(&["--set", "sweep={seed: [7]}"]), [json!({"seed": 7})]);
+    let output = in_folder(folder.path(), &["study.yaml", "--set", "compare=[static:3]"]);
+    assert!(
+        text(&output.stdout).contains(
+            "
+static:3 "
+        ),
+        "{}",
+        text(&output.stdout)
+    );
+}
+
+#[test]
+fn who_is_named_twice_is_simulated_once_and_values_are_shown_as_they_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["study.yaml", "--policy", "static:2,plimsoll,static:2.0,static:2"];
+    let output = in_folder(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(64), "a number of replicas is whole");
+    let swept = ["--set", "sweep={'variants[0].startup.load': [10s, 20s]}", "--report", "r.html"];
+    let arguments = ["study.yaml", "--policy", "static:2,kv:0.7,static:2,kv:0.70"];
+    let output = in_folder(folder.path(), &[&arguments[..], &swept[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(table.contains("4 of 4 runs") && !table.contains(" mean "), "{table}");
+    assert!(table.contains(" 10s ") && !table.contains('"'), "{table}");
+    let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
+    assert!(page.contains("variants[0].startup.load=20s<"), "{page}");
+    let output =
+        in_folder(folder.path(), &["study.yaml", "--set", "sweep={}", "--set", "length=1m"]);
+    assert!(text(&output.stdout).contains("\nlength: 1m\n"), "{}", text(&output.stdout));
+    let compared = "compare=[static:1, static:1]";
+    let output = in_folder(folder.path(), &["study.yaml", "--set", "sweep={}", "--set", compared]);
+    assert!(text(&output.stdout).contains("simulated, seed 1, static:1"), "{compared}");
+}
+
+#[test]
 fn results_are_as_their_schema_says() {
     let schema: Value = serde_json::from_slice(&simulate(&["--schema"]).stdout).unwrap();
     let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/simulator.schema.json");
@@ -380,6 +724,11 @@ fn results_are_as_their_schema_says() {
     let count = |key: &str| model[key].as_u64().unwrap();
     let ends = ["finished", "rejected", "timed_out", "failed", "too_long", "overdue", "open"];
     assert_eq!(ends.into_iter().map(count).sum::<u64>(), count("arrived"));
+    let share = |key: &str| run[key].as_f64().unwrap();
+    for key in ["within_slo", "within_ttft", "within_itl"] {
+        assert_eq!(run[key], model[key], "one model is all of them");
+        assert!(share("within_slo") <= share(key), "both are no more than each: {run}");
+    }
 }
 
 /// Fails on the first key of a value that a schema does not know, or requires and misses.
@@ -469,6 +818,63 @@ fn a_report_is_one_file_and_a_series_has_a_row_for_each_model_and_variant() {
 }
 
 #[test]
+fn a_file_that_cannot_be_written_is_said_before_anything_is_simulated() {
+    let folder = tempfile::tempdir().unwrap();
+    for option in ["--json", "--series", "--cards", "--report"] {
+        // Longer than any test waits.
+        let long = ["study.yaml", "--seeds", "1000", "--set", "length=8000h"];
+        let output = in_folder(folder.path(), &[&long[..], &[option, "none/file"]].concat());
+        assert_eq!(output.status.code(), Some(69), "{option}");
+        let said = text(&output.stderr);
+        assert!(said.contains("cannot write none/file: No such file"), "{option}: {said}");
+        let output = in_folder(folder.path(), &[&long[..], &[option, "."]].concat());
+        assert!(text(&output.stderr).contains("cannot write .: Is a directory"), "{option}");
+    }
+    // What can be written is not touched before there is something to write.
+    fs::write(folder.path().join("old.json"), "old").unwrap();
+    let output = in_folder(
+        folder.path(),
+        &["study.yaml", "--policy", "magic", "--json", "old.json", "--report", "new.html"],
+    );
+    assert_eq!(output.status.code(), Some(64));
+    assert_eq!(fs::read_to_string(folder.path().join("old.json")).unwrap(), "old");
+    assert!(!folder.path().join("new.html").exists());
+    // A device that is full is found when it is written; the table is printed all the same.
+    if Path::new("/dev/full").exists() {
+        let short = ["study.yaml", "--policy", "static:1", "--json", "/dev/full"];
+        let output = in_folder(folder.path(), &short);
+        assert_eq!(output.status.code(), Some(69), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("2 of 2 runs"), "{}", text(&output.stdout));
+        assert!(text(&output.stderr).contains("cannot write /dev/full"));
+    }
+}
+
+#[test]
+fn what_is_not_written_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = [&WHOLE[..], &["--json", "whole.json"]].concat();
+    assert_eq!(in_folder(folder.path(), &arguments).status.code(), Some(0));
+    for option in ["--series", "--cards", "--trace", "--shard", "--set", "--policy", "--seeds"] {
+        let output = in_folder(folder.path(), &["--merge", "whole.json", option, "2"]);
+        assert_eq!(output.status.code(), Some(64), "{option}");
+        let said = text(&output.stderr);
+        assert!(said.contains("cannot be used with") && said.contains(option), "{said}");
+    }
+    let output = in_folder(folder.path(), &["--merge", "whole.json", "--report", "r.html"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
+    assert!(page.contains("There are no charts") && !page.contains("<svg"), "{page}");
+    // There are eight runs, and the ninth shard of nine has none.
+    let none = ["--shard", "9/9", "--series", "s.csv", "--cards", "c.yaml", "--json", "9.json"];
+    let output = in_folder(folder.path(), &[&WHOLE[..], &none[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for line in ["--series s.csv is not written", "--cards c.yaml is not written"] {
+        assert!(text(&output.stderr).contains(line), "{line}: {}", text(&output.stderr));
+    }
+    assert!(folder.path().join("9.json").exists() && !folder.path().join("s.csv").exists());
+}
+
+#[test]
 fn a_wrong_plan_exits_64_and_says_what_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, said) in [
@@ -534,7 +940,7 @@ fn every_policy_of_the_scoreboard_plays_and_the_clairvoyant_one_serves_what_it_p
     {
         assert!(number(row(policy)[1]) >= low, "{policy}\n{document}");
     }
-    assert_eq!(row("oracle")[5], "1.00", "{document}");
+    assert_eq!(row("oracle")[7], "1.00", "{document}");
     assert_eq!(document.lines().filter(|line| line.contains("dynamo-")).count(), 4);
     let page = fs::read_to_string(out.with_extension("html")).unwrap();
     assert!(page.contains("<td>llm-d-slo</td>") && !page.contains("http"), "{page}");
@@ -543,6 +949,43 @@ fn every_policy_of_the_scoreboard_plays_and_the_clairvoyant_one_serves_what_it_p
     let output = board(&[path.to_str().unwrap(), again.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(64));
     assert!(text(&output.stderr).contains("must have the same policy as"), "one policy for all");
+}
+
+#[test]
+fn the_scoreboard_of_several_seeds_has_their_means_and_the_worst_minute_of_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("doubling.yaml");
+    fs::write(&path, DOUBLING).unwrap();
+    let out = folder.path().join("board");
+    let seeds = [path.to_str().unwrap(), "--policy", "static:1", "--seeds", "3"];
+    let board = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args([&["scoreboard", "--out", out.to_str().unwrap()], &seeds[..]].concat())
+        .env_clear()
+        .output()
+        .unwrap();
+    assert_eq!(board.status.code(), Some(0), "{}", text(&board.stderr));
+    let document = fs::read_to_string(out.with_extension("md")).unwrap();
+    assert!(document.contains("simulated with 3 seeds"), "{document}");
+    let row = document.lines().rfind(|line| line.starts_with("| static:1 |")).unwrap();
+    let number = |at: usize| {
+        let cell = row.trim_matches(['|', ' ']).split(" | ").nth(at).unwrap();
+        cell.trim_end_matches(" %").parse::<f64>().unwrap()
+    };
+    let results = simulate(&[&seeds[..], &["--json", "-"]].concat());
+    let results: Value = serde_json::from_slice(&results.stdout).unwrap();
+    let each = |key: &str| -> Vec<f64> {
+        let runs = results["runs"].as_array().unwrap();
+        runs.iter().map(|run| run.pointer(key).unwrap().as_f64().unwrap()).collect()
+    };
+    let within = each("/within_slo");
+    assert!((within[0] - within[1]).abs() > 1e-9, "seeds differ: {within:?}");
+    let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
+    assert!((number(1) - 100.0 * mean(&within)).abs() < 0.006, "{row} {within:?}");
+    let worst = each("/models/0/worst_minute_within_slo").into_iter().fold(1.0, f64::min);
+    assert!((number(4) - 100.0 * worst).abs() < 0.006, "{row} {worst}");
+    assert!((number(2) - 100.0 * mean(&each("/within_ttft"))).abs() < 0.006, "{row}");
+    assert!((number(3) - 100.0 * mean(&each("/within_itl"))).abs() < 0.006, "{row}");
+    assert!((number(6) - mean(&each("/cost"))).abs() < 0.006, "{row}");
 }
 
 #[test]
@@ -622,6 +1065,45 @@ fn a_cheaper_variant_takes_the_place_of_a_dear_one_once_and_not_again_with_each_
     };
     assert_eq!(last("dear"), Some(0), "{results}");
     assert!(last("cheap") >= Some(3), "{results}");
+}
+
+#[test]
+fn what_no_limit_has_room_for_is_not_replaced_before_something_may_go() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/exchange.yaml");
+    let limit = ["--set", "policy.limits={accelerators: {H100: 5}}", "--json", "-"];
+    let output = simulate(&[&[path.to_str().unwrap()], &limit[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let decisions = results["runs"][0]["decisions"].as_array().unwrap();
+    let lowered = decisions.iter().filter(|it| it["before"].as_u64() > it["after"].as_u64());
+    let why = |it: &Value| it["why"].as_str().unwrap().to_owned();
+    // What the cheap variant is not given takes nothing from the dear one.
+    let first = lowered.clone().next().unwrap();
+    assert!(why(first).contains("are spare, and all agree"), "{first}");
+    assert!(lowered.count() >= 4, "one by one: {decisions:?}");
+    let within = results["runs"][0]["within_slo"].as_f64().unwrap();
+    assert!(within > 0.99, "{within}");
+}
+
+#[test]
+fn a_policy_has_the_objectives_of_its_scenario_or_a_warning_says_that_it_has_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("scenario.yaml");
+    let run = |text: &str| {
+        fs::write(&path, text).unwrap();
+        let output = simulate(&[path.to_str().unwrap(), "--policy", "plimsoll", "--json", "-"]);
+        assert_eq!(output.status.code(), Some(0), "{}", self::text(&output.stderr));
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (self::text(&output.stderr), results["runs"][0]["cost"].clone())
+    };
+    let (said, given) = run(DOUBLING);
+    assert!(!said.contains("slo"), "{said}");
+    let (said, filled) = run(&DOUBLING.replace(", slo: {itl: 60ms}", ""));
+    assert!(!said.contains("slo") && filled == given, "{said} {filled} {given}");
+    let (said, _) = run(&DOUBLING.replace("slo: {itl: 60ms}}", "slo: {itl: 50ms}}"));
+    let why = "policy.capacity.slo.itl is 50ms, so replicas are sized for that, and the requests to m \
+               are judged by 60ms";
+    assert!(said.contains(why), "{said}");
 }
 
 #[test]
@@ -709,5 +1191,6 @@ fn a_scenario_says_who_is_compared_and_how_much_later_long_prompts_may_be() {
         compared.replace("itl: 60ms}\n", "itl: 60ms, ttft_per_token: 1ms, long_prompt: 500}\n");
     assert_eq!(run(&allowed)["runs"][0]["within_slo"], 1.0);
     let said = refusal(&format!("{DOUBLING}compare: [other]\n"), &[]);
-    assert!(said.contains("compare other must be plimsoll"), "{said}");
+    let place = "scenario.yaml:18: error: compare[0] must be plimsoll";
+    assert!(said.contains(place) && said.contains("; found other"), "{said}");
 }

@@ -5,7 +5,9 @@ use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::decide::zero::{Move, ZeroPolicy};
 use plimsoll::decide::{Reason, Stage};
 use plimsoll::fleet::{Fleet, Rest, Role, VariantSpec, ZeroWish};
-use plimsoll::observe::{Counts, Demand, FinishedReading, Inputs, Reading, ScrapeFailure};
+use plimsoll::observe::{
+    Counts, Demand, FinishedReading, Inputs, Naming, Reading, ScrapeFailure, Seen,
+};
 use plimsoll::pipeline::zero::{Rule, Zero};
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Requests, Seconds};
@@ -64,8 +66,11 @@ impl Shop {
         for spec in self.world.fleet.variants() {
             let demand = self.demand.iter().map(|(signal, amount)| Demand {
                 signal: (*signal).to_owned(),
-                seen: amount.and_then(Requests::new).map(|amount| (amount, now)),
+                seen: amount
+                    .and_then(Requests::new)
+                    .map_or(Seen::Never, |amount| Seen::Number(amount, now)),
                 counts: Counts::Something,
+                naming: Naming::Named,
             });
             inputs.demand.insert(spec.model_key(), demand.collect());
         }

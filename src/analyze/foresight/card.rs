@@ -32,6 +32,7 @@ use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::foresight::pace::{Iteration, SETTLED};
 use crate::analyze::foresight::saved::SavedForesight;
 use crate::analyze::foresight::seen::{Lengths, Seen};
+use crate::analyze::foresight::standby::takes;
 use crate::analyze::foresight::{Foresight, Policy, VariantStrides};
 use crate::fleet::{Accelerator, ModelKey, ModelName, Role, VariantKey, VariantSpec};
 use crate::units::{Gpus, Requests, Tokens};
@@ -322,10 +323,10 @@ impl Foresight {
         model: &ModelKey,
         variants: &[VariantStrides<'_>],
     ) {
-        for VariantStrides { spec, arguments, startup, current, .. } in variants {
+        for variant in variants {
+            let VariantStrides { spec, arguments, current, .. } = variant;
             let Some(seen) = self.variants.get_mut(&spec.key) else { continue };
-            let startup = startup.unwrap_or(policy.startup);
-            seen.judge_card(now, policy.settles_after(startup), *current);
+            seen.judge_card(now, policy.settles_after(takes(variant, policy)), *current);
             let lessons = seen.pace.lessons();
             if lessons < SETTLED || spec.accelerator.is_none() {
                 continue;

@@ -8,7 +8,7 @@ use crate::analyze::capacity::{
 use crate::analyze::foresight::gateway::Queued;
 use crate::analyze::foresight::policy::ColdStart;
 use crate::analyze::foresight::{Analysis, ReplicaStrides, VariantStrides};
-use crate::units::Requests;
+use crate::units::{Replicas, Requests};
 
 /// What a fleet needs of which nothing is known but its queues: as many replicas as hold what is in
 /// flight, if each holds as much as the fullest now.
@@ -34,8 +34,8 @@ pub(super) fn cold_start(
             key: variant.spec.key.clone(),
             role: variant.spec.role,
             cost: variant.spec.cost,
-            replicas: variant.current.beyond(variant.pending),
-            pending: variant.pending,
+            replicas: variant.staying().beyond(variant.pending),
+            pending: variant.pending.min(variant.staying()),
             per_replica: overrun.map(|_| amount(fullest)),
             demand: amount(0.0),
             confidence: Confidence::Assumed,
@@ -58,4 +58,13 @@ pub(super) fn cold_start(
     let (foreseen, floors) = (BTreeMap::new(), BTreeMap::new());
     let (bridges, cards) = (BTreeMap::new(), BTreeMap::new());
     Analysis { report, foreseen, spare_withheld: withheld, floors, bridges, cards }
+}
+
+// === impl VariantStrides ===
+
+impl VariantStrides<'_> {
+    /// Replicas that are there or will be, and stay.
+    pub(super) fn staying(&self) -> Replicas {
+        self.current.beyond(self.leaving)
+    }
 }

@@ -30,9 +30,19 @@
 //! The numbers are those of the default [`Policy`], each of which is a setting; a term that is
 //! switched off adds nothing.
 //!
+//! `burst` counts where the batch's tokens bind what a replica carries: prompts of a burst wait for
+//! one another. Where places, the cache or the time between tokens bind, what counts is how many
+//! requests are there, and not how they came.
+//!
 //! `E_w` is the number of requests in a window of `w` seconds that 95 % of requests do not exceed,
 //! over a minute. The second sum of `backlog` is over replicas with more than four waiting
 //! requests: they are no capacity for what arrives now.
+//!
+//! Jumps count in `spread`, on purpose: a load that has jumped in the last quarter of an hour may do
+//! so again, and what is held ready for that is held for as long as anybody remembers it.
+//!
+//! While there is no replica and nothing arrives, only `gateway` and `ahead` count: what the past
+//! says of more to come waits for the first request.
 //!
 //! A ramp is believed when the slope is more than 2.5 times its standard error, no single stride
 //! makes half of the rise (that is a jump, which `growth` answers once and not again), and the
@@ -127,6 +137,11 @@ pub struct Setting<'a> {
     pub queues: &'a [Queue],
     /// What queues at a gateway.
     pub gateway: Option<gateway::Held>,
+    /// Whether there is no replica.
+    pub at_zero: bool,
+    /// Whether replicas carry no more for want of computing, so that when requests come matters,
+    /// and not only how many are there.
+    pub computes: bool,
     /// What came at this time before.
     pub ahead: Option<Ahead>,
     /// The share of the need that is asked for in addition for the error budget.
@@ -149,7 +164,9 @@ impl Need {
         let Setting { through, horizon, reserve, carries, policy, .. } = *setting;
         let Setting { queues, gateway, ahead, raised, .. } = *setting;
         let arriving = arrivals.rate(through)?;
-        let rates: Vec<f64> = arrivals.points().iter().map(|point| point.rate).collect();
+        let asleep = setting.at_zero && arriving <= 0.0;
+        let rates = arrivals.points().iter().map(|point| point.rate);
+        let rates: Vec<f64> = if asleep { Vec::new() } else { rates.collect() };
         let (steps, back) = (strides(horizon), strides(policy.look_back.seconds()));
         let grown = |steps: usize| {
             policy.growth.map_or(arriving, |it| growth(arriving, &rates, (steps, back), &it))
@@ -174,7 +191,8 @@ impl Need {
             .filter(is_young)
             .map_or(0.0, |young| young.margin.fraction() * (expected / carries).sqrt() * carries);
         let grace = |it: &Bursts| it.ttft_share.fraction() * policy.ttft.seconds();
-        let burst = policy.bursts.and_then(|it| burst(arrivals, through, &it, grace(&it)));
+        let bursts = policy.bursts.filter(|_| setting.computes && !asleep);
+        let burst = bursts.and_then(|it| burst(arrivals, through, &it, grace(&it)));
         let backlog = policy.backlog.map_or(0.0, |it| backlog(arriving, queues, &it));
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
         let steady = (expected + young) / used;
@@ -398,6 +416,8 @@ mod tests {
                 policy: &policy,
                 queues: &[],
                 gateway: None,
+                at_zero: false,
+                computes: true,
                 ahead: None,
                 raised: 0.0,
             };
@@ -482,6 +502,8 @@ mod tests {
                     policy: &policy,
                     queues: &queues,
                     gateway: None,
+                    at_zero: false,
+                    computes: true,
                     ahead: None,
                     raised: 0.0,
                 };

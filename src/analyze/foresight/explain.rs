@@ -9,8 +9,8 @@ use crate::analyze::foresight::capacity::Bound;
 use crate::analyze::foresight::demand::{Need, Term};
 use crate::analyze::foresight::gateway::Held;
 use crate::analyze::foresight::policy::Rounding;
-use crate::analyze::foresight::standby::Relief;
-use crate::units::Fraction;
+use crate::analyze::foresight::standby::{Bridge, Relief};
+use crate::units::{Fraction, Replicas};
 
 /// What will be asked for, and what one replica carries of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -131,6 +131,18 @@ impl fmt::Display for Relief {
             f.write_str("serves")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Bridge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { replicas, missing, startup } = self;
+        let noun = if *replicas == Replicas::ONE { "replica" } else { "replicas" };
+        write!(
+            f,
+            "{missing:.2} requests/s are for standby, which starts in {startup:.0} s, until the rest \
+             serves: {replicas} {noun} of this variant"
+        )
     }
 }
 

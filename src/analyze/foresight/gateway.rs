@@ -15,6 +15,8 @@
 //!
 //! Requests, seconds.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use crate::analyze::foresight::policy::Gateway;
@@ -39,6 +41,8 @@ pub struct Queued {
 pub struct Front {
     /// What queues; `None` where nobody says it.
     pub queued: Option<Queued>,
+    /// By how much that has grown, where it has and somebody saw it.
+    pub grown: Option<Growth>,
     /// Whether every signal that counts requests has said so of late. What one that is silent has
     /// counted is not gone.
     pub sight: Sight,
@@ -46,24 +50,24 @@ pub struct Front {
 
 impl Front {
     /// A model whose requests nobody counts before a replica has them.
-    pub const UNSEEN: Self = Self { queued: None, sight: Sight::Whole };
+    pub const UNSEEN: Self = Self { queued: None, grown: None, sight: Sight::Whole };
 }
 
 /// By how much a queue has grown.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Growth {
+pub struct Growth {
     /// Up to when.
-    pub(crate) at: Timestamp,
+    pub at: Timestamp,
     /// In how much time.
-    pub(crate) elapsed: Seconds,
+    pub elapsed: Seconds,
     /// By how many requests; fewer than none where it got shorter.
-    pub(crate) requests: f64,
+    pub requests: f64,
 }
 
-/// A queue, as it was last seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Queue {
-    last: Option<Queued>,
+/// A queue, as each signal has last said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Queue {
+    last: BTreeMap<String, Queued>,
 }
 
 /// A queue at a gateway as a need has it.
@@ -79,19 +83,39 @@ pub struct Held {
     pub allowed: f64,
 }
 
+impl Queued {
+    /// The most that one of several says: added up, they might count the same requests.
+    pub fn most(all: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let is_more =
+            |a: Self, b: Self| b.requests > a.requests || (b.requests == a.requests && b.at > a.at);
+        all.into_iter().reduce(|a, b| if is_more(a, b) { b } else { a })
+    }
+}
+
 impl Queue {
-    /// By how much it has grown since it was last seen; nothing where it has not, where it is seen
-    /// for the first time, or where nobody saw it for too long.
-    pub(crate) fn take(&mut self, queued: Option<Queued>) -> Option<Growth> {
-        let queued = queued?;
-        if self.last.is_some_and(|last| last.at == queued.at) {
+    /// By how much it has grown since it was last seen, as the signals say that were heard both
+    /// times: what one says that was silent before, or for the first time, had come before that.
+    /// Nothing where it has not grown, or where nobody saw it for too long.
+    pub fn take(&mut self, heard: &BTreeMap<String, Queued>) -> Option<Growth> {
+        self.last.retain(|signal, _| heard.contains_key(signal));
+        let again = || heard.iter().filter_map(|(signal, now)| Some((self.last.get(signal)?, now)));
+        let clock_went_back = again().any(|(before, now)| now.at < before.at);
+        let before = Queued::most(again().map(|(before, _)| *before));
+        let now = Queued::most(again().map(|(_, now)| *now));
+        let both = now.zip(before);
+        if !clock_went_back && both.is_some_and(|(now, before)| now.at <= before.at) {
+            // Nothing newer yet, but of signals that are heard for the first time.
+            for (signal, queued) in heard {
+                self.last.entry(signal.clone()).or_insert(*queued);
+            }
             return None;
         }
-        let before = self.last.replace(queued)?;
-        let elapsed = Seconds::from_span(queued.at.duration_since(before.at))?;
-        let requests = queued.requests.requests() - before.requests.requests();
+        self.last.clone_from(heard);
+        let (now, before) = both?;
+        let elapsed = Seconds::from_span(now.at.duration_since(before.at))?;
+        let requests = now.requests.requests() - before.requests.requests();
         let known = elapsed > Seconds::ZERO && elapsed.seconds() <= GAP_MAX;
-        (known && requests.abs() > 0.0).then_some(Growth { at: queued.at, elapsed, requests })
+        (known && requests.abs() > 0.0).then_some(Growth { at: now.at, elapsed, requests })
     }
 }
 
@@ -130,22 +154,51 @@ mod tests {
         Queued { requests: Requests::new(requests).unwrap(), at }
     }
 
+    /// What signals say in a second.
+    fn heard(second: i64, said: &[(&str, f64)]) -> BTreeMap<String, Queued> {
+        said.iter().map(|(signal, said)| ((*signal).to_owned(), queued(second, *said))).collect()
+    }
+
     #[test]
     fn what_a_queue_has_grown_by_is_known_from_its_second_reading_on() {
         let mut queue = Queue::default();
-        assert_eq!(queue.take(Some(queued(0, 40.0))), None, "what was there before came before");
-        let grown = queue.take(Some(queued(5, 70.0))).unwrap();
+        let mut take = |second, said: f64| queue.take(&heard(second, &[("a", said)]));
+        assert_eq!(take(0, 40.0), None, "what was there before came before");
+        let grown = take(5, 70.0).unwrap();
         assert_eq!((grown.elapsed, grown.requests), (Seconds::literal(5), 30.0));
-        assert_eq!(queue.take(Some(queued(5, 70.0))), None, "the same reading again");
-        assert_eq!(queue.take(None), None, "nobody can say");
-        let shorter = queue.take(Some(queued(10, 0.0))).unwrap();
+        assert_eq!(take(5, 70.0), None, "the same reading again");
+        let shorter = take(10, 0.0).unwrap();
         assert!((shorter.requests + 70.0).abs() < 1e-9, "{shorter:?}");
-        assert_eq!(
-            queue.take(Some(queued(80, 500.0))),
-            None,
-            "nobody saw it for more than a minute"
-        );
-        assert_eq!(queue.take(Some(queued(79, 0.0))), None, "a clock that went back");
+        assert_eq!(take(80, 500.0), None, "nobody saw it for more than a minute");
+        assert_eq!(take(79, 0.0), None, "a clock that went back");
+    }
+
+    #[test]
+    fn a_signal_that_goes_silent_or_comes_back_is_no_growth() {
+        let mut queue = Queue::default();
+        let mut take = |second, said: &[(&str, f64)]| {
+            queue.take(&heard(second, said)).map(|grown| grown.requests)
+        };
+        assert_eq!(take(0, &[("a", 100.0), ("b", 5.0)]), None);
+        assert_eq!(take(1, &[("b", 5.0)]), None, "what `a` has counted is not gone");
+        assert_eq!(take(2, &[("b", 9.0)]), Some(4.0), "`b` is heard as before");
+        assert_eq!(take(3, &[("a", 100.0), ("b", 9.0)]), None, "it has not come now");
+        assert_eq!(take(4, &[("a", 103.0), ("b", 9.0)]), Some(3.0));
+        // Alone, and for less than the longest gap that is believed.
+        assert_eq!(take(5, &[]), None);
+        assert_eq!(take(40, &[("a", 500.0)]), None);
+        assert_eq!(take(41, &[("a", 501.0)]), Some(1.0));
+        // One that is heard for the first time counts from there on.
+        assert_eq!(take(41, &[("a", 501.0), ("b", 600.0)]), None);
+        assert_eq!(take(42, &[("a", 501.0), ("b", 602.0)]), Some(2.0));
+        // Read in turns, and each counts the most now and then.
+        let mut at = |a: (i64, f64), b: (i64, f64)| {
+            let said = [("a".to_owned(), queued(a.0, a.1)), ("b".to_owned(), queued(b.0, b.1))];
+            queue.take(&said.into()).map(|grown| (grown.elapsed, grown.requests))
+        };
+        assert_eq!(at((44, 700.0), (42, 602.0)), Some((Seconds::literal(2), 98.0)));
+        assert_eq!(at((44, 700.0), (43, 720.0)), None, "older than what was counted");
+        assert_eq!(at((45, 700.0), (45, 730.0)), Some((Seconds::literal(1), 30.0)));
     }
 
     #[test]

@@ -10,7 +10,6 @@ use jiff::Timestamp;
 
 use crate::analyze::foresight::arrivals::SavedArrivals;
 use crate::analyze::foresight::budget::Budget;
-use crate::analyze::foresight::gateway::Queue;
 pub use crate::analyze::foresight::schedule::SavedWeek;
 pub use crate::analyze::foresight::seen::SavedSeen;
 use crate::analyze::foresight::seen::{Lengths, Seen};
@@ -78,7 +77,7 @@ impl SavedDemand {
 
     fn of(role: Role, demand: &Demand) -> Option<Self> {
         // What bridges is over within minutes.
-        let Demand { arrivals, hold, bridge: _, lengths, gateway: _, budget, week } = demand;
+        let Demand { arrivals, hold, queue: _, bridge: _, lengths, budget, week } = demand;
         let (arrivals, lengths) = (arrivals.save()?, lengths.numbers());
         let (needs, raised, week) = (hold.save(), budget.raised(), week.save());
         let saved = Self { role, arrivals, lengths, needs, raised, week };
@@ -146,10 +145,10 @@ impl Foresight {
             let demand = || Demand {
                 arrivals: arrivals.restore(),
                 hold: Held { needs: needs.iter().copied().collect::<VecDeque<_>>() },
+                // What waits is seen again at once.
+                queue: Held::default(),
                 bridge: Held::default(),
                 lengths: Lengths::of(*lengths),
-                // By how much a queue has grown is known from its second reading on.
-                gateway: Queue::default(),
                 budget: Budget::of(*raised, *learned_at),
                 week: week.as_ref().map(SavedWeek::restore).unwrap_or_default(),
             };

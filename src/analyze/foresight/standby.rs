@@ -15,7 +15,8 @@
 //! # Model
 //!
 //! With `s` the longest start-up time of a role, those of its variants that take at most `s / 2` are
-//! its standby, and `q` is the longest of theirs:
+//! its standby, and `q` is the longest of theirs. A variant without replicas of which no start-up
+//! time was measured or declared is no part of this: nobody waits for it, and it is no standby.
 //!
 //! ```text
 //! growth  = max(growth in q, growth in s - what standby may still add)
@@ -61,13 +62,25 @@ pub struct Relief {
     pub bridge: f64,
 }
 
+/// What one variant of standby carries until others serve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bridge {
+    /// Replicas that it takes.
+    pub replicas: Replicas,
+    /// What all standby of its role carries until then, in requests a second.
+    pub missing: f64,
+    /// Seconds that standby takes to serve.
+    pub startup: f64,
+}
+
 impl<'a> Standby<'a> {
     /// The standby of a role, where it has some.
     pub(super) fn of(side: &Side<'a>, policy: &Policy) -> Option<Self> {
         let longest = startup(side, policy);
         let takes = |it: &VariantStrides<'_>| takes(it, policy);
-        let is_soon =
-            |it: &VariantStrides<'_>| takes(it).seconds() <= SHARE_MAX * longest.seconds();
+        let is_soon = |it: &VariantStrides<'_>| {
+            tells(it) && takes(it).seconds() <= SHARE_MAX * longest.seconds()
+        };
         let known = side.variants.iter().filter_map(|(variant, carried)| {
             let rate = carried.as_ref()?.rate.requests_per_second();
             (rate > RATE_MIN).then_some((*variant, rate))
@@ -84,8 +97,9 @@ impl<'a> Standby<'a> {
     }
 
     /// Replicas that carry this much until others do.
-    pub(super) fn bridge(&self, mut missing: f64) -> BTreeMap<VariantKey, Replicas> {
-        let mut bridge = BTreeMap::new();
+    pub(super) fn bridge(&self, missing: f64) -> BTreeMap<VariantKey, Bridge> {
+        let mut bridges = BTreeMap::new();
+        let (startup, mut left) = (self.startup.seconds(), missing);
         for (variant, rate) in &self.variants {
             let most = variant.current + variant.room;
             #[expect(
@@ -93,14 +107,14 @@ impl<'a> Standby<'a> {
                 clippy::cast_sign_loss,
                 reason = "it saturates, and there is less room than that"
             )]
-            let wanted = (missing / rate - EXCESS).ceil().max(0.0) as u32;
-            let count = Replicas::saturating(wanted).min(most);
-            missing -= f64::from(count.count()) * rate;
-            if count > Replicas::ZERO {
-                bridge.insert(variant.spec.key.clone(), count);
+            let wanted = (left / rate - EXCESS).ceil().max(0.0) as u32;
+            let replicas = Replicas::saturating(wanted).min(most);
+            left -= f64::from(replicas.count()) * rate;
+            if replicas > Replicas::ZERO {
+                bridges.insert(variant.spec.key.clone(), Bridge { replicas, missing, startup });
             }
         }
-        bridge
+        bridges
     }
 }
 
@@ -109,12 +123,21 @@ const EXCESS: f64 = 0.05;
 
 /// How long replicas of a variant take to serve: as was measured, else as was declared of it, else
 /// as is usual.
-fn takes(variant: &VariantStrides<'_>, policy: &Policy) -> Seconds {
+pub(super) fn takes(variant: &VariantStrides<'_>, policy: &Policy) -> Seconds {
     variant.startup.or(variant.spec.start_time).unwrap_or(policy.startup)
 }
 
-/// The longest that replicas of a role take to serve.
+/// Whether a variant says how long its role takes to serve. One that has no replicas, that nobody has
+/// seen start and of which nothing is declared may never be used: what is usual is no measure of it,
+/// and beside it those that were measured would all be standby.
+fn tells(variant: &VariantStrides<'_>) -> bool {
+    let known = variant.startup.or(variant.spec.start_time);
+    known.is_some() || variant.current > Replicas::ZERO
+}
+
+/// The longest that replicas of a role take to serve; as is usual while no variant tells.
 pub(super) fn startup(side: &Side<'_>, policy: &Policy) -> Seconds {
-    let all = side.variants.iter().map(|(variant, _)| takes(variant, policy));
+    let told = side.variants.iter().map(|(variant, _)| *variant).filter(|it| tells(it));
+    let all = told.map(|variant| takes(variant, policy));
     all.reduce(Seconds::max).unwrap_or(policy.startup)
 }

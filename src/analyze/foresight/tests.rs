@@ -1,4 +1,5 @@
 mod cards;
+mod standby;
 
 use super::*;
 use crate::analyze::foresight::pace::Iteration;
@@ -50,6 +51,7 @@ struct World {
     replicas: u32,
     waiting: f64,
     queued: Option<f64>,
+    gateway: gateway::Queue,
     ttft: Option<Histogram>,
     pending: u32,
 }
@@ -68,6 +70,7 @@ impl World {
             replicas,
             waiting: 0.0,
             queued: None,
+            gateway: gateway::Queue::default(),
             ttft: None,
             pending: 0,
         }
@@ -111,7 +114,9 @@ impl World {
         let queued = self
             .queued
             .map(|requests| Queued { requests: Requests::new(requests).unwrap(), at: now });
-        let front = Front { queued, ..Front::UNSEEN };
+        let heard = queued.map(|queued| ("gateway".to_owned(), queued)).into_iter().collect();
+        let grown = self.gateway.take(&heard);
+        let front = Front { queued, grown, ..Front::UNSEEN };
         analyze(now, (now, front), &self.policy, &model, &[variant], &mut self.foresight)
     }
 
@@ -372,4 +377,38 @@ fn needs_that_are_told_are_few_and_never_less() {
         let ours = again.take(at(second), 1.0, 180.0).1;
         assert!(ours >= hold.take(at(second), 1.0, 180.0).1, "{second}");
     }
+}
+
+#[test]
+fn nothing_is_asked_for_at_zero_until_a_request_comes() {
+    let mut fleet = World::new(3);
+    // A load that jumps up and down, and whose past says that it grows.
+    for _ in 0..4 {
+        let _ = fleet.run(120, 5.0);
+        let _ = fleet.run(120, 50.0);
+    }
+    assert!(fleet.run(60, 5.0).report.total.demand.amount() > 10.0);
+    fleet.replicas = 0;
+    // By then nothing arrives any more, and what was needed is still held.
+    let asked: Vec<f64> =
+        (0..900).map(|_| fleet.tick(0.0).report.total.required.amount()).skip(60).collect();
+    assert!(asked.iter().all(|asked| *asked <= 0.0), "{asked:?}");
+    fleet.queued = Some(1.0);
+    let _ = fleet.tick(0.0);
+    fleet.queued = Some(90.0);
+    assert!(fleet.run(5, 0.0).report.total.required.amount() > 0.0);
+}
+
+#[test]
+fn what_waits_is_needed_until_it_is_worked_off_and_no_longer() {
+    let mut fleet = World::new(3);
+    let steady = fleet.run(900, 20.0).report.total.demand.amount();
+    fleet.waiting = 60.0;
+    let queued = fleet.run(20, 20.0).report.total.demand.amount();
+    assert!(queued > steady + 4.0, "{queued} {steady}");
+    fleet.waiting = 0.0;
+    let short = fleet.run(20, 20.0).report.total.demand.amount();
+    assert!(short > steady + 4.0, "30 s are not over: {short} {steady}");
+    let after = fleet.run(20, 20.0).report.total.demand.amount();
+    assert!(after < steady + 0.1, "{after} {steady}");
 }

@@ -57,6 +57,7 @@ impl Bench {
                 spec,
                 current: n(*current),
                 pending: Replicas::ZERO,
+                leaving: Replicas::ZERO,
                 replicas,
             })
             .collect();

@@ -249,6 +249,8 @@ async fn status(mut response: Response) -> Failure {
         401 => Outcome::Unauthorized,
         403 => Outcome::Forbidden,
         404 => Outcome::NotFound,
+        // How Prometheus says that a query which it understood had too many samples, among others.
+        422 => Outcome::QueryError,
         429 => Outcome::RateLimited,
         400..=499 => Outcome::Rejected,
         _ => Outcome::ServerError,

@@ -43,7 +43,8 @@ pub enum Outcome {
     Rejected,
     /// 5xx: the server, or what is behind it, has failed.
     ServerError,
-    /// `status: error` in an answer that HTTP calls a success.
+    /// 422, or `status: error` in an answer that HTTP calls a success: the query was understood and
+    /// could not be computed, such as one that loads too many samples.
     QueryError,
     /// The body is no JSON: a page of a proxy or of a login.
     NotJson,

@@ -14,10 +14,11 @@ use jiff::Timestamp;
 use crate::collect::prometheus::client::{Client, Question};
 use crate::collect::prometheus::decode::decode;
 use crate::collect::prometheus::failure::{Failure, Outcome};
-use crate::collect::prometheus::group::{Completeness, Grouped, Grouping, Known};
+use crate::collect::prometheus::group::{Completeness, Grouped, Grouping, Known, Taken};
 use crate::collect::prometheus::query::{Kind, kinds, selector};
 use crate::collect::prometheus::{Settings, Wanted};
-use crate::fleet::ReplicaKey;
+use crate::collect::scrape::Failure as Failed;
+use crate::fleet::{ReplicaKey, VariantKey};
 use crate::observe::Scrape;
 use crate::observe::engine::Samples;
 
@@ -36,6 +37,8 @@ pub struct History {
 pub struct Past {
     /// The readings and failures, in the order of time.
     pub scrapes: Vec<Scrape>,
+    /// Of each variant of which some failed, why the first one did.
+    pub details: BTreeMap<VariantKey, String>,
     /// Where the server says that something is missing: what it says.
     pub missing: Option<String>,
 }
@@ -70,14 +73,23 @@ impl History {
                 bodies.push(self.client.ask(&question, elapsed).await?);
             }
             let grouped = self.read(&kind, wanted, &bodies, to, &mut past)?;
-            let Some(Grouped { taken, replicas: known, .. }) = grouped else { continue };
+            let Some(Grouped { taken, replicas: known, claimed, .. }) = grouped else { continue };
             replicas.extend(known);
-            let taken = taken.into_iter().filter(|taken| taken.at > from && taken.at <= to);
-            past.scrapes.extend(taken.map(|taken| Scrape {
-                replica: taken.replica,
-                at: taken.at,
-                outcome: taken.outcome.map_err(|failure| failure.class),
-            }));
+            if let Some((example, count)) = claimed {
+                past.missing.get_or_insert_with(|| {
+                    format!("{count} series, such as of {example}, match several variants; none gets them")
+                });
+            }
+            for Taken { replica, at, outcome } in taken {
+                if at <= from || at > to {
+                    continue;
+                }
+                let outcome = outcome.map_err(|Failed { class, detail }| {
+                    past.details.entry(replica.variant.clone()).or_insert(detail);
+                    class
+                });
+                past.scrapes.push(Scrape { replica, at, outcome });
+            }
         }
         self.replicas.extend(replicas);
         past.scrapes.sort_by(|a, b| (a.at, &a.replica).cmp(&(b.at, &b.replica)));

@@ -21,8 +21,8 @@ const LIST: &str = "scale_to_zero.wake";
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Prometheus has nothing new more often.
 const QUERY_INTERVAL: Duration = Duration::from_secs(5);
-/// After three that are missing, what a signal said is forgotten.
-const INTERVALS: Durations = Duration::from_millis(200)..=Duration::from_secs(10);
+/// After three of the longest that are missing, what a signal said is as if nobody had said it.
+pub(crate) const INTERVALS: Durations = Duration::from_millis(200)..=Duration::from_secs(10);
 
 /// What signals are judged by.
 pub(crate) struct Around<'a> {

@@ -20,6 +20,11 @@ impl Lines {
         Self(walk.lines)
     }
 
+    /// Whether a path is there.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.0.contains_key(path)
+    }
+
     /// The line of a path, or of the nearest path above it that is there.
     pub(crate) fn get(&self, path: &str) -> Option<usize> {
         let mut path = path;

@@ -65,7 +65,9 @@ impl fmt::Display for Because {
         match self {
             Self::Kept => f.write_str("the plan needs no other number"),
             Self::Added => f.write_str("for what is missing"),
+            Self::Tried => f.write_str("to learn what one carries, as the others do not suffice"),
             Self::Removed => f.write_str("the others carry what is wanted"),
+            Self::Replaced => f.write_str("those that replace them carry load"),
             Self::Serving { planned } => {
                 write!(f, "{planned} once what replaces the others carries load")
             }

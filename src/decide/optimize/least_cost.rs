@@ -18,7 +18,7 @@ use crate::decide::optimize::sheet::{SLACK, Sheet};
 use crate::decide::optimize::{Because, Candidate, Few, Headroom, Method, Model, Plan, Room};
 use crate::decide::rank;
 use crate::fleet::VariantKey;
-use crate::units::{CostPerHour, Fraction, Replicas};
+use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
 /// How numbers are looked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -120,6 +120,12 @@ pub fn least_cost(
         for (&member, verdict) in question.members.iter().zip(question.release(&chosen, check)) {
             (targets[member], because[member]) = verdict;
         }
+        // What limits leave is for what is known.
+        if room.is_none()
+            && let Some(member) = trial(&sheet, group, &targets)
+        {
+            (targets[member], because[member]) = (Replicas::ONE, Because::Tried);
+        }
     }
     let method = match search {
         Search::Complete => Method::Exact { steps },
@@ -130,6 +136,29 @@ pub fn least_cost(
         placement.because = because;
     }
     plan
+}
+
+/// The variant of which one replica is started to learn what it carries: the cheapest of which
+/// nobody knows it, where what is missing is more than the others may have.
+fn trial(sheet: &Sheet<'_>, group: usize, targets: &[Replicas]) -> Option<usize> {
+    let members = &sheet.groups[group].members;
+    let is_short = sheet.voices.iter().any(|voice| {
+        let each = |&at: &usize| voice.sizes[at].unwrap_or(0.0) * f64::from(targets[at].count());
+        let carried: f64 = members.iter().map(each).sum();
+        let missing = voice.totals[group].required > Amount::ZERO;
+        missing && carried < voice.wanted(group).amount() * (1.0 - SLACK)
+    });
+    let may_be_tried = |&&at: &&usize| {
+        let variant = sheet.variants[at];
+        let is_unknown = sheet.voices.iter().all(|voice| voice.sizes[at].is_none());
+        let allowed = variant.bounds.max().is_none_or(|max| max > Replicas::ZERO);
+        is_unknown && variant.untried && allowed
+    };
+    let by_cost = |a: &&usize, b: &&usize| {
+        sheet.variants[**a].cost.compare(sheet.variants[**b].cost).then(a.cmp(b))
+    };
+    let untried = members.iter().filter(may_be_tried).min_by(by_cost);
+    untried.copied().filter(|_| is_short)
 }
 
 /// One role of one model as a question to the search.
@@ -250,9 +279,12 @@ impl<'a> Question<'a> {
         if before > ready(last) {
             return true;
         }
+        // What is leaving carries load as well, but not for long: it goes when it is missed by nobody.
+        let stays = |at: usize| self.variants[at].current.beyond(self.variants[at].leaving);
         (0..self.wants.len()).all(|want| {
             let carried = |(at, (replicas, _)): (usize, &(Replicas, Because))| {
-                self.items[at].sizes[want] * f64::from(ready(at).min(*replicas).count())
+                let replicas = ready(at).min(*replicas).min(stays(at));
+                self.items[at].sizes[want] * f64::from(replicas.count())
             };
             let sum: f64 = kept.iter().enumerate().map(carried).sum();
             self.items[last].sizes[want] <= 0.0 || sum >= self.wants[want] * (1.0 - SLACK)

@@ -36,6 +36,7 @@ pub(super) fn candidate((name, cost, _, current): Offer<'_>) -> Candidate {
         gpus: Gpus::ONE,
         cost: CostPerHour::new(cost).unwrap(),
         leaving: Replicas::ZERO,
+        untried: false,
         list_price: CostPerHour::new(cost).unwrap(),
         mismatch: Fraction::ONE,
         bounds: Bounds::new(Replicas::ZERO, None).unwrap(),
@@ -233,6 +234,24 @@ fn a_variant_of_unknown_capacity_stays_inside_its_bounds() {
     let plan = least_cost(&model, None, &Policy::default(), &consent);
     assert_eq!(targets(&plan), [3, 3]);
     assert_eq!(plan.placements[1].because, Because::Unknown);
+}
+
+#[test]
+fn what_nobody_knows_is_tried_once_and_only_where_the_others_do_not_suffice() {
+    let plan = |max: u32, required: f64, untried: [bool; 2]| {
+        let offers = [("dear", 9.0, 0.0, 0), ("known", 5.0, 10_000.0, 1), ("new", 6.0, 0.0, 0)];
+        let report = report(&offers, required, 0.0);
+        let mut model = model(offers.iter().map(|offer| candidate(*offer)).collect(), &report);
+        model.candidates[1].bounds = Bounds::new(Replicas::ONE, Some(replicas(max))).unwrap();
+        (model.candidates[0].untried, model.candidates[2].untried) = (untried[0], untried[1]);
+        least_cost(&model, None, &Policy::default(), &consent)
+    };
+    let short = plan(2, 30_000.0, [true, true]);
+    assert_eq!(targets(&short), [0, 2, 1], "the cheapest of them");
+    assert_eq!(short.placements[2].because, Because::Tried);
+    assert_eq!(targets(&plan(9, 30_000.0, [true, true])), [0, 4, 0], "what is known suffices");
+    assert_eq!(targets(&plan(2, 0.0, [true, true])), [0, 1, 0], "nothing is missing");
+    assert_eq!(targets(&plan(2, 30_000.0, [false, false])), [0, 2, 0], "it is being tried");
 }
 
 #[test]

@@ -73,6 +73,7 @@ fn variants() -> Vec<(Candidate, Amount)> {
                 gpus: Gpus::ONE,
                 cost: cost(price),
                 leaving: Replicas::ZERO,
+                untried: false,
                 list_price: cost(price),
                 mismatch: Fraction::ONE,
                 bounds: Bounds::new(Replicas::ZERO, None).unwrap(),

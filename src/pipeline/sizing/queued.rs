@@ -2,15 +2,21 @@
 //!
 //! A signal that wakes a model may say anything above 0. Only one that counts requests says how many
 //! have arrived.
+//!
+//! One that may be for any model is for those that it has named: what it never counted has kept no
+//! number up, so no number needs to wait for it.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
 use crate::analyze::ballot::Analyzer;
-use crate::analyze::foresight::gateway::{Front, Queued};
+use crate::analyze::foresight::gateway::{Front, Queue, Queued};
 use crate::analyze::foresight::schedule::Sight;
 use crate::decide::Reason;
+use crate::decide::unheard::Unheard;
 use crate::fleet::ModelKey;
-use crate::observe::{Counts, Demand, Inputs};
+use crate::observe::{Counts, Demand, Inputs, Naming, Seen};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::Group;
 use crate::pipeline::sizing::Moment;
@@ -19,6 +25,15 @@ use crate::units::{Requests, Seconds};
 /// Age in seconds from which what a signal has said of a queue is as if it had said nothing.
 /// Signals are read every ten seconds or more often, so this is three that are missing.
 const STALE: f64 = 30.0;
+
+/// Who counts the requests in front of each model.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fronts {
+    /// The signals that have ever named a model, however silent they are now.
+    named: BTreeMap<ModelKey, BTreeSet<String>>,
+    /// What they have last said.
+    queues: BTreeMap<ModelKey, Queue>,
+}
 
 impl Pipeline {
     /// Why no number of the group may be lowered, where nobody says what queues in front of it. What
@@ -35,36 +50,92 @@ impl Pipeline {
             return None;
         }
         let signals = inputs.demand.get(&group.model)?;
-        let silent = counting(signals).find(|signal| of_late(now, signal).is_none())?;
-        let age = silent.seen.and_then(|(_, at)| Seconds::from_span(now.duration_since(at)));
-        Some(Reason::Unheard { signal: silent.signal.clone(), age })
+        let mut counting = self.learned.fronts.counting(&group.model, signals);
+        let unheard = |it: &Demand| Some((it.signal.clone(), of_late(now, it).err()?));
+        let (signal, why) = counting.find_map(unheard)?;
+        Some(Reason::Unheard { signal, why })
     }
 }
 
-/// What is known of the requests in front of a model: the most that one of the signals says that
-/// count requests, because several that are added up might count the same ones; and whether all of
-/// them were heard of late.
-pub(crate) fn front(moment: &Moment<'_>, model: &ModelKey) -> Front {
-    let signals = moment.demand.get(model).map(Vec::as_slice).unwrap_or_default();
-    let mut front = Front::UNSEEN;
-    for signal in counting(signals) {
-        let Some((requests, at)) = of_late(moment.now, signal) else {
-            front.sight = Sight::Partial;
-            continue;
-        };
-        if front.queued.is_none_or(|most| requests > most.requests) {
-            front.queued = Some(Queued { requests, at });
+// === impl Fronts ===
+
+impl Fronts {
+    /// Notes who names whom, and forgets signals and models that are not there any more.
+    pub(crate) fn note(&mut self, demand: &BTreeMap<ModelKey, Vec<Demand>>) {
+        self.named.retain(|model, _| demand.contains_key(model));
+        self.queues.retain(|model, _| demand.contains_key(model));
+        for (model, signals) in demand {
+            if let Some(named) = self.named.get_mut(model) {
+                named.retain(|name| signals.iter().any(|it| it.signal == *name));
+            }
+            for signal in signals.iter().filter(|it| is_counting(it)) {
+                if signal.naming == Naming::Named && !self.has_named(model, &signal.signal) {
+                    self.named.entry(model.clone()).or_default().insert(signal.signal.clone());
+                }
+            }
         }
     }
-    front
+
+    /// Who has named a model, for whoever goes on with it.
+    pub(crate) fn save(&self, model: &ModelKey) -> Vec<String> {
+        self.named.get(model).into_iter().flatten().cloned().collect()
+    }
+
+    /// Goes on from that.
+    pub(crate) fn recall(&mut self, model: &ModelKey, named: &[String]) {
+        if !named.is_empty() {
+            self.named.entry(model.clone()).or_default().extend(named.iter().cloned());
+        }
+    }
+
+    /// What is known of the requests in front of a model: the most that one of the signals says that
+    /// count requests, because several that are added up might count the same ones; and whether all
+    /// of them were heard of late.
+    pub(crate) fn front(&mut self, moment: &Moment<'_>, model: &ModelKey) -> Front {
+        let Some(signals) = moment.demand.get(model) else { return Front::UNSEEN };
+        let (mut heard, mut sight) = (BTreeMap::new(), Sight::Whole);
+        for signal in signals.iter().filter(|it| is_counting(it)) {
+            if let Ok((requests, at)) = of_late(moment.now, signal) {
+                heard.insert(signal.signal.clone(), Queued { requests, at });
+            } else if self.has_named(model, &signal.signal) {
+                sight = Sight::Partial;
+            }
+        }
+        let queued = Queued::most(heard.values().copied());
+        let grown = self.queues.entry(model.clone()).or_default().take(&heard);
+        Front { queued, grown, sight }
+    }
+
+    /// The signals that count requests of a model: those that have named it.
+    fn counting<'a>(
+        &self,
+        model: &ModelKey,
+        signals: &'a [Demand],
+    ) -> impl Iterator<Item = &'a Demand> {
+        let named = self.named.get(model);
+        let has_named = move |it: &&Demand| named.is_some_and(|named| named.contains(&it.signal));
+        signals.iter().filter(|it| is_counting(it)).filter(has_named)
+    }
+
+    fn has_named(&self, model: &ModelKey, signal: &str) -> bool {
+        self.named.get(model).is_some_and(|named| named.contains(signal))
+    }
 }
 
-/// The signals that count requests.
-fn counting(signals: &[Demand]) -> impl Iterator<Item = &Demand> {
-    signals.iter().filter(|signal| signal.counts == Counts::Requests)
+fn is_counting(signal: &Demand) -> bool {
+    signal.counts == Counts::Requests
 }
 
-/// What a signal says, unless that is too old.
-fn of_late(now: Timestamp, signal: &Demand) -> Option<(Requests, Timestamp)> {
-    signal.seen.filter(|(_, at)| now.duration_since(*at).as_secs_f64().abs() <= STALE)
+/// What a signal says, or what is missing of it. What is old is as if it had said nothing.
+fn of_late(now: Timestamp, signal: &Demand) -> Result<(Requests, Timestamp), Unheard> {
+    let at = match signal.seen {
+        Seen::Never => return Err(Unheard::Never),
+        Seen::NoNumber(at) | Seen::Number(_, at) => at,
+    };
+    let seconds = now.duration_since(at).as_secs_f64();
+    if seconds.abs() > STALE {
+        let length = Seconds::new(seconds.abs()).unwrap_or_default();
+        return Err(if seconds > 0.0 { Unheard::For(length) } else { Unheard::Ahead(length) });
+    }
+    signal.seen.number().ok_or(Unheard::NoNumber)
 }

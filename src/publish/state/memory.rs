@@ -14,7 +14,7 @@
 //!    "line":["window",0.03,0.006],"capacity":900.0,"disagreements":0,"seen":1795253460000},
 //!  "tuner":{"filter":{"state":[-5.1,-9.2,-13.8],"began":[-5.0,-9.0,-14.0],
 //!    "covariance":[[0.01,0.0,0.0],[0.0,0.02,0.0],[0.0,0.0,0.5]]},"points":[[1.5,500.0,100.0,1.0,0.2,0.02,256,3.0,true]],
-//!    "accepted":12,"rejected":0,"at":1795253460000}}
+//!    "accepted":12,"rejected":0,"at":1795253460000},"named":["epp"]}
 //! ```
 //!
 //! [`foresight`] and [`silence`] have shapes of their own. About 200 bytes without what was learned,
@@ -75,10 +75,12 @@ pub(super) struct MemoryLine {
     foresight: Option<ForesightLine>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     silence: Option<SilenceLine>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    named: Vec<String>,
 }
 
 /// What a memory may say. Whatever else is there is another release's.
-const WORDS: [&str; 14] = [
+const WORDS: [&str; 15] = [
     "latest",
     "recommended",
     "changes",
@@ -93,6 +95,7 @@ const WORDS: [&str; 14] = [
     "tuner",
     "foresight",
     "silence",
+    "named",
 ];
 
 /// Reads what is remembered. A word that is not known here costs what it says and nothing else, and
@@ -227,7 +230,7 @@ type PointLine = (f64, f64, f64, f64, f64, f64, NonZeroU32, f64, bool);
 impl From<&Memory> for MemoryLine {
     fn from(memory: &Memory) -> Self {
         let Memory { history, waits, informed, knowledge, curve, tuner, taught_at, .. } = memory;
-        let Memory { foresight, silence, .. } = memory;
+        let Memory { foresight, silence, named, .. } = memory;
         let SavedHistory { recommended, changes, moved, turned, burst, latest } = history;
         let SavedKnowledge { record, limits } = knowledge;
         let at = |analyzer| {
@@ -264,6 +267,7 @@ impl From<&Memory> for MemoryLine {
             tuner: tuner.as_ref().map(|tuner| TunerLine::new(tuner, *taught_at)),
             foresight: foresight.as_ref().map(ForesightLine::from),
             silence: silence.as_ref().map(SilenceLine::from),
+            named: named.clone(),
         }
     }
 }
@@ -360,7 +364,7 @@ impl TunerLine {
 impl MemoryLine {
     /// What is remembered; `None` where it says what cannot be.
     fn memory(self) -> Option<Memory> {
-        let Self { informed, record, limits, curve, tuner, foresight, silence, .. } = &self;
+        let Self { informed, record, limits, curve, tuner, foresight, silence, named, .. } = &self;
         let Informed { tokens, throughput, queueing, foresight: foreseen } =
             informed.unwrap_or_default();
         let known = [
@@ -395,6 +399,7 @@ impl MemoryLine {
             taught_at: some(taught_at, instant).ok()?,
             foresight: some(foresight.as_ref(), ForesightLine::foresight).ok()?,
             silence: some(silence.as_ref(), SilenceLine::silence).ok()?,
+            named: named.clone(),
         })
     }
 

@@ -673,7 +673,7 @@ function makeDetails(row) {
 }
 
 const STAGES = {
-  analyze: 'The load asks for', share: 'Shared with other models', pool: 'The adapters ask for', hold: 'Kept from before', guard: 'Guard against incomplete data',
+  analyze: 'The load asks for', share: 'Shared with other models', bridge: 'Until others serve', pool: 'The adapters ask for', hold: 'Kept from before', guard: 'Guard against incomplete data',
   stabilize: 'Stabilisation window', dwell: 'Minimum dwell', flap_budget: 'Flap budget', panic: 'Panic window',
   step_limit: 'Step limit', zero: 'To zero and back', bounds: 'Bounds', limit: 'What may be used', check: 'Final check',
 };

@@ -1,19 +1,32 @@
 //! What a workload will ask for, for peers that know it beforehand.
 
+use crate::fleet::ModelName;
 use crate::simulate::Micros;
 use crate::simulate::peers::profile::{self, Size};
 use crate::simulate::scenario::{Scenario, Variant};
 use crate::simulate::workload::load::{self, Load};
 
 /// Why nobody can plan for a model beforehand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unplannable {
     /// Its clients wait for their answers.
-    #[error("cannot be planned for a closed workload, whose requests depend on their answers")]
-    Closed,
+    #[error("cannot plan for {0}, whose workload is closed: its requests depend on their answers")]
+    Closed(ModelName),
     /// What one replica carries depends on the others.
-    #[error("cannot be planned for a model whose variants have the roles prefill and decode")]
-    Disaggregated,
+    #[error("cannot plan for {0}, whose variants have the roles prefill and decode")]
+    Disaggregated(ModelName),
+}
+
+/// Whether the requests of a model can be known and planned for.
+pub(crate) fn plannable(scenario: &Scenario, model: usize) -> Result<(), Unplannable> {
+    let described = &scenario.models[model];
+    if matches!(described.load, Load::Closed(_)) {
+        return Err(Unplannable::Closed(described.key.model.clone()));
+    }
+    if scenario.is_disaggregated(model) {
+        return Err(Unplannable::Disaggregated(described.key.model.clone()));
+    }
+    Ok(())
 }
 
 /// The requests of a model, in order of time.
@@ -22,15 +35,10 @@ pub(crate) fn requests(
     seed: u64,
     model: usize,
 ) -> Result<Vec<(Micros, load::Size)>, Unplannable> {
-    let load = &scenario.models[model].load;
-    if matches!(load, Load::Closed(_)) {
-        return Err(Unplannable::Closed);
-    }
-    if scenario.is_disaggregated(model) {
-        return Err(Unplannable::Disaggregated);
-    }
+    plannable(scenario, model)?;
     let end = scenario.length;
-    let arrivals = load.arrivals(seed, model).take_while(|arrival| arrival.at < end);
+    let arrivals =
+        scenario.models[model].load.arrivals(seed, model).take_while(|arrival| arrival.at < end);
     Ok(arrivals.map(|arrival| (arrival.at, arrival.size)).collect())
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn on_rate(variant: &Variant, target: MilliValue) -> Actuator {
     let max = bounds.max().unwrap_or(bounds.min());
     let min = bounds.min().max(Replicas::ONE);
     let settings = Settings::new(min, max.max(min), target);
-    let hpa = Hpa { signal: Signal::Rate, settings, sync: SYNC, delay: Micros::ZERO };
+    let hpa = Hpa { signal: Signal::Sent, settings, sync: SYNC, delay: Micros::ZERO };
     Actuator::Keda(Keda {
         hpa,
         // The rate is what was sent to replicas: without one there is none.

@@ -235,7 +235,9 @@ impl Tried {
     fn new(needs: Needs, scenario: &Scenario, outcome: &Outcome) -> Self {
         let sum =
             |of: fn(&Service) -> u64| -> f64 { outcome.models.iter().map(of).sum::<u64>() as f64 };
-        let attained = sum(|it| it.good) / sum(Service::judged).max(1.0);
+        // What an engine cannot hold is no better served by more of them.
+        let judged = sum(Service::judged) - sum(|it| it.unservable);
+        let attained = sum(|it| it.good) / judged.max(1.0);
         let crews = outcome.variants.iter().zip(&scenario.variants);
         let cost = crews
             .map(|(crew, variant)| crew.replica_time.seconds() * variant.spec.cost.per_hour())
@@ -245,7 +247,7 @@ impl Tried {
             .iter()
             .map(|service| {
                 let share = |minute: &Minute| {
-                    let judged = f64::from(minute.judged);
+                    let judged = f64::from(minute.judged - minute.unservable);
                     (judged > 0.0).then(|| f64::from(minute.good) / judged)
                 };
                 service.minutes.iter().map(share).collect()

@@ -14,7 +14,7 @@
 //! vLLM 0.33: `Scheduler.schedule` passes over requests beyond `max_loras`; `LRUCacheWorkerLoRAManager`
 //! evicts; `LoggingStatLogger` and `PrometheusStatLogger` list adapters that run.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
 use jiff::{SignedDuration, Timestamp};
@@ -49,6 +49,19 @@ pub struct AdapterStats {
     pub loads: u64,
 }
 
+/// The newest of what an engine says of its adapters: the sets that it gives the latest time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewestSets {
+    /// Adapters that one step serves.
+    pub slots: u8,
+    /// Those that ran at that time.
+    pub running: BTreeSet<AdapterId>,
+    /// The time.
+    pub at: Micros,
+    /// How many sets its page has, older ones included.
+    pub series: usize,
+}
+
 /// The adapters of one engine.
 #[derive(Clone, Debug)]
 pub(super) struct Adapters {
@@ -63,6 +76,8 @@ pub(super) struct Adapters {
     loading: Micros,
     loads: u64,
     series: BTreeMap<u64, Micros>,
+    /// The last time at which adapters were noted, and all that were noted then, as bits.
+    newest: (Micros, u64),
 }
 
 impl AdapterId {
@@ -70,6 +85,12 @@ impl AdapterId {
     #[must_use]
     pub const fn new(place: u8) -> Option<Self> {
         if place < ADAPTERS_MAX { Some(Self(place)) } else { None }
+    }
+
+    /// Its place.
+    #[must_use]
+    pub const fn place(self) -> u8 {
+        self.0
     }
 }
 
@@ -95,16 +116,28 @@ impl Replica {
         adapter: AdapterId,
     ) -> Result<(), Unservable> {
         self.submit(at, request)?;
-        if let Some(adapters) = &mut self.adapters {
-            adapters.expect(request.id, adapter);
-        }
+        self.ask_for(request.id, adapter);
         Ok(())
+    }
+
+    /// Notes which adapter a request asks for that has been submitted at this instant.
+    pub fn ask_for(&mut self, request: u64, adapter: AdapterId) {
+        if let Some(adapters) = &mut self.adapters {
+            adapters.expect(request, adapter);
+        }
     }
 
     /// What it says of its adapters; `None` when it serves none.
     #[must_use]
     pub fn adapters(&self) -> Option<AdapterStats> {
         self.adapters.as_ref().map(|adapters| adapters.stats(self.now))
+    }
+
+    /// The newest of what it says of its adapters, without the cost of all the rest; `None` when it
+    /// serves none, or none was asked for yet.
+    #[must_use]
+    pub fn newest_sets(&self) -> Option<NewestSets> {
+        self.adapters.as_ref().and_then(|adapters| adapters.newest(self.now))
     }
 
     /// What its slots hold for an adapter; `None` when it serves none.
@@ -130,7 +163,7 @@ impl Replica {
     }
 
     /// Requests that wait for a slot for their adapter.
-    pub(super) fn deferred(&self) -> u32 {
+    pub(crate) fn deferred(&self) -> u32 {
         let Some(adapters) = &self.adapters else { return 0 };
         let waiting = self.waiting.iter();
         count(waiting.filter(|&&index| !adapters.admits(self.lives[index].request.id)).count())
@@ -150,6 +183,7 @@ impl Adapters {
             loading: Micros::ZERO,
             loads: 0,
             series: BTreeMap::new(),
+            newest: (Micros::ZERO, 0),
         }
     }
 
@@ -204,7 +238,24 @@ impl Adapters {
 
     /// Notes which adapters ran up to now.
     pub(super) fn record(&mut self, now: Micros) {
-        self.series.insert(self.bits(), now);
+        let bits = self.bits();
+        self.series.insert(bits, now);
+        let (at, known) = self.newest;
+        self.newest = (now, if at == now { known | bits } else { bits });
+    }
+
+    fn newest(&self, now: Micros) -> Option<NewestSets> {
+        let (mut at, mut bits) = self.newest;
+        let mut series = self.series.len();
+        if !self.batch.is_empty() {
+            let present = self.bits();
+            series += usize::from(!self.series.contains_key(&present));
+            bits = if at == now { bits | present } else { present };
+            at = now;
+        }
+        let runs = |adapter: &AdapterId| bits >> adapter.0 & 1 == 1;
+        let running = (0..ADAPTERS_MAX).map(AdapterId).filter(runs).collect();
+        (series > 0).then_some(NewestSets { slots: self.settings.slots, running, at, series })
     }
 
     /// Whether an adapter is in a slot, or has one that no other is in.

@@ -10,6 +10,9 @@ impl Replica {
     pub fn abort(&mut self, id: u64) -> bool {
         if let Some(at) = self.arrivals.iter().position(|(_, request)| request.id == id) {
             self.arrivals.remove(at);
+            if let Some(adapters) = &mut self.adapters {
+                adapters.forget(id);
+            }
             self.give_back(id, 0, Return::Never);
             return true;
         }

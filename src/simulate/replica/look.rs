@@ -1,5 +1,6 @@
 //! What an engine shows of itself.
 
+use crate::simulate::Micros;
 use crate::simulate::replica::decodes::Phase;
 use crate::simulate::replica::stats::{Counters, Gauges, Stats};
 use crate::simulate::replica::{Replica, count};
@@ -34,6 +35,12 @@ impl Replica {
     #[must_use]
     pub const fn kv_tokens(&self) -> u64 {
         (self.settings.kv_blocks as u64 + 1) * self.settings.block_size as u64
+    }
+
+    /// The time up to which it has been advanced.
+    #[must_use]
+    pub const fn now(&self) -> Micros {
+        self.now
     }
 
     /// Seats in the batch.

@@ -11,9 +11,10 @@ use rand::RngExt;
 use rand_pcg::Pcg64;
 
 use crate::analyze::foresight::card::Card;
-use crate::fleet::{Fleet, ModelKey, VariantSpec};
+use crate::fleet::{Fleet, ModelKey};
 use crate::observe::{
-    Counts, Demand, Inputs, Listing, Scale, ScaleState, Scrape, ScrapeFailure, Way,
+    Counts, Demand, Inputs, Listing, Naming, Scale, ScaleState, Scrape, ScrapeFailure, Seen, Start,
+    Way,
 };
 use crate::pipeline::{Decisions, Pipeline};
 use crate::simulate::Micros;
@@ -21,7 +22,7 @@ use crate::simulate::peers::law::Law;
 use crate::simulate::random::{Purpose, generator};
 use crate::simulate::reading::{self, Names};
 use crate::simulate::run::judge::law;
-use crate::simulate::run::pods::State;
+use crate::simulate::run::pods::{Pod, State};
 use crate::simulate::run::{Happening, Simulation, wall_clock};
 use crate::simulate::scaler::{MetricError, MilliValue, Outcome, Scaler};
 use crate::simulate::scenario::{Actuator, Hpa, Scenario, Signal, Variant};
@@ -54,8 +55,8 @@ struct Autoscaler {
     published: Option<(Replicas, Timestamp)>,
     /// The signal at each tick, as far back as the autoscaler's value is old.
     signal: VecDeque<(Micros, Option<MilliValue>)>,
-    /// Requests that were sent to the variant at each tick, as far back as a rate is taken.
-    sent: VecDeque<(Micros, u64)>,
+    /// Requests that a rate is taken of, so many until each tick, as far back as it is taken.
+    counted: VecDeque<(Micros, u64)>,
     /// When KEDA last saw a value above its threshold.
     active: Option<Micros>,
 }
@@ -73,15 +74,21 @@ impl Controller {
             scaler: variant.actuator.hpa().map(|hpa| scaler(hpa, variant.initial)),
             published: None,
             signal: VecDeque::new(),
-            sent: VecDeque::new(),
+            counted: VecDeque::new(),
             active: None,
         };
-        let names = |spec: &VariantSpec| Names { models: vec![spec.model.clone()] };
+        let names = |variant: &Variant| Names {
+            models: vec![variant.spec.model.clone()],
+            adapters: {
+                let adapters = scenario.models[variant.model].adapters.iter();
+                adapters.map(|adapter| adapter.name.clone()).collect()
+            },
+        };
         let variants = &scenario.variants;
         Self {
             pipeline: Pipeline::new(scenario.control.policy.clone()),
             fleet: Arc::new(Fleet::new(variants.iter().map(|variant| variant.spec.clone()))),
-            names: variants.iter().map(|variant| names(&variant.spec)).collect(),
+            names: variants.iter().map(names).collect(),
             autoscalers: variants.iter().map(autoscaler).collect(),
             laws: (0..variants.len()).map(|variant| law(scenario, variant)).collect(),
             relayed: VecDeque::new(),
@@ -151,8 +158,14 @@ impl Simulation<'_> {
             let mut replicas = Vec::with_capacity(pods.len());
             let mut unready = Vec::new();
             for pod in pods {
+                if !self.pods[pod].counts() {
+                    continue;
+                }
+                let Pod { created, ready, .. } = self.pods[pod];
+                let start = Start { created: wall_clock(created), ready: ready.map(wall_clock) };
+                inputs.starts.insert(self.pods[pod].key.clone(), start);
                 // A pod without a node has no address.
-                if !self.pods[pod].counts() || self.pods[pod].process > self.now {
+                if self.pods[pod].process > self.now {
                     continue;
                 }
                 replicas.push(self.pods[pod].key.clone());
@@ -198,9 +211,10 @@ impl Simulation<'_> {
             if known.is_some_and(|(at, _)| self.now.since(*at) < every) {
                 continue;
             }
-            let seen = Requests::new(traffic.held.len() as f64).zip(Some(wall_clock(self.now)));
+            let held = Requests::new(traffic.held.len() as f64).unwrap_or_default();
+            let seen = Seen::Number(held, wall_clock(self.now));
             let (signal, counts) = ("gateway".to_owned(), Counts::Requests);
-            let said = vec![Demand { signal, seen, counts }];
+            let said = vec![Demand { signal, seen, counts, naming: Naming::Named }];
             self.controller.gateways.insert(model.key.clone(), (self.now, said));
         }
         let said =
@@ -220,7 +234,7 @@ impl Simulation<'_> {
             _ if lost > 0.0 && self.controller.losses.random::<f64>() < lost => {
                 Err(ScrapeFailure::Timeout)
             }
-            (Some(replica), State::Ready) => Ok(reading::read(names, started, replica)),
+            (Some(replica), State::Ready) => Ok(reading::read(names, started, at, replica)),
             (Some(_) | None, _) => Err(ScrapeFailure::Refused),
         };
         Scrape { replica: taken.key.clone(), at, outcome }
@@ -254,7 +268,11 @@ impl Simulation<'_> {
             Signal::Waiting | Signal::InFlight | Signal::KvUsage => {
                 self.sum_of(variant, hpa.signal)
             }
-            Signal::Rate => self.rate_of(variant),
+            Signal::Rate => {
+                let model = self.scenario.variants[variant].model;
+                self.rate_of(variant, self.traffic[model].asked)
+            }
+            Signal::Sent => self.rate_of(variant, self.crews[variant].sent),
         };
         let (now, delay) = (self.now, hpa.delay);
         let signal = &mut self.controller.autoscalers[variant].signal;
@@ -290,24 +308,25 @@ impl Simulation<'_> {
                 Signal::Waiting => f64::from(gauges.waiting),
                 Signal::InFlight => f64::from(gauges.waiting) + f64::from(gauges.running),
                 Signal::KvUsage => gauges.kv_usage,
-                Signal::Desired | Signal::Rate => return None,
+                Signal::Desired | Signal::Rate | Signal::Sent => return None,
             };
             *sum.get_or_insert(0.0) += value;
         }
         sum.map(|sum: f64| MilliValue((sum * 1000.0).round() as i64))
     }
 
-    /// Requests a second that were sent to a variant in the last minute; `None` before two looks.
+    /// What the autoscaler of a variant takes for the rate of the last minute, of requests of which
+    /// there were so many until now; `None` before two looks.
     #[expect(clippy::cast_possible_truncation, reason = "a rate in thousandths")]
-    fn rate_of(&mut self, variant: usize) -> Option<MilliValue> {
-        let (now, sent) = (self.now, self.crews[variant].sent);
-        let seen = &mut self.controller.autoscalers[variant].sent;
-        seen.push_back((now, sent));
+    fn rate_of(&mut self, variant: usize, count: u64) -> Option<MilliValue> {
+        let now = self.now;
+        let seen = &mut self.controller.autoscalers[variant].counted;
+        seen.push_back((now, count));
         while seen.get(1).is_some_and(|(at, _)| now.since(*at) >= RATE_WINDOW) {
             seen.pop_front();
         }
         let (at, before) = *seen.front().filter(|(at, _)| *at < now)?;
-        let rate = (sent - before) as f64 / now.since(at).seconds();
+        let rate = (count - before) as f64 / now.since(at).seconds();
         Some(MilliValue((rate * 1000.0).round() as i64))
     }
 

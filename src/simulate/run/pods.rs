@@ -39,10 +39,14 @@ pub(crate) struct Pod {
     pub(crate) state: State,
     /// Of which pod template it is.
     pub(crate) revision: u32,
+    /// When it was created.
+    pub(crate) created: Micros,
     /// Since when it has a node.
     scheduled: Micros,
     /// When its process started.
     pub(crate) process: Micros,
+    /// Since when it is ready, while it is.
+    pub(crate) ready: Option<Micros>,
     /// How often the process has started again.
     life: u32,
     /// `None` once it has ended.
@@ -158,8 +162,10 @@ impl Simulation<'_> {
             },
             state: State::Starting,
             revision: crew.revision,
+            created: self.now,
             scheduled: self.now,
             process: self.now,
+            ready: None,
             life: 0,
             replica: Some(Box::new(replica)),
             quiet: Micros::new(u64::MAX),
@@ -242,6 +248,7 @@ impl Simulation<'_> {
         let starts = self.pods[pod].state == State::Starting;
         if starts {
             self.pods[pod].state = State::Ready;
+            self.pods[pod].ready = Some(self.now);
         }
         starts
     }
@@ -303,6 +310,7 @@ impl Simulation<'_> {
         taken.state = State::Starting;
         taken.life += 1;
         taken.process = self.now;
+        taken.ready = None;
         taken.crowd.outstanding = 0;
         taken.quiet = Micros::new(u64::MAX);
         taken.replica = engine(self.scenario, variant).map(Box::new);
@@ -372,12 +380,18 @@ fn engine(scenario: &Scenario, variant: usize) -> Option<Replica> {
         Role::Both | Role::Prefill => replica,
         Role::Decode => replica.for_computed_prompts(),
     };
+    let replica = match described.adapters {
+        Some(adapters) => replica.with_adapters(adapters),
+        None => replica,
+    };
     let replica = if scenario.is_followed() { replica } else { replica.without_histograms() };
     Some(match described.prefix {
         Prefix::Share(share) => replica.with_prefix_hits(share),
         Prefix::Blocks => match &scenario.models[described.model].load {
             Load::Replay(replay) => replica.with_prefix_cache(replay.prompts.clone()),
-            Load::Drawn(_) | Load::Closed(_) => replica.with_prefix_cache(None),
+            Load::Drawn(_) | Load::Closed(_) | Load::Described(_) => {
+                replica.with_prefix_cache(None)
+            }
         },
     })
 }

@@ -1,5 +1,6 @@
 //! Requests on their way: clients, the gateway, the router.
 
+mod adapters;
 mod route;
 
 use std::collections::VecDeque;
@@ -9,6 +10,7 @@ use rand_pcg::Pcg64;
 use crate::fleet::Role;
 use crate::simulate::Micros;
 use crate::simulate::random::{self, Purpose, generator};
+use crate::simulate::replica::adapters::AdapterId;
 use crate::simulate::replica::prefix::PromptId;
 use crate::simulate::replica::{Event, Request};
 use crate::simulate::run::{Happening, Simulation};
@@ -27,6 +29,8 @@ pub(crate) struct Traffic {
     open: VecDeque<Open>,
     /// The number of the first of them.
     first: u64,
+    /// Attempts that have come to the gateway.
+    pub(crate) asked: u64,
     /// Requests that the gateway holds, oldest first.
     pub(crate) held: VecDeque<u64>,
     /// Requests whose prompts are computed and that no replica decodes yet, oldest first.
@@ -43,6 +47,7 @@ pub(crate) struct Traffic {
     release: Option<Micros>,
     thoughts: Pcg64,
     sizes: Pcg64,
+    adapters: Pcg64,
 }
 
 /// Pods that take the same part of requests.
@@ -69,6 +74,7 @@ struct Open {
     first_token: Option<Micros>,
     size: Size,
     prompt: Option<PromptId>,
+    adapter: Option<AdapterId>,
     place: Place,
     attempts: u32,
     client: u32,
@@ -109,6 +115,7 @@ impl Traffic {
             arrivals,
             open: VecDeque::new(),
             first: 0,
+            asked: 0,
             held: VecDeque::new(),
             handed: VecDeque::new(),
             deadlines: VecDeque::new(),
@@ -118,6 +125,7 @@ impl Traffic {
             release: None,
             thoughts: generator(seed, Purpose::Thoughts, model),
             sizes: generator(seed, Purpose::Lengths, model),
+            adapters: generator(seed, Purpose::Adapters, model),
         }
     }
 
@@ -179,6 +187,9 @@ impl Simulation<'_> {
 
     /// A client of a closed loop asks.
     pub(crate) fn ask(&mut self, model: usize, client: u32) {
+        if self.now >= self.scenario.length {
+            return;
+        }
         if let Load::Closed(closed) = &self.scenario.models[model].load {
             let size = closed.sizes.draw(&mut self.traffic[model].sizes);
             self.receive(model, size, None, client);
@@ -187,14 +198,17 @@ impl Simulation<'_> {
 
     fn receive(&mut self, model: usize, size: Size, prompt: Option<PromptId>, client: u32) {
         let arrived = self.now;
+        let shares = &self.scenario.models[model].adapters;
         let traffic = &mut self.traffic[model];
         let id = traffic.first + traffic.open.len() as u64;
         let place = Place::Client;
+        let adapter = adapters::draw(shares, &mut traffic.adapters);
         traffic.open.push_back(Open {
             arrived,
             first_token: None,
             size,
             prompt,
+            adapter,
             place,
             attempts: 0,
             client,
@@ -207,6 +221,7 @@ impl Simulation<'_> {
     pub(crate) fn dispatch(&mut self, model: usize, id: u64) {
         let client = self.scenario.models[model].client;
         let queue = self.scenario.models[model].gateway.queue;
+        self.traffic[model].asked += 1;
         let Some(open) = self.traffic[model].get(id) else { return };
         open.attempts += 1;
         open.place = Place::Held;
@@ -233,8 +248,11 @@ impl Simulation<'_> {
     fn send(&mut self, model: usize, id: u64, pod: usize) {
         let Some(open) = self.traffic[model].get(id) else { return };
         open.place = Place::Pod(pod);
-        let Size { prompt, output } = open.size;
+        let Open { arrived, size: Size { prompt, output }, .. } = *open;
+        let adapter = open.adapter;
+        let shared = self.scenario.models[model].adapters.is_empty();
         let known = open.prompt;
+        let known = known.map(|it| if shared { it } else { adapters::apart(it, adapter) });
         let taken = &mut self.pods[pod];
         let output = match self.scenario.variants[taken.variant].spec.role {
             Role::Both | Role::Decode => output,
@@ -248,13 +266,16 @@ impl Simulation<'_> {
             None => replica.submit(self.now, request),
         };
         if submitted.is_ok() {
+            if let Some(adapter) = adapter {
+                replica.ask_for(id, adapter);
+            }
             taken.crowd.outstanding += 1;
             taken.quiet = replica.quiet_until();
             let variant = taken.variant;
             self.crews[variant].sent += 1;
             self.await_release(model);
         } else {
-            self.services[model].unservable += 1;
+            self.services[model].refuse(arrived);
             self.end(model, id);
         }
     }
@@ -463,19 +484,15 @@ impl Simulation<'_> {
                 let first = first_token.unwrap_or(finished.at);
                 let gaps = u64::from(finished.request.output.saturating_sub(1));
                 let itl = finished.at.since(first).micros().checked_div(gaps).map(Micros::new);
-                let good = self.scenario.models[model].slo.is_met(
-                    finished.request.prompt,
-                    first.since(arrived),
-                    itl,
-                );
-                service.finished += 1;
+                let slo = self.scenario.models[model].slo;
+                let met = slo.met(finished.request.prompt, first.since(arrived), itl);
+                service.finish(arrived, met);
                 service.prompt_tokens += u64::from(finished.request.prompt);
                 service.output_tokens += u64::from(finished.request.output);
                 service.e2e.observe(finished.at.since(arrived));
                 if let Some(itl) = itl {
                     service.itl.observe(itl);
                 }
-                service.judge(arrived, good);
                 self.end(model, id);
             }
         }

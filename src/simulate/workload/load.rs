@@ -8,6 +8,7 @@ use rand_pcg::Pcg64;
 use crate::simulate::Micros;
 use crate::simulate::random::{self, Purpose, generator};
 use crate::simulate::replica::prefix::{PromptId, Prompts};
+use crate::simulate::workload::clients::{Described, Sent};
 use crate::simulate::workload::rate::{Rate, Renewals};
 use crate::simulate::workload::round::{Round, Shifted, Speed};
 
@@ -20,6 +21,8 @@ pub enum Load {
     Drawn(Drawn),
     /// By clients of which each has one request at a time.
     Closed(Closed),
+    /// By clients of whom is known what they sent when.
+    Described(Described),
 }
 
 /// One recorded request.
@@ -131,8 +134,8 @@ pub enum Lengths {
         /// The longest.
         max: u32,
     },
-    /// By quantiles at even steps from 0 to 1, straight between them.
-    Quantiles(Arc<[f64]>),
+    /// As often as counted: each length with the share of all that are not longer.
+    Counted(Arc<[(u32, f64)]>),
 }
 
 /// The open-loop arrivals of one model.
@@ -162,6 +165,8 @@ pub enum Arrivals {
     },
     /// None: clients make them.
     Closed,
+    /// Of described clients.
+    Described(Box<Sent>),
 }
 
 impl Load {
@@ -183,6 +188,11 @@ impl Load {
                 }
             }
             Self::Closed(_) => Arrivals::Closed,
+            Self::Described(described) => {
+                let times = generator(seed, Purpose::Times, model);
+                let lengths = generator(seed, Purpose::Lengths, model);
+                Arrivals::Described(Box::new(Sent::new(described.clone(), times, lengths)))
+            }
         }
     }
 }
@@ -243,6 +253,20 @@ impl Sizes {
 }
 
 impl Lengths {
+    /// Lengths that are drawn as often as their weights say, which must not be negative. `None` where
+    /// nothing has a weight.
+    #[must_use]
+    pub fn counted(mut weights: Vec<(u32, f64)>) -> Option<Self> {
+        weights.sort_by_key(|&(length, _)| length);
+        let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+        let mut below = 0.0;
+        for (_, weight) in &mut weights {
+            below += *weight;
+            *weight = below / total;
+        }
+        (total > 0.0 && total.is_finite()).then(|| Self::Counted(weights.into()))
+    }
+
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -256,14 +280,10 @@ impl Lengths {
                 let length = median * (sigma * random::normal(random)).exp();
                 (length.round() as u32).min(max).max(min).max(1)
             }
-            Self::Quantiles(ref quantiles) => {
-                let last = quantiles.len().saturating_sub(1);
-                let place = random.random::<f64>() * last as f64;
-                let below = (place as usize).min(last);
-                let above = (below + 1).min(last);
-                let length = quantiles[below]
-                    + (quantiles[above] - quantiles[below]) * (place - below as f64);
-                (length.round() as u32).max(1)
+            Self::Counted(ref lengths) => {
+                let place = random.random::<f64>();
+                let longer = lengths.partition_point(|&(_, share)| share <= place);
+                lengths.get(longer).or(lengths.last()).map_or(1, |&(length, _)| length.max(1))
             }
         }
     }
@@ -290,6 +310,7 @@ impl Iterator for Arrivals {
                 Some(Arrival { at: times.next()?, size: sizes.draw(random), prompt: None })
             }
             Self::Closed => None,
+            Self::Described(sent) => sent.next(),
         }
     }
 }
@@ -343,13 +364,15 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_met() {
-        let quantiles: Arc<[f64]> = [10.0, 20.0, 400.0].into();
+    fn lengths_that_were_counted_are_drawn_as_often() {
         let mut random = generator(1, Purpose::Lengths, 0);
-        let lengths = Lengths::Quantiles(quantiles);
-        let mut drawn: Vec<u32> = (0..10_001).map(|_| lengths.draw(&mut random)).collect();
-        drawn.sort_unstable();
-        assert!((19..=27).contains(&drawn[5_000]), "{}", drawn[5_000]);
-        assert!(drawn[0] >= 10 && drawn[10_000] <= 400);
+        let lengths = Lengths::counted(vec![(400, 1.0), (10, 3.0), (20, 0.0), (0, 4.0)]).unwrap();
+        let drawn: Vec<u32> = (0..8_000).map(|_| lengths.draw(&mut random)).collect();
+        let of = |length: u32| drawn.iter().filter(|it| **it == length).count();
+        // 4,000, 3,000 and 1,000, with standard deviations of at most 45.
+        assert!((3_820..=4_180).contains(&of(1)), "{} without a token have one", of(1));
+        assert!((2_820..=3_180).contains(&of(10)), "{}", of(10));
+        assert_eq!(of(1) + of(10) + of(400), drawn.len());
+        assert!(Lengths::counted(vec![(5, 0.0)]).is_none() && Lengths::counted(vec![]).is_none());
     }
 }

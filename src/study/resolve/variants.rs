@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::config::START_TIMES;
 use crate::config::check::{Checks, Durations};
 use crate::config::names;
 use crate::config::written::WrittenDuration;
 use crate::fleet::{Bounds, Role, VariantSpec};
 use crate::simulate::Micros;
+use crate::simulate::replica::adapters::AdapterSettings;
 use crate::simulate::replica::settings::{
     Admission, BLOCK_SIZE, Experts, SEATS, Settings, StepTime,
 };
@@ -20,6 +22,7 @@ use crate::simulate::scenario::{
 };
 use crate::simulate::workload::load::{Load, Replay};
 use crate::study::file;
+use crate::study::resolve::adapters;
 use crate::units::{Fraction, Replicas};
 
 const COST: f64 = 1.0;
@@ -30,8 +33,6 @@ const MISMATCHES: RangeInclusive<f64> = 1.0..=1000.0;
 const REPLICAS_MAX: u32 = 10_000;
 /// The default of vLLM's V1 engine for an online server on accelerators of less than 70 GB.
 const BATCH_TOKENS: u32 = 2_048;
-/// As in the configuration.
-const START_TIMES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
 const STEPS: Durations = Duration::ZERO..=Duration::from_mins(1);
 const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
 /// What the large clouds give before a spot instance ends.
@@ -47,15 +48,47 @@ struct One<'a, 'b, 'c> {
     checks: &'b mut Checks<'c>,
 }
 
+/// The models of a scenario, in the order in which they are written.
+#[derive(Default)]
+pub(crate) struct Models {
+    /// The name of each, where it has one.
+    pub(crate) names: Vec<Option<String>>,
+    /// What each is, where nothing is wrong with it.
+    pub(crate) resolved: Vec<Option<Model>>,
+}
+
+impl Models {
+    /// The model that a variant with these words serves.
+    pub(crate) fn of(&self, written: Option<&str>) -> Option<usize> {
+        match written {
+            Some(written) => self.names.iter().position(|name| name.as_deref() == Some(written)),
+            None => (self.names.len() == 1).then_some(0),
+        }
+    }
+
+    fn get(&self, model: usize) -> Option<&Model> {
+        self.resolved.get(model)?.as_ref()
+    }
+}
+
+/// The role of a variant with this word.
+pub(crate) const fn role(written: Option<file::Role>) -> Role {
+    match written {
+        Some(file::Role::Both) | None => Role::Both,
+        Some(file::Role::Prefill) => Role::Prefill,
+        Some(file::Role::Decode) => Role::Decode,
+    }
+}
+
 /// A variant without what the daemon's own code makes of its words.
 pub(crate) struct Drafted {
     /// What the daemon is told of it.
     pub(crate) words: Value,
-    pub(crate) model: usize,
-    pub(crate) role: Role,
+    model: usize,
     initial: Replicas,
     engine: Settings,
     prefix: Prefix,
+    adapters: Option<AdapterSettings>,
     startup: Startup,
     lifecycle: Lifecycle,
     rollout: Option<Rollout>,
@@ -65,9 +98,20 @@ pub(crate) struct Drafted {
 impl Drafted {
     /// The variant, as the daemon knows it.
     pub(crate) fn with(self, spec: VariantSpec) -> Variant {
-        let Self { words: _, model, role: _, initial, engine, prefix, .. } = self;
+        let Self { words: _, model, initial, engine, prefix, adapters, .. } = self;
         let Self { startup, lifecycle, rollout, actuator, .. } = self;
-        Variant { spec, model, initial, engine, prefix, startup, lifecycle, rollout, actuator }
+        Variant {
+            spec,
+            model,
+            initial,
+            engine,
+            prefix,
+            adapters,
+            startup,
+            lifecycle,
+            rollout,
+            actuator,
+        }
     }
 }
 
@@ -75,7 +119,7 @@ impl Drafted {
 pub(crate) fn resolve(
     path: &str,
     written: &file::Variant,
-    models: &[Model],
+    models: &Models,
     checks: &mut Checks<'_>,
 ) -> Option<Drafted> {
     let mut one = One { path, checks };
@@ -87,24 +131,23 @@ pub(crate) fn resolve(
     let path = one.at("start_time");
     let start_time = one.checks.duration(&path, written.start_time, &START_TIMES);
     let counts = written.replicas.clone().unwrap_or_default();
-    let (bounds, initial) = one.counts(&counts)?;
+    let (bounds, initial) = one.counts(&counts);
     let engine = one.engine(&written.engine.clone().unwrap_or_default());
     let prefix = one.prefix(&written.engine.clone().unwrap_or_default(), model, models);
+    let adapters = written.engine.as_ref().and_then(|engine| engine.adapters.as_ref());
+    let served = model.and_then(|model| models.get(model));
+    let adapters = adapters::slots(&one.at("engine.adapters"), adapters, served, one.checks);
     let startup = one.startup(&written.startup.clone().unwrap_or_default());
     let lifecycle = one.lifecycle(&written.lifecycle.clone().unwrap_or_default());
     let rollout = one.rollout(written.rollout.as_ref());
-    let actuator = one.autoscaler(&written.autoscaler.clone().unwrap_or_default(), bounds);
-    let model = model?;
-    let role = match written.role {
-        Some(file::Role::Both) | None => Role::Both,
-        Some(file::Role::Prefill) => Role::Prefill,
-        Some(file::Role::Decode) => Role::Decode,
-    };
+    let actuator = one.autoscaler(&written.autoscaler.clone().unwrap_or_default(), bounds, initial);
+    let (model, bounds) = (model?, bounds?);
+    let key = &models.get(model)?.key;
     let mut words = json!({
         "name": name?,
-        "namespace": models[model].key.namespace.as_str(),
-        "model": models[model].key.model.as_str(),
-        "role": role.label(),
+        "namespace": key.namespace.as_str(),
+        "model": key.model.as_str(),
+        "role": role(written.role).label(),
         "cost": cost,
         "replicas": {"min": bounds.min().count(), "max": bounds.max().map(Replicas::count)},
     });
@@ -123,14 +166,14 @@ pub(crate) fn resolve(
     Some(Drafted {
         words,
         model,
-        role,
         initial,
         engine: engine?,
         prefix: prefix?,
+        adapters,
         startup,
         lifecycle,
         rollout,
-        actuator: actuator?,
+        actuator,
     })
 }
 
@@ -147,22 +190,24 @@ impl One<'_, '_, '_> {
         self.checks.text(&path, written, names::is_variant_name, names::VARIANT_NAME)
     }
 
-    fn model(&mut self, written: Option<&str>, models: &[Model]) -> Option<usize> {
+    fn model(&mut self, written: Option<&str>, models: &Models) -> Option<usize> {
         let path = self.at("model");
-        let Some(written) = written else {
-            if models.len() > 1 {
+        let known = models.of(written);
+        match written {
+            None if models.names.len() > 1 => {
                 self.checks.problems.missing(path, "is required, because there are several models");
             }
-            return (models.len() == 1).then_some(0);
-        };
-        let known = models.iter().position(|model| model.key.model.as_str() == written);
-        if known.is_none() && !self.checks.problems.refused_below("models") {
-            self.checks.problems.error(path, "must be the name of a model", format!("{written:?}"));
+            // One whose name is not known may be the one that is meant.
+            Some(written) if known.is_none() && models.names.iter().all(Option::is_some) => {
+                let rule = "must be the name of a model";
+                self.checks.problems.error(path, rule, format!("{written:?}"));
+            }
+            Some(_) | None => {}
         }
         known
     }
 
-    fn counts(&mut self, written: &file::ReplicaCounts) -> Option<(Bounds, Replicas)> {
+    fn counts(&mut self, written: &file::ReplicaCounts) -> (Option<Bounds>, Replicas) {
         let allowed = 0..=REPLICAS_MAX;
         let min = self.checks.number(&self.at("replicas.min"), written.min, &allowed).unwrap_or(1);
         let path = self.at("replicas.max");
@@ -170,16 +215,16 @@ impl One<'_, '_, '_> {
         if max.is_none() {
             self.checks.problems.missing(&path, "is required");
         }
-        let max = max?;
-        if min > max {
+        if let Some(max) = max.filter(|max| min > *max) {
             let rule = format!("must not be below replicas.min, which is {min}");
             self.checks.problems.error(path, rule, max);
-            return None;
         }
-        let initial = self.checks.number(&self.at("replicas.initial"), written.initial, &(0..=max));
+        let allowed = 0..=max.unwrap_or(REPLICAS_MAX);
+        let initial = self.checks.number(&self.at("replicas.initial"), written.initial, &allowed);
         let initial = Replicas::saturating(initial.unwrap_or(min));
-        let bounds = Bounds::new(Replicas::saturating(min), Some(Replicas::saturating(max)))?;
-        Some((bounds, initial))
+        let max = max.map(Replicas::saturating);
+        let bounds = max.and_then(|max| Bounds::new(Replicas::saturating(min), Some(max)));
+        (bounds, initial)
     }
 
     fn engine(&mut self, written: &file::Engine) -> Option<Settings> {
@@ -218,16 +263,15 @@ impl One<'_, '_, '_> {
         let seats = count("seats", written.seats, Some(SEATS))?;
         let batch = count("batch_tokens", written.batch_tokens, Some(BATCH_TOKENS.max(seats)))?;
         let block = count("block_size", written.block_size, Some(BLOCK_SIZE))?;
-        if batch < seats {
+        let path = self.at("engine.batch_tokens");
+        if batch < seats && !self.checks.problems.refused(&self.at("engine.seats")) {
             let rule = format!("must not be below engine.seats, which is {seats}");
-            self.checks.problems.error(self.at("engine.batch_tokens"), rule, batch);
-            return None;
+            self.checks.problems.error(path, rule, batch);
         }
-        let blocks = tokens? / block;
-        if blocks == 0 {
+        let blocks = tokens.map(|tokens| tokens / block);
+        if let Some(tokens) = tokens.filter(|_| blocks == Some(0)) {
             let rule = format!("must be at least one block of {block} tokens");
-            self.checks.problems.error(self.at("engine.kv_tokens"), rule, tokens?);
-            return None;
+            self.checks.problems.error(self.at("engine.kv_tokens"), rule, tokens);
         }
         Some(Settings {
             step: StepTime {
@@ -240,7 +284,7 @@ impl One<'_, '_, '_> {
             max_num_seqs: seats,
             max_num_batched_tokens: batch,
             block_size: block,
-            kv_blocks: blocks,
+            kv_blocks: blocks?,
             admission: Admission::WholePrompt,
         })
     }
@@ -249,7 +293,7 @@ impl One<'_, '_, '_> {
         &mut self,
         written: &file::Engine,
         model: Option<usize>,
-        models: &[Model],
+        models: &Models,
     ) -> Option<Prefix> {
         let path = self.at("engine.prefix_hits");
         let share = self.checks.number(&path, written.prefix_hits, &(0.0..=1.0)).unwrap_or(0.0);
@@ -263,7 +307,7 @@ impl One<'_, '_, '_> {
             return None;
         }
         let block = written.block_size.unwrap_or(BLOCK_SIZE);
-        let Load::Replay(Replay { prompts: Some(prompts), .. }) = &models[model?].load else {
+        let Load::Replay(Replay { prompts: Some(prompts), .. }) = &models.get(model?)?.load else {
             let rule = "finds the blocks of preempted requests alone, because no prompt is known: \
                         that takes a trace with hash_ids";
             self.checks.problems.warning(path, rule);
@@ -346,44 +390,59 @@ impl One<'_, '_, '_> {
         whole.map(Portion::Replicas)
     }
 
-    fn autoscaler(&mut self, written: &file::Autoscaler, bounds: Bounds) -> Option<Actuator> {
+    fn autoscaler(
+        &mut self,
+        written: &file::Autoscaler,
+        bounds: Option<Bounds>,
+        initial: Replicas,
+    ) -> Actuator {
         let kind = written.kind.unwrap_or(file::AutoscalerKind::Hpa);
-        let hpa = self.hpa(written, bounds);
+        let mut hpa = self.hpa(written, bounds);
         let polling = self.checks.duration(&self.at("autoscaler.polling"), written.polling, &SYNCS);
         let cooldown = self.span("autoscaler.cooldown", written.cooldown);
         let path = self.at("autoscaler.activation");
         let activation = self.checks.number(&path, written.activation, &(0.0..=1e9)).unwrap_or(0.0);
+        if kind != file::AutoscalerKind::None
+            && hpa.signal.needs_replicas()
+            && [bounds.map(Bounds::min), Some(initial)].contains(&Some(Replicas::ZERO))
+        {
+            let rule = "cannot bring the variant back from zero replicas, because only replicas \
+                        say it; rate counts what comes to the gateway";
+            self.checks.problems.warning(self.at("autoscaler.follows"), rule);
+        }
         match kind {
-            file::AutoscalerKind::None => Some(Actuator::Fixed),
-            file::AutoscalerKind::Hpa => Some(Actuator::Hpa(hpa?)),
+            file::AutoscalerKind::None => Actuator::Fixed,
+            file::AutoscalerKind::Hpa => Actuator::Hpa(hpa),
             file::AutoscalerKind::Keda => {
-                let mut hpa = hpa?;
                 let to_zero = hpa.settings.min == Replicas::ZERO;
                 hpa.settings.min = hpa.settings.min.max(Replicas::ONE);
-                Some(Actuator::Keda(Keda {
+                Actuator::Keda(Keda {
                     hpa,
                     to_zero,
                     polling: polling.map_or(POLLING, Micros::from_duration),
                     cooldown: cooldown.unwrap_or(COOLDOWN),
                     activation: milli(activation),
-                }))
+                })
             }
         }
     }
 
-    fn hpa(&mut self, written: &file::Autoscaler, bounds: Bounds) -> Option<Hpa> {
+    fn hpa(&mut self, written: &file::Autoscaler, bounds: Option<Bounds>) -> Hpa {
         let signal = match written.follows {
             Some(file::Signal::Desired) | None => Signal::Desired,
             Some(file::Signal::Waiting) => Signal::Waiting,
             Some(file::Signal::InFlight) => Signal::InFlight,
             Some(file::Signal::KvUsage) => Signal::KvUsage,
             Some(file::Signal::Rate) => Signal::Rate,
+            Some(file::Signal::Sent) => Signal::Sent,
         };
         let path = self.at("autoscaler.target");
         let target = self.checks.positive(&path, written.target, 1e9);
-        let max = bounds.max()?;
+        // Without bounds the variant is refused, and all else of it is checked all the same.
+        let bounds = bounds.and_then(|bounds| Some((bounds.min(), bounds.max()?)));
+        let (min, max) = bounds.unwrap_or((Replicas::ONE, Replicas::ONE));
         let mut settings = if signal == Signal::Desired {
-            scaler::Settings::following(bounds.min(), max)
+            scaler::Settings::following(min, max)
         } else {
             if target.is_none() {
                 self.checks.problems.missing(path, "is required, unless follows is desired");
@@ -391,7 +450,7 @@ impl One<'_, '_, '_> {
             let behavior = written.scale_up.is_some() || written.scale_down.is_some();
             let settings =
                 if behavior { scaler::Settings::with_behavior } else { scaler::Settings::new };
-            settings(bounds.min(), max, MilliValue(1000))
+            settings(min, max, MilliValue(1000))
         };
         if let Some(target) = target {
             settings.target = milli(target);
@@ -400,7 +459,7 @@ impl One<'_, '_, '_> {
         self.rules("scale_down", written.scale_down.as_ref(), &mut settings.down);
         let sync = self.checks.duration(&self.at("autoscaler.sync"), written.sync, &SYNCS);
         let delay = self.span("autoscaler.delay", written.delay).unwrap_or_default();
-        Some(Hpa { signal, settings, sync: sync.map_or(SYNC, Micros::from_duration), delay })
+        Hpa { signal, settings, sync: sync.map_or(SYNC, Micros::from_duration), delay }
     }
 
     fn rules(&mut self, key: &str, written: Option<&file::Direction>, rules: &mut Rules) {

@@ -10,7 +10,7 @@ use crate::simulate::Micros;
 use crate::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, Sizes};
 use crate::simulate::workload::rate::Rate;
 use crate::study::file;
-use crate::study::traces::{self, Recorded};
+use crate::study::traces::{self, Recorded, TraceError, servegen};
 
 /// More than the whole world asks for.
 const RATE_MAX: f64 = 1e6;
@@ -18,6 +18,8 @@ const RATE_MAX: f64 = 1e6;
 /// seconds in which requests bunch.
 const SPREAD: Duration = Duration::from_mins(1);
 const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
+/// What begins again must have gone on for a while.
+const PERIODS: Durations = Duration::from_millis(1)..=Duration::from_hours(24 * 366);
 /// The time for which somebody reads an answer.
 const THINK: Duration = Duration::from_secs(10);
 
@@ -51,16 +53,80 @@ pub(crate) fn resolve(
 
 fn resolve_trace(path: &str, written: &file::Trace, checks: &mut Checks<'_>) -> Option<Loaded> {
     let at = |key: &str| join(path, key);
+    let servegen = written.format == Some(file::Format::Servegen);
+    let file::Trace { spread, prompt, output, lengths, .. } = written;
+    for (key, there, has_effect) in [
+        ("spread", spread.is_some(), !servegen),
+        ("prompt", prompt.is_some(), servegen),
+        ("output", output.is_some(), servegen),
+        ("lengths", lengths.is_some(), servegen),
+    ] {
+        if there && !has_effect {
+            let rule = format!(
+                "has no effect, because format is {}servegen",
+                if servegen { "" } else { "not " }
+            );
+            checks.problems.warning(at(key), rule);
+        }
+    }
     let copies = checks.positive(&at("rate"), written.rate, 10_000.0).unwrap_or(1.0);
     let speed = checks.positive(&at("speed"), written.speed, 1e6).unwrap_or(1.0);
     let spread = checks.duration(&at("spread"), written.spread, &SPANS).unwrap_or(SPREAD);
+    if servegen {
+        return resolve_clients(path, written, (copies, speed), checks);
+    }
     let Recorded { rows, prompts, span, .. } =
         recorded(path, written.file.as_ref(), written.format, checks)?;
+    if written.format == Some(file::Format::Vidur) {
+        let rule = "has lengths alone, so one request a second is played, times speed and rate; \
+                    workload.drawn, with lengths of this file, says how many";
+        checks.problems.warning(at("format"), rule);
+    }
     let spread = Micros::from_duration(spread);
     let prompts = prompts.map(Arc::new);
     let replay = Replay { rows: rows.into(), prompts, span, copies, spread, speed };
     let span = Micros::from_secs_f64(span.seconds() / speed);
     Some(Loaded { load: Load::Replay(replay), span: Some(span) })
+}
+
+/// Reads a folder of clients, and what says how long their requests are where it does not.
+fn resolve_clients(
+    path: &str,
+    written: &file::Trace,
+    scale: (f64, f64),
+    checks: &mut Checks<'_>,
+) -> Option<Loaded> {
+    let file::Trace { file, prompt, output, lengths, .. } = written;
+    let sizes = (prompt.as_ref(), output.as_ref(), lengths.as_ref());
+    let otherwise = match sizes {
+        (None, None, None) => None,
+        written => Some(resolve_sizes(path, written, checks)?),
+    };
+    let file_path = join(path, "file");
+    if file.is_none() {
+        checks.problems.missing(&file_path, "is required");
+    }
+    let folder = checks.path(&file_path, file.as_ref())?;
+    if !folder.is_dir() {
+        let rule = "must be a folder with chunk-*-trace.csv of ServeGen";
+        checks.problems.error(file_path, rule, folder.display());
+        return None;
+    }
+    // Without the dots in it, which would be in every problem.
+    let folder: PathBuf = folder.components().collect();
+    match servegen::read(&folder, scale, otherwise) {
+        Ok(described) => {
+            let span = Micros::from_secs_f64(described.span.seconds() / described.speed);
+            Some(Loaded { load: Load::Described(described), span: Some(span) })
+        }
+        Err(wrong) => {
+            for why in wrong {
+                let rule = format!("must be a folder of clients: {why}");
+                checks.problems.error_at(&file_path, rule);
+            }
+            None
+        }
+    }
 }
 
 /// Reads a trace in a format, both of which are required.
@@ -90,7 +156,9 @@ fn recorded(
             Some(read)
         }
         Err(error) => {
-            checks.problems.error_at(file_path, format!("must be a trace: {error}"));
+            let list = matches!(error, TraceError::Lines { .. });
+            let gap = if list { "" } else { " " };
+            checks.problems.error_at(file_path, format!("must be a trace:{gap}{error}"));
             None
         }
     }
@@ -119,7 +187,7 @@ fn resolve_closed(path: &str, written: &file::Closed, checks: &mut Checks<'_>) -
 }
 
 fn resolve_rate(path: &str, written: &file::Drawn, checks: &mut Checks<'_>) -> Option<Rate> {
-    let period = checks.duration(&join(path, "period"), written.period, &SPANS);
+    let period = checks.duration(&join(path, "period"), written.period, &PERIODS);
     let period = period.map(|period| period.as_secs_f64());
     let forms = [
         written.rate.is_some(),
@@ -134,18 +202,24 @@ fn resolve_rate(path: &str, written: &file::Drawn, checks: &mut Checks<'_>) -> O
         }
         return None;
     }
+    if period.is_some() && (written.rate.is_some() || written.wave.is_some()) {
+        let rule = "has no effect, because only steps and points begin again";
+        checks.problems.warning(join(path, "period"), rule);
+    }
     let (key, rate) = if let Some(rate) = written.rate {
+        let rate = checks.number(&join(path, "rate"), Some(rate), &(0.0..=RATE_MAX))?;
         ("rate", Rate::constant(rate))
     } else if let Some(wave) = &written.wave {
         let allowed = 0.0..=RATE_MAX;
-        let trough = checks.number(&join(path, "wave.trough"), wave.trough, &allowed);
-        let crest = checks.number(&join(path, "wave.crest"), wave.crest, &allowed);
-        let (Some(trough), Some(crest), Some(period)) = (trough, crest, wave.period) else {
-            let rule = "must have trough, crest and period";
-            checks.problems.missing(format!("{path}.wave"), rule);
+        let path = join(path, "wave");
+        let trough = checks.number(&join(&path, "trough"), wave.trough, &allowed);
+        let crest = checks.number(&join(&path, "crest"), wave.crest, &allowed);
+        let period = checks.duration(&join(&path, "period"), wave.period, &PERIODS);
+        let (Some(trough), Some(crest), Some(period)) = (trough, crest, period) else {
+            lacks(&path, "must have trough, crest and period", checks);
             return None;
         };
-        ("wave", Rate::wave(trough, crest, period.0.as_secs_f64()))
+        ("wave", Rate::wave(trough, crest, period.as_secs_f64()))
     } else if let Some(points) = &written.points {
         let points = resolve_points(&join(path, "points"), points, checks)?;
         ("points", Rate::through(points, period))
@@ -173,15 +247,22 @@ fn resolve_points(
     let mut points = Vec::new();
     for (index, point) in written.iter().enumerate() {
         let path = format!("{path}[{index}]");
-        let file::Point { at, rate } = point.clone()?;
+        let Some(file::Point { at, rate }) = point.clone() else { continue };
         let rate = checks.number(&join(&path, "rate"), rate, &(0.0..=RATE_MAX));
-        let (Some(at), Some(rate)) = (at, rate) else {
-            checks.problems.missing(path, "must have at and rate");
-            return None;
-        };
-        points.push((at.0.as_secs_f64(), rate));
+        if let (Some(at), Some(rate)) = (at, rate) {
+            points.push((at.0.as_secs_f64(), rate));
+        } else {
+            lacks(&path, "must have at and rate", checks);
+        }
     }
-    Some(points)
+    (points.len() == written.len()).then_some(points)
+}
+
+/// Says that something is not there, unless it is, and has been refused.
+fn lacks(path: &str, rule: &str, checks: &mut Checks<'_>) {
+    if !checks.problems.refused_below(path) {
+        checks.problems.error_at(path, rule);
+    }
 }
 
 type WrittenSizes<'a> =
@@ -224,18 +305,19 @@ fn resolve_lengths(
     }
     let sigma = checks.number(&join(path, "sigma"), written.sigma, &(0.0..=5.0));
     let median = checks.positive(&join(path, "median"), written.median, 1e8);
-    match (fixed, median, min, max) {
-        (Some(length), None, None, None) => Some(Lengths::Fixed(length)),
-        (None, None, Some(min), Some(max)) => Some(Lengths::Uniform { min, max }),
-        (None, Some(median), min, max) => Some(Lengths::Lognormal {
+    match (fixed, median, sigma, min, max) {
+        (Some(length), None, None, None, None) => Some(Lengths::Fixed(length)),
+        (None, None, None, Some(min), Some(max)) => Some(Lengths::Uniform { min, max }),
+        (None, Some(median), sigma, min, max) => Some(Lengths::Lognormal {
             median,
             sigma: sigma.unwrap_or(0.5),
             min: min.unwrap_or(1),
             max: max.unwrap_or(u32::MAX),
         }),
         _ => {
-            let rule = "must be fixed, min and max, or median and sigma";
-            checks.problems.missing(path, rule);
+            let rule = "must have exactly one of fixed, min with max, and median, which may have \
+                        sigma, min and max beside it";
+            lacks(path, rule, checks);
             None
         }
     }

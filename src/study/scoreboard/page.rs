@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::study::chart::escaped;
-use crate::study::results::RunResult;
+use crate::study::scoreboard::score::Score;
 use crate::study::scoreboard::{Board, Workload};
-use crate::study::table::{aligned, percent, span};
+use crate::study::table::{aligned, dash, percent, span};
 
 /// The style of the page, which is that of a report.
 const STYLE: &str = include_str!("../report.css");
@@ -13,12 +13,13 @@ const STYLE: &str = include_str!("../report.css");
 const INTRODUCTION: [&str; 3] = [
     "Every policy on every workload in the simulator, by `make scoreboard`, which writes this file. \
      A request is within its SLO when both its time to first token and its mean time between tokens \
-     are; those that were rejected, gave up or were cut off are not. Cost is that of all replicas \
+     are; those that were rejected, were too long for every engine, gave up or were cut off are not. \
+     Cost is that of all replicas \
      from their node on, starts and drains included.",
     "The ratio is the cost over that of `oracle`, a schedule for somebody who knew every request \
      beforehand. It is found by simulated repair and is feasible, so the true optimum may be lower; \
      it aims at 99 % within SLO. A ratio below 1 is a policy that served less, or a schedule that \
-     was not found. Changes are of the number that is asked \
+     was not found, and \"-\" that there is none. Changes are of the number that is asked \
      for; the worst minute is the one of arrival with the fewest requests within SLO.",
     "All rows have one set of parameters for all workloads. What each policy is, and where its rules \
      are from, is in docs/simulator.md.",
@@ -28,8 +29,17 @@ const ABLATION: &str = "`plimsoll` with one key of `capacity.foresight` changed 
      constant halved and doubled, or moved as far as it means something. Within SLO in per cent / \
      ratio.";
 
-const COLUMNS: [&str; 7] =
-    ["policy", "within SLO", "worst minute", "replica-hours", "cost", "ratio", "changes"];
+const COLUMNS: [&str; 9] = [
+    "policy",
+    "within SLO",
+    "of TTFT",
+    "of ITL",
+    "worst minute",
+    "replica-hours",
+    "cost",
+    "ratio",
+    "changes",
+];
 
 /// A table: its head and its rows.
 type Table = Vec<Vec<String>>;
@@ -53,8 +63,8 @@ pub(crate) fn summary(board: &Board) -> String {
 /// The document.
 pub(crate) fn markdown(board: &Board) -> String {
     let mut text = "# Scoreboard\n".to_owned();
-    for paragraph in INTRODUCTION {
-        let _ = write!(text, "\n{}\n", wrapped(paragraph));
+    for paragraph in INTRODUCTION.map(str::to_owned).into_iter().chain(seeds(board)) {
+        let _ = write!(text, "\n{}\n", wrapped(&paragraph));
     }
     text.push_str("\n## All workloads\n\nWithin SLO in per cent / ratio.\n\n");
     written(&mut text, &overview(board));
@@ -64,7 +74,7 @@ pub(crate) fn markdown(board: &Board) -> String {
     }
     for workload in &board.workloads {
         let _ = write!(text, "\n## {}\n\n", workload.name);
-        for line in described(workload) {
+        for line in described(board, workload) {
             let _ = write!(text, "{}\n\n", wrapped(&line));
         }
         written(&mut text, &detail(board, workload));
@@ -86,7 +96,7 @@ pub(crate) fn html(board: &Board) -> String {
          <title>Plimsoll: scoreboard</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <h1>Scoreboard</h1>\n"
     );
-    for paragraph in INTRODUCTION {
+    for paragraph in INTRODUCTION.map(str::to_owned).into_iter().chain(seeds(board)) {
         let _ = writeln!(page, "<p>{}</p>", escaped(&paragraph.replace('`', "")));
     }
     page.push_str(
@@ -100,7 +110,7 @@ pub(crate) fn html(board: &Board) -> String {
     }
     for workload in &board.workloads {
         let _ = writeln!(page, "<h2>{}</h2>", escaped(&workload.name));
-        for line in described(workload) {
+        for line in described(board, workload) {
             let _ = writeln!(page, "<p class=\"soft\">{}</p>", escaped(&line.replace('`', "")));
         }
         drawn(&mut page, &detail(board, workload));
@@ -132,11 +142,7 @@ fn head(board: &Board, first: &str) -> Vec<String> {
     head
 }
 
-fn row<'a>(
-    board: &'a Board,
-    name: &str,
-    of: impl Fn(&'a Workload) -> Option<&'a RunResult>,
-) -> Vec<String> {
+fn row(board: &Board, name: &str, of: impl Fn(&Workload) -> Option<Score>) -> Vec<String> {
     let cell = |share: Option<f64>, ratio: Option<f64>| {
         let share = share.map_or_else(dash, |share| format!("{:.1}", share * 100.0));
         let ratio = ratio.map_or_else(dash, |ratio| format!("{ratio:.2}"));
@@ -144,8 +150,8 @@ fn row<'a>(
     };
     let mut row = vec![name.to_owned()];
     row.extend(board.workloads.iter().map(|workload| {
-        let run = of(workload);
-        cell(run.and_then(|run| run.within_slo), workload.ratio(run))
+        let score = of(workload);
+        cell(score.as_ref().and_then(|it| it.within_slo), workload.ratio(score.as_ref()))
     }));
     let (ratio, share) = board.means(of);
     row.push(cell(share, ratio));
@@ -155,32 +161,46 @@ fn row<'a>(
 fn detail(board: &Board, workload: &Workload) -> Table {
     let mut table = vec![COLUMNS.map(str::to_owned).to_vec()];
     for policy in &board.policies {
-        let Some(run) = workload.of(policy) else { continue };
-        let RunResult { within_slo, replica_hours, cost, actions, complete, .. } = run;
-        let worst = run.models.iter().filter_map(|model| model.worst_minute_within_slo);
-        let cut = if *complete { "" } else { " (interrupted)" };
+        let Some(score) = workload.of(policy) else { continue };
+        let Score { within_slo, within_ttft, within_itl, worst_minute, .. } = score;
+        let Score { replica_hours, cost, actions, complete, .. } = score;
+        let cut = if complete { "" } else { " (interrupted)" };
         table.push(vec![
             format!("{policy}{cut}"),
             within_slo.map_or_else(dash, percent),
-            worst.reduce(f64::min).map_or_else(dash, percent),
+            within_ttft.map_or_else(dash, percent),
+            within_itl.map_or_else(dash, percent),
+            worst_minute.map_or_else(dash, percent),
             format!("{replica_hours:.2}"),
             format!("{cost:.2}"),
-            workload.ratio(Some(run)).map_or_else(dash, |ratio| format!("{ratio:.2}")),
-            actions.to_string(),
+            workload.ratio(Some(&score)).map_or_else(dash, |ratio| format!("{ratio:.2}")),
+            format!("{:.*}", usize::from(board.seeds > 1), actions),
         ]);
     }
     table
 }
 
+/// What stands for several seeds, where there are several.
+fn seeds(board: &Board) -> Option<String> {
+    let Board { seeds, .. } = board;
+    (*seeds > 1).then(|| {
+        format!(
+            "Everything was simulated with {seeds} seeds, from which lengths, start-up times, failures \
+             and drawn arrivals come; recorded arrivals stay. Figures are means of all seeds, but for \
+             the worst minute, which is that of the worst seed."
+        )
+    })
+}
+
 /// What a workload is, in sentences.
-fn described(workload: &Workload) -> Vec<String> {
+fn described(board: &Board, workload: &Workload) -> Vec<String> {
     let mut lines = Vec::new();
     if !workload.about.is_empty() {
         lines.push(workload.about.trim().to_owned());
     }
-    let requests: u64 =
-        workload.runs.first().map_or(0, |run| run.models.iter().map(|model| model.arrived).sum());
-    let mut line = format!("{requests} requests in {}", span(workload.length));
+    let first = board.policies.first().and_then(|policy| workload.of(policy));
+    let requests = first.map_or(0.0, |it| it.arrived);
+    let mut line = format!("{requests:.0} requests in {}", span(workload.length));
     for trace in &workload.traces {
         let _ = write!(line, ", of `{}` (SHA-256 `{}…`)", trace.name, trace.hash);
     }
@@ -227,10 +247,6 @@ fn wrapped(text: &str) -> String {
         width += long;
     }
     lines
-}
-
-fn dash() -> String {
-    "-".to_owned()
 }
 
 #[cfg(test)]

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::Value;
 
+use crate::study::traces;
+
 /// Where a scenario names files of traces.
-const PLACES: [&str; 3] = ["/trace", "/drawn/lengths", "/closed/lengths"];
+const PLACES: [&str; 4] = ["/trace", "/trace/lengths", "/drawn/lengths", "/closed/lengths"];
 
 /// Digits of a hash that tell files apart.
 const DIGITS: usize = 16;
@@ -23,7 +25,8 @@ pub(crate) struct Trace {
 }
 
 /// A file that is in neither folder.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not there; PLIMSOLL_TRACES or --traces names the folder that it is in")]
 pub(crate) struct Missing(pub(crate) String);
 
 /// Finds the files that a scenario names, beside it or in another folder, and writes into it where
@@ -31,7 +34,7 @@ pub(crate) struct Missing(pub(crate) String);
 pub(crate) fn locate(
     scenario: &mut Value,
     folder: &Path,
-    traces: Option<&Path>,
+    elsewhere: Option<&Path>,
 ) -> Result<Vec<Trace>, Missing> {
     let mut found = Vec::new();
     let models = scenario.get_mut("models").and_then(Value::as_array_mut);
@@ -40,9 +43,9 @@ pub(crate) fn locate(
             let place = format!("/workload{place}/file");
             let Some(file) = model.pointer_mut(&place) else { continue };
             let Some(name) = file.as_str().map(str::to_owned) else { continue };
-            let places = [Some(folder), traces].into_iter().flatten();
+            let places = [Some(folder), elsewhere].into_iter().flatten();
             let paths = places.map(|place| place.join(&name));
-            let bytes = |path: PathBuf| Some((fs::read(&path).ok()?, path));
+            let bytes = |path: PathBuf| Some((traces::bytes(&path).ok()?, path));
             let (bytes, path) =
                 paths.into_iter().find_map(bytes).ok_or_else(|| Missing(name.clone()))?;
             let path = fs::canonicalize(&path).unwrap_or(path);
@@ -84,5 +87,24 @@ mod tests {
         assert_eq!(found, [Trace { name: "t.csv".to_owned(), hash }]);
         let path = scenario.pointer("/models/0/workload/trace/file").unwrap().as_str().unwrap();
         assert!(Path::new(path).is_absolute() && Path::new(path).exists(), "{path}");
+    }
+
+    #[test]
+    fn a_folder_of_clients_is_hashed_with_their_windows_and_their_lengths_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let clients = folder.path().join("clients");
+        fs::create_dir(&clients).unwrap();
+        // In the order of their numbers, which is not that of their names.
+        for (name, text) in [
+            ("chunk-10-trace.csv", "c"),
+            ("chunk-2-dataset.json", "b"),
+            ("chunk-2-trace.csv", "a"),
+            ("README.md", "d"),
+        ] {
+            fs::write(clients.join(name), text).unwrap();
+        }
+        let mut scenario = json!({"models": [{"workload": {"trace": {"file": "clients"}}}]});
+        let found = locate(&mut scenario, folder.path(), None).unwrap();
+        assert_eq!(found[0].hash, "ba7816bf8f01cfea", "that of abc");
     }
 }

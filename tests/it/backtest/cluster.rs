@@ -10,7 +10,7 @@ use plimsoll::observe::inventory::{
     Inventory, Known, NodeStock, QuotaStock, ReplicaUnit, UnitSource,
 };
 use plimsoll::observe::template::{Container, Template};
-use plimsoll::observe::{Autoscaler, Counts, Demand, Inputs, Start};
+use plimsoll::observe::{Autoscaler, Counts, Demand, Inputs, Naming, Seen, Start};
 use plimsoll::trace::{Record, Tick, Writer};
 use plimsoll::units::{CostPerHour, Fraction, Gpus, Requests, Seconds};
 use tempfile::TempDir;
@@ -88,12 +88,17 @@ fn inputs() -> Inputs {
         scale_up: Seconds::new(1.0).unwrap(),
         scale_down: Seconds::new(300.0).unwrap(),
     };
-    let seen = Some((Requests::new(3.0).unwrap(), at(4)));
-    let demand = [("epp", seen), ("gateway", None)];
-    let demand = demand.map(|(signal, seen)| Demand {
+    let seen = Seen::Number(Requests::new(3.0).unwrap(), at(4));
+    let demand = [
+        ("epp", seen, Naming::Named),
+        ("picker", Seen::Never, Naming::Unnamed),
+        ("gateway", Seen::NoNumber(at(3)), Naming::Named),
+    ];
+    let demand = demand.map(|(signal, seen, naming)| Demand {
         signal: signal.to_owned(),
         seen,
         counts: Counts::Requests,
+        naming,
     });
     let start = |ready| Start { created: at(1), ready };
     Inputs {

@@ -35,12 +35,28 @@ const INTERVAL: i64 = 15;
 const GAP: std::ops::Range<i64> = 700..1000;
 
 /// What goes wrong: by the number of the query, or the second after which it asks.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Play {
     Well,
-    Unavailable { at: usize },
-    Hangs { after: i64 },
+    Unavailable {
+        at: usize,
+    },
+    Hangs {
+        after: i64,
+    },
+    /// Nothing has been scraped that matches.
+    Empty,
+    /// What was scraped cannot be.
+    Malformed,
+    /// What loads more samples than are in so many seconds is refused as Prometheus does.
+    Limited {
+        seconds: i64,
+    },
 }
+
+/// What Prometheus answers, with 422, to a query that loads more samples than it may.
+const TOO_MANY: &str = "{\"status\":\"error\",\"errorType\":\"execution\",\"error\":\"query \
+                        processing would load too many samples into memory in query execution\"}";
 
 /// A Prometheus that has scraped two replicas for half an hour.
 struct Server {
@@ -83,9 +99,21 @@ impl Server {
                             std::future::pending::<()>().await;
                         }
                         let mut answer =
-                            Response::new(Full::new(Bytes::from(answer(span, &query))));
-                        if play == (Play::Unavailable { at: number }) {
-                            *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                            Response::new(Full::new(Bytes::from(answer(span, &query, play))));
+                        match play {
+                            Play::Unavailable { at } if at == number => {
+                                *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                            }
+                            Play::Limited { seconds } if span.1 - span.0 > seconds => {
+                                answer = Response::new(Full::new(Bytes::from(TOO_MANY)));
+                                *answer.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+                            }
+                            Play::Well
+                            | Play::Empty
+                            | Play::Malformed
+                            | Play::Unavailable { .. }
+                            | Play::Hangs { .. }
+                            | Play::Limited { .. } => {}
                         }
                         Ok::<_, Infallible>(answer)
                     }
@@ -102,6 +130,13 @@ impl Server {
 
     /// The command that asks it about the half hour.
     fn command(&self, folder: &Path, save: &str, step: &str) -> Command {
+        let from = Timestamp::from_second(FROM).unwrap().to_string();
+        let to = Timestamp::from_second(FROM + LENGTH).unwrap().to_string();
+        self.asking(folder, save, &["--from", &from, "--to", &to, "--step", step])
+    }
+
+    /// The command that asks it about some time.
+    fn asking(&self, folder: &Path, save: &str, time: &[&str]) -> Command {
         let config = folder.join("plimsoll.yaml");
         fs::write(
             &config,
@@ -109,24 +144,26 @@ impl Server {
              - {name: a, namespace: shop, model: m, targets: {prometheus: {match: {job: vllm}}}}\n",
         )
         .unwrap();
-        let from = Timestamp::from_second(FROM).unwrap().to_string();
-        let to = Timestamp::from_second(FROM + LENGTH).unwrap().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
         command.env_clear().current_dir(folder).args(["backtest", "--config", "plimsoll.yaml"]);
         command.args(["--prometheus", &format!("http://{}", self.address), "--save", save]);
-        command.args(["--from", &from, "--to", &to, "--step", step]);
+        command.args(time);
         command
     }
 
     /// Runs the command, and gives back what it printed.
     async fn run(&self, folder: &Path, save: &str) -> String {
-        let mut command = self.command(folder, save, "15s");
-        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        let (stdout, stderr) = (text(output.stdout), text(output.stderr));
-        assert_eq!(output.status.code(), Some(0), "{stdout}\n{stderr}");
-        stdout
+        ends(0, self.command(folder, save, "15s")).await.0
     }
+}
+
+/// What a command printed and said that ended with this code.
+async fn ends(code: i32, mut command: Command) -> (String, String) {
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{stdout}\n{stderr}");
+    (stdout, stderr)
 }
 
 /// The seconds that a question is about: after the first and up to the second.
@@ -140,10 +177,10 @@ fn span(form: &BTreeMap<String, String>) -> (i64, i64) {
 }
 
 /// Everything that was scraped in a span.
-fn answer((from, to): (i64, i64), query: &str) -> String {
+fn answer((from, to): (i64, i64), query: &str, play: Play) -> String {
     let pages = [engine(200, 0), engine(950, 20)].map(|page| samples(&page));
     let mut series: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let inside = |at: &i64| *at > from && !GAP.contains(at);
+    let inside = |at: &i64| *at > from && !GAP.contains(at) && play != Play::Empty;
     for second in (from.max(0)..=to).filter(|at| at % INTERVAL == 0).filter(inside) {
         for instance in ["one", "two"] {
             let up = ("up".to_owned(), Vec::new(), "1".to_owned());
@@ -152,11 +189,13 @@ fn answer((from, to): (i64, i64), query: &str) -> String {
                 if query.contains("_bucket") != name.ends_with("_bucket") {
                     continue;
                 }
+                let negative = play == Play::Malformed && name.ends_with("_total");
                 let mut labels: BTreeMap<String, String> = own.into_iter().collect();
                 labels.insert("__name__".to_owned(), name);
                 labels.insert("job".to_owned(), "vllm".to_owned());
                 labels.insert("instance".to_owned(), instance.to_owned());
                 let labels = serde_json::to_string(&labels).unwrap();
+                let value = if negative { "-1".to_owned() } else { value };
                 let point = format!("[{}.000,{value:?}]", FROM + second);
                 series.entry(labels).or_default().push(point);
             }
@@ -176,7 +215,7 @@ fn answer((from, to): (i64, i64), query: &str) -> String {
 
 fn ticks(folder: &Path) -> Vec<Tick> {
     let mut ticks = Vec::new();
-    for mut reader in trace::files(&[folder.to_owned()]).unwrap() {
+    for mut reader in trace::files(&[folder.to_owned()]).unwrap().readers {
         while let Some(record) = reader.record().unwrap() {
             if let Record::Tick(tick) = record {
                 ticks.push(*tick);
@@ -219,6 +258,17 @@ async fn what_a_prometheus_has_seen_is_decided_and_gaps_stay_gaps() {
 }
 
 #[tokio::test]
+async fn a_span_with_more_samples_than_the_server_may_load_is_halved_at_once() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(Play::Limited { seconds: 200 }).await;
+    let said = server.run(folder.path(), "past").await;
+    assert!(said.contains("120 decisions, all as they were"), "{said}");
+    let asked = server.asked.lock().unwrap().clone();
+    assert_eq!(asked[..4], [(0, 600), (0, 300), (0, 150), (0, 150)], "never the same once more");
+    assert!(asked[2..].iter().all(|(from, to)| to - from <= 150), "{asked:?}");
+}
+
+#[tokio::test]
 async fn a_run_that_was_interrupted_goes_on_where_it_stopped() {
     let folder = TempDir::new().unwrap();
     let server = Server::start(Play::Hangs { after: 600 }).await;
@@ -229,19 +279,107 @@ async fn a_run_that_was_interrupted_goes_on_where_it_stopped() {
     child.wait().unwrap();
     *server.play.lock().unwrap() = Play::Well;
     server.asked.lock().unwrap().clear();
+    // The part that would have come next had been made, and nothing written into it.
+    let mut files = fs::read_dir(folder.path().join("past")).unwrap();
+    let first = files.next().unwrap().unwrap().path();
+    fs::write(first.to_str().unwrap().replace("-000001.", "-000002."), "").unwrap();
     server.run(folder.path(), "past").await;
     let asked = server.asked.lock().unwrap().clone();
     assert_eq!(asked, [(600, 1200), (600, 1200), (1200, 1800), (1200, 1800)]);
     server.run(folder.path(), "whole").await;
     let (past, whole) = (folder.path().join("past"), folder.path().join("whole"));
     assert!(ticks(&past) == ticks(&whole), "an interruption changes nothing");
+    // The second part can be followed without the first: it has what was known at its beginning.
+    let mut second = trace::files(std::slice::from_ref(&past)).unwrap().readers.pop().unwrap();
+    let restored =
+        std::iter::from_fn(|| second.record().unwrap()).find_map(|record| match record {
+            Record::Restored(saved) => Some(saved),
+            Record::Config(_) | Record::Tick(_) => None,
+        });
+    let before = ticks(&past).into_iter().find(|tick| self::second(tick) == 600).unwrap();
+    let said = before.said.values().next().unwrap().clone();
+    let [known] = &restored.unwrap()[..] else { panic!("one variant has a number") };
+    assert_eq!((Some(known.desired), Some(known.at)), (said.desired, said.inputs_at));
+    assert!(known.memory.is_some() && known.written == before.now);
     // What is there already is not asked for again, and what is another's is not mixed with it.
     server.asked.lock().unwrap().clear();
     server.run(folder.path(), "past").await;
     assert_eq!(server.asked.lock().unwrap().len(), 0);
-    let mut other = server.command(folder.path(), "past", "30s");
-    let output = tokio::task::spawn_blocking(move || other.output().unwrap()).await.unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(64), "{said}");
+    let (_, said) = ends(64, server.command(folder.path(), "past", "30s")).await;
     assert!(said.contains("a trace of another time, step or configuration"), "{said}");
+}
+
+#[tokio::test]
+async fn a_time_ago_is_that_with_which_the_folder_began_and_what_came_since_is_added() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(Play::Well).await;
+    let at = |second| Timestamp::from_second(FROM + second).unwrap().to_string();
+    // Seven seconds are no whole step, so no tick is about them yet.
+    let (from, to) = (at(0), at(907));
+    let first = server.asking(folder.path(), "past", &["--from", &from, "--to", &to]);
+    let (said, _) = ends(0, first).await;
+    assert!(said.contains("60 decisions, all as they were"), "{said}");
+    server.asked.lock().unwrap().clear();
+    let to = at(1800);
+    let later = server.asking(folder.path(), "past", &["--from", "6h", "--to", &to]);
+    let (said, _) = ends(0, later).await;
+    assert!(said.contains("120 decisions, all as they were"), "{said}");
+    let asked = server.asked.lock().unwrap().clone();
+    assert_eq!(asked, [(900, 1500), (900, 1500), (1500, 1800), (1500, 1800)]);
+}
+
+#[tokio::test]
+async fn without_a_reading_of_any_variant_nothing_is_decided_and_the_reason_is_said() {
+    let folder = TempDir::new().unwrap();
+    for (play, reason) in [
+        (Play::Empty, "shop/a: 0 readings; Prometheus has no series of its targets in this time"),
+        (Play::Malformed, "shop/a: 0 readings and 200 scrapes that failed, the first because the "),
+    ] {
+        let server = Server::start(play).await;
+        let save = format!("{play:?}");
+        let (said, error) = ends(64, server.command(folder.path(), &save, "15s")).await;
+        assert!(error.contains("Prometheus has no reading of any variant from 2026-"), "{error}");
+        assert!(error.contains(reason), "{error}");
+        assert_eq!(said, "", "nothing has been decided");
+    }
+    let said = Server::start(Play::Well).await.run(folder.path(), "well").await;
+    assert!(said.starts_with("shop/a: 200 readings\n"), "{said}");
+}
+
+#[tokio::test]
+async fn the_configuration_may_be_that_of_a_daemon_elsewhere() {
+    let (folder, server) = (TempDir::new().unwrap(), Server::start(Play::Well).await);
+    let command = |name: &str, more: &str| {
+        let command = server.command(folder.path(), name, "15s");
+        let file = folder.path().join("plimsoll.yaml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(file, format!("{text}{more}")).unwrap();
+        command
+    };
+    let own = "state_file: /elsewhere/state.json\ntrace: {dir: /else/where}\n";
+    let (said, _) = ends(0, command("own", own)).await;
+    assert!(said.contains("120 decisions, all as they were"), "{said}");
+    // What decisions depend on must be here all the same.
+    let thresholds = "compatibility: {wva_config: /elsewhere/wva}\n";
+    let (_, error) = ends(64, command("thresholds", thresholds)).await;
+    assert!(error.contains("/elsewhere/wva"), "{error}");
+}
+
+#[tokio::test]
+async fn an_interrupt_says_that_what_was_fetched_is_kept() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(Play::Hangs { after: 600 }).await;
+    let mut command = server.command(folder.path(), "past", "15s");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    server.hangs.notified().await;
+    let killed = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
+    assert!(killed.unwrap().success());
+    let ended = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+    let output = ended.await.unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    let reached = Timestamp::from_second(FROM + 600).unwrap();
+    let kept = format!("interrupted; what there was up to {reached} is kept in past, and the same");
+    assert!(said.contains(&kept), "{said}");
+    assert_eq!(ticks(&folder.path().join("past")).len(), 40);
 }

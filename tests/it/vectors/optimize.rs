@@ -174,6 +174,7 @@ impl Case {
                     gpus: Gpus::new(whole(&state["gpus"]).max(1)),
                     cost: CostPerHour::new(number(row, "cost")).unwrap(),
                     leaving: Replicas::ZERO,
+                    untried: false,
                     list_price: CostPerHour::new(number(row, "cost")).unwrap(),
                     mismatch: Fraction::ONE,
                     bounds: Bounds::new(

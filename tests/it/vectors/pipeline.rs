@@ -326,6 +326,7 @@ impl<'a> Case<'a> {
                     gpus: Gpus::new(whole(&state["gpus"]).max(1)),
                     cost: spec.cost,
                     leaving: Replicas::ZERO,
+                    untried: false,
                     list_price: spec.cost,
                     mismatch: Fraction::ONE,
                     bounds: Bounds::new(Replicas::saturating(min), max).unwrap(),

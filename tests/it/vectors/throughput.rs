@@ -87,6 +87,7 @@ fn paces(fleet: &[(VariantSpec, [u32; 2], Vec<ReplicaPace>)]) -> Vec<VariantPace
             spec,
             current: Replicas::saturating(counts[0]),
             pending: Replicas::saturating(counts[1]),
+            leaving: Replicas::ZERO,
             replicas,
         })
         .collect()

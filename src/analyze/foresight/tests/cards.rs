@@ -118,6 +118,16 @@ fn a_card_that_nothing_confirms_is_put_aside_when_something_could_be_spare() {
 }
 
 #[test]
+fn a_card_of_replicas_that_are_said_to_start_slowly_has_two_of_those_starts_to_be_confirmed() {
+    let mut world = World::with_card(4, 3.0);
+    world.spec.start_time = Some(Seconds::literal(600));
+    let _ = world.run(1190, 0.1);
+    assert!(world.goes_by_card());
+    let _ = world.run(20, 0.1);
+    assert!(!world.goes_by_card());
+}
+
+#[test]
 fn a_card_is_for_requests_of_its_own_lengths_alone() {
     let mut world = World::with_card(1, 1.0);
     world.prompt = 4.0 * PROMPT;

@@ -50,9 +50,12 @@ fn solve(built: &Built) -> Plan {
 fn planned(plan: &Plan) -> Vec<u32> {
     let planned = |placement: &Placement| match placement.because {
         Because::Serving { planned } | Because::Refused { planned } => planned.count(),
-        Because::Kept | Because::Added | Because::Removed | Because::Unknown => {
-            placement.after.count()
-        }
+        Because::Kept
+        | Because::Added
+        | Because::Tried
+        | Because::Removed
+        | Because::Replaced
+        | Because::Unknown => placement.after.count(),
     };
     plan.placements.iter().map(planned).collect()
 }

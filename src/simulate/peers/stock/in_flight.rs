@@ -1,0 +1,20 @@
+//! A stock HPA on the requests in flight: those that wait and those in the batch.
+//!
+//! # Model
+//!
+//! `vllm:num_requests_waiting` and `vllm:num_requests_running` over all replicas, with the requests
+//! in flight of one replica as `averageValue`.
+//!
+//! # Source
+//!
+//! Concurrency as Knative and `KServe` mean it, on the HPA instead of Knative's own autoscaler; what
+//! one replica takes at once is for its user to know.
+
+use crate::simulate::peers::stock;
+use crate::simulate::scaler::MilliValue;
+use crate::simulate::scenario::{Actuator, Signal, Variant};
+
+/// Scales a variant on this many requests in flight for each replica, in thousandths.
+pub(crate) fn on_concurrency(variant: &Variant, target: MilliValue) -> Actuator {
+    stock::hpa(variant, Signal::InFlight, target)
+}
