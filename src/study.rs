@@ -128,14 +128,21 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     let shard = shard.map_or(Ok(Shard::WHOLE), |text| Shard::parse(text, index.as_deref()))?;
     let name = path.display().to_string();
     let mut results = Results::new(name, study.fingerprint(args, &set)?, plans.len());
-    let Executed { runs, first } =
+    let Executed { runs, left_out, first } =
         execute::execute(&study, plans, shard, args.seed, args.trace.as_deref(), wrong)?;
-    results.runs = runs;
+    (results.runs, results.left_out) = (runs, left_out);
     outputs::write(args, &results, first.as_ref())
 }
 
 fn peer(text: &str, named_by: &str) -> Result<Peer, PlanError> {
     Peer::parse(text).map_err(|error| PlanError(format!("{named_by} {text} {error}")))
+}
+
+/// Each in the place of its first: who is named twice would be simulated twice, and count twice in a
+/// mean.
+fn once<T: Clone + PartialEq>(named: &[T]) -> Vec<T> {
+    let twice = |at: usize| named[..at].contains(&named[at]);
+    (0..named.len()).filter(|&at| !twice(at)).map(|at| named[at].clone()).collect()
 }
 
 impl From<PlanError> for Said {
@@ -193,9 +200,7 @@ impl Study {
         if peers.is_empty() {
             peers.push(Peer::Scenario);
         }
-        // Who is named twice would be simulated twice, and count twice in a mean.
-        let twice = |at: usize| peers[..at].contains(&peers[at]);
-        (0..peers.len()).filter(|&at| !twice(at)).map(|at| peers[at]).collect()
+        once(&peers)
     }
 
     /// A text that is the same for the same scenario, the same files and the same runs of it.

@@ -248,9 +248,10 @@ pub struct SimulateArgs {
     #[arg(verbatim_doc_comment, long, value_name = "PATH=VALUE")]
     pub set: Vec<String>,
     /// Compares these: `plimsoll` is the scenario as it is, `plimsoll-only-up` never scales down;
-    /// `static:4` never scales; `waiting:5`, `in-flight:40` and `kv:0.7` are stock HPAs on that
-    /// average for each replica; `keda-rate:15`, `kpa:100`, `apa:0.5`, `wva-v1`, `wva-v2`,
-    /// `llm-d-slo`, `dynamo-load`, `dynamo-throughput`, `melange` and `oracle` are described in
+    /// `static:4` never scales, and `static:best` finds the cheapest number that serves 99 % within
+    /// SLO; `waiting:5`, `in-flight:40` and `kv:0.7` are stock HPAs on that average for each
+    /// replica; `keda-rate:15`, `kpa:100`, `apa:0.5`, `wva-v1`, `wva-v2`, `llm-d-slo`,
+    /// `dynamo-load`, `dynamo-throughput`, `melange` and `oracle` are described in
     /// docs/simulator.md. Without it, the scenario says who is compared.
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
@@ -296,10 +297,10 @@ pub enum SchemaOf {
 /// Arguments of `scoreboard`.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct ScoreboardArgs {
-    /// Simulates these scenarios.
+    /// Simulates these scenarios, each once.
     #[arg(verbatim_doc_comment, value_name = "FILE", required = true)]
     pub scenarios: Vec<PathBuf>,
-    /// Compares these instead of all; see `simulate --help`.
+    /// Compares these instead of all, each once; see `simulate --help`.
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
     /// Adds a table of what each term and constant of Plimsoll's own policy is worth.

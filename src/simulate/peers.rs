@@ -4,6 +4,7 @@
 //! Each has a file of its own, which says where its rules come from.
 
 pub mod apa;
+pub mod best;
 mod demand;
 mod dynamo;
 mod fixed;
@@ -21,9 +22,10 @@ pub mod wva;
 
 use std::fmt;
 
+use crate::simulate::peers::best::NoFleet;
 use crate::simulate::peers::demand::Unplannable;
 use crate::simulate::peers::law::Rule;
-use crate::simulate::peers::oracle::OracleError;
+use crate::simulate::replica::settings::SettingsError;
 use crate::simulate::run::Watch;
 use crate::simulate::scaler::MilliValue;
 use crate::simulate::scenario::{Actuator, Scenario, Variant};
@@ -38,6 +40,8 @@ pub enum Peer {
     OnlyUp,
     /// Nobody: this many replicas of each variant, all the time.
     Static(Replicas),
+    /// Nobody: the cheapest fixed numbers that serve the requests.
+    StaticBest,
     /// A stock HPA on waiting requests for each replica, in thousandths.
     Waiting(MilliValue),
     /// A stock HPA on requests in flight for each replica, in thousandths.
@@ -67,16 +71,31 @@ pub enum Peer {
 /// Why a text names no peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "must be plimsoll, plimsoll-only-up, static:N, waiting:N, in-flight:N, kv:SHARE, keda-rate:RATE, \
-     kpa:N, apa:SHARE, wva-v1, wva-v2, llm-d-slo, dynamo-load, dynamo-throughput, melange or oracle"
+    "must be plimsoll, plimsoll-only-up, static:N, static:best, waiting:N, in-flight:N, kv:SHARE, \
+     keda-rate:RATE, kpa:N, apa:SHARE, wva-v1, wva-v2, llm-d-slo, dynamo-load, dynamo-throughput, melange or oracle"
 )]
 pub struct UnknownPeer;
 
+/// Why a peer cannot scale the variants of a scenario.
+#[derive(Debug, thiserror::Error)]
+pub enum Unplayable {
+    /// It must know the requests beforehand, and they cannot be known.
+    #[error(transparent)]
+    Unplannable(#[from] Unplannable),
+    /// It looks for a fixed number of replicas, and none serves the requests.
+    #[error(transparent)]
+    NoFleet(#[from] NoFleet),
+    /// An engine cannot be built.
+    #[error("an engine cannot be built")]
+    Engine(#[from] SettingsError),
+}
+
 impl Peer {
     /// Those without a number, by name.
-    const NAMED: [(&str, Self); 9] = [
+    const NAMED: [(&str, Self); 10] = [
         ("plimsoll", Self::Scenario),
         ("plimsoll-only-up", Self::OnlyUp),
+        ("static:best", Self::StaticBest),
         ("wva-v1", Self::Wva(wva::Version::V1)),
         ("wva-v2", Self::Wva(wva::Version::V2)),
         ("llm-d-slo", Self::SloAware),
@@ -129,18 +148,20 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// This peer must know the requests beforehand, and a workload has none that can be known.
+    /// This peer must know the requests beforehand, and a workload has none that can be known; or it
+    /// looks for a fixed number of replicas, and there is none.
     pub fn apply(
         self,
         scenario: &mut Scenario,
         seed: u64,
         watch: &mut impl Watch,
-    ) -> Result<(), OracleError> {
+    ) -> Result<(), Unplayable> {
         match self {
             Self::Scenario => {}
             Self::Wva(version) => wva::apply(version, scenario),
             Self::Melange => melange::apply(scenario, seed)?,
             Self::Oracle => oracle::apply(scenario, seed, watch)?,
+            Self::StaticBest => best::apply(scenario, seed, watch)?,
             Self::OnlyUp
             | Self::Static(_)
             | Self::Waiting(_)
@@ -192,7 +213,9 @@ impl Peer {
             Self::SloAware => Rule::SloAware,
             Self::DynamoLoad => Rule::DynamoLoad,
             Self::DynamoThroughput => Rule::DynamoThroughput,
-            Self::Scenario | Self::Wva(_) | Self::Melange | Self::Oracle => return,
+            Self::Scenario | Self::StaticBest | Self::Wva(_) | Self::Melange | Self::Oracle => {
+                return;
+            }
         };
         variant.actuator = Actuator::Law(rule);
     }
@@ -216,6 +239,7 @@ impl fmt::Display for Peer {
             Self::Apa(target) => ("apa", target),
             Self::Scenario
             | Self::OnlyUp
+            | Self::StaticBest
             | Self::Wva(_)
             | Self::SloAware
             | Self::DynamoLoad
@@ -243,11 +267,21 @@ mod tests {
         let counted = ["static:4", "waiting:5", "in-flight:40", "kv:0.7", "keda-rate:15"];
         for text in named.chain(counted).chain(["kpa:100", "apa:0.5"]) {
             assert_eq!(Peer::parse(text).unwrap().to_string(), text);
-            if !text.contains(':') {
+            if Peer::NAMED.iter().any(|(name, _)| *name == text) {
                 assert!(UnknownPeer.to_string().contains(text), "{text} is not in the message");
             }
         }
-        for text in ["", "static", "static:", "static:-1", "kv:0", "kv:nan", "kv:inf", "oracle:1"] {
+        for text in [
+            "",
+            "static",
+            "static:",
+            "static:-1",
+            "static:most",
+            "kv:0",
+            "kv:nan",
+            "kv:inf",
+            "oracle:1",
+        ] {
             assert_eq!(Peer::parse(text), Err(UnknownPeer), "{text}");
         }
     }
@@ -259,6 +293,7 @@ mod tests {
             Peer::Scenario | Peer::Oracle => None,
             Peer::OnlyUp => Some("only_up.rs"),
             Peer::Static(_) => Some("fixed.rs"),
+            Peer::StaticBest => Some("best.rs"),
             Peer::Waiting(_) => Some("stock/waiting.rs"),
             Peer::InFlight(_) => Some("stock/in_flight.rs"),
             Peer::Kv(_) => Some("stock/kv.rs"),

@@ -76,6 +76,8 @@ pub struct Service {
     pub prompt_tokens: u64,
     /// Generated tokens of finished requests.
     pub output_tokens: u64,
+    /// Times that an engine loaded an adapter.
+    pub adapter_loads: u64,
     /// Time to first token.
     pub ttft: Spread,
     /// Mean time between tokens of each finished request.

@@ -14,25 +14,30 @@ use tokio_util::task::TaskTracker;
 
 use crate::pipeline::Decisions;
 use crate::simulate::Micros;
-use crate::simulate::peers::Peer;
+use crate::simulate::peers::best::NoFleet;
+use crate::simulate::peers::{Peer, Unplayable};
 use crate::simulate::run;
 use crate::simulate::scenario::Scenario;
 use crate::simulate::score::Outcome;
 use crate::study::plan::{self, Plan, PlanError, Shard};
 use crate::study::record::Recorder;
 use crate::study::resolve::{self, Resolved};
-use crate::study::results::RunResult;
+use crate::study::results::{LeftOut, RunResult};
 use crate::study::wrong::Wrong;
 use crate::study::{Said, Study};
 
 /// About as many runs as are simulated for one clairvoyant schedule.
 const ORACLE_RUNS: u64 = 40;
+/// About as many as are simulated for the best fixed number of one variant.
+const BEST_RUNS: u64 = 7;
 
 /// What all runs came to.
 pub(crate) struct Executed {
     /// In the order of the plans, without those that had not begun at an interruption, or whose
     /// schedule had not been found.
     pub(crate) runs: Vec<RunResult>,
+    /// Those that there cannot be.
+    pub(crate) left_out: Vec<LeftOut>,
     /// The first of them in full.
     pub(crate) first: Option<First>,
 }
@@ -56,13 +61,38 @@ impl Ready {
     /// About how long it takes, in simulated microseconds: whoever looks for a schedule simulates
     /// many.
     fn weight(&self) -> u64 {
-        let times = if self.plan.peer == Peer::Oracle { ORACLE_RUNS } else { 1 };
-        self.scenario.length.micros().saturating_mul(times)
+        self.scenario.length.micros().saturating_mul(self.simulations())
+    }
+
+    /// About how many simulations it takes.
+    pub(crate) fn simulations(&self) -> u64 {
+        let times = [(Peer::Oracle, ORACLE_RUNS), (Peer::StaticBest, BEST_RUNS)];
+        times.iter().find(|(peer, _)| *peer == self.plan.peer).map_or(1, |(_, times)| *times)
+    }
+
+    /// What there is of it where a peer finds nothing that it could do.
+    fn left_out(&self, why: NoFleet) -> LeftOut {
+        let Plan { index, settings, peer, .. } = self.plan.clone();
+        LeftOut { index, settings, policy: peer.to_string(), seed: self.seed, why: why.to_string() }
     }
 }
 
-/// A run that is over, and all of it where it is the first.
-type Done = (RunResult, Option<First>);
+/// What became of a run.
+enum Done {
+    /// It is over; and all of it where it is the first.
+    Played(Box<RunResult>, Option<First>),
+    LeftOut(LeftOut),
+    /// It had not begun at an interruption.
+    Interrupted,
+}
+
+/// What a peer that thinks beforehand came to.
+enum Thought {
+    Whole,
+    /// Half of a search for a schedule is no schedule.
+    Interrupted,
+    Nothing(NoFleet),
+}
 
 /// Executes the plans of a shard, and traces the first where a folder is given for that. The number
 /// of cores changes nothing but the time. Nothing begins where something is wrong.
@@ -82,61 +112,80 @@ pub(crate) fn play(ready: &[Ready], trace: Option<&Path>) -> anyhow::Result<Exec
     let stop = Arc::new(AtomicBool::new(false));
     let _listener = listen(&stop)?;
     let bar = progress(ready.iter().map(Ready::weight).sum());
-    let first_index = ready.first().map(|ready| ready.plan.index);
-    let outcomes: Vec<anyhow::Result<Option<Done>>> = ready
+    let outcomes: Vec<anyhow::Result<Done>> = ready
         .par_iter()
+        .enumerate()
         // Some runs take much longer than others, and none should wait behind them.
         .with_max_len(1)
-        .map(|ready| {
-            if stop.load(Ordering::Relaxed) {
-                return Ok(None);
-            }
-            let mut scenario = Scenario::clone(&ready.scenario);
-            if !apply(ready, &mut scenario, |_| !stop.load(Ordering::Relaxed))? {
-                return Ok(None);
-            }
-            bar.inc(ready.weight() - ready.scenario.length.micros());
-            let mut shown = Micros::ZERO;
-            let mut watch = |reached: Micros| {
-                bar.inc(reached.since(shown).micros());
-                shown = reached;
-                !stop.load(Ordering::Relaxed)
-            };
-            let keep = Some(ready.plan.index) == first_index;
-            let outcome = match trace.filter(|_| keep) {
-                Some(folder) => traced(ready, &scenario, &mut watch, folder)?,
-                None => run::run(&scenario, ready.seed, &mut watch).context("cannot simulate")?,
-            };
-            bar.inc(outcome.ended.since(shown).micros());
-            let result = RunResult::new(&ready.plan, ready.seed, &scenario, &outcome);
-            Ok(Some((result, keep.then_some(First { scenario, outcome }))))
-        })
+        .map(|(at, ready)| one(ready, at == 0, trace, &stop, &bar))
         .collect();
     bar.finish_and_clear();
-    let (mut runs, mut first) = (Vec::new(), None);
+    let mut executed = Executed { runs: Vec::new(), left_out: Vec::new(), first: None };
     for outcome in outcomes {
-        let Some((result, full)) = outcome? else { continue };
-        runs.push(result);
-        first = first.or(full);
+        match outcome? {
+            Done::Played(result, full) => {
+                executed.runs.push(*result);
+                executed.first = executed.first.or(full);
+            }
+            Done::LeftOut(run) => executed.left_out.push(run),
+            Done::Interrupted => {}
+        }
     }
-    Ok(Executed { runs, first })
+    Ok(executed)
 }
 
-/// Lets the peer of a run scale its scenario, and returns whether it could think to its end. Half of
-/// a search for a schedule is no schedule.
+/// Executes a run, of which the first is kept in full, and traced where there is a folder for that.
+fn one(
+    ready: &Ready,
+    is_first: bool,
+    trace: Option<&Path>,
+    stop: &AtomicBool,
+    bar: &ProgressBar,
+) -> anyhow::Result<Done> {
+    if stop.load(Ordering::Relaxed) {
+        return Ok(Done::Interrupted);
+    }
+    let mut scenario = Scenario::clone(&ready.scenario);
+    match apply(ready, &mut scenario, |_| !stop.load(Ordering::Relaxed))? {
+        Thought::Whole => {}
+        Thought::Interrupted => return Ok(Done::Interrupted),
+        Thought::Nothing(why) => {
+            bar.inc(ready.weight());
+            return Ok(Done::LeftOut(ready.left_out(why)));
+        }
+    }
+    bar.inc(ready.weight() - ready.scenario.length.micros());
+    let mut shown = Micros::ZERO;
+    let mut watch = |reached: Micros| {
+        bar.inc(reached.since(shown).micros());
+        shown = reached;
+        !stop.load(Ordering::Relaxed)
+    };
+    let outcome = match trace.filter(|_| is_first) {
+        Some(folder) => traced(ready, &scenario, &mut watch, folder)?,
+        None => run::run(&scenario, ready.seed, &mut watch).context("cannot simulate")?,
+    };
+    bar.inc(outcome.ended.since(shown).micros());
+    let result = RunResult::new(&ready.plan, ready.seed, &scenario, &outcome);
+    Ok(Done::Played(Box::new(result), is_first.then_some(First { scenario, outcome })))
+}
+
+/// Lets the peer of a run scale its scenario.
 fn apply(
     ready: &Ready,
     scenario: &mut Scenario,
     mut goes_on: impl FnMut(Micros) -> bool,
-) -> anyhow::Result<bool> {
+) -> anyhow::Result<Thought> {
     let mut whole = true;
     let mut watch = |reached: Micros| {
         whole = whole && goes_on(reached);
         whole
     };
-    let applied = ready.plan.peer.apply(scenario, ready.seed, &mut watch);
-    applied.context("cannot simulate")?;
-    Ok(whole)
+    match ready.plan.peer.apply(scenario, ready.seed, &mut watch) {
+        Err(Unplayable::NoFleet(why)) => return Ok(Thought::Nothing(why)),
+        applied => applied.context("cannot simulate")?,
+    }
+    Ok(if whole { Thought::Whole } else { Thought::Interrupted })
 }
 
 /// Plays a run, and writes what its daemon saw and decided.
@@ -323,18 +372,22 @@ variants:
     }
 
     #[test]
-    fn an_interrupted_search_is_no_schedule() {
-        let ready = ready("oracle");
-        for looks in [0, 1, 2] {
+    fn an_interrupted_search_is_no_schedule_and_no_fleet() {
+        for (policy, looks) in
+            [("oracle", 0), ("oracle", 2), ("static:best", 0), ("static:best", 1)]
+        {
+            let ready = ready(policy);
             let mut scenario = Scenario::clone(&ready.scenario);
             let mut left = looks;
             let goes_on = |_| {
                 left -= 1;
                 left >= 0
             };
-            assert!(!apply(&ready, &mut scenario, goes_on).unwrap(), "{looks} looks");
+            let thought = apply(&ready, &mut scenario, goes_on).unwrap();
+            assert!(matches!(thought, Thought::Interrupted), "{policy}: {looks} looks");
+            let mut scenario = Scenario::clone(&ready.scenario);
+            let thought = apply(&ready, &mut scenario, |_| true).unwrap();
+            assert!(matches!(thought, Thought::Whole), "{policy}");
         }
-        let mut scenario = Scenario::clone(&ready.scenario);
-        assert!(apply(&ready, &mut scenario, |_| true).unwrap());
     }
 }

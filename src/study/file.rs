@@ -39,6 +39,8 @@ sections! {
     File {
         /// What it is and where its traces are from, in a sentence or two.
         about: String,
+        /// What its load is like, which the scoreboard holds its promises by; nothing else changes.
+        kind: Kind,
         /// How long it lasts. Without it, as long as the longest trace.
         length: WrittenDuration,
         /// What all random numbers start from.
@@ -436,6 +438,14 @@ sections! {
 }
 
 choices! {
+    /// What a load is like.
+    Kind {
+        /// It rises and falls no faster than replicas start, give or take its bursts.
+        Smooth,
+        /// It rises, or what serves it fails, faster than replicas start.
+        Jumps,
+    }
+
     /// How a trace is written.
     Format {
         /// `TIMESTAMP,ContextTokens,GeneratedTokens`, as the Azure LLM inference traces of 2023.

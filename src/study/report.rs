@@ -9,7 +9,7 @@ use crate::simulate::score::Sample;
 use crate::study::chart::{Chart, Line, escaped};
 use crate::study::execute::First;
 use crate::study::results::{Results, RunResult};
-use crate::study::table::{latency, percent, shown, span};
+use crate::study::table::{latency, left_out, percent, shown, span};
 use crate::units::Replicas;
 
 /// The style of the page.
@@ -34,12 +34,15 @@ pub(crate) fn html(results: &Results, first: Option<&First>) -> String {
         results.planned,
     );
     runs(&mut page, &results.runs);
+    for run in &results.left_out {
+        let _ = writeln!(page, "<p>{}.</p>", escaped(&left_out(run)));
+    }
     if let (Some(first), Some(run)) = (first, results.runs.first()) {
         over_time(&mut page, first, run);
     } else {
         page.push_str(
-            "<p class=\"soft\">There are no charts: they are of a run that was simulated with the \
-             report, and these results were put together.</p>\n",
+            "<p class=\"soft\">There are no charts: they are of the first run, which was not simulated \
+             with the report.</p>\n",
         );
     }
     page.push_str("</body>\n</html>\n");

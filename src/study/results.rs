@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::simulate::Micros;
-use crate::simulate::scenario::{Scenario, Variant};
+use crate::simulate::scenario::{Model, Scenario, Variant};
 use crate::simulate::score::{Crew, Outcome, Service, Spread};
 use crate::study::plan::Plan;
 use crate::units::Replicas;
@@ -30,6 +30,23 @@ pub(crate) struct Results {
     pub(crate) planned: usize,
     /// The runs that were simulated, in order.
     pub(crate) runs: Vec<RunResult>,
+    /// The runs that there cannot be, in order.
+    pub(crate) left_out: Vec<LeftOut>,
+}
+
+/// A run that there cannot be, because who should scale its variants has found nothing to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct LeftOut {
+    /// Its place among all runs of the study.
+    pub(crate) index: usize,
+    /// What was set other than in the file.
+    pub(crate) settings: Map<String, Value>,
+    /// Who should have scaled the variants.
+    pub(crate) policy: String,
+    /// The seed.
+    pub(crate) seed: u64,
+    /// Why there is none.
+    pub(crate) why: String,
 }
 
 /// What one run came to.
@@ -104,6 +121,8 @@ pub(crate) struct ModelResult {
     pub(crate) prompt_tokens: u64,
     /// Generated tokens of finished requests.
     pub(crate) output_tokens: u64,
+    /// Times that an engine loaded an adapter; null where no request asks for one.
+    pub(crate) adapter_loads: Option<u64>,
     /// The share of judged requests that were served well; null without any.
     pub(crate) within_slo: Option<f64>,
     /// The share of them that were answered, and whose first token met the objective for it.
@@ -148,6 +167,8 @@ pub(crate) struct VariantResult {
     pub(crate) replica_hours: f64,
     /// What they cost.
     pub(crate) cost: f64,
+    /// Replicas that were ready at the start.
+    pub(crate) initial: u32,
     /// The mean number of replicas.
     pub(crate) mean: f64,
     /// The most that existed at once.
@@ -226,7 +247,14 @@ pub enum MergeError {
 
 impl Results {
     pub(crate) fn new(scenario: String, fingerprint: String, planned: usize) -> Self {
-        Self { version: VERSION, scenario, fingerprint, planned, runs: Vec::new() }
+        Self {
+            version: VERSION,
+            scenario,
+            fingerprint,
+            planned,
+            runs: Vec::new(),
+            left_out: Vec::new(),
+        }
     }
 
     /// Puts the results of several shards together.
@@ -243,6 +271,9 @@ impl Results {
             if !same {
                 return Err(MergeError::Other { path: path.clone() });
             }
+            let known: Vec<usize> = results.left_out.iter().map(|run| run.index).collect();
+            let new = |run: &LeftOut| !known.contains(&run.index);
+            results.left_out.extend(next.left_out.into_iter().filter(new));
             for run in next.runs {
                 match results.runs.iter().find(|known| known.index == run.index) {
                     Some(known) if *known == run => {}
@@ -260,6 +291,7 @@ impl Results {
         }
         let mut merged = merged.unwrap_or_else(|| Self::new(String::new(), String::new(), 0));
         merged.runs.sort_by_key(|run| run.index);
+        merged.left_out.sort_by_key(|run| run.index);
         Ok(merged)
     }
 
@@ -297,6 +329,11 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, MergeError> {
 }
 
 impl RunResult {
+    /// Times that an engine loaded an adapter; `None` where no request asks for one.
+    pub(crate) fn adapter_loads(&self) -> Option<u64> {
+        self.models.iter().filter_map(|model| model.adapter_loads).reduce(|sum, more| sum + more)
+    }
+
     /// Requests of all models that ended without an answer.
     pub(crate) fn not_served(&self) -> u64 {
         self.models.iter().map(ModelResult::not_served).sum()
@@ -327,7 +364,7 @@ impl RunResult {
                 .models
                 .iter()
                 .zip(&outcome.models)
-                .map(|(model, service)| ModelResult::new(model.key.model.to_string(), service))
+                .map(|(model, service)| ModelResult::new(model, service))
                 .collect(),
             variants,
             decisions: outcome
@@ -352,11 +389,11 @@ impl ModelResult {
         self.rejected + self.timed_out + self.failed + self.too_long
     }
 
-    fn new(model: String, service: &Service) -> Self {
+    fn new(model: &Model, service: &Service) -> Self {
         let worst = service.worst_minute();
         let services = slice::from_ref(service);
         Self {
-            model,
+            model: model.key.model.to_string(),
             arrived: service.arrived,
             finished: service.finished,
             good: service.good,
@@ -370,6 +407,7 @@ impl ModelResult {
             preemptions: service.preemptions,
             prompt_tokens: service.prompt_tokens,
             output_tokens: service.output_tokens,
+            adapter_loads: (!model.adapters.is_empty()).then_some(service.adapter_loads),
             within_slo: service.attainment(),
             within_ttft: share(services, |service| service.in_time),
             within_itl: share(services, |service| service.at_pace),
@@ -410,6 +448,7 @@ impl VariantResult {
             variant: variant.spec.key.variant.to_string(),
             replica_hours,
             cost: variant.spec.cost.per_hour() * replica_hours,
+            initial: variant.initial.count(),
             mean: crew.replica_time.seconds() / ended.max(1e-6),
             peak: crew.peak,
             starts: crew.starts,

@@ -4,32 +4,37 @@
 //! what the table shows of it.
 
 mod ablation;
+mod gates;
 mod page;
 mod recorded;
 mod score;
 
+use std::cmp::Reverse;
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
 use crate::cli::ScoreboardArgs;
 use crate::simulate::peers::Peer;
-use crate::study::execute::{self, Ready};
+use crate::study::execute::{self, Executed, Ready};
+use crate::study::file::Kind;
 use crate::study::plan::{self, Plan, PlanError, Shard};
-use crate::study::results::RunResult;
+use crate::study::results::{LeftOut, RunResult};
 use crate::study::scoreboard::ablation::Change;
 use crate::study::scoreboard::recorded::Trace;
 use crate::study::scoreboard::score::Score;
 use crate::study::table::shown;
-use crate::study::{Study, peer};
+use crate::study::{Study, once, peer};
 
 /// Those that are compared where the command line names none. The numbers are those of the guides
 /// that describe each, and the same for all scenarios.
-const POLICIES: [&str; 15] = [
+const POLICIES: [&str; 16] = [
     "oracle",
+    "static:best",
     "plimsoll",
     "plimsoll-only-up",
     "melange",
@@ -62,10 +67,13 @@ struct Board {
 struct Workload {
     name: String,
     about: String,
+    kind: Option<Kind>,
     traces: Vec<Trace>,
     length: f64,
     /// Of all policies, with all seeds.
     runs: Vec<RunResult>,
+    /// Those of them that there cannot be.
+    left_out: Vec<LeftOut>,
     /// Of Plimsoll with each of the changes, with all seeds.
     changed: Vec<RunResult>,
 }
@@ -88,13 +96,14 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
     };
     let peers: Vec<Peer> =
         texts.iter().map(|text| peer(text, "--policy")).collect::<Result<_, _>>()?;
+    let peers = once(&peers);
     let policies = peers.iter().map(ToString::to_string).collect();
     let changes = if args.ablation { ablation::changes() } else { Vec::new() };
     let (workloads, left_out) = (Vec::new(), Vec::new());
     let mut board = Board { policies, workloads, changes, left_out, seeds: args.seeds };
     let mut prepared = Vec::new();
     let mut decided_by: Option<(String, Value)> = None;
-    for path in &args.scenarios {
+    for path in each_once(&args.scenarios) {
         let mut study = Study::read(path)?;
         let policy = study.value.get("policy").cloned().unwrap_or_default();
         match &decided_by {
@@ -137,6 +146,7 @@ fn prepare(
     let sweep = study.value.get("sweep").cloned().unwrap_or_default();
     let plans = plan::plan(&sweep, &Map::new(), peers, board.seeds)?;
     let about = study.value.get("about").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let kind = study.value.get("kind").and_then(|kind| Kind::deserialize(kind).ok());
     let mut prepared: Vec<Prepared> = Vec::new();
     for plans in plans.chunk_by(|one, next| one.settings == next.settings) {
         let Some(Plan { settings, .. }) = plans.first() else { continue };
@@ -159,9 +169,11 @@ fn prepare(
         let workload = Workload {
             name,
             about: about.clone(),
+            kind,
             traces: traces.to_vec(),
             length: ready.first().map_or(0.0, |run| run.scenario.length.seconds()),
             runs: Vec::new(),
+            left_out: Vec::new(),
             changed: Vec::new(),
         };
         prepared.push(Prepared { workload, ready });
@@ -182,12 +194,16 @@ fn simulate(board: &mut Board, prepared: Vec<Prepared>) -> anyhow::Result<()> {
         board.workloads.push(workload);
     }
     // Those that take the longest begin first.
-    ready.sort_by_key(|run| run.plan.peer != Peer::Oracle);
-    let mut runs = execute::play(&ready, None)?.runs;
+    ready.sort_by_key(|run| Reverse(run.simulations()));
+    let Executed { mut runs, mut left_out, .. } = execute::play(&ready, None)?;
     runs.sort_by_key(|run| run.index);
+    left_out.sort_by_key(|run| run.index);
+    let of = |index: usize| ends.partition_point(|end| *end <= index);
+    for run in left_out {
+        board.workloads[of(run.index)].left_out.push(run);
+    }
     for run in runs {
-        let at = ends.partition_point(|end| *end <= run.index);
-        let workload = &mut board.workloads[at];
+        let workload = &mut board.workloads[of(run.index)];
         if board.changes.iter().any(|change| change.is_of(&run)) {
             workload.changed.push(run);
         } else {
@@ -197,6 +213,18 @@ fn simulate(board: &mut Board, prepared: Vec<Prepared>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The paths, without those that lead to the same file as one before.
+fn each_once(paths: &[PathBuf]) -> Vec<&PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    let is_new = |path: &&PathBuf| {
+        let file = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::clone(path));
+        let new = !found.contains(&file);
+        found.push(file);
+        new
+    };
+    paths.iter().filter(is_new).collect()
+}
+
 fn name(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -204,8 +232,12 @@ fn name(path: &Path) -> String {
 // === impl Workload ===
 
 impl Workload {
-    /// What a policy came to, unless it was interrupted before it began.
+    /// What a policy came to, unless it was interrupted before it began, or has no run with one of the
+    /// seeds.
     fn of(&self, policy: &str) -> Option<Score> {
+        if self.left_out.iter().any(|run| run.policy == policy) {
+            return None;
+        }
         let runs: Vec<_> = self.runs.iter().filter(|run| run.policy == policy).collect();
         Score::of(&runs)
     }
@@ -218,14 +250,24 @@ impl Workload {
 
     /// What was paid, as a multiple of what the clairvoyant schedule cost.
     fn ratio(&self, score: Option<&Score>) -> Option<f64> {
-        let oracle = self.of("oracle").filter(|it| it.complete && it.cost > 0.0)?;
-        score.filter(|it| it.complete).map(|it| it.cost / oracle.cost)
+        self.ratio_to("oracle", score)
+    }
+
+    /// The same of what another policy cost.
+    fn ratio_to(&self, other: &str, score: Option<&Score>) -> Option<f64> {
+        let other = self.of(other).filter(|it| it.complete && it.cost > 0.0)?;
+        score.filter(|it| it.complete).map(|it| it.cost / other.cost)
     }
 }
 
 // === impl Board ===
 
 impl Board {
+    /// Whether a policy is among those that are compared.
+    fn plays(&self, policy: &str) -> bool {
+        self.policies.iter().any(|it| it == policy)
+    }
+
     /// The means over all workloads of the ratio and of the share of good requests.
     fn means(&self, of: impl Fn(&Workload) -> Option<Score>) -> (Option<f64>, Option<f64>) {
         let ratios = self.workloads.iter().filter_map(|it| it.ratio(of(it).as_ref()));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::study::results::{ModelResult, Results, RunResult, VariantResult};
+use crate::study::results::{LeftOut, ModelResult, Results, RunResult, VariantResult};
 
 /// The table of a study: all that there is of a single run, a line for each of several.
 pub(crate) fn table(results: &Results) -> String {
@@ -13,7 +13,21 @@ pub(crate) fn table(results: &Results) -> String {
         [run] => one(&mut text, results, run),
         runs => many(&mut text, results, runs),
     }
+    for (at, run) in results.left_out.iter().enumerate() {
+        let blank = if at == 0 { "\n" } else { "" };
+        let _ = writeln!(text, "{blank}{}", left_out(run));
+    }
     text
+}
+
+/// The last column of a table whose runs have adapters.
+const LOADS: &str = "adapter loads";
+
+/// A run that there cannot be, as a sentence without its full stop.
+pub(crate) fn left_out(run: &LeftOut) -> String {
+    let LeftOut { settings, policy, seed, why, .. } = run;
+    let settings = settings.iter().map(|(path, it)| format!(", {path}={}", shown(it)));
+    format!("{policy}, seed {seed}{} was left out: {why}", settings.collect::<String>())
 }
 
 // Writing to a string cannot fail, so what it returns is dropped.
@@ -58,6 +72,8 @@ fn many(text: &mut String, results: &Results, runs: &[RunResult]) {
             .map(str::to_owned),
     );
     head.extend(["replica-hours", "cost", "changes", "flips"].map(str::to_owned));
+    let loads = runs.iter().any(|run| run.adapter_loads().is_some());
+    head.extend(loads.then(|| LOADS.to_owned()));
     let mut rows = vec![head];
     for group in runs.chunk_by(|a, b| a.policy == b.policy && a.settings == b.settings) {
         for run in group {
@@ -88,6 +104,7 @@ fn line(run: &RunResult, paths: &[&String], seed: String) -> Vec<String> {
         run.actions.to_string(),
         run.flips.to_string(),
     ]);
+    row.extend(run.adapter_loads().map(|loads| loads.to_string()));
     row
 }
 
@@ -120,6 +137,9 @@ fn mean(group: &[RunResult], paths: &[&String]) -> Option<Vec<String>> {
     row[at + 6] = format!("{:.2}", mean(&|run| run.cost));
     row[at + 7] = format!("{:.1}", mean(&|run| f64::from(run.actions)));
     row[at + 8] = format!("{:.1}", mean(&|run| f64::from(run.flips)));
+    if let Some(loads) = row.get_mut(at + 9) {
+        *loads = format!("{:.1}", mean(&|run| run.adapter_loads().unwrap_or(0) as f64));
+    }
     Some(row)
 }
 
@@ -131,11 +151,14 @@ fn models(text: &mut String, run: &RunResult) {
     ];
     rows[0]
         .extend(["p95", "p99", "rejected", "timed out", "failed", "too long"].map(str::to_owned));
+    let has_loads = run.adapter_loads().is_some();
+    rows[0].extend(has_loads.then(|| LOADS.to_owned()));
     for model in &run.models {
         let ModelResult { arrived, ttft, itl, rejected, timed_out, failed, too_long, .. } = model;
         let worst = model.worst_minute.zip(model.worst_minute_within_slo);
         let worst = worst.map(|(minute, share)| format!("{} (min {minute})", percent(share)));
-        rows.push(vec![
+        let loads = model.adapter_loads.map_or_else(dash, |loads| loads.to_string());
+        let mut row = vec![
             model.model.clone(),
             arrived.to_string(),
             model.within_slo.map_or_else(dash, percent),
@@ -150,7 +173,9 @@ fn models(text: &mut String, run: &RunResult) {
             timed_out.to_string(),
             failed.to_string(),
             too_long.to_string(),
-        ]);
+        ];
+        row.extend(has_loads.then_some(loads));
+        rows.push(row);
     }
     aligned(text, &rows);
 }

@@ -952,6 +952,152 @@ fn every_policy_of_the_scoreboard_plays_and_the_clairvoyant_one_serves_what_it_p
 }
 
 #[test]
+fn the_best_fixed_number_is_the_one_that_trying_all_of_them_finds() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("doubling.yaml");
+    fs::write(&path, DOUBLING.replace("rate: 14", "rate: 40")).unwrap();
+    let numbers: Vec<String> = (1..=8).map(|count| format!("static:{count}")).collect();
+    let policies = format!("{},static:best", numbers.join(","));
+    let played = || simulate(&[path.to_str().unwrap(), "--policy", &policies, "--json", "-"]);
+    let output = played();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(output.stdout, played().stdout, "the same bytes");
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = results["runs"].as_array().unwrap();
+    let holds = |run: &&Value| run["within_slo"].as_f64().unwrap() >= 0.99;
+    let first = runs.iter().position(|run| holds(&run)).unwrap();
+    assert!((2..7).contains(&first), "neither bound does: {first}");
+    let best = &runs[8];
+    assert_eq!(best["policy"], "static:best");
+    assert_eq!(best["variants"][0]["initial"], first + 1);
+    for key in ["models", "variants", "cost", "within_slo"] {
+        assert_eq!(best[key], runs[first][key], "it is nothing but that number: {key}");
+    }
+}
+
+/// Two variants, of which neither has enough replicas to do alone.
+const PAIR: &str = "\
+length: 4m
+models:
+- name: m
+  slo: {ttft: 2s, itl: 60ms}
+  workload: {drawn: {rate: 40, prompt: {fixed: 1000}, output: {fixed: 100}}}
+variants:
+- name: fast
+  cost: 3
+  replicas: {min: 1, max: 3}
+  engine: {alpha: 10ms, beta: 30us, delta: 30us, kv_tokens: 120000, seats: 128}
+  autoscaler: {kind: none}
+- name: slow
+  cost: 1.4
+  replicas: {min: 0, max: 4}
+  engine: {alpha: 20ms, beta: 60us, delta: 60us, kv_tokens: 60000, seats: 64}
+  autoscaler: {kind: none}
+";
+
+#[test]
+fn the_best_fixed_numbers_of_two_variants_are_the_cheapest_of_all_combinations() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pair.yaml");
+    let sweep = "sweep:\n  variants[0].replicas.initial: [1, 2, 3]\n  \
+                 variants[1].replicas.initial: [0, 1, 2, 3, 4]\n";
+    fs::write(&path, format!("{PAIR}{sweep}")).unwrap();
+    let runs = |arguments: &[&str]| -> Vec<Value> {
+        let output = simulate(&[&[path.to_str().unwrap(), "--json", "-"], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        results["runs"].as_array().unwrap().clone()
+    };
+    let all = runs(&[]);
+    assert_eq!(all.len(), 15);
+    let holds = |run: &&Value| run["within_slo"].as_f64().unwrap() >= 0.99;
+    let cost = |run: &Value| run["cost"].as_f64().unwrap();
+    let cheapest = all.iter().filter(holds).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap();
+    let mixed = |run: &Value| run["variants"][1]["initial"].as_u64().unwrap() > 0;
+    assert!(mixed(cheapest) && all.iter().any(|run| !holds(&run)), "{cheapest}");
+    let best = runs(&["--set", "sweep={}", "--policy", "static:best"]).remove(0);
+    assert_eq!(best["variants"], cheapest["variants"]);
+}
+
+#[test]
+fn where_no_fixed_number_does_there_is_no_run_and_it_is_said_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let few = DOUBLING.replace("max: 8", "max: 1");
+    fs::write(folder.path().join("few.yaml"), format!("kind: jumps\n{few}")).unwrap();
+    let plimsoll = |arguments: &[&str]| {
+        let mut plimsoll = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        let output = plimsoll.args(arguments).current_dir(folder.path()).env_clear().output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let why =
+        "no fixed number of replicas within the bounds of the variants serves 99 % within SLO";
+    let policies = ["few.yaml", "--policy", "static:best,static:1"];
+    let whole = [&["simulate"], &policies[..], &["--json", "-"]].concat();
+    let results: Value = serde_json::from_str(&plimsoll(&whole)).unwrap();
+    assert_eq!(results["runs"].as_array().unwrap().len(), 1);
+    let left_out = &results["left_out"][0];
+    assert_eq!((&left_out["policy"], &left_out["index"]), (&json!("static:best"), &json!(0)));
+    assert!(left_out["why"].as_str().unwrap().starts_with(why), "{left_out}");
+    for shard in ["1", "2"] {
+        let (part, file) = (format!("{shard}/2"), format!("{shard}.json"));
+        let arguments = ["--shard", &part, "--json", &file, "--report", "r.html"];
+        plimsoll(&[&["simulate"], &policies[..], &arguments].concat());
+    }
+    let merged = plimsoll(&["simulate", "--merge", "2.json", "1.json", "--json", "-"]);
+    assert_eq!(serde_json::from_str::<Value>(&merged).unwrap(), results);
+    let table = plimsoll(&["simulate", "--merge", "2.json", "1.json"]);
+    assert!(table.contains(&format!("static:best, seed 1 was left out: {why}")), "{table}");
+    let board = ["scoreboard", "few.yaml", "--policy", "static:best,static:1", "--out", "board"];
+    plimsoll(&board);
+    let document = fs::read_to_string(folder.path().join("board.md")).unwrap();
+    let said = document.replace('\n', " ");
+    assert!(said.contains(&format!("`static:best` with seed 1: {why}")), "{document}");
+    assert!(document.contains("| static:best | - / - | - / - |"), "{document}");
+    assert!(document.contains("\n| static:best | - | - |"), "{document}");
+    assert!(document.contains("\n6167 requests in"), "of whoever has a run: {document}");
+    assert!(!document.contains("## Gates"), "nobody promises anything: {document}");
+}
+
+#[test]
+fn the_scoreboard_plays_who_and_what_is_named_twice_once_and_says_what_is_promised() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.yaml"), format!("kind: smooth\n{DOUBLING}")).unwrap();
+    let board = |more: &[&str]| {
+        let arguments = [&["scoreboard", "a.yaml", "./a.yaml", "--out", "board"], more].concat();
+        let mut plimsoll = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        let output = plimsoll.args(arguments).current_dir(folder.path()).env_clear().output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let page = fs::read_to_string(folder.path().join("board.html")).unwrap();
+        (fs::read_to_string(folder.path().join("board.md")).unwrap(), page)
+    };
+    let policies = "static:2,plimsoll,static:2,static:best,static:02";
+    let (document, page) = board(&["--policy", policies]);
+    assert!(document.contains("\n| policy | a | mean |\n"), "one workload: {document}");
+    assert_eq!(document.matches("\n| static:2 |").count(), 2, "in one row of each table");
+    let (_, gates) = document.split_once("\n## Gates\n").unwrap();
+    let (gates, after) = gates.split_once("\n## All workloads").unwrap();
+    assert!(gates.contains("\nSmooth: a.\n"), "{gates}");
+    assert!(gates.contains("| smooth: at least 99 % within SLO | 1 | "), "{gates}");
+    assert!(gates.contains("| all: at most 1.2 times the cost of `static:best`"), "{gates}");
+    assert!(!gates.contains("oracle") && !gates.contains("jumps:"), "not in this run: {gates}");
+    assert!(page.contains("<h2>Gates</h2>") && page.contains("<td>smooth: at least 99"), "{page}");
+    assert!(after.contains("\n`static:best` is 2 v.\n"), "{after}");
+    assert!(!board(&["--policy", "waiting:5"]).0.contains("## Gates"));
+    fs::write(folder.path().join("a.yaml"), format!("kind: calm\n{DOUBLING}")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["scoreboard", "a.yaml", "--policy", "static:1", "--out", "board"])
+        .current_dir(folder.path())
+        .env_clear()
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(text(&output.stderr).contains("a.yaml:1: error: kind "), "{}", text(&output.stderr));
+}
+
+#[test]
 fn the_scoreboard_of_several_seeds_has_their_means_and_the_worst_minute_of_all() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("doubling.yaml");

@@ -23,10 +23,10 @@
 //! takes is known by its median, so what varies is repaired. Closed workloads cannot be known.
 
 use crate::simulate::Micros;
-use crate::simulate::peers::demand::{self, Unplannable};
+use crate::simulate::peers::Unplayable;
+use crate::simulate::peers::demand;
 use crate::simulate::peers::law::{Rule, whole};
 use crate::simulate::peers::schedule::{STEP, Schedule};
-use crate::simulate::replica::settings::SettingsError;
 use crate::simulate::run::{self, Watch};
 use crate::simulate::scenario::{Actuator, Scenario, Startup, Variant};
 use crate::simulate::score::{MINUTE, Minute, Outcome, Service};
@@ -34,7 +34,7 @@ use crate::simulate::workload::load::Size;
 use crate::units::Replicas;
 
 /// The share of requests that is to be served well.
-const GOAL: f64 = 0.99;
+pub(crate) const GOAL: f64 = 0.99;
 /// A minute below this is repaired.
 const GOOD_MINUTE: f64 = 0.985;
 /// Shares of the load that are tried. A fleet below its load by the mean may do where queues drain
@@ -44,17 +44,6 @@ const SCALES: [f64; 5] = [0.85, 1.0, 1.15, 1.3, 1.5];
 const REPAIRS: usize = 12;
 /// Steps of a stretch that is lowered at once: five minutes.
 const STRETCH: usize = 20;
-
-/// Why there is no schedule.
-#[derive(Debug, thiserror::Error)]
-pub enum OracleError {
-    /// The workload cannot be known.
-    #[error(transparent)]
-    Unplannable(#[from] Unplannable),
-    /// An engine cannot be built.
-    #[error("an engine cannot be built")]
-    Engine(#[from] SettingsError),
-}
 
 /// What is ready of a model at each step, in requests a second.
 type Needs = Vec<Vec<f64>>;
@@ -85,7 +74,7 @@ pub(crate) fn apply(
     scenario: &mut Scenario,
     seed: u64,
     watch: &mut impl Watch,
-) -> Result<(), OracleError> {
+) -> Result<(), Unplayable> {
     let mut loads = Vec::new();
     let mut variants = Vec::new();
     for model in 0..scenario.models.len() {
@@ -122,7 +111,7 @@ pub(crate) fn apply(
 }
 
 impl<W: Watch> Search<'_, W> {
-    fn best(&mut self, loads: &[Vec<f64>]) -> Result<Tried, OracleError> {
+    fn best(&mut self, loads: &[Vec<f64>]) -> Result<Tried, Unplayable> {
         let mut best: Option<Tried> = None;
         for scale in SCALES {
             let needs = loads.iter().map(|steps| smoothed(steps, scale)).collect();
@@ -142,7 +131,7 @@ impl<W: Watch> Search<'_, W> {
     }
 
     /// Adds replicas where requests were not served well.
-    fn repaired(&mut self, needs: Needs) -> Result<Tried, OracleError> {
+    fn repaired(&mut self, needs: Needs) -> Result<Tried, Unplayable> {
         let mut tried = self.simulate(needs)?;
         for _ in 0..REPAIRS {
             if tried.attained >= GOAL || !self.watch.goes_on(Micros::ZERO) {
@@ -170,7 +159,7 @@ impl<W: Watch> Search<'_, W> {
     }
 
     /// Takes replicas away where the goal is met without them.
-    fn lowered(&mut self, mut best: Tried) -> Result<Tried, OracleError> {
+    fn lowered(&mut self, mut best: Tried) -> Result<Tried, Unplayable> {
         if best.attained < GOAL {
             return Ok(best);
         }
@@ -199,7 +188,7 @@ impl<W: Watch> Search<'_, W> {
         self.variants[model].iter().map(|(_, rate)| *rate).reduce(f64::min).unwrap_or(1.0)
     }
 
-    fn simulate(&mut self, needs: Needs) -> Result<Tried, OracleError> {
+    fn simulate(&mut self, needs: Needs) -> Result<Tried, Unplayable> {
         let mut scenario = self.scenario.clone();
         for (variant, numbers) in scenario.variants.iter_mut().zip(self.plan(&needs)) {
             follow(variant, numbers);
@@ -233,11 +222,7 @@ impl<W: Watch> Search<'_, W> {
 
 impl Tried {
     fn new(needs: Needs, scenario: &Scenario, outcome: &Outcome) -> Self {
-        let sum =
-            |of: fn(&Service) -> u64| -> f64 { outcome.models.iter().map(of).sum::<u64>() as f64 };
-        // What an engine cannot hold is no better served by more of them.
-        let judged = sum(Service::judged) - sum(|it| it.unservable);
-        let attained = sum(|it| it.good) / judged.max(1.0);
+        let attained = attained(outcome);
         let crews = outcome.variants.iter().zip(&scenario.variants);
         let cost = crews
             .map(|(crew, variant)| crew.replica_time.seconds() * variant.spec.cost.per_hour())
@@ -263,6 +248,15 @@ impl Tried {
             (mine, _) => mine,
         }
     }
+}
+
+/// The share of requests that were served well.
+pub(crate) fn attained(outcome: &Outcome) -> f64 {
+    let sum =
+        |of: fn(&Service) -> u64| -> f64 { outcome.models.iter().map(of).sum::<u64>() as f64 };
+    // What an engine cannot hold is no better served by more of them.
+    let judged = sum(Service::judged) - sum(|it| it.unservable);
+    sum(|it| it.good) / judged.max(1.0)
 }
 
 fn follow(variant: &mut Variant, numbers: Vec<Replicas>) {

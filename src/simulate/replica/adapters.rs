@@ -133,6 +133,11 @@ impl Replica {
         self.adapters.as_ref().map(|adapters| adapters.stats(self.now))
     }
 
+    /// Adapters that it has loaded since its start.
+    pub(crate) fn adapter_loads(&self) -> u64 {
+        self.adapters.as_ref().map_or(0, |adapters| adapters.loads)
+    }
+
     /// The newest of what it says of its adapters, without the cost of all the rest; `None` when it
     /// serves none, or none was asked for yet.
     #[must_use]

@@ -306,6 +306,7 @@ impl Simulation<'_> {
         let ready = ready + startup.warmup.draw(&mut crew.starts);
         self.advance(pod);
         self.close(pod);
+        self.count_loads(pod);
         let taken = &mut self.pods[pod];
         taken.state = State::Starting;
         taken.life += 1;
@@ -331,7 +332,15 @@ impl Simulation<'_> {
         self.reconcile(variant);
     }
 
+    /// Counts what an engine has loaded that ends.
+    fn count_loads(&mut self, pod: usize) {
+        let Pod { variant, replica, .. } = &self.pods[pod];
+        let loads = replica.as_ref().map_or(0, |replica| replica.adapter_loads());
+        self.services[self.scenario.variants[*variant].model].adapter_loads += loads;
+    }
+
     fn remove(&mut self, pod: usize) {
+        self.count_loads(pod);
         let variant = self.pods[pod].variant;
         let crew = &mut self.crews[variant];
         crew.pods.retain(|&other| other != pod);
@@ -358,8 +367,12 @@ impl Simulation<'_> {
         Scale { spec: self.crews[variant].wanted, status }
     }
 
-    /// The scores of all variants, with the time of the replicas that exist at the end.
+    /// The scores of all variants, with the time of the replicas that exist at the end, whose engines
+    /// end, too.
     pub(crate) fn close_crews(&mut self) -> Vec<score::Crew> {
+        for pod in 0..self.pods.len() {
+            self.count_loads(pod);
+        }
         let mut scores = Vec::new();
         for crew in &self.crews {
             let mut score = crew.score.clone();

@@ -2,7 +2,11 @@
 
 use std::fmt::Write as _;
 
+use crate::simulate::peers::Peer;
 use crate::study::chart::escaped;
+use crate::study::file::Kind;
+use crate::study::results::{LeftOut, RunResult};
+use crate::study::scoreboard::gates::{self, Gate};
 use crate::study::scoreboard::score::Score;
 use crate::study::scoreboard::{Board, Workload};
 use crate::study::table::{aligned, dash, percent, span};
@@ -10,7 +14,7 @@ use crate::study::table::{aligned, dash, percent, span};
 /// The style of the page, which is that of a report.
 const STYLE: &str = include_str!("../report.css");
 
-const INTRODUCTION: [&str; 3] = [
+const INTRODUCTION: [&str; 4] = [
     "Every policy on every workload in the simulator, by `make scoreboard`, which writes this file. \
      A request is within its SLO when both its time to first token and its mean time between tokens \
      are; those that were rejected, were too long for every engine, gave up or were cut off are not. \
@@ -21,6 +25,9 @@ const INTRODUCTION: [&str; 3] = [
      it aims at 99 % within SLO. A ratio below 1 is a policy that served less, or a schedule that \
      was not found, and \"-\" that there is none. Changes are of the number that is asked \
      for; the worst minute is the one of arrival with the fewest requests within SLO.",
+    "`static:best` is what somebody would rent who knew every request beforehand and never changed \
+     it: of the fixed numbers of replicas that serve 99 % within SLO, the cheapest. All are ready at \
+     the start. \"-\" is where none within the bounds of the variants does.",
     "All rows have one set of parameters for all workloads. What each policy is, and where its rules \
      are from, is in docs/simulator.md.",
 ];
@@ -28,6 +35,13 @@ const INTRODUCTION: [&str; 3] = [
 const ABLATION: &str = "`plimsoll` with one key of `capacity.foresight` changed at a time: a term switched off, a \
      constant halved and doubled, or moved as far as it means something. Within SLO in per cent / \
      ratio.";
+
+const GATES: &str = "What `plimsoll` promises, what was measured at the workload that is nearest to the bound or \
+     farthest beyond it, and whether that holds. Figures are means over all seeds, and are compared \
+     before they are rounded. Changes are those of the number that is asked for, for each ten \
+     replicas that there are on average.";
+
+const GATES_COLUMNS: [&str; 4] = ["promise", "workloads", "measured", "verdict"];
 
 const COLUMNS: [&str; 9] = [
     "policy",
@@ -50,6 +64,10 @@ type Table = Vec<Vec<String>>;
 pub(crate) fn summary(board: &Board) -> String {
     let mut text = String::new();
     aligned(&mut text, &overview(board));
+    if let Some(gates) = promised(board) {
+        text.push('\n');
+        aligned(&mut text, &gates);
+    }
     if !board.changes.is_empty() {
         text.push('\n');
         aligned(&mut text, &ablation(board));
@@ -65,6 +83,13 @@ pub(crate) fn markdown(board: &Board) -> String {
     let mut text = "# Scoreboard\n".to_owned();
     for paragraph in INTRODUCTION.map(str::to_owned).into_iter().chain(seeds(board)) {
         let _ = write!(text, "\n{}\n", wrapped(&paragraph));
+    }
+    if let Some(gates) = promised(board) {
+        text.push_str("\n## Gates\n\n");
+        for paragraph in about_gates(board) {
+            let _ = write!(text, "{}\n\n", wrapped(&paragraph));
+        }
+        written(&mut text, &gates);
     }
     text.push_str("\n## All workloads\n\nWithin SLO in per cent / ratio.\n\n");
     written(&mut text, &overview(board));
@@ -99,6 +124,14 @@ pub(crate) fn html(board: &Board) -> String {
     for paragraph in INTRODUCTION.map(str::to_owned).into_iter().chain(seeds(board)) {
         let _ = writeln!(page, "<p>{}</p>", escaped(&paragraph.replace('`', "")));
     }
+    if let Some(gates) = promised(board) {
+        page.push_str("<h2>Gates</h2>\n");
+        for paragraph in about_gates(board) {
+            let _ =
+                writeln!(page, "<p class=\"soft\">{}</p>", escaped(&paragraph.replace('`', "")));
+        }
+        drawn(&mut page, &gates);
+    }
     page.push_str(
         "<h2>All workloads</h2>\n<p class=\"soft\">Within SLO in per cent / ratio.</p>\n",
     );
@@ -120,6 +153,26 @@ pub(crate) fn html(board: &Board) -> String {
     }
     page.push_str("</body>\n</html>\n");
     page
+}
+
+/// A row for each promise; `None` where nothing can be said of any.
+fn promised(board: &Board) -> Option<Table> {
+    let row = |gate: Gate| {
+        let Gate { promise, workloads, measured, verdict } = gate;
+        vec![promise.to_owned(), workloads, measured, verdict]
+    };
+    let rows: Table = gates::gates(board).into_iter().map(row).collect();
+    let head = std::iter::once(GATES_COLUMNS.map(str::to_owned).to_vec());
+    (!rows.is_empty()).then(|| head.chain(rows).collect())
+}
+
+/// What the promises are, and which workloads are of which kind.
+fn about_gates(board: &Board) -> Vec<String> {
+    let kind = |name: &str, kind| Some(format!("{name}: {}.", gates::named(board, kind)?));
+    let kinds = [kind("Smooth", Kind::Smooth), kind("Jumps", Kind::Jumps)];
+    let kinds: Vec<String> = kinds.into_iter().flatten().collect();
+    let of = Some(kinds.join(" ")).filter(|kinds| !kinds.is_empty());
+    std::iter::once(GATES.to_owned()).chain(of).collect()
 }
 
 /// A row for each policy, a column for each workload, and the means.
@@ -161,7 +214,13 @@ fn row(board: &Board, name: &str, of: impl Fn(&Workload) -> Option<Score>) -> Ve
 fn detail(board: &Board, workload: &Workload) -> Table {
     let mut table = vec![COLUMNS.map(str::to_owned).to_vec()];
     for policy in &board.policies {
-        let Some(score) = workload.of(policy) else { continue };
+        let Some(score) = workload.of(policy) else {
+            if workload.left_out.iter().any(|run| run.policy == *policy) {
+                let none = COLUMNS.iter().skip(1).map(|_| dash());
+                table.push(std::iter::once(policy.clone()).chain(none).collect());
+            }
+            continue;
+        };
         let Score { within_slo, within_ttft, within_itl, worst_minute, .. } = score;
         let Score { replica_hours, cost, actions, complete, .. } = score;
         let cut = if complete { "" } else { " (interrupted)" };
@@ -198,14 +257,35 @@ fn described(board: &Board, workload: &Workload) -> Vec<String> {
     if !workload.about.is_empty() {
         lines.push(workload.about.trim().to_owned());
     }
-    let first = board.policies.first().and_then(|policy| workload.of(policy));
+    let first = board.policies.iter().find_map(|policy| workload.of(policy));
     let requests = first.map_or(0.0, |it| it.arrived);
     let mut line = format!("{requests:.0} requests in {}", span(workload.length));
     for trace in &workload.traces {
         let _ = write!(line, ", of `{}` (SHA-256 `{}…`)", trace.name, trace.hash);
     }
     lines.push(line + ".");
+    lines.extend(best(workload));
+    for LeftOut { policy, seed, why, .. } in &workload.left_out {
+        lines.push(format!("`{policy}` with seed {seed}: {why}."));
+    }
     lines
+}
+
+/// The fixed numbers of replicas that were found, of each seed where they differ.
+fn best(workload: &Workload) -> Option<String> {
+    let policy = Peer::StaticBest.to_string();
+    let fleet = |run: &RunResult| {
+        let each = run.variants.iter().map(|it| format!("{} {}", it.initial, it.variant));
+        each.collect::<Vec<_>>().join(" and ")
+    };
+    let runs = workload.runs.iter().filter(|run| run.policy == policy);
+    let found: Vec<(u64, String)> = runs.map(|run| (run.seed, fleet(run))).collect();
+    let (_, first) = found.first()?;
+    if found.iter().all(|(_, fleet)| fleet == first) {
+        return Some(format!("`{policy}` is {first}."));
+    }
+    let each = found.iter().map(|(seed, fleet)| format!("{fleet} with seed {seed}"));
+    Some(format!("`{policy}` is {}.", each.collect::<Vec<_>>().join(", ")))
 }
 
 fn written(text: &mut String, table: &Table) {
