@@ -152,6 +152,15 @@ fn with_a_slot_for_each_adapter_nobody_waits_for_one() {
     assert_eq!(results["runs"][2]["settings"]["variants[0].engine.adapters.slots"], 6);
     assert!(p95(0) > 2.0 * p95(2), "{} with two slots, {} with six", p95(0), p95(2));
     assert!(p95(2) < 0.5, "{}", p95(2));
+    let loads = |run: usize| results["runs"][run]["models"][0]["adapter_loads"].as_u64().unwrap();
+    assert_eq!(loads(2), 12, "each of six once on each of two replicas");
+    assert!(loads(0) > 10 * loads(2), "{} with two slots", loads(0));
+    let one = ["--set", "length=1m", "--set", "sweep={}"];
+    for more in [&one[..2], &one[..]] {
+        let table = text(&simulate(&[&[example], more].concat()).stdout);
+        let columns = table.lines().filter(|line| line.ends_with("  adapter loads")).count();
+        assert_eq!(columns, 1, "{table}");
+    }
 }
 
 const ADAPTERS: &str = "drawn: {rate: 4, prompt: {median: 300}, output: {median: 80}}";
@@ -162,7 +171,10 @@ fn adapters_that_all_have_a_slot_and_take_no_time_to_load_change_nothing() {
     let of = |scenario: &str| {
         let (results, said) = played(scenario, &[], &[]);
         assert!(said.is_empty(), "{said}");
-        (results["runs"][0]["models"][0].clone(), results["runs"][0]["variants"][0].clone())
+        let mut model = results["runs"][0]["models"][0].clone();
+        let loads = model.as_object_mut().unwrap().remove("adapter_loads").unwrap();
+        assert_eq!(loads.is_null(), !scenario.contains("share"), "only where some are asked for");
+        (model, results["runs"][0]["variants"][0].clone())
     };
     let shares = "adapters: [{name: a, share: 0.5}, {name: b, share: 0.3}]";
     let asked = plain.replace("  workload:", &format!("  {shares}\n  workload:"));
