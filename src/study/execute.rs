@@ -80,7 +80,7 @@ impl Ready {
 /// What became of a run.
 enum Done {
     /// It is over; and all of it where it is the first.
-    Played(Box<RunResult>, Option<First>),
+    Played(Box<(RunResult, Option<First>)>),
     LeftOut(LeftOut),
     /// It had not begun at an interruption.
     Interrupted,
@@ -123,8 +123,9 @@ pub(crate) fn play(ready: &[Ready], trace: Option<&Path>) -> anyhow::Result<Exec
     let mut executed = Executed { runs: Vec::new(), left_out: Vec::new(), first: None };
     for outcome in outcomes {
         match outcome? {
-            Done::Played(result, full) => {
-                executed.runs.push(*result);
+            Done::Played(played) => {
+                let (result, full) = *played;
+                executed.runs.push(result);
                 executed.first = executed.first.or(full);
             }
             Done::LeftOut(run) => executed.left_out.push(run),
@@ -167,7 +168,7 @@ fn one(
     };
     bar.inc(outcome.ended.since(shown).micros());
     let result = RunResult::new(&ready.plan, ready.seed, &scenario, &outcome);
-    Ok(Done::Played(Box::new(result), is_first.then_some(First { scenario, outcome })))
+    Ok(Done::Played(Box::new((result, is_first.then_some(First { scenario, outcome })))))
 }
 
 /// Lets the peer of a run scale its scenario.

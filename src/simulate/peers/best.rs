@@ -32,8 +32,8 @@ use crate::simulate::run::{self, Watch};
 use crate::simulate::scenario::Scenario;
 use crate::units::Replicas;
 
-/// Fleets that are simulated at most. A variant with at most 40 replicas takes six, and two with at
-/// most 40 each about a hundred.
+/// Fleets that are simulated at most. A variant with at most 40 replicas takes seven, and two of them
+/// about a hundred.
 const FLEETS_MAX: u32 = 300;
 /// The most replicas of a variant that nothing bounds.
 const UNBOUNDED: Replicas = Replicas::saturating(1_000);
@@ -125,7 +125,7 @@ impl<'s, W: Watch> Search<'s, W> {
             if !self.is_cheaper(&fleet) || self.is_over() {
                 break;
             }
-            open.extend(self.next(&fleet));
+            open.extend(next(&fleet, &self.bounds, self.bisected));
             self.bisect(&fleet)?;
         }
         Ok(())
@@ -136,14 +136,6 @@ impl<'s, W: Watch> Search<'s, W> {
         let dearer = |a: &Fleet, b: &Fleet| self.cost(a).total_cmp(&self.cost(b));
         (0..open.len())
             .min_by(|&a, &b| dearer(&open[a], &open[b]).then_with(|| open[a].cmp(&open[b])))
-    }
-
-    /// The combinations with one replica more that come after this one, so that each comes once.
-    fn next(&self, fleet: &Fleet) -> Vec<Fleet> {
-        let others = (0..fleet.len()).filter(|&at| at != self.bisected);
-        let raised = others.clone().rfind(|&at| fleet[at] > self.bounds[at].0).unwrap_or(0);
-        let room = |at: &usize| *at >= raised && fleet[*at] < self.bounds[*at].1;
-        others.filter(room).map(|at| with(fleet, at, fleet[at] + 1)).collect()
     }
 
     /// Finds the fewest replicas of one variant that do beside these of the others.
@@ -206,9 +198,39 @@ impl<'s, W: Watch> Search<'s, W> {
     }
 }
 
+/// The fleets with one replica more, but for the variant that is bisected, that come after this one.
+/// Only from the last variant on that has more than its fewest, so that each comes once.
+fn next(fleet: &Fleet, bounds: &[(u32, u32)], bisected: usize) -> Vec<Fleet> {
+    let others = (0..fleet.len()).filter(|&at| at != bisected);
+    let raised = others.clone().rfind(|&at| fleet[at] > bounds[at].0).unwrap_or(0);
+    let room = |at: &usize| *at >= raised && fleet[*at] < bounds[*at].1;
+    others.filter(room).map(|at| with(fleet, at, fleet[at] + 1)).collect()
+}
+
 /// A fleet with another number of one variant.
 fn with(fleet: &Fleet, at: usize, count: u32) -> Fleet {
     let mut fleet = fleet.clone();
     fleet[at] = count;
     fleet
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_of_the_others_comes_once() {
+        let bounds = [(1, 3), (0, 9), (0, 2), (2, 2), (1, 4)];
+        let mut open = vec![vec![1, 0, 0, 2, 1]];
+        let mut seen = Vec::new();
+        while let Some(fleet) = open.pop() {
+            open.extend(next(&fleet, &bounds, 1));
+            seen.push(fleet);
+        }
+        let all = seen.len();
+        assert!(seen.iter().all(|it| it[1] == 0), "the second is bisected: {seen:?}");
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!((seen.len(), all), (3 * 3 * 4, 3 * 3 * 4));
+    }
 }
