@@ -306,6 +306,18 @@ pub fn stabilize_before(
     decision
 }
 
+/// Takes the largest number that was recommended in so short a time, whatever an autoscaler waits
+/// afterwards: what jitters around a whole number is no reason to turn a number each second.
+pub fn settle(
+    decision: Decision,
+    now: Timestamp,
+    in_force: Replicas,
+    history: &History,
+    jitter: Seconds,
+) -> Decision {
+    Windows { up: Seconds::ZERO, down: jitter }.apply(decision, now, in_force, history)
+}
+
 /// The stabilisation windows of both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {

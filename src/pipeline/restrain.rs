@@ -58,24 +58,27 @@ impl Pipeline {
     ) -> Decision {
         let behavior = &self.policy.behavior;
         let autoscaler = inputs.autoscalers.get(&decision.variant);
-        let known = (history, self.windows(&decision), behavior.deference);
+        let (windows, jitter) = self.windows(&decision);
+        let known = (history, windows, behavior.deference);
         let stable = enforce::stabilize_before(decision, now, in_force, known, autoscaler);
+        let stable = enforce::settle(stable, now, in_force, history, jitter);
         let stayed = enforce::dwell(stable, now, in_force, history, behavior.dwell);
         let turned = enforce::spend_turns(stayed, now, in_force, history, behavior.flap_budget);
         let urgent = enforce::panic(turned, now, in_force, history, behavior.panic);
         enforce::limit_step(urgent, now, in_force, history, behavior)
     }
 
-    /// The windows that a decision waits for. Foresight has held by itself what was needed, as long
-    /// as a start is worth; what saturation decides in its place has not.
-    fn windows(&self, decision: &Decision) -> Windows {
+    /// The windows that a decision waits for, and the time in which a number must not jitter whatever
+    /// an HPA waits. Foresight has held by itself what was needed, as long as a start is worth; what
+    /// saturation decides in its place has not.
+    fn windows(&self, decision: &Decision) -> (Windows, Seconds) {
         let windows = Windows::of(&self.policy.behavior);
         let is_sized = |step: &Step| matches!(step.reason, Reason::Sized(_));
         let sizing = self.policy.sizing.as_ref();
-        let held = sizing.is_some_and(Sizing::holds_alone);
-        if held && decision.steps.first().is_some_and(is_sized) {
-            return Windows { down: Seconds::ZERO, ..windows };
+        let jitter = sizing.and_then(Sizing::holds_alone);
+        match jitter.filter(|_| decision.steps.first().is_some_and(is_sized)) {
+            Some(jitter) => (Windows { down: Seconds::ZERO, ..windows }, jitter.min(windows.down)),
+            None => (windows, Seconds::ZERO),
         }
-        windows
     }
 }

@@ -148,11 +148,12 @@ pub(crate) struct Moment<'a> {
 // === impl Sizing ===
 
 impl Sizing {
-    /// Whether numbers have been held already when they get lower: where `foresight` decides alone,
-    /// and the window of scaling down is not waited for beside its hold.
-    pub(crate) fn holds_alone(&self) -> bool {
-        self.analyzers == [Analyzer::Foresight]
-            && self.foresight.hold.is_some_and(|hold| hold.window == Window::Replaced)
+    /// Where numbers have been held already when they get lower, the time in which they must not
+    /// jitter: where `foresight` decides alone, and the window of scaling down is not waited for
+    /// beside its hold.
+    pub(crate) fn holds_alone(&self) -> Option<Seconds> {
+        let hold = self.foresight.hold.filter(|hold| hold.window == Window::Replaced)?;
+        (self.analyzers == [Analyzer::Foresight]).then_some(hold.jitter)
     }
 }
 

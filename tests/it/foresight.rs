@@ -28,8 +28,12 @@ fn by_default() -> Policy {
 pub(crate) fn quick() -> Policy {
     let mut policy = sized(&[Analyzer::Foresight]);
     if let Some(sizing) = &mut policy.sizing {
-        let hold =
-            Hold { starts: Fraction::ONE, min: Seconds::literal(5), window: Window::Replaced };
+        let hold = Hold {
+            starts: Fraction::ONE,
+            min: Seconds::literal(5),
+            jitter: Seconds::ZERO,
+            window: Window::Replaced,
+        };
         sizing.foresight = foresight::Policy {
             startup: Seconds::literal(5),
             hold: Some(hold),
@@ -78,6 +82,33 @@ fn a_lower_number_of_its_own_waits_for_no_window_but_its_hold() {
     let waits = work.run(8, 20.0, 60);
     assert!(desired(&waits, "a") >= 8, "{:?}", of(&waits, "a").steps);
     assert_eq!(of(&waits, "a").steps.last().unwrap().stage, Stage::Stabilize);
+}
+
+#[test]
+fn a_need_that_jitters_about_a_whole_number_turns_no_number_each_second() {
+    let turns = |jitter: Seconds| {
+        let mut policy = quick();
+        if let Some(sizing) = &mut policy.sizing {
+            let hold = sizing.foresight.hold.map(|hold| Hold { jitter, ..hold });
+            let present = foresight::Policy { growth: None, unevenness: None, ..sizing.foresight };
+            sizing.foresight = foresight::Policy { hold, ..present };
+        }
+        policy.behavior = Behavior::default();
+        let mut work = Work::with(policy, vec![spec("a", 1.0, (1, 30))], Engine::default());
+        let (mut numbers, mut rate) = (Vec::new(), 100.0);
+        let carried = desired(&work.run(8, rate, 120), "a");
+        // To where one replica more is needed, and to and fro.
+        while desired(&work.run(8, rate, 60), "a") <= carried {
+            rate += 1.0;
+        }
+        for second in 0..600 {
+            let swing = if second / 40 % 2 == 0 { 0.9 } else { 1.0 };
+            numbers.push(desired(&work.run(8, swing * rate, 1), "a"));
+        }
+        numbers.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    };
+    let (often, seldom) = (turns(Seconds::ZERO), turns(Seconds::literal(30)));
+    assert!(often > 10 && seldom <= 2, "{often} {seldom}");
 }
 
 /// A gateway that holds so many requests, as it says in this second.

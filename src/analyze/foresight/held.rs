@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::analyze::foresight::Demand;
 use crate::analyze::foresight::demand::Need;
-use crate::analyze::foresight::policy::Policy;
+use crate::analyze::foresight::policy::{Policy, Window};
 
 /// What was needed, as long as it is held.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,7 +52,11 @@ impl Demand {
         need: &Need,
         startup: f64,
     ) -> (Timestamp, f64) {
-        let lasting = self.hold.take(now, need.total - need.backlog, held_for(policy, startup));
+        // The rest of it is held as a number of replicas.
+        let replaced = policy.hold.filter(|hold| hold.window == Window::Replaced);
+        let jitter = replaced.map_or(0.0, |hold| hold.jitter.seconds());
+        let length = (held_for(policy, startup) - jitter).max(0.0);
+        let lasting = self.hold.take(now, need.total - need.backlog, length);
         let backlog = policy.hold.and(policy.backlog);
         let drain = backlog.map_or(0.0, |backlog| backlog.drain.seconds());
         let all = self.queue.take(now, need.total, drain);

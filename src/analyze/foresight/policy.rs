@@ -171,6 +171,9 @@ pub struct Hold {
     pub starts: Fraction,
     /// How long at least: less would follow every wave of a minute.
     pub min: Seconds,
+    /// For how long of that it is the largest number of replicas that counts, and not the largest
+    /// need: one that stays about a whole number would turn that number with each look.
+    pub jitter: Seconds,
     /// Whether the window of `enforce.scale_down` is waited for beside it.
     pub window: Window,
 }
@@ -341,7 +344,12 @@ impl Default for Schedule {
 
 impl Default for Hold {
     fn default() -> Self {
-        Self { starts: of(2.0), min: Seconds::literal(180), window: Window::default() }
+        Self {
+            starts: of(2.0),
+            min: Seconds::literal(180),
+            jitter: Seconds::literal(30),
+            window: Window::default(),
+        }
     }
 }
 

@@ -24,6 +24,10 @@ const KV_ROOM: f64 = 0.9;
 /// Pages in a row that must show the same limit of the batch.
 const FULL_PAGES: u32 = 5;
 
+/// The share of a full batch by which what runs in it may differ, and at least one request: those
+/// that end in an iteration leave their places to the next.
+const FULL_SPREAD: f64 = 0.03;
+
 /// Lengths of finished requests, the recent ones first.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Lengths {
@@ -65,7 +69,18 @@ enum Begun {
 #[derive(Clone, Debug, Default)]
 struct Gathered {
     lesson: Lesson,
-    full: u32,
+    full: Full,
+}
+
+/// Pages in a row on which requests waited for a place, and how many requests ran meanwhile.
+///
+/// Where there is no place for one more, their number stays. Where a prompt waits for its turn in an
+/// iteration, it goes up and down, and says nothing of places.
+#[derive(Clone, Copy, Debug, Default)]
+struct Full {
+    pages: u32,
+    least: f64,
+    most: f64,
 }
 
 /// What is known of one variant, in plain numbers.
@@ -193,12 +208,10 @@ impl Seen {
         let gathered = self.replicas.entry(replica.clone()).or_default();
         self.most_running = self.most_running.max(per_rank(stride.running, stride.ranks));
         if is_full(stride, behind) {
-            gathered.full += 1;
-            if gathered.full >= FULL_PAGES {
-                self.full_at = Some(per_rank(stride.running, stride.ranks));
-            }
+            let full = gathered.full.take(per_rank(stride.running, stride.ranks));
+            self.full_at = full.or(self.full_at);
         } else {
-            gathered.full = 0;
+            gathered.full = Full::default();
         }
         let Some(sum) = gathered.lesson.take(stride) else { return };
         let by_card = matches!(self.card, Begun::With(..));
@@ -368,6 +381,21 @@ impl Seen {
             most_running: Requests::new(self.most_running)?,
             busiest: Tokens::new(self.busiest)?,
         })
+    }
+}
+
+// === impl Full ===
+
+impl Full {
+    /// What ran on enough pages in a row.
+    fn take(&mut self, running: f64) -> Option<f64> {
+        let (least, most) = (self.least.min(running), self.most.max(running));
+        *self = if self.pages > 0 && most - least <= (FULL_SPREAD * most).max(1.0) {
+            Self { pages: self.pages + 1, least, most }
+        } else {
+            Self { pages: 1, least: running, most: running }
+        };
+        (self.pages >= FULL_PAGES).then_some(self.most)
     }
 }
 

@@ -412,3 +412,22 @@ fn what_waits_is_needed_until_it_is_worked_off_and_no_longer() {
     let after = fleet.run(20, 20.0).report.total.demand.amount();
     assert!(after < steady + 0.1, "{after} {steady}");
 }
+
+#[test]
+fn a_batch_is_full_where_as_many_run_on_page_after_page_and_not_where_their_number_changes() {
+    let after = |waiting: f64, rates: [f64; 2]| {
+        let mut world = World::new(1);
+        let _ = world.run(120, 20.0);
+        // Prompts wait for their turn in an iteration, or requests for a place.
+        world.waiting = waiting;
+        for second in 0..120 {
+            let _ = world.tick(rates[second % 2]);
+        }
+        carries(&world.tick(rates[1]))
+    };
+    let close = |found: f64, expected: f64| (found / expected - 1.0).abs() < 0.01;
+    let (none, turns) = (after(0.0, [18.0, 22.0]), after(5.0, [18.0, 22.0]));
+    assert!(close(turns, none), "{turns} {none}");
+    let (none, full) = (after(0.0, [20.0, 20.0]), after(5.0, [20.0, 20.0]));
+    assert!(full < 0.75 * none, "{full} {none}");
+}

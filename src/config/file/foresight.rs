@@ -161,6 +161,9 @@ sections! {
         starts: f64,
         /// How long at least.
         min: WrittenDuration,
+        /// For how long of that it is the largest number of replicas that is held, so that one which
+        /// jitters does not turn with each look.
+        jitter: WrittenDuration,
         /// Whether a lower number that foresight alone finds waits for
         /// `enforce.scale_down.stabilization_window` no more. By default it does not wait, unless
         /// that window is written.

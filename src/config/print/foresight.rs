@@ -136,13 +136,14 @@ fn schedule(term: Option<Schedule>) -> file::Schedule {
 
 fn hold(term: Option<Hold>) -> file::Hold {
     let enabled = Some(term.is_some());
-    let Some(Hold { starts, min, window }) = term else {
+    let Some(Hold { starts, min, jitter, window }) = term else {
         return file::Hold { enabled, ..file::Hold::default() };
     };
     file::Hold {
         enabled,
         starts: Some(starts.fraction()),
         min: Some(written(min)),
+        jitter: Some(written(jitter)),
         replaces_window: Some(match window {
             Window::Replaced => true,
             Window::Waited => false,

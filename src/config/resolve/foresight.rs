@@ -40,6 +40,7 @@ const DRAINS: Durations = Duration::from_secs(1)..=Duration::from_mins(10);
 /// What fades sooner than a replica starts is gone before it can help.
 const DECAYS: Durations = Duration::from_mins(1)..=Duration::from_hours(24);
 const HOLDS: Durations = Duration::ZERO..=Duration::from_hours(24);
+const JITTERS: Durations = Duration::ZERO..=Duration::from_mins(10);
 /// A fleet is not judged by its first seconds.
 const HISTORIES: Durations = Duration::from_secs(30)..=Duration::from_hours(1);
 const MEMORIES: Durations = Duration::from_secs(10)..=Duration::from_hours(24);
@@ -261,6 +262,7 @@ impl<'c> Keys<'_, 'c> {
         Some(Hold {
             starts: keys.factor("starts", rest.starts, &FACTORS, usual.starts),
             min: keys.time("min", rest.min, &HOLDS, usual.min),
+            jitter: keys.time("jitter", rest.jitter, &JITTERS, usual.jitter),
             window: match rest.replaces_window {
                 Some(true) => Window::Replaced,
                 Some(false) => Window::Waited,
