@@ -104,6 +104,7 @@ fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64, 
     let default = Micros::new(length.micros() / SAMPLES_WANTED).max(second);
     let seen = seen(&file.daemon.clone().unwrap_or_default(), checks);
     let words = objectives::shared(file.policy.clone().unwrap_or_default(), &models, checks);
+    let words = woken(words, &models.resolved);
     let config = policy(words, &drafted, checks)?;
     let specs = config.variants.iter().map(|variant| variant.spec.clone());
     let variants = drafted.into_iter().zip(specs).map(|(draft, spec)| draft.with(spec)).collect();
@@ -112,6 +113,16 @@ fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64, 
     let scenario =
         Scenario { length, models, variants, control, sample: sample.unwrap_or(default) };
     Some((scenario, u64::from(file.seed.unwrap_or(1)), config))
+}
+
+/// A policy to which the gateways of these models are the signals that wake: where one is read, none
+/// is missing.
+fn woken(mut words: Map<String, Value>, models: &[Option<Model>]) -> Map<String, Value> {
+    let read = models.iter().flatten().any(|model| model.gateway.read.is_some());
+    if let Some(Value::Object(zero)) = words.get_mut("scale_to_zero").filter(|_| read) {
+        zero.entry("wake").or_insert_with(|| json!([]));
+    }
+    words
 }
 
 /// How long a scenario lasts whose longest trace lasts so long.

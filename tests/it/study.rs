@@ -377,6 +377,28 @@ fn who_reads_what_only_replicas_say_is_warned_that_it_cannot_wake_them() {
 }
 
 #[test]
+fn a_gateway_that_is_read_is_what_wakes_a_model_and_none_is_missed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zero.yaml");
+    let warnings = |gateway: &str| {
+        let scenario = format!(
+            "length: 5s\nmodels:\n- name: m\n  slo: {{ttft: 2s, itl: 60ms}}\n  gateway: {gateway}\n  \
+             workload:\n    drawn: {{rate: 1, prompt: {{fixed: 9}}, output: {{fixed: 9}}}}\n\
+             variants:\n- name: v\n  replicas: {{min: 0, max: 3}}\n  \
+             engine: {{alpha: 7ms, beta: 1us, delta: 1us, kv_tokens: 9000}}\n\
+             policy: {{scale_to_zero: {{enabled: true}}}}\n"
+        );
+        fs::write(&path, scenario).unwrap();
+        let output = simulate(&[path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    assert_eq!(warnings("{read: 1s}"), "");
+    let missed = warnings("{queue: 10}");
+    assert!(missed.contains("policy.scale_to_zero.wake is missing"), "{missed}");
+}
+
+#[test]
 fn zero_is_never_and_a_period_of_what_does_not_begin_again_is_warned_of() {
     let folder = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
