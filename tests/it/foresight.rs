@@ -81,7 +81,7 @@ fn a_lower_number_of_its_own_waits_for_no_window_but_its_hold() {
 }
 
 /// A gateway that holds so many requests, as it says in this second.
-fn holding(work: &Work, requests: f64) -> Demand {
+pub(crate) fn holding(work: &Work, requests: f64) -> Demand {
     let seen = Seen::Number(Requests::new(requests).unwrap(), at(work.world.second));
     let (counts, naming) = (Counts::Requests, Naming::Named);
     Demand { signal: "gateway".to_owned(), seen, counts, naming }

@@ -52,7 +52,11 @@ impl Demand {
         need: &Need,
         startup: f64,
     ) -> (Timestamp, f64) {
-        let lasting = self.hold.take(now, need.total - need.backlog, held_for(policy, startup));
+        let lasting = self.hold.take(
+            now,
+            need.total - need.backlog.unwrap_or(0.0),
+            held_for(policy, startup),
+        );
         let backlog = policy.hold.and(policy.backlog);
         let drain = backlog.map_or(0.0, |backlog| backlog.drain.seconds());
         let all = self.queue.take(now, need.total, drain);
