@@ -132,7 +132,7 @@ async fn the_terms_of_a_need_are_a_table_under_the_step_that_has_them() {
     let script = format!(
         "const table = makeTerms(termLines({step}))[0];
          {DETAILS}.querySelector('.steps li').append(table);
-         return [...table.querySelectorAll('tbody tr')].map(
+         return [...table.querySelectorAll(':scope > tbody > tr')].map(
              row => [row.className, ...[...row.children].map(it => it.textContent)].join('|'));"
     );
     let rows = browser.js(&script).await;
@@ -149,6 +149,7 @@ async fn the_terms_of_a_need_are_a_table_under_the_step_that_has_them() {
         ]
     );
     assert_eq!(browser.js("return window.owned ?? null;").await, Value::Null);
+    browser.js(&format!("{DETAILS}.querySelector('.steps').scrollIntoView();")).await;
     browser.screenshot("terms").await;
     world.daemon.shutdown().await;
 }
