@@ -36,6 +36,7 @@ pub mod capacity;
 pub mod card;
 mod cold;
 pub mod demand;
+pub mod estimate;
 mod explain;
 pub mod gateway;
 mod held;
@@ -60,10 +61,11 @@ use crate::analyze::capacity::{
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::foresight::arrivals::Arrivals;
 use crate::analyze::foresight::budget::{Budget, Firsts};
-use crate::analyze::foresight::capacity::{Bound, Carried, Limits, carried, usual_itl};
+use crate::analyze::foresight::capacity::{Bound, Carried};
 use crate::analyze::foresight::card::{Card, Imported, Shelf};
 use crate::analyze::foresight::cold::cold_start;
 use crate::analyze::foresight::demand::{Need, Queue, Reserve, Setting};
+use crate::analyze::foresight::estimate::Estimate;
 use crate::analyze::foresight::gateway::{Front, Queued};
 use crate::analyze::foresight::held::held_for;
 use crate::analyze::foresight::policy::Rounding;
@@ -143,6 +145,8 @@ pub struct Analysis {
     pub bridges: BTreeMap<VariantKey, Bridge>,
     /// The cards that variants go by whose own replicas have not taught enough.
     pub cards: BTreeMap<VariantKey, Arc<Card>>,
+    /// What one replica of each variant carries, where that is known.
+    pub estimates: BTreeMap<VariantKey, Estimate>,
 }
 
 /// A target that a request misses which is alone on a replica.
@@ -265,57 +269,6 @@ impl Foresight {
             }
         }
     }
-
-    /// The variants of each role with what one replica carries.
-    fn sides<'a>(
-        &self,
-        policy: &Policy,
-        model: &ModelKey,
-        variants: &'a [VariantStrides<'a>],
-    ) -> BTreeMap<Role, Side<'a>> {
-        let mut sides: BTreeMap<Role, Side<'_>> = BTreeMap::new();
-        for variant in variants {
-            let carried = self.carried(policy, model, variant);
-            let role = variant.spec.role;
-            let empty = || Side { role, variants: Vec::new(), by_card: false };
-            let side = sides.entry(role).or_insert_with(empty);
-            let staffed = variant.current > Replicas::ZERO;
-            side.by_card |= staffed && self.card(&variant.spec.key).is_some();
-            side.variants.push((variant, carried));
-        }
-        sides
-    }
-
-    /// What one replica of a variant carries.
-    fn carried(
-        &self,
-        policy: &Policy,
-        model: &ModelKey,
-        variant: &VariantStrides<'_>,
-    ) -> Option<Carried> {
-        let VariantStrides { spec, told, .. } = variant;
-        let seen = self.variants.get(&spec.key)?;
-        let iteration = seen.iteration()?;
-        let shared = &self.demands.get(&(model.clone(), spec.role))?.lengths;
-        let requested = seen.requested(shared)?;
-        let itl = policy.itl.or_else(|| usual_itl(iteration));
-        let budget = told.budget.map_or(policy.budget, |told| told.tokens().min(policy.budget));
-        let limits = Limits {
-            itl: itl.filter(|_| spec.role != Role::Prefill),
-            seats: seen.seats(told.seats.unwrap_or(policy.seats).requests()),
-            kv: seen.kv_of_a_rank(),
-            budget: budget.max(seen.busiest()),
-            share: policy.limit_share,
-        };
-        let each = carried(iteration, &requested, &limits)?;
-        // What only a card finds impossible may be possible.
-        if seen.card().is_some() && each.rate.requests_per_second() <= RATE_MIN {
-            return None;
-        }
-        let ranks = f64::from(seen.ranks());
-        let rate = crate::units::RequestRate::new(each.rate.requests_per_second() * ranks)?;
-        Some(Carried { rate, ..each })
-    }
 }
 
 /// What is in front of replicas: a gateway that queues more than waits at replicas as a matter of
@@ -409,7 +362,9 @@ pub fn analyze(
     let report =
         CapacityReport { unit: Unit::RequestsPerSecond, variants: capacities, total, roles };
     let report = if withheld.is_some() { report.without_spare() } else { report };
-    Analysis { report, foreseen, spare_withheld: withheld, floors, bridges, cards }
+    let spare_withheld = withheld;
+    let estimates = foresight.estimates(policy, model, variants);
+    Analysis { report, foreseen, spare_withheld, floors, bridges, cards, estimates }
 }
 
 fn capacity_of(
@@ -499,7 +454,7 @@ impl<'a> Side<'a> {
             let startup = standby.startup.seconds();
             let missing = (need.present(policy) - standby.beside).max(0.0);
             let (_, bridge) = demand.bridge.take(now, missing, held_for(policy, startup));
-            Relief { startup, reserve: need.reserve, bridge }
+            Relief { startup, reserve: need.reserve.unwrap_or_default(), bridge }
         });
         if relief.is_none() {
             demand.bridge = Held::default();
@@ -512,6 +467,7 @@ impl<'a> Side<'a> {
         let mature = known >= starts.max(policy.history_min.seconds()) && !self.by_card;
         let Policy { used, rounding, .. } = *policy;
         Some(Foreseen {
+            role: self.role,
             need,
             held,
             since,

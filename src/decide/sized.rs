@@ -5,12 +5,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::analyze::ballot::{Analyzer, Standing, Verdict};
+use crate::analyze::foresight::Floor;
 use crate::analyze::foresight::card::Card;
-use crate::analyze::foresight::{Floor, Foreseen};
 use crate::analyze::queueing::Refusal;
 use crate::decide::optimize::{Because, Method};
 use crate::decide::rank::Rank;
 use crate::units::Replicas;
+
+pub use crate::analyze::foresight::Foreseen;
+pub use crate::analyze::foresight::capacity::Bound;
+pub use crate::analyze::foresight::demand::Term;
+pub use crate::analyze::foresight::estimate::{Estimate, Interval};
 
 /// Why a variant gets its number, in numbers that make a sentence.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +38,8 @@ pub struct Sized {
     pub foreseen: Option<Box<Foreseen>>,
     /// The card that says what its replicas carry, until they have shown it.
     pub card: Option<Arc<Card>>,
+    /// What one of its replicas carries by `foresight`, where that is known.
+    pub carries: Option<Estimate>,
 }
 
 /// Whether a plan carries what is asked.
@@ -74,7 +81,8 @@ impl Sized {
 
 impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verdict, because, method, stuck, absent, short, rank, foreseen, card } = self;
+        let Self { verdict, because, method, stuck, absent, short, rank, foreseen, card, .. } =
+            self;
         write!(f, "{verdict}; {because}")?;
         if matches!(because, Because::Added | Because::Removed | Because::Replaced) {
             write!(f, ", {method}")?;

@@ -22,6 +22,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
 use crate::analyze::capacity::{CapacityReport, Unit, VariantCapacity};
 use crate::analyze::foresight::card::Card;
+use crate::analyze::foresight::estimate::Estimate;
 use crate::analyze::foresight::policy::Window;
 use crate::analyze::foresight::{self, Foreseen, Foresight, ReplicaStrides, VariantStrides};
 use crate::analyze::queueing::{self, Refusal, Unsized};
@@ -107,6 +108,8 @@ pub(crate) struct Judged<'a> {
     foreseen: BTreeMap<Role, Foreseen>,
     /// The cards that `foresight` goes by.
     cards: BTreeMap<VariantKey, Arc<Card>>,
+    /// What one replica carries by it.
+    estimates: BTreeMap<VariantKey, Estimate>,
     /// What carries load until others serve, beside the plan.
     bridges: Bridges,
     shrinking: Shrinking,
@@ -244,7 +247,7 @@ impl Learned {
         shrinking: Shrinking,
     ) -> Option<Judged<'a>> {
         let (mut foreseen, mut cards) = (BTreeMap::new(), BTreeMap::new());
-        let mut bridges = BTreeMap::new();
+        let (mut bridges, mut estimates) = (BTreeMap::new(), BTreeMap::new());
         let mut reports = Vec::with_capacity(policy.analyzers.len());
         for &analyzer in &policy.analyzers {
             let report = match analyzer {
@@ -254,6 +257,7 @@ impl Learned {
                 Analyzer::Foresight => {
                     let found = self.foresight_of(moment, policy, model, &members);
                     (foreseen, cards, bridges) = (found.foreseen, found.cards, found.bridges);
+                    estimates = found.estimates;
                     for member in &members {
                         let floor = found.floors.get(&member.spec.key).copied();
                         let floor = floor.map(Unmeetable::Foresight);
@@ -287,8 +291,17 @@ impl Learned {
             |it: &Sizable<'_>| it.counted() > Replicas::ZERO && cards.contains_key(&it.spec.key);
         let forbidden = members.iter().any(by_card);
         let shrinking = if forbidden { Shrinking::Forbidden } else { shrinking };
-        let judged =
-            Judged { model, members, reports, ballot, foreseen, cards, bridges, shrinking };
+        let judged = Judged {
+            model,
+            members,
+            reports,
+            ballot,
+            foreseen,
+            cards,
+            estimates,
+            bridges,
+            shrinking,
+        };
         (judged.ballot.model != Verdict::Held).then_some(judged)
     }
 
@@ -482,6 +495,7 @@ impl Judged<'_> {
             rank: rank(key, &plan.rankings),
             foreseen: foreseen.get(&member.spec.role).copied().map(Box::new),
             card: self.cards.get(key).cloned(),
+            carries: self.estimates.get(key).copied(),
         };
         let bridge = self.bridges.get(key).copied();
         let after = placement.after + member.stuck;

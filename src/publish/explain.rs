@@ -16,6 +16,7 @@
 //!
 //! The doc comments of the fields are their documentation in `docs/api.md`, word for word.
 
+mod foresight;
 mod pool;
 mod rank;
 
@@ -31,6 +32,7 @@ use crate::fleet::{Accelerator, ModelKey, ReplicaKey, Role, VariantKey};
 use crate::observe::{Freshness, ReplicaObservation, ScrapeFailure};
 use crate::publish::api::Asked;
 use crate::publish::api::query::Filter;
+use crate::publish::explain::foresight::{CarriesLine, ForeseenLine, carries, foreseen};
 use crate::publish::explain::pool::Pool;
 use crate::publish::explain::rank::{RankedOption, options};
 use crate::publish::history::Verdict;
@@ -213,6 +215,12 @@ struct StepLine {
     /// How the variants of the model were ranked by their price, round by round; empty where they
     /// were not, and on replicas of Plimsoll that did not decide.
     ranking: Vec<RankedOption>,
+    /// What is foreseen for the variant's role; null where `foresight` has no say, and on replicas
+    /// of Plimsoll that did not decide.
+    foreseen: Option<ForeseenLine>,
+    /// What one replica of the variant carries; null while `foresight` does not know, and on
+    /// replicas of Plimsoll that did not decide.
+    carries: Option<CarriesLine>,
 }
 
 /// One replica and how recent its data is.
@@ -369,6 +377,8 @@ fn step(step: &Step) -> StepLine {
         reason: reason.label(),
         text: reason.to_string(),
         ranking: options(reason),
+        foreseen: foreseen(reason),
+        carries: carries(reason),
     }
 }
 

@@ -4,6 +4,7 @@
 //! that is gone has no series left to linger and drive an autoscaler, an absent value has no sample
 //! at all, and ages are exact. What each metric means is written down once, in [`FAMILIES`].
 
+mod foresight;
 mod limits;
 
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub struct Family {
 
 const VARIANT: &[&str] = &["namespace", "model", "variant"];
 const MODEL: &[&str] = &["namespace", "model", "role"];
+const CARRIED: &[&str] = &["namespace", "model", "variant", "said_by"];
 const WVA: &[&str] = &["variant_name", "namespace", "accelerator_type"];
 
 macro_rules! families {
@@ -82,6 +84,16 @@ families! {
         "Spare queue up to the threshold, a mean over replicas that are not saturated.";
     TRANSITION = "plimsoll_in_transition", MODEL,
         "1 while the model waits for an earlier decision to be carried out, else 0.";
+    NEED = "plimsoll_need_per_second", MODEL,
+        "Requests a second that must be carried when a new replica serves, as foresight finds it now.";
+    NEED_HELD = "plimsoll_need_held_per_second", MODEL,
+        "The largest need that foresight holds, in requests a second; what is decided.";
+    CARRIES = "plimsoll_replica_carries_per_second", CARRIED,
+        "Requests a second that one replica carries, as foresight knows it.";
+    CARRIES_LOW = "plimsoll_replica_carries_low_per_second", CARRIED,
+        "Lower end of the interval in which that lies in 95 of 100 cases.";
+    CARRIES_HIGH = "plimsoll_replica_carries_high_per_second", CARRIED,
+        "Upper end of the interval in which that lies in 95 of 100 cases.";
     KV_USAGE = "plimsoll_kv_cache_usage_ratio", VARIANT,
         "KV cache in use, a mean over replicas and over the window.";
     WAITING = "plimsoll_waiting_requests", VARIANT,
@@ -322,6 +334,7 @@ impl Sheet {
             self.set(&SLO_UNMEETABLE, &labels, Some(one_if(unmeetable)));
             self.set(&PANICKING, &labels, has(Stage::Panic));
             self.cuts(published, decision);
+            self.foresight(published, decision);
         }
         if let Some(report) = report {
             self.set(&SATURATION, &labels, Some(report.saturation.fraction()));

@@ -24,12 +24,13 @@ const SCRIPT: &str = concat!(
     include_str!("page/chart.js"),
     include_str!("page/pool.js"),
     include_str!("page/shadow.js"),
+    include_str!("page/terms.js"),
     include_str!("page/script.js")
 );
 
 /// Where the document takes up the style and the script.
 const STYLE_HERE: &str = "/* style.css */";
-const SCRIPT_HERE: &str = "/* chart.js, pool.js, shadow.js, script.js */";
+const SCRIPT_HERE: &str = "/* chart.js, pool.js, shadow.js, terms.js, script.js */";
 
 /// The document put together, and its policy.
 static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {

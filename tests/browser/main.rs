@@ -106,6 +106,55 @@ async fn a_pool_shows_its_adapters_and_where_they_should_be() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_terms_of_a_need_are_a_table_under_the_step_that_has_them() {
+    let world = World::start(0).await;
+    let browser = open(&world).await;
+    browser.js(&format!("{ROW}.querySelector('button').click();")).await;
+    browser.until(&format!("{DETAILS} && {DETAILS}.querySelector('.steps li')")).await;
+    let tables = format!("return {DETAILS}.querySelectorAll('.terms').length;");
+    assert_eq!(browser.js(&tables).await, 0, "saturation has no terms");
+    // What a fleet shows only after minutes of load, and a term that this page does not know.
+    let term = |term: &str, over: Value, decides: bool| json!({"term": term, "per_second": 12.345, "decides": decides, "window_seconds": over});
+    let terms = [
+        term("arriving", Value::Null, false),
+        term("burst", json!(4), true),
+        term(HOSTILE, Value::Null, false),
+    ];
+    let foreseen = json!({
+        "terms": terms, "horizon_seconds": 142.0, "total_per_second": 20.0, "held_per_second": 30.0,
+        "held_since": "2026-11-21T09:30:00Z", "bridge_per_second": null,
+    });
+    let carries = json!({
+        "per_second": 14.0, "low_per_second": 13.0, "high_per_second": 15.2, "said_by": "card",
+        "bound_by": "seats",
+    });
+    let step = json!({"foreseen": foreseen, "carries": carries});
+    let script = format!(
+        "const table = makeTerms(termLines({step}))[0];
+         {DETAILS}.querySelector('.steps li').append(table);
+         return [...table.querySelectorAll(':scope > tbody > tr')].map(
+             row => [row.className, ...[...row.children].map(it => it.textContent)].join('|'));"
+    );
+    let rows = browser.js(&script).await;
+    let rows: Vec<&str> = rows.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+    assert_eq!(rows[..2], ["|arrive now|12.35", "decides|in bursts of 4 s|12.35"]);
+    assert_eq!(rows[2], format!("|{HOSTILE}|12.35"));
+    assert_eq!(rows[3], "decides|needed in 142 s|20.00");
+    assert!(rows[4].starts_with("decides|held since ") && rows[4].ends_with("|30.00"), "{rows:?}");
+    assert_eq!(
+        rows[5..],
+        [
+            "decides|a replica carries, by a card, bound by places in the batch|14.00",
+            "|in 95 of 100 cases|13.00 to 15.20"
+        ]
+    );
+    assert_eq!(browser.js("return window.owned ?? null;").await, Value::Null);
+    browser.js(&format!("{DETAILS}.querySelector('.steps').scrollIntoView();")).await;
+    browser.screenshot("terms").await;
+    world.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_variant_is_opened_read_and_closed_by_keyboard_alone() {
     let world = World::start(0).await;
     let browser = open(&world).await;

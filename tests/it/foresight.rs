@@ -112,7 +112,7 @@ fn a_need_that_jitters_about_a_whole_number_turns_no_number_each_second() {
 }
 
 /// A gateway that holds so many requests, as it says in this second.
-fn holding(work: &Work, requests: f64) -> Demand {
+pub(crate) fn holding(work: &Work, requests: f64) -> Demand {
     let seen = Seen::Number(Requests::new(requests).unwrap(), at(work.world.second));
     let (counts, naming) = (Counts::Requests, Naming::Named);
     Demand { signal: "gateway".to_owned(), seen, counts, naming }

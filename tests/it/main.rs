@@ -48,6 +48,7 @@ mod sizing;
 mod startup;
 mod study;
 mod targets;
+mod terms;
 mod vectors;
 mod wake;
 mod working;

@@ -23,7 +23,7 @@ use crate::pipeline::{BUSY, IDLE, WINDOW, World, at, desired, key, known, of, po
 use crate::sizing::sized;
 
 /// What a daemon shows of these decisions.
-fn published(world: &World, decisions: &Decisions) -> Published {
+pub(crate) fn published(world: &World, decisions: &Decisions) -> Published {
     let variant = |spec: &VariantSpec| {
         let decision = decisions.decisions.iter().find(|it| it.variant == spec.key).cloned();
         let decided = decision.map(|decision| {

@@ -1243,12 +1243,20 @@ fn what_no_limit_has_room_for_is_not_replaced_before_something_may_go() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let results: Value = serde_json::from_slice(&output.stdout).unwrap();
     let decisions = results["runs"][0]["decisions"].as_array().unwrap();
-    let lowered = decisions.iter().filter(|it| it["before"].as_u64() > it["after"].as_u64());
-    let why = |it: &Value| it["why"].as_str().unwrap().to_owned();
-    // What the cheap variant is not given takes nothing from the dear one.
-    let first = lowered.clone().next().unwrap();
-    assert!(why(first).contains("are spare, and all agree"), "{first}");
-    assert!(lowered.count() >= 4, "one by one: {decisions:?}");
+    // What the cheap variant is not given takes nothing from the dear one: 100 requests/s take three
+    // replicas, and the dear ones that may go without any other are those beyond four.
+    let mut published = [0, 0];
+    let mut lowered = 0;
+    for it in decisions {
+        let (before, after) = (it["before"].as_u64(), it["after"].as_u64().unwrap());
+        published[usize::from(it["variant"] == "cheap")] = after;
+        if before > Some(after) {
+            lowered += 1;
+            assert!(lowered > 1 || after == 4, "{it}");
+            assert!(published.iter().sum::<u64>() >= 3, "{it}");
+        }
+    }
+    assert!(lowered >= 4, "one by one: {decisions:?}");
     let within = results["runs"][0]["within_slo"].as_f64().unwrap();
     assert!(within > 0.99, "{within}");
 }

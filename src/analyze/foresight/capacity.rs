@@ -99,6 +99,19 @@ pub struct Carried {
     pub alone: Seconds,
 }
 
+impl Bound {
+    /// The bound as a word, in answers.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Itl => "itl",
+            Self::Seats => "seats",
+            Self::Kv => "kv",
+            Self::Budget => "budget",
+        }
+    }
+}
+
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

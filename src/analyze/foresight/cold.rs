@@ -56,8 +56,8 @@ pub(super) fn cold_start(
     };
     let withheld = Some(SpareWithheld::DemandUnknown);
     let (foreseen, floors) = (BTreeMap::new(), BTreeMap::new());
-    let (bridges, cards) = (BTreeMap::new(), BTreeMap::new());
-    Analysis { report, foreseen, spare_withheld: withheld, floors, bridges, cards }
+    let (bridges, cards, estimates) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    Analysis { report, foreseen, spare_withheld: withheld, floors, bridges, cards, estimates }
 }
 
 // === impl VariantStrides ===

@@ -75,32 +75,34 @@ pub struct Queue {
     pub carries: f64,
 }
 
-/// What must be carried, in requests a second, and of what it is made.
+/// What must be carried, in requests a second, and of what it is made. A term that is switched off,
+/// or of which nothing is known, is `None`; one that is there and asks for nothing is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Need {
     /// What arrives now.
     pub arriving: f64,
-    /// What it grows to by its own past.
-    pub growth: f64,
-    /// Growth beyond that, for which nothing runs because something starts in time.
-    pub reserve: f64,
+    /// What it grows to by its own past; `None` while there is no replica and nothing arrives.
+    pub growth: Option<f64>,
+    /// Growth beyond that, for which nothing runs because something starts in time; `None` without
+    /// such.
+    pub reserve: Option<f64>,
     /// What it grows to if it goes on rising; `None` when it is on no ramp.
     pub ramp: Option<f64>,
-    /// In addition, because strides differ.
-    pub spread: f64,
-    /// In addition, because little is known yet.
-    pub young: f64,
+    /// In addition, because strides differ; `None` while there is no replica and nothing arrives.
+    pub spread: Option<f64>,
+    /// In addition, because little is known yet; `None` once enough is.
+    pub young: Option<f64>,
     /// What bursts take, and the window in seconds in which they are the tightest; `None` where
     /// pages are too far apart to see any.
     pub burst: Option<(f64, i64)>,
-    /// In addition, for what waits.
-    pub backlog: f64,
+    /// In addition, for what waits; `None` where no replica says.
+    pub backlog: Option<f64>,
     /// What queues at a gateway, where anything does.
     pub gateway: Option<gateway::Held>,
     /// What came at this time of the day or the week before, where that is known.
     pub usual: Option<f64>,
     /// In addition, because too many first tokens come late.
-    pub budget: f64,
+    pub budget: Option<f64>,
     /// All together.
     pub total: f64,
 }
@@ -175,13 +177,13 @@ impl Need {
         let known = policy.schedule.zip(ahead);
         let growth = known.map_or(growth, |(it, ahead)| bound(arriving, growth, &it, &ahead));
         // What is only likely need not run where something starts in time for it.
-        let covered = reserve
-            .map_or(0.0, |it| (growth - grown(strides(it.horizon)).min(growth)).min(it.room));
-        let growth = growth - covered;
+        let covered =
+            reserve.map(|it| (growth - grown(strides(it.horizon)).min(growth)).min(it.room));
+        let growth = growth - covered.unwrap_or(0.0);
         let ramp = policy.ramp.and_then(|it| ramp(arriving, &rates, steps, &it));
-        let deviations = policy.unevenness.map_or(0.0, |it| it.deviations.fraction());
-        let spread = deviations * roughness(&rates, back);
-        let expected = arriving.max(growth).max(ramp.unwrap_or(0.0)) + spread;
+        let uneven = policy.unevenness.filter(|_| !asleep);
+        let spread = uneven.map(|it| it.deviations.fraction() * roughness(&rates, back));
+        let expected = arriving.max(growth).max(ramp.unwrap_or(0.0)) + spread.unwrap_or(0.0);
         let usual = known.map(|(it, ahead)| it.share.fraction() * ahead.rise());
         let expected = expected.max(usual.unwrap_or(0.0));
         let known = arrivals.history(through);
@@ -189,20 +191,22 @@ impl Need {
         let young = policy
             .young
             .filter(is_young)
-            .map_or(0.0, |young| young.margin.fraction() * (expected / carries).sqrt() * carries);
+            .map(|young| young.margin.fraction() * (expected / carries).sqrt() * carries);
         let grace = |it: &Bursts| it.ttft_share.fraction() * policy.ttft.seconds();
         let bursts = policy.bursts.filter(|_| setting.computes && !asleep);
         let burst = bursts.and_then(|it| burst(arrivals, through, &it, grace(&it)));
-        let backlog = policy.backlog.map_or(0.0, |it| backlog(arriving, queues, &it));
+        let drains = policy.backlog.filter(|_| !queues.is_empty());
+        let backlog = drains.map(|it| backlog(arriving, queues, &it));
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
-        let steady = (expected + young) / used;
+        let steady = (expected + young.unwrap_or(0.0)) / used;
         let steady = steady.max(burst.map_or(0.0, |(rate, _)| rate));
-        let budget = raised * steady;
-        let total = steady + backlog + budget + gateway.map_or(0.0, |it| it.adds);
+        let budget = policy.error_budget.map(|_| raised * steady);
+        let beside = [backlog, budget, gateway.map(|it| it.adds)].map(Option::unwrap_or_default);
+        let total = beside.iter().fold(steady, |sum, it| sum + it);
         Some(Self {
             arriving,
-            growth,
-            reserve: covered,
+            growth: policy.growth.filter(|_| !asleep).map(|_| growth),
+            reserve: policy.growth.and(covered),
             ramp,
             spread,
             young,
@@ -220,15 +224,17 @@ impl Need {
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
         let burst = self.burst.map_or(0.0, |(rate, _)| rate);
         let queued = self.gateway.map_or(0.0, |it| it.adds);
-        (self.arriving / used).max(burst) + self.backlog + queued
+        (self.arriving / used).max(burst) + self.backlog.unwrap_or(0.0) + queued
     }
 
     /// What decides it.
     #[must_use]
     pub fn decided_by(&self) -> Term {
-        let Self { arriving, growth, ramp, burst, usual, .. } = *self;
-        let beside = self.backlog + self.budget + self.gateway.map_or(0.0, |it| it.adds);
-        let looked_back = arriving.max(growth).max(ramp.unwrap_or(0.0)) + self.spread;
+        let Self { arriving, growth, ramp, spread, burst, backlog, budget, usual, .. } = *self;
+        let growth = growth.unwrap_or(arriving);
+        let queued = self.gateway.map_or(0.0, |it| it.adds);
+        let beside = backlog.unwrap_or(0.0) + budget.unwrap_or(0.0) + queued;
+        let looked_back = arriving.max(growth).max(ramp.unwrap_or(0.0)) + spread.unwrap_or(0.0);
         if burst.is_some_and(|(rate, _)| rate + beside >= self.total) {
             Term::Burst
         } else if usual.is_some_and(|usual| usual > looked_back) {
@@ -424,12 +430,15 @@ mod tests {
             Need::of(&arrivals, &setting).unwrap()
         };
         let (without, soon) = (need(60.0, None), need(15.0, None));
-        assert!(without.growth > soon.growth + 0.5, "{without:?} {soon:?}");
+        let growth = |need: &Need| need.growth.unwrap();
+        assert!(growth(&without) > growth(&soon) + 0.5, "{without:?} {soon:?}");
+        assert_eq!(without.reserve, None);
         let all = need(60.0, Some(100.0));
-        assert!((all.growth - soon.growth).abs() < 1e-9, "{all:?}");
-        assert!((all.growth + all.reserve - without.growth).abs() < 1e-9, "{all:?}");
+        assert!((growth(&all) - growth(&soon)).abs() < 1e-9, "{all:?}");
+        let (reserve, most) = (all.reserve.unwrap(), growth(&without));
+        assert!((growth(&all) + reserve - most).abs() < 1e-9, "{all:?}");
         let some = need(60.0, Some(0.5));
-        assert!((some.growth + 0.5 - without.growth).abs() < 1e-9, "{some:?}");
+        assert!((growth(&some) + 0.5 - most).abs() < 1e-9, "{some:?}");
     }
 
     #[test]

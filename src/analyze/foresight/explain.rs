@@ -10,11 +10,14 @@ use crate::analyze::foresight::demand::{Need, Term};
 use crate::analyze::foresight::gateway::Held;
 use crate::analyze::foresight::policy::Rounding;
 use crate::analyze::foresight::standby::{Bridge, Relief};
+use crate::fleet::Role;
 use crate::units::{Fraction, Replicas};
 
 /// What will be asked for, and what one replica carries of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Foreseen {
+    /// Of which role.
+    pub role: Role,
     /// What is needed now, and of what it is made.
     pub need: Need,
     /// The largest need that is held, in requests a second.
@@ -42,7 +45,9 @@ pub struct Foreseen {
 impl fmt::Display for Foreseen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { need, held, since, carries, bound, horizon, relief, mature, used, .. } = self;
-        let Need { arriving, growth, ramp, spread, young, burst, backlog, .. } = need;
+        let Need { arriving, ramp, burst, .. } = need;
+        let growth = need.growth.unwrap_or(*arriving);
+        let said = |term: Option<f64>| term.filter(|it| *it > 0.005);
         write!(f, "{arriving:.2} requests/s arrive")?;
         match (need.decided_by(), ramp, burst) {
             (Term::Schedule, _, _) => {
@@ -70,20 +75,21 @@ impl fmt::Display for Foreseen {
             }
             (Term::Arriving | Term::Ramp | Term::Burst, _, _) => {}
         }
-        if *spread > 0.005 && need.decided_by() != Term::Schedule {
+        let spread = said(need.spread).filter(|_| need.decided_by() != Term::Schedule);
+        if let Some(spread) = spread {
             write!(f, ", {spread:.2} for unevenness")?;
         }
-        if *young > 0.005 {
+        if let Some(young) = said(need.young) {
             write!(f, ", {young:.2} because little is known yet")?;
         }
         if *used != Fraction::ONE && !matches!(need.decided_by(), Term::Burst) {
             write!(f, ", which may use {:.0} % of what replicas carry", 100.0 * used.fraction())?;
         }
-        if *backlog > 0.005 {
+        if let Some(backlog) = said(need.backlog) {
             write!(f, ", {backlog:.2} for what waits")?;
         }
-        if need.budget > 0.005 {
-            write!(f, ", {:.2} because too many first tokens came late", need.budget)?;
+        if let Some(budget) = said(need.budget) {
+            write!(f, ", {budget:.2} because too many first tokens came late")?;
         }
         if let Some(gateway) = &need.gateway {
             write!(f, ", {gateway}")?;

@@ -204,6 +204,12 @@ impl Pace {
         Iteration { alpha, beta, delta }
     }
 
+    /// How far off the time of an iteration with this content may be: one standard deviation, in
+    /// seconds.
+    pub(crate) fn deviation(&self, content: [f64; 3]) -> f64 {
+        dot(content, times(&self.covariance, content)).max(0.0).sqrt()
+    }
+
     fn update(&mut self, features: [f64; 3], seconds: f64, policy: &Learning) {
         let Learning { batch_min: _, noise, drift, clip } = *policy;
         for at in 0..3 {

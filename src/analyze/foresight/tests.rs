@@ -1,7 +1,9 @@
 mod cards;
+mod estimate;
 mod standby;
 
 use super::*;
+use crate::analyze::foresight::capacity::{Limits, carried};
 use crate::analyze::foresight::pace::Iteration;
 use crate::fleet::ReplicaName;
 use crate::units::{Amount, Tokens};
@@ -271,15 +273,15 @@ fn late_first_tokens_ask_for_more_unless_that_is_coming_already() {
     let mut world = World::new(4);
     world.policy.error_budget = Some(policy::ErrorBudget::default());
     world.ttft = late(0.005);
-    assert!(world.run(300, 3.0 * truth()).foreseen[&Role::Both].need.budget.abs() < 1e-9);
+    assert!(world.run(300, 3.0 * truth()).foreseen[&Role::Both].need.budget.unwrap().abs() < 1e-9);
     world.ttft = late(0.05);
     let raised = world.run(30, 3.0 * truth());
     let seen = raised.foreseen[&Role::Both];
-    assert!((seen.need.budget / seen.need.total - 0.09).abs() < 0.01, "{:?}", seen.need);
+    assert!((seen.need.budget.unwrap() / seen.need.total - 0.09).abs() < 0.01, "{:?}", seen.need);
     assert!(seen.to_string().contains("because too many first tokens came late"), "{seen}");
     world.pending = 1;
     let coming = world.run(30, 3.0 * truth()).foreseen[&Role::Both].need;
-    assert!(coming.budget <= seen.need.budget * 1.02, "{coming:?}");
+    assert!(coming.budget <= seen.need.budget.map(|it| 1.02 * it), "{coming:?}");
     world.pending = 0;
     world.ttft = None;
     let unseen = world.run(30, 3.0 * truth()).foreseen[&Role::Both].need;

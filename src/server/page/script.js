@@ -692,12 +692,13 @@ function updateDetails(row) {
   const steps = variant.steps.map(step => [
     STAGES[step.stage] || step.stage,
     step.before === step.after ? `stays ${step.after}` : `${step.before} → ${step.after}`, step.text, step.before !== step.after,
+    termLines(step),
   ]);
   const text = JSON.stringify(steps);
   if (details.steps.dataset.text !== text) {
     details.steps.dataset.text = text;
-    details.steps.replaceChildren(...steps.map(([stage, move, why, changed]) =>
-      el('li', changed ? 'changed' : '', el('span', 'stage-name', stage), el('strong', '', move), el('span', 'why', why))));
+    details.steps.replaceChildren(...steps.map(([stage, move, why, changed, terms]) =>
+      el('li', changed ? 'changed' : '', el('span', 'stage-name', stage), el('strong', '', move), el('span', 'why', why), ...makeTerms(terms))));
   }
   const facts = [
     ['Load alone asks for', count(variant.unconstrained)],

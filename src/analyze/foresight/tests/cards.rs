@@ -33,7 +33,7 @@ fn card(off: f64) -> Arc<Card> {
 }
 
 impl World {
-    fn with_card(replicas: u32, off: f64) -> Self {
+    pub(super) fn with_card(replicas: u32, off: f64) -> Self {
         let mut world = Self::new(replicas);
         world.spec = on_l4(world.spec);
         world.foresight.import(&Arc::from([card(off)]));

@@ -1,0 +1,271 @@
+//! What one replica of a variant carries, and how sure that is.
+//!
+//! # Model
+//!
+//! The learner keeps a covariance `P` of the three coefficients. At the rate `mu` that a replica
+//! carries (see [`capacity`](crate::analyze::foresight::capacity)), an iteration of `T` seconds has
+//! `x` in it and takes that long up to a share `r`, a standard deviation:
+//!
+//! ```text
+//! x = (1, mu * T * I, mu * T * O)           one, prompt tokens, requests that generate
+//! T = x' theta
+//! r = sqrt(x' P x) / T
+//! ```
+//!
+//! Single coefficients may be far off where only their sum was learned; `x' P x` stays small there,
+//! and grows where `x` is unlike what was learned from. Each limit of a replica knows the
+//! coefficients by `T` alone, and `T` changes with them as `x / (1 - mu * w)`: along `x`. So what
+//! `T` is off by is, to first order, all that `mu` is off by. The ends are what the same function
+//! finds with iterations that are longer or shorter by two deviations, which are counted in
+//! logarithms because no iteration takes less than nothing:
+//!
+//! ```text
+//! low  = mu(theta * exp(+1.96 r))
+//! high = mu(theta * exp(-1.96 r))
+//! ```
+//!
+//! # Domain
+//!
+//! 95 in 100, by the noise and the drift that the learner assumes. The lengths of requests, the KV
+//! tokens that they hold and the limits of the engine are taken as they are.
+//!
+//! # Source
+//!
+//! The variance of a prediction by regression, and the delta method: Casella and Berger,
+//! *Statistical Inference* (2002), 11.3 and 5.5.4. The covariance: [`pace`].
+//!
+//! [`pace`]: crate::analyze::foresight::pace
+
+use std::collections::BTreeMap;
+
+use crate::analyze::foresight::capacity::{Bound, Carried, Limits, Requested, carried, usual_itl};
+use crate::analyze::foresight::pace::{Iteration, Pace};
+use crate::analyze::foresight::seen::Seen;
+use crate::analyze::foresight::{Foresight, Policy, RATE_MIN, Side, VariantStrides};
+use crate::fleet::{ModelKey, Role, VariantKey};
+use crate::units::{Replicas, RequestRate};
+
+/// Standard deviations on either side of a mean that 95 in 100 of a normal distribution lie within.
+const DEVIATIONS: f64 = 1.96;
+
+/// What one replica of a variant carries.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// What decisions count on.
+    pub rate: RequestRate,
+    /// Where it lies in 95 of 100 cases; `None` where the doubt is beyond all numbers.
+    pub interval: Option<Interval>,
+    /// What keeps it from being more.
+    pub bound: Bound,
+    /// Who says so.
+    pub said_by: Teacher,
+}
+
+/// The ends between which something lies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// It is not less.
+    pub low: RequestRate,
+    /// It is not more.
+    pub high: RequestRate,
+}
+
+/// Who says what a replica carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teacher {
+    /// Replicas of the variant, by what they did.
+    Replicas,
+    /// A capacity card, until they have.
+    Card,
+}
+
+impl Teacher {
+    /// The word for it, in labels and answers.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Replicas => "replicas",
+            Self::Card => "card",
+        }
+    }
+}
+
+// === impl Foresight ===
+
+impl Foresight {
+    /// The variants of each role with what one replica carries.
+    pub(super) fn sides<'a>(
+        &self,
+        policy: &Policy,
+        model: &ModelKey,
+        variants: &'a [VariantStrides<'a>],
+    ) -> BTreeMap<Role, Side<'a>> {
+        let mut sides: BTreeMap<Role, Side<'_>> = BTreeMap::new();
+        for variant in variants {
+            let role = variant.spec.role;
+            let empty = || Side { role, variants: Vec::new(), by_card: false };
+            let side = sides.entry(role).or_insert_with(empty);
+            let staffed = variant.current > Replicas::ZERO;
+            side.by_card |= staffed && self.card(&variant.spec.key).is_some();
+            let known = self.known(policy, model, variant);
+            side.variants.push((variant, known.and_then(|it| it.carried())));
+        }
+        sides
+    }
+
+    /// What one replica of each variant carries, where that is known and is something.
+    pub(super) fn estimates(
+        &self,
+        policy: &Policy,
+        model: &ModelKey,
+        variants: &[VariantStrides<'_>],
+    ) -> BTreeMap<VariantKey, Estimate> {
+        let estimate = |it: &VariantStrides<'_>| {
+            Some((it.spec.key.clone(), self.known(policy, model, it)?.estimate()?))
+        };
+        variants.iter().filter_map(estimate).collect()
+    }
+
+    /// By what is judged what one replica of a variant carries.
+    fn known(
+        &self,
+        policy: &Policy,
+        model: &ModelKey,
+        variant: &VariantStrides<'_>,
+    ) -> Option<Known<'_>> {
+        let VariantStrides { spec, told, .. } = variant;
+        let seen = self.variants.get(&spec.key)?;
+        let iteration = seen.iteration()?;
+        let shared = &self.demands.get(&(model.clone(), spec.role))?.lengths;
+        let requested = seen.requested(shared)?;
+        let itl = policy.itl.or_else(|| usual_itl(iteration));
+        let budget = told.budget.map_or(policy.budget, |told| told.tokens().min(policy.budget));
+        let limits = Limits {
+            itl: itl.filter(|_| spec.role != Role::Prefill),
+            seats: seen.seats(told.seats.unwrap_or(policy.seats).requests()),
+            kv: seen.kv_of_a_rank(),
+            budget: budget.max(seen.busiest()),
+            share: policy.limit_share,
+        };
+        Some(Known { seen, iteration, requested, limits })
+    }
+}
+
+/// By what is judged what one replica carries.
+struct Known<'a> {
+    seen: &'a Seen,
+    iteration: Iteration,
+    requested: Requested,
+    limits: Limits,
+}
+
+impl Known<'_> {
+    /// What one replica carries.
+    fn carried(&self) -> Option<Carried> {
+        let Self { seen, iteration, requested, limits } = self;
+        let each = carried(*iteration, requested, limits)?;
+        // What only a card finds impossible may be possible.
+        if seen.card().is_some() && each.rate.requests_per_second() <= RATE_MIN {
+            return None;
+        }
+        Some(Carried { rate: self.of_all_ranks(each.rate)?, ..each })
+    }
+
+    /// The same with how sure that is; `None` where it is nothing.
+    fn estimate(&self) -> Option<Estimate> {
+        let Self { seen, iteration, requested, limits } = self;
+        let each = carried(*iteration, requested, limits)?;
+        if each.rate.requests_per_second() <= RATE_MIN {
+            return None;
+        }
+        let interval = interval(&seen.pace, (*iteration, requested, limits), each.rate);
+        let interval = interval.and_then(|Interval { low, high }| {
+            Some(Interval { low: self.of_all_ranks(low)?, high: self.of_all_ranks(high)? })
+        });
+        let said_by = if seen.card().is_some() { Teacher::Card } else { Teacher::Replicas };
+        let rate = self.of_all_ranks(each.rate)?;
+        Some(Estimate { rate, interval, bound: each.bound, said_by })
+    }
+
+    fn of_all_ranks(&self, rate: RequestRate) -> Option<RequestRate> {
+        RequestRate::new(rate.requests_per_second() * f64::from(self.seen.ranks()))
+    }
+}
+
+/// Where the rate lies that one rank carries, by how sure it is what an iteration takes.
+fn interval(
+    pace: &Pace,
+    (iteration, requested, limits): (Iteration, &Requested, &Limits),
+    rate: RequestRate,
+) -> Option<Interval> {
+    let Iteration { alpha, beta, delta } = iteration;
+    let (prompt, output) = (requested.prompt.tokens(), requested.output.tokens());
+    let per_second = rate.requests_per_second();
+    let time = alpha / (1.0 - per_second * (beta * prompt + delta * output));
+    let content = [1.0, per_second * time * prompt, per_second * time * output];
+    let doubt = pace.deviation(content) / time;
+    let end = |deviations: f64| {
+        let times = (deviations * doubt).exp();
+        let [alpha, beta, delta] = [alpha, beta, delta].map(|it| it * times);
+        Some(carried(Iteration { alpha, beta, delta }, requested, limits)?.rate)
+    };
+    let (low, high) = (end(DEVIATIONS)?, end(-DEVIATIONS)?);
+    Some(Interval { low: low.min(rate), high: high.max(rate) })
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use rand::{RngExt, SeedableRng};
+    use rand_pcg::Pcg64;
+
+    use super::*;
+    use crate::analyze::foresight::policy::Learning;
+    use crate::observe::stride::Stride;
+    use crate::units::{Fraction, Requests, Seconds, Tokens};
+
+    const TRUTH: Iteration = Iteration { alpha: 0.007, beta: 0.000_02, delta: 0.000_025 };
+
+    /// What an engine does in 15 s whose mean iteration took this many times what it should.
+    fn stride((prompt, batch): (f64, f64), times: f64) -> Stride {
+        let each = times * (TRUTH.alpha + TRUTH.beta * prompt + TRUTH.delta * batch);
+        let steps = 15.0 / each;
+        Stride {
+            steps: Requests::new(steps),
+            prompt: Tokens::new(prompt * steps),
+            generated: Tokens::new(batch * steps),
+            intervals: Seconds::new(each * steps * batch).zip(Requests::new(steps * batch)),
+            ..Stride::over(Timestamp::UNIX_EPOCH, Seconds::literal(15))
+        }
+    }
+
+    #[test]
+    fn the_truth_is_within_as_often_as_is_said_where_lessons_are_as_noisy_as_is_assumed() {
+        let learning = Learning::default();
+        let tokens = |count: f64| Tokens::new(count).unwrap();
+        let requested =
+            Requested { prompt: tokens(1000.0), output: tokens(200.0), held: tokens(1100.0) };
+        let share = Fraction::new(0.92).unwrap();
+        let limits =
+            Limits { itl: Seconds::new(0.03), seats: 1e4, kv: None, budget: 8192.0, share };
+        let rate = |it: Iteration| carried(it, &requested, &limits).unwrap().rate;
+        let truth = rate(TRUTH);
+        let (mut within, mut below) = (0, 0);
+        for seed in 0..400 {
+            let mut random = Pcg64::seed_from_u64(seed);
+            let mut pace = Pace::default();
+            for _ in 0..40 {
+                let load: f64 = random.random_range(0.1..0.6);
+                let content = (1000.0 * load, 200.0 * load);
+                let normal = (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0;
+                pace.learn(&stride(content, 1.0 + learning.noise.fraction() * normal), &learning);
+            }
+            let iteration = pace.iteration().unwrap();
+            let found = interval(&pace, (iteration, &requested, &limits), rate(iteration));
+            let Interval { low, high } = found.unwrap();
+            within += u32::from(low <= truth && truth <= high);
+            below += u32::from(truth < low);
+        }
+        assert!((372..=392).contains(&within), "{within} of 400 are within, {below} below");
+    }
+}

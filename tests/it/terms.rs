@@ -1,0 +1,207 @@
+//! Every term of a need by name, and what a replica carries as a metric: on the API and as series,
+//! where `foresight` has its say and nowhere else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use plimsoll::analyze::ballot::Analyzer;
+use plimsoll::analyze::foresight;
+use plimsoll::analyze::foresight::policy::ErrorBudget;
+use plimsoll::clock::Clock;
+use plimsoll::fleet::Fleet;
+use plimsoll::pipeline::{Decisions, Policy};
+use plimsoll::publish::Published;
+use plimsoll::publish::api::{ConfigInForce, Surface, Vitals};
+use plimsoll::publish::explain::Details;
+use plimsoll::publish::gauges::{Gauges, Wva};
+use plimsoll::publish::history::History;
+use plimsoll::units::Fraction;
+use prometheus::core::Collector;
+use prometheus::proto::LabelPair;
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+
+use crate::api::{compare, reference};
+use crate::foresight::{holding, quick};
+use crate::pipeline::{World, policy, spec};
+use crate::restart::published;
+use crate::sizing::sized;
+use crate::working::{Engine, Work};
+
+fn work(policy: Policy) -> Work {
+    Work::with(policy, vec![spec("a", 1.0, (1, 30))], Engine::default())
+}
+
+/// A policy with everything that foresight can do, but for what is set otherwise.
+fn with(change: impl FnOnce(&mut foresight::Policy)) -> Policy {
+    let mut policy = sized(&[Analyzer::Foresight]);
+    change(&mut policy.sizing.as_mut().unwrap().foresight);
+    policy
+}
+
+fn surface(published: Published) -> Surface {
+    let clock = Clock::start();
+    let loaded = (clock.now(), clock.elapsed());
+    let (_, published) = watch::channel(Arc::new(published));
+    let vitals = move || Vitals {
+        version: "0",
+        started: loaded.1,
+        tick_interval: loaded.1,
+        checks: Vec::new(),
+        config: ConfigInForce { file: None, hash: String::new(), loaded, last_reload: None },
+        api_service: None,
+    };
+    Surface {
+        published,
+        history: Arc::new(History::default()),
+        clock,
+        details: Box::new(Details::new),
+        vitals: Box::new(vitals),
+        cards: Box::new(|| Value::Null),
+    }
+}
+
+/// What the API says, in the shape that it documents, and the first step of variant `a`.
+fn first_step(world: &World, decisions: &Decisions) -> Value {
+    let surface = surface(published(world, decisions));
+    let ask =
+        |path: &str| -> Value { serde_json::from_str(&surface.answer(path, None).1).unwrap() };
+    let (answer, document) = (ask("/api/v1/decisions"), ask("/api/v1/openapi.json"));
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let mut seen = BTreeSet::new();
+    compare(&answer, &reference("Decisions"), schemas, "decisions", &mut seen);
+    let step = answer["variants"][0]["steps"][0].clone();
+    let said = !step["foreseen"].is_null();
+    assert_eq!(["Foreseen", "Term", "Carries"].map(|it| seen.contains(it)), [said; 3]);
+    step
+}
+
+/// The terms of a step by their names.
+fn terms(step: &Value) -> BTreeMap<String, f64> {
+    let terms = step["foreseen"]["terms"].as_array().unwrap();
+    let term = |it: &Map<String, Value>| {
+        (it["term"].as_str().unwrap().to_owned(), it["per_second"].as_f64().unwrap())
+    };
+    let named: BTreeMap<_, _> = terms.iter().map(|it| term(it.as_object().unwrap())).collect();
+    assert_eq!(named.len(), terms.len(), "each is there once: {terms:?}");
+    named
+}
+
+/// The need by its terms, as docs/api.md puts them together.
+fn total(terms: &BTreeMap<String, f64>, used: f64) -> f64 {
+    let of = |term: &str| terms.get(term).copied().unwrap_or(0.0);
+    let looked_back = of("arriving").max(of("growth")).max(of("ramp")) + of("spread");
+    let steady = (looked_back.max(of("usual")) + of("young")) / used;
+    steady.max(of("burst")) + of("backlog") + of("budget") + of("gateway")
+}
+
+#[test]
+fn the_terms_of_the_api_make_the_need_as_it_is_documented() {
+    let policy = with(|it| {
+        it.used = Fraction::new(0.8).unwrap();
+        it.error_budget = Some(ErrorBudget::default());
+    });
+    let mut work = work(policy);
+    let _ = work.run(4, 60.0, 120);
+    let mut seen = BTreeSet::new();
+    // Up steadily, down, and a jump that queues, at the replicas and at a gateway.
+    let rates = (0..12).map(|k| 60.0 + 6.0 * f64::from(k)).chain([40.0, 40.0, 300.0, 300.0]);
+    for rate in rates {
+        work.front = vec![holding(&work, (rate - 200.0).max(0.0))];
+        let decisions = work.run(4, rate, 15);
+        let step = first_step(&work.world, &decisions);
+        let foreseen = &step["foreseen"];
+        let (terms, number) = (terms(&step), |field: &str| foreseen[field].as_f64().unwrap());
+        let (found, sum) = (number("total_per_second"), total(&terms, number("used")));
+        assert!((found - sum).abs() < 1e-9 * found.max(1.0), "{found} is not {sum} of {terms:?}");
+        assert!(number("held_per_second") >= found - terms["backlog"] - 1e-9, "{foreseen}");
+        assert!(step["text"].as_str().unwrap().contains(&format!(": {found:.2}")), "{step}");
+        let decides = foreseen["terms"].as_array().unwrap().iter();
+        assert_eq!(decides.filter(|it| it["decides"] == true).count(), 1, "{foreseen}");
+        seen.extend(terms.into_keys());
+    }
+    let all = ["arriving", "growth", "ramp", "spread", "young", "backlog", "budget", "gateway"];
+    assert!(all.iter().all(|term| seen.contains(*term)), "{seen:?}");
+}
+
+#[test]
+fn a_term_that_is_off_or_has_nothing_to_say_is_absent_and_one_that_asks_for_nothing_is_zero() {
+    let named = |policy: Policy| {
+        let mut work = work(policy);
+        let decisions = work.run(4, 80.0, 120);
+        terms(&first_step(&work.world, &decisions))
+    };
+    let all = named(with(|_| ()));
+    assert!(all["backlog"].abs() < 1e-9, "nothing waits: {all:?}");
+    // There is no standby, no ramp, no gateway and no past; the error budget is off by default.
+    for silent in ["reserve", "ramp", "usual", "budget", "gateway"] {
+        assert!(!all.contains_key(silent), "{silent}: {all:?}");
+    }
+    let none = named(with(|it| {
+        (it.growth, it.ramp, it.unevenness, it.young) = (None, None, None, None);
+        (it.bursts, it.backlog, it.gateway) = (None, None, None);
+        (it.error_budget, it.schedule) = (None, None);
+    }));
+    assert_eq!(none.keys().collect::<Vec<_>>(), ["arriving"]);
+}
+
+/// The series of what is needed and carried, by name and labels.
+fn series(published: Published) -> BTreeMap<String, f64> {
+    let (_, published) = watch::channel(Arc::new(published));
+    let gauges = Gauges::new(published, Clock::start(), Wva::Off);
+    let mut series = BTreeMap::new();
+    for family in gauges.collect() {
+        let name = family.name();
+        if !name.starts_with("plimsoll_need") && !name.starts_with("plimsoll_replica_carries") {
+            continue;
+        }
+        for metric in family.get_metric() {
+            let labels: Vec<&str> = metric.get_label().iter().map(LabelPair::value).collect();
+            series.insert(format!("{name} {}", labels.join(" ")), metric.get_gauge().get_value());
+        }
+    }
+    series
+}
+
+#[test]
+fn what_is_needed_and_carried_is_as_the_api_says_and_vanishes_with_the_variant() {
+    let specs = vec![spec("a", 1.0, (1, 30)), spec("b", 2.0, (1, 30))];
+    let mut work = Work::with(quick(), specs, Engine::default());
+    let early = work.run_all(&[("a", 2, 20.0), ("b", 2, 20.0)], 5);
+    assert_eq!(series(published(&work.world, &early)), BTreeMap::new(), "nothing is known yet");
+    let both = work.run_all(&[("a", 2, 20.0), ("b", 2, 20.0)], 90);
+    let step = first_step(&work.world, &both);
+    let found = series(published(&work.world, &both));
+    let of = |name: &str| found[&format!("plimsoll_{name}")];
+    let api = |part: &str, field: &str| step[part][field].as_f64().unwrap();
+    for (metric, part, field) in [
+        ("need_per_second m shop both", "foreseen", "total_per_second"),
+        ("need_held_per_second m shop both", "foreseen", "held_per_second"),
+        ("replica_carries_per_second m shop replicas a", "carries", "per_second"),
+        ("replica_carries_low_per_second m shop replicas a", "carries", "low_per_second"),
+        ("replica_carries_high_per_second m shop replicas a", "carries", "high_per_second"),
+    ] {
+        assert!((of(metric) - api(part, field)).abs() < 1e-9, "{metric}: {found:?}");
+    }
+    let [low, mean, high] =
+        ["low_per_second", "per_second", "high_per_second"].map(|field| api("carries", field));
+    assert!(0.0 < low && low < mean && mean < high, "{low} {mean} {high}");
+    assert_eq!(found.keys().filter(|it| it.ends_with(" b")).count(), 3, "{found:?}");
+    // The variant goes, and nothing else does.
+    let fleet = Fleet::new(vec![spec("a", 1.0, (1, 30))]);
+    work.world.fleet = fleet;
+    work.world.variants.remove("b");
+    let left = work.run_all(&[("a", 2, 20.0)], 2);
+    let left: Vec<String> = series(published(&work.world, &left)).into_keys().collect();
+    let kept: Vec<String> = found.into_keys().filter(|it| !it.ends_with(" b")).collect();
+    assert_eq!(left, kept);
+}
+
+#[test]
+fn a_model_that_saturation_decides_has_neither_terms_nor_series() {
+    let mut work = work(policy());
+    let decisions = work.run(4, 80.0, 120);
+    let step = first_step(&work.world, &decisions);
+    assert_eq!((&step["foreseen"], &step["carries"]), (&Value::Null, &Value::Null));
+    assert_eq!(series(published(&work.world, &decisions)), BTreeMap::new());
+}
