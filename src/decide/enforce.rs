@@ -18,6 +18,7 @@ mod saved;
 mod turns;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -306,6 +307,10 @@ pub fn stabilize_before(
     decision
 }
 
+/// The longest time for which [`settle`] looks back, so that what it needs is remembered however
+/// short all windows are.
+pub const JITTER_MAX: Duration = Duration::from_mins(2);
+
 /// Takes the largest number that was recommended in so short a time, whatever an autoscaler waits
 /// afterwards: what jitters around a whole number is no reason to turn a number each second.
 pub fn settle(
@@ -442,7 +447,9 @@ impl Behavior {
     /// The longest time of which a rule looks at what was recommended.
     fn longest_window(&self) -> Seconds {
         let Windows { up, down } = Windows::of(self);
-        self.panic.map_or(Seconds::ZERO, |panic| panic.stable_window).max(up).max(down)
+        let panic = self.panic.map_or(Seconds::ZERO, |panic| panic.stable_window);
+        let jitter = Seconds::new(JITTER_MAX.as_secs_f64()).unwrap_or_default();
+        jitter.max(panic).max(up).max(down)
     }
 
     fn longest_period(&self) -> Seconds {

@@ -77,7 +77,7 @@ impl Pipeline {
         let sizing = self.policy.sizing.as_ref();
         let jitter = sizing.and_then(Sizing::holds_alone);
         match jitter.filter(|_| decision.steps.first().is_some_and(is_sized)) {
-            Some(jitter) => (Windows { down: Seconds::ZERO, ..windows }, jitter.min(windows.down)),
+            Some(jitter) => (Windows { down: Seconds::ZERO, ..windows }, jitter),
             None => (windows, Seconds::ZERO),
         }
     }

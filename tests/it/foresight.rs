@@ -93,7 +93,8 @@ fn a_need_that_jitters_about_a_whole_number_turns_no_number_each_second() {
             let present = foresight::Policy { growth: None, unevenness: None, ..sizing.foresight };
             sizing.foresight = foresight::Policy { hold, ..present };
         }
-        policy.behavior = Behavior::default();
+        // However short the window is that it replaces.
+        policy.behavior.scale_down.stabilization_window = Seconds::ZERO;
         let mut work = Work::with(policy, vec![spec("a", 1.0, (1, 30))], Engine::default());
         let (mut numbers, mut rate) = (Vec::new(), 100.0);
         let carried = desired(&work.run(8, rate, 120), "a");

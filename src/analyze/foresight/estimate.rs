@@ -215,29 +215,13 @@ fn interval(
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use rand::{RngExt, SeedableRng};
     use rand_pcg::Pcg64;
 
     use super::*;
+    use crate::analyze::foresight::pace::tests::{TRUTH, stride};
     use crate::analyze::foresight::policy::Learning;
-    use crate::observe::stride::Stride;
-    use crate::units::{Fraction, Requests, Seconds, Tokens};
-
-    const TRUTH: Iteration = Iteration { alpha: 0.007, beta: 0.000_02, delta: 0.000_025 };
-
-    /// What an engine does in 15 s whose mean iteration took this many times what it should.
-    fn stride((prompt, batch): (f64, f64), times: f64) -> Stride {
-        let each = times * (TRUTH.alpha + TRUTH.beta * prompt + TRUTH.delta * batch);
-        let steps = 15.0 / each;
-        Stride {
-            steps: Requests::new(steps),
-            prompt: Tokens::new(prompt * steps),
-            generated: Tokens::new(batch * steps),
-            intervals: Seconds::new(each * steps * batch).zip(Requests::new(steps * batch)),
-            ..Stride::over(Timestamp::UNIX_EPOCH, Seconds::literal(15))
-        }
-    }
+    use crate::units::{Fraction, Seconds, Tokens};
 
     #[test]
     fn the_truth_is_within_as_often_as_is_said_where_lessons_are_as_noisy_as_is_assumed() {
@@ -256,9 +240,12 @@ mod tests {
             let mut pace = Pace::default();
             for _ in 0..40 {
                 let load: f64 = random.random_range(0.1..0.6);
-                let content = (1000.0 * load, 200.0 * load);
                 let normal = (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0;
-                pace.learn(&stride(content, 1.0 + learning.noise.fraction() * normal), &learning);
+                let times = 1.0 + learning.noise.fraction() * normal;
+                let Iteration { alpha, beta, delta } = TRUTH;
+                let [alpha, beta, delta] = [alpha, beta, delta].map(|it| times * it);
+                let noisy = Iteration { alpha, beta, delta };
+                pace.learn(&stride(noisy, 1000.0 * load, 200.0 * load), &learning);
             }
             let iteration = pace.iteration().unwrap();
             let found = interval(&pace, (iteration, &requested, &limits), rate(iteration));

@@ -34,6 +34,7 @@ impl Held {
         self.needs.push_back((now, need));
         self.needs.front().copied().unwrap_or((now, need))
     }
+
     /// The largest need that was held when one was last taken. It stays for as long as nobody can say
     /// what is needed.
     pub(super) fn last(&self) -> Option<f64> {

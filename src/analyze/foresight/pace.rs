@@ -288,14 +288,14 @@ fn times(matrix: &[[f64; 3]; 3], vector: [f64; 3]) -> [f64; 3] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use jiff::Timestamp;
 
     use super::*;
     use crate::units::{Requests, Seconds, Tokens};
 
     /// What an engine with these coefficients does in 15 s with this batch and share of prompts.
-    fn stride(truth: Iteration, prompt: f64, batch: f64) -> Stride {
+    pub(crate) fn stride(truth: Iteration, prompt: f64, batch: f64) -> Stride {
         let each = truth.alpha + truth.beta * prompt + truth.delta * batch;
         let steps = 15.0 / each;
         Stride {
@@ -307,7 +307,8 @@ mod tests {
         }
     }
 
-    const TRUTH: Iteration = Iteration { alpha: 0.007, beta: 0.000_02, delta: 0.000_025 };
+    pub(crate) const TRUTH: Iteration =
+        Iteration { alpha: 0.007, beta: 0.000_02, delta: 0.000_025 };
 
     #[test]
     fn coefficients_are_found_where_the_content_of_iterations_varies() {

@@ -11,6 +11,7 @@ use crate::config::check::{Checks, Durations};
 use crate::config::file;
 use crate::config::resolve::seconds;
 use crate::config::written::WrittenDuration;
+use crate::decide::enforce::JITTER_MAX;
 use crate::units::{Fraction, Requests, Seconds};
 
 const PATH: &str = "capacity.foresight";
@@ -40,7 +41,7 @@ const DRAINS: Durations = Duration::from_secs(1)..=Duration::from_mins(10);
 /// What fades sooner than a replica starts is gone before it can help.
 const DECAYS: Durations = Duration::from_mins(1)..=Duration::from_hours(24);
 const HOLDS: Durations = Duration::ZERO..=Duration::from_hours(24);
-const JITTERS: Durations = Duration::ZERO..=Duration::from_mins(10);
+const JITTERS: Durations = Duration::ZERO..=JITTER_MAX;
 /// A fleet is not judged by its first seconds.
 const HISTORIES: Durations = Duration::from_secs(30)..=Duration::from_hours(1);
 const MEMORIES: Durations = Duration::from_secs(10)..=Duration::from_hours(24);
