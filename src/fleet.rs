@@ -4,6 +4,7 @@
 //! accelerator with one engine configuration. A [`Fleet`] holds what is configured and discovered
 //! at one moment. It says nothing about load.
 
+pub mod entries;
 pub(crate) mod names;
 pub(crate) mod per_variant;
 
@@ -13,13 +14,29 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
+
+/// A name without a character.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a name must not be empty")]
+pub struct EmptyName;
 
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Debug, Eq)]
+        #[derive(Clone, Debug, Eq, Serialize, Deserialize)]
+        #[serde(try_from = "Arc<str>")]
         pub struct $name(Arc<str>);
+
+        impl TryFrom<Arc<str>> for $name {
+            type Error = EmptyName;
+
+            fn try_from(text: Arc<str>) -> Result<Self, EmptyName> {
+                if text.is_empty() { Err(EmptyName) } else { Ok(Self(text)) }
+            }
+        }
 
         impl PartialEq for $name {
             fn eq(&self, other: &Self) -> bool {
@@ -87,7 +104,7 @@ names! {
 }
 
 /// A model in a namespace: the unit that is analysed together.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ModelKey {
     /// Where its variants run.
     pub namespace: Namespace,
@@ -103,7 +120,7 @@ impl fmt::Display for ModelKey {
 }
 
 /// A variant in a namespace: the unit that is scaled.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct VariantKey {
     /// Where it runs.
     pub namespace: Namespace,
@@ -118,7 +135,7 @@ impl fmt::Display for VariantKey {
 }
 
 /// One replica of one variant, in one of its lives.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReplicaKey {
     /// The variant that it belongs to.
     pub variant: VariantKey,
@@ -129,7 +146,10 @@ pub struct ReplicaKey {
 }
 
 /// What part of a request a variant serves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Prefill and decode.
     #[default]
@@ -153,10 +173,39 @@ impl Role {
 }
 
 /// The replica counts between which a variant may be scaled, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "WrittenBounds")]
 pub struct Bounds {
     min: Replicas,
+    #[serde(skip_serializing_if = "Option::is_none")]
     max: Option<Replicas>,
+}
+
+/// Bounds that are not yet known to be in order.
+#[derive(Deserialize)]
+struct WrittenBounds {
+    min: Replicas,
+    #[serde(default)]
+    max: Option<Replicas>,
+}
+
+/// A minimum above its maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the minimum {min} is above the maximum {max}")]
+pub struct CrossedBounds {
+    min: Replicas,
+    max: Replicas,
+}
+
+impl TryFrom<WrittenBounds> for Bounds {
+    type Error = CrossedBounds;
+
+    fn try_from(WrittenBounds { min, max }: WrittenBounds) -> Result<Self, CrossedBounds> {
+        match max {
+            Some(max) if min > max => Err(CrossedBounds { min, max }),
+            _ => Ok(Self { min, max }),
+        }
+    }
 }
 
 impl Bounds {
@@ -221,7 +270,7 @@ impl fmt::Display for Bounds {
 }
 
 /// What is known of a variant without looking at its load.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VariantSpec {
     /// Its key in the fleet.
     pub key: VariantKey,
@@ -274,7 +323,7 @@ impl VariantSpec {
 }
 
 /// What an object that declares a variant says of whether its model may have no replicas.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ZeroWish {
     /// Whether it may; `None` where the object does not say.
     pub may: Option<Rest>,
@@ -283,7 +332,8 @@ pub struct ZeroWish {
 }
 
 /// Whether a model may have no replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Rest {
     /// It may.
     Allowed,

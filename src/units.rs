@@ -8,11 +8,33 @@
 use std::fmt;
 use std::ops::{Add, AddAssign};
 
+use serde::{Deserialize, Serialize};
+
+/// A number that is not finite, is negative, or is above the limit of its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("out of range for {0}")]
+pub struct OutOfRange(&'static str);
+
 macro_rules! quantities {
     ($($(#[$doc:meta])* $name:ident, $getter:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+        #[serde(try_from = "f64", into = "f64")]
         pub struct $name(f64);
+
+        impl TryFrom<f64> for $name {
+            type Error = OutOfRange;
+
+            fn try_from(value: f64) -> Result<Self, OutOfRange> {
+                Self::new(value).ok_or(OutOfRange(stringify!($name)))
+            }
+        }
+
+        impl From<$name> for f64 {
+            fn from(quantity: $name) -> Self {
+                quantity.0
+            }
+        }
 
         impl $name {
             /// Nothing of it.
@@ -176,8 +198,25 @@ impl Tokens {
 }
 
 /// A number of replicas.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(try_from = "u32", into = "u32")]
 pub struct Replicas(u32);
+
+impl TryFrom<u32> for Replicas {
+    type Error = OutOfRange;
+
+    fn try_from(count: u32) -> Result<Self, OutOfRange> {
+        Self::new(count).ok_or(OutOfRange("Replicas"))
+    }
+}
+
+impl From<Replicas> for u32 {
+    fn from(replicas: Replicas) -> Self {
+        replicas.0
+    }
+}
 
 impl Replicas {
     /// No replica.
@@ -246,7 +285,9 @@ impl fmt::Display for Replicas {
 }
 
 /// A number of accelerators of one kind: whole devices, or partitions of one size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Gpus(u32);
 
 impl Gpus {

@@ -145,7 +145,7 @@ fn the_core_does_no_io_and_knows_no_wire_format() {
         }
         for (at, line) in before_tests(&text).lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
-            for word in ["async ", "tokio", "tracing", "Deserialize", "std::fs", "std::net"] {
+            for word in ["async ", "tokio", "tracing", "serde_json", "std::fs", "std::net"] {
                 if code.contains(word) {
                     wrong.push(format!("{}:{} has {word:?}", file.display(), at + 1));
                 }
