@@ -4,6 +4,7 @@
 //! said then. [`demand`] gathers from the same inputs what clients asked for and what the engines
 //! are like, and [`score`] lets policies serve that in the simulator.
 
+pub mod args;
 mod demand;
 mod history;
 mod interrupt;
@@ -19,13 +20,13 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 
+use crate::backtest::args::BacktestArgs;
 use crate::backtest::demand::Gathered;
 use crate::backtest::history::Asked;
 use crate::backtest::interrupt::Interrupt;
 use crate::backtest::policies::{Candidates, Written};
 use crate::backtest::replay::{Replay, Report};
 use crate::backtest::screen::Progress;
-use crate::cli::BacktestArgs;
 use crate::clock::Clock;
 use crate::config::LoadError;
 use crate::trace::{self, Found, Reader, Record, TraceError};

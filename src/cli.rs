@@ -13,13 +13,8 @@ use anyhow::Context;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-pub use crate::cli::args::{
-    Args, BacktestArgs, CardCheckArgs, CardCommand, CardExportArgs, CardFormat, CheckArgs, Command,
-    DemoArgs, DemoOutput, DemoPolicy, DemoScenario, LogFormat, RunArgs, SchemaOf, ScoreboardArgs,
-    SimulateArgs,
-};
-
 use crate::backtest::{BacktestError, EXIT_INTERRUPTED};
+use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::card::CardError;
 use crate::config::{self, Files, LoadError, Loaded};
 use crate::publish::state::StateError;

@@ -510,6 +510,17 @@ pub fn duration(text: &str) -> Option<Duration> {
     WrittenDuration::parse(text).map(|written| written.0)
 }
 
+/// Reads a duration of the command line, which has a unit and is above zero.
+///
+/// # Errors
+///
+/// The text is something else.
+pub fn positive_duration(text: &str) -> Result<Duration, &'static str> {
+    duration(text)
+        .filter(|duration| !duration.is_zero())
+        .ok_or("a duration has a unit and is above zero, such as 90s or 5m")
+}
+
 /// A place in a file as messages say it: `:3:14`, or nothing.
 struct Place(Option<usize>, Option<usize>);
 

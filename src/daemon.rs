@@ -6,6 +6,7 @@
 //! their peers away and finish, and only then does the deciding end.
 
 mod announce;
+pub mod args;
 mod certificates;
 mod demand;
 mod directory;
@@ -30,13 +31,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::cli::{self, RunArgs};
 use crate::clock::Clock;
 use crate::collect::cluster::Registration;
 use crate::collect::prometheus;
 use crate::collect::scrape::{self, Board, Scraper, Target};
 use crate::collect::targets;
 use crate::config::{self, Authorization, Config, Files, Loaded};
+use crate::daemon::args::RunArgs;
 use crate::daemon::certificates::Followed;
 use crate::daemon::demand::WakeSignals;
 use crate::daemon::directory::Surroundings;
@@ -59,7 +60,7 @@ use crate::server::admin::{self, Check, Hooks};
 use crate::server::auth::TrustAnchor;
 use crate::server::tls::{self, ServingCertificate};
 use crate::server::{Limits, Phase};
-use crate::telemetry::{self, LogFilter, LogFormat, Telemetry};
+use crate::telemetry::{self, LogFilter, Telemetry};
 
 /// Scrapes that may wait for a tick. A thousand replicas deliver that many in eight ticks of a
 /// second; when the loop stalls for longer, scraping waits and counts what it misses.
@@ -110,11 +111,7 @@ pub(crate) struct Common {
 /// the credentials of the cluster cannot be used.
 pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let RunArgs { config: file, log, log_format } = args;
-    let format = match log_format {
-        cli::LogFormat::Text => LogFormat::Text,
-        cli::LogFormat::Json => LogFormat::Json,
-    };
-    let log = telemetry::init_logs(&log, format)?;
+    let log = telemetry::init_logs(&log, log_format)?;
     let Loaded { config, warnings } = config::load(&file, Files::MustExist)?;
     for warning in warnings {
         warn!(file = %file.display(), "{warning}");

@@ -10,6 +10,7 @@
 //! files and serves the external metrics API with the [`pki::Pki`], and then calls [`drive`].
 
 pub mod actuator;
+pub mod args;
 mod choice;
 pub mod fleet;
 pub mod pki;

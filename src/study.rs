@@ -3,6 +3,7 @@
 //! The simulator itself is [`crate::simulate`], which is pure. Here is everything around it: the
 //! scenario file with its problems, traces on disk, and the results.
 
+pub mod args;
 mod chart;
 mod execute;
 mod file;
@@ -31,11 +32,11 @@ pub use crate::study::plan::PlanError;
 pub use crate::study::results::MergeError;
 pub use crate::study::scoreboard::run as scoreboard;
 
-use crate::cli::SimulateArgs;
 use crate::config::problem::{Problem, join};
 use crate::config::yaml;
 use crate::config::yaml::lines::Lines;
 use crate::simulate::peers::Peer;
+use crate::study::args::SimulateArgs;
 use crate::study::execute::Executed;
 use crate::study::plan::{JOB_INDEX, Shard};
 use crate::study::results::Results;

@@ -26,12 +26,14 @@ pub use crate::telemetry::leading::Leading;
 use crate::telemetry::tracing::Tracing;
 
 /// How log lines look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Lines for people.
     #[default]
+    #[value(verbatim_doc_comment)]
     Text,
     /// One JSON object a line.
+    #[value(verbatim_doc_comment)]
     Json,
 }
 

@@ -14,11 +14,11 @@ use anyhow::Context as _;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::backtest::BacktestError;
+use crate::backtest::args::BacktestArgs;
 use crate::backtest::interrupt::Interrupt;
 use crate::backtest::replay::surroundings;
 use crate::backtest::screen::Progress;
 use crate::backtest::tally::Tally;
-use crate::cli::BacktestArgs;
 use crate::clock::Clock;
 use crate::collect::prometheus::{Failure, History, Outcome, Past, Settings, Wanted, Which};
 use crate::collect::targets::Source;

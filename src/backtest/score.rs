@@ -9,10 +9,10 @@ use rayon::prelude::*;
 
 use crate::analyze::foresight::pace::Iteration;
 use crate::backtest::BacktestError;
+use crate::backtest::args::BacktestArgs;
 use crate::backtest::demand::{Crew, Gathered, INTERVAL, Interval, Load};
 use crate::backtest::interrupt::Interrupt;
 use crate::backtest::policies::{Candidate, Candidates};
-use crate::cli::BacktestArgs;
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::observe::histogram::Histogram;
 use crate::pipeline::limits::Watched;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::analyze::foresight::card::{self, Card};
-use crate::cli::{CardCheckArgs, CardCommand, CardExportArgs, CardFormat};
+use crate::cli::args::{CardCheckArgs, CardCommand, CardExportArgs, CardFormat};
 use crate::config::{self, Files, LoadError, Loaded};
 use crate::publish::state::{self, Saved, StateError};
 

@@ -13,10 +13,10 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cli::{DemoArgs, DemoOutput, DemoPolicy, DemoScenario};
 use crate::clock::Clock;
 use crate::config::{self, Config, Files};
 use crate::daemon::{self, Daemon};
+use crate::demo::args::{DemoArgs, DemoOutput, DemoPolicy, DemoScenario};
 use crate::demo::pki::{FRONT_PROXY, Pki};
 use crate::demo::scenario::{NAMESPACE, Scenario};
 use crate::demo::screen::Output;

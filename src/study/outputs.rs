@@ -9,8 +9,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use crate::cli::SimulateArgs;
 use crate::config;
+use crate::study::args::SimulateArgs;
 use crate::study::execute::First;
 use crate::study::results::Results;
 use crate::study::{report, series, table};

@@ -8,8 +8,8 @@ use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-use crate::cli::SchemaOf;
 use crate::config;
+use crate::study::args::SchemaOf;
 use crate::study::file::File;
 use crate::study::resolve::NO_POLICY;
 use crate::study::results::Results;

@@ -18,8 +18,8 @@ use anyhow::Context as _;
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
-use crate::cli::ScoreboardArgs;
 use crate::simulate::peers::Peer;
+use crate::study::args::ScoreboardArgs;
 use crate::study::execute::{self, Executed, Ready};
 use crate::study::file::Kind;
 use crate::study::plan::{self, Plan, PlanError, Shard};

@@ -44,10 +44,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("publish", &["pipeline", "decide", "observe", "fleet", "units", "clock", "server"]),
     ("trace", &["publish", "pipeline", "decide", "observe", "fleet", "units"]),
     ("simulate", &["pipeline", "decide", "analyze", "observe", "fleet", "units", "clock"]),
-    ("daemon", &["cli"]),
-    ("demo", &["daemon", "simulate", "cli"]),
-    ("study", &["simulate", "cli"]),
-    ("backtest", &["simulate", "cli"]),
+    ("daemon", &[]),
+    ("demo", &["daemon", "simulate"]),
+    ("study", &["simulate"]),
+    ("backtest", &["simulate"]),
     ("cli", &["backtest", "daemon", "demo", "simulate", "study"]),
 ];
 
@@ -61,11 +61,6 @@ const ONLY: &[(&str, &str, &[&str])] = &[
     ("config", "trace", &["trace::Limits"]),
     ("publish", "pipeline", &["pipeline::saved::"]),
     ("trace", "publish", &["publish::state"]),
-    // The programs take their arguments as the command line gives them.
-    ("backtest", "cli", &["cli::BacktestArgs"]),
-    ("daemon", "cli", &["cli::RunArgs", "cli::LogFormat", "cli::{"]),
-    ("demo", "cli", &["cli::DemoArgs", "cli::DemoOutput", "cli::{"]),
-    ("study", "cli", &["cli::SchemaOf", "cli::ScoreboardArgs", "cli::SimulateArgs", "cli::{"]),
 ];
 
 /// The most lines of a file before its tests.

@@ -1,0 +1,95 @@
+//! Arguments of `simulate` and `scoreboard`.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+/// What says something of runs that are simulated, and nothing of results that are put together.
+const OF_RUNS: [&str; 9] =
+    ["scenario", "seed", "seeds", "set", "policy", "shard", "series", "cards", "trace"];
+
+/// Arguments of `simulate`.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub struct SimulateArgs {
+    /// Simulates this scenario.
+    #[arg(verbatim_doc_comment, value_name = "FILE", required_unless_present_any = ["merge", "schema"])]
+    pub scenario: Option<PathBuf>,
+    /// Draws all random numbers from this seed instead of the scenario's.
+    #[arg(verbatim_doc_comment, long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Runs this many seeds, from the first on.
+    #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub seeds: u32,
+    /// Sets a value of the scenario, such as `models[0].workload.trace.rate=20`.
+    /// May be given several times.
+    #[arg(verbatim_doc_comment, long, value_name = "PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Compares these: `plimsoll` is the scenario as it is, `plimsoll-only-up` never scales down;
+    /// `static:4` never scales, and `static:best` finds the cheapest number that serves 99 % within
+    /// SLO; `waiting:5`, `in-flight:40` and `kv:0.7` are stock HPAs on that average for each
+    /// replica; `keda-rate:15`, `kpa:100`, `apa:0.5`, `wva-v1`, `wva-v2`, `llm-d-slo`,
+    /// `dynamo-load`, `dynamo-throughput`, `melange` and `oracle` are described in
+    /// docs/simulator.md. Without it, the scenario says who is compared.
+    #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
+    pub policy: Vec<String>,
+    /// Runs every n-th of the runs, from the i-th on, such as `2/8`; `--merge` puts them together.
+    /// `job/8` takes the i-th from `JOB_COMPLETION_INDEX`, which the pods of an Indexed Job have.
+    #[arg(verbatim_doc_comment, long, value_name = "I/N")]
+    pub shard: Option<String>,
+    /// Puts the results of several shards together instead of simulating. Of a folder, all files
+    /// that end with `.json`.
+    #[arg(verbatim_doc_comment, long, value_name = "RESULTS", num_args = 1.., conflicts_with_all = OF_RUNS)]
+    pub merge: Vec<PathBuf>,
+    /// Writes all results as JSON to this file; `-` is standard output, without the table.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Writes what was seen over time in the first run as CSV to this file.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
+    pub series: Option<PathBuf>,
+    /// Writes the capacity cards that the first run ended with to this file, for
+    /// `policy.capacity.card_files` of another.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
+    pub cards: Option<PathBuf>,
+    /// Writes what the daemon of the first run saw and decided as a trace into this folder, for
+    /// `backtest`.
+    #[arg(verbatim_doc_comment, long, value_name = "DIR")]
+    pub trace: Option<PathBuf>,
+    /// Writes a report with charts as one HTML file.
+    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Prints a JSON Schema instead of simulating: that of the results, or of scenario files.
+    #[arg(verbatim_doc_comment, long, value_name = "OF", num_args = 0..=1, require_equals = true, default_missing_value = "results")]
+    pub schema: Option<SchemaOf>,
+}
+
+/// What `simulate --schema` describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SchemaOf {
+    /// What `--json` writes.
+    Results,
+    /// A scenario file.
+    Scenario,
+}
+
+/// Arguments of `scoreboard`.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct ScoreboardArgs {
+    /// Simulates these scenarios, each once.
+    #[arg(verbatim_doc_comment, value_name = "FILE", required = true)]
+    pub scenarios: Vec<PathBuf>,
+    /// Compares these instead of all, each once; see `simulate --help`.
+    #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
+    pub policy: Vec<String>,
+    /// Adds a table of what each term and constant of Plimsoll's own policy is worth.
+    #[arg(verbatim_doc_comment, long)]
+    pub ablation: bool,
+    /// Runs this many seeds, from each scenario's own on, and shows the means.
+    #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub seeds: u32,
+    /// Looks for traces in this folder, too.
+    #[arg(verbatim_doc_comment, long, value_name = "FOLDER", env = "PLIMSOLL_TRACES")]
+    pub traces: Option<PathBuf>,
+    /// Writes the table to this path with `.md` and with `.html` at its end.
+    #[arg(verbatim_doc_comment, long, value_name = "PATH", default_value = "scoreboard")]
+    pub out: PathBuf,
+}
