@@ -339,7 +339,11 @@ impl Curve {
             }
             self.readings.push(Reading { at: now, kv: *kv, itl: *itl });
         }
-        self.readings.retain(|reading| now.duration_since(reading.at) < READING_AGE_MAX);
+
+        // Only from the front: a clock that was set back leaves old readings behind newer ones.
+        let is_old = |reading: &&Reading| now.duration_since(reading.at) >= READING_AGE_MAX;
+        let old = self.readings.iter().take_while(is_old).count();
+        self.readings.drain(..old);
     }
 
     /// Fits a line through the observations, and holds it against the measured rates.
