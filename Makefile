@@ -2,10 +2,11 @@
 
 .PHONY: check test alerts prometheus e2e e2e-vllm bench bench-baseline doc fmt browser chart release e2e-keda scoreboard
 
-# Formatting, lints, and what the dependencies may be.
+# Formatting, lints, code that nothing reaches, and what the dependencies may be.
 check:
 	cargo fmt --check
 	cargo clippy --all-targets --all-features -- -D warnings
+	tests/dead-code
 	cargo deny --all-features check bans licenses sources
 
 # With the features of the end-to-end tests, so that nothing is compiled twice for them.

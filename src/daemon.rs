@@ -220,12 +220,6 @@ impl Daemon {
         self.common.published.clone()
     }
 
-    /// The clock that ages are measured with.
-    #[must_use]
-    pub const fn clock(&self) -> Clock {
-        self.common.clock
-    }
-
     /// Where the plain HTTP port listens.
     #[must_use]
     pub const fn admin(&self) -> SocketAddr {

@@ -29,7 +29,6 @@ use plimsoll::fleet::{
 use plimsoll::observe::GaugeSummary;
 use plimsoll::units::{
     CostPerHour, Fraction, Gpus, Replicas, RequestRate, Requests, Seconds, TimePerToken, Tokens,
-    Weight,
 };
 
 /// Variants of each model, unless all kinds are wanted.
@@ -204,18 +203,13 @@ impl World {
             .map(|(served, said)| Contender {
                 model: Model {
                     key: served.key.clone(),
-                    priority: Weight::ONE,
                     candidates: served.variants.iter().map(Serving::candidate).collect(),
                     sizing: &said.reports[0],
                     voices: said
                         .reports
                         .iter()
                         .zip(&said.ballot.voters)
-                        .map(|(report, _)| Voice {
-                            report,
-                            score: Weight::ONE,
-                            standing: Standing::Live,
-                        })
+                        .map(|(report, _)| Voice { report, standing: Standing::Live })
                         .collect(),
                 },
                 priority: Priority::default(),

@@ -22,8 +22,6 @@
 //! How many replicas that makes is found for each analyzer in its own unit, from what one replica
 //! carries in it; the largest number holds.
 
-mod wva;
-
 #[cfg(test)]
 mod tests;
 
@@ -35,8 +33,6 @@ use jiff::Timestamp;
 use crate::analyze::capacity::{CapacityReport, Totals, Unit};
 use crate::fleet::Role;
 use crate::units::{Amount, Fraction, Seconds};
-
-pub use crate::analyze::ballot::wva::{Anchor, anchor};
 
 /// An analyzer that may vote. Ties go to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -36,16 +36,6 @@ impl Unit {
     }
 }
 
-/// Which of two ways a doubtful point is settled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rules {
-    /// As each analyzer describes.
-    #[default]
-    Plimsoll,
-    /// As the Workload Variant Autoscaler does, with its defects.
-    Wva,
-}
-
 /// How much of its capacity a model may use: more makes it grow, less lets it shrink.
 ///
 /// The distance between the two is what keeps a model from growing and shrinking by turns. A share
@@ -202,15 +192,6 @@ impl Totals {
         };
         Self { required, spare, ..self }
     }
-
-    /// The share of supply that is asked for; `None` without supply.
-    #[must_use]
-    pub fn utilisation(&self) -> Option<Fraction> {
-        if self.supply == Amount::ZERO {
-            return None;
-        }
-        Fraction::new(self.demand.amount() / self.supply.amount())
-    }
 }
 
 // === impl CapacityReport ===
@@ -317,6 +298,5 @@ mod tests {
             report.to_string(),
             "150 of 100 KV tokens are asked for (200 with what is coming), which is as it should be"
         );
-        assert_eq!(report.total.utilisation(), Fraction::new(1.5));
     }
 }

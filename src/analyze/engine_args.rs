@@ -21,7 +21,6 @@ mod tests;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-use crate::analyze::capacity::Rules;
 use crate::analyze::engine_args::flags::Flags;
 use crate::observe::engine::Engine;
 pub use crate::observe::template::Container;
@@ -65,7 +64,7 @@ pub enum Unread {
 ///
 /// No container names an engine, or some of its settings are not written there.
 pub fn read(containers: &[Container]) -> Result<EngineArguments, Unread> {
-    let Parsed { arguments, named, unread } = parse(containers, Rules::Plimsoll);
+    let Parsed { arguments, named, unread } = parse(containers);
     match (named, unread.is_empty()) {
         (false, _) => Err(Unread::NoEngine),
         (true, false) => Err(Unread::Elsewhere(unread)),
@@ -78,9 +77,9 @@ pub fn read(containers: &[Container]) -> Result<EngineArguments, Unread> {
 /// Only containers that name an engine in their image or command count, so that a sidecar's flags
 /// set nothing; if none does, all count.
 #[must_use]
-pub fn parse(containers: &[Container], rules: Rules) -> Parsed {
+pub fn parse(containers: &[Container]) -> Parsed {
     let read: Vec<(&Container, Vec<String>)> =
-        containers.iter().map(|container| (container, words::words(container, rules))).collect();
+        containers.iter().map(|container| (container, words::words(container))).collect();
     let engine = if read.iter().any(|(container, words)| is_sglang(container, words)) {
         Engine::Sglang
     } else {
@@ -90,17 +89,16 @@ pub fn parse(containers: &[Container], rules: Rules) -> Parsed {
         is_sglang(container, words) || is_vllm(container, words)
     };
     let named = read.iter().any(names_engine);
-    let counts_all = rules == Rules::Wva || !named;
     let mut arguments = EngineArguments::default_of(engine);
     let mut flags = Flags::default();
-    for (container, words) in read.iter().filter(|read| counts_all || names_engine(read)) {
+    for (container, words) in read.iter().filter(|read| !named || names_engine(read)) {
         if engine == Engine::Vllm && is_v0(container) {
             arguments.generation = Generation::V0;
             arguments.prefill = Prefill::Whole;
         }
-        flags.take(&mut arguments, rules, &container.files, words);
+        flags.take(&mut arguments, &container.files, words);
     }
-    flags.conclude(&mut arguments, rules);
+    flags.conclude(&mut arguments);
     Parsed { arguments, named, unread: flags.unread }
 }
 
@@ -197,14 +195,6 @@ pub struct Parallelism {
 impl Default for Parallelism {
     fn default() -> Self {
         Self { tensor: NonZeroU32::MIN, pipeline: NonZeroU32::MIN, data: NonZeroU32::MIN }
-    }
-}
-
-impl Parallelism {
-    /// GPUs that one replica takes.
-    #[must_use]
-    pub const fn gpus(self) -> NonZeroU32 {
-        self.tensor.saturating_mul(self.pipeline).saturating_mul(self.data)
     }
 }
 

@@ -32,7 +32,8 @@
 //! of the iteration that computes the prompt. `queueing/tail.rs` derives its mean and its
 //! percentiles. ITL is the mean decode iteration.
 //!
-//! Two ways lead from the iteration to the latencies at a rate; see [`Solver`].
+//! The finite birth-death chain of `queueing/chain.rs` leads from the iteration to the latencies at a
+//! rate: requests beyond the batch wait, and those beyond the queue are lost.
 //!
 //! # Units
 //!
@@ -65,7 +66,7 @@ pub use crate::analyze::queueing::explain::{Refusal, Sizing, Unsized};
 pub use crate::analyze::queueing::slo::{
     Infer, LatencyTarget, Observed, Origin, Percentile, Slo, Slowdown, Statistic, Targets, resolve,
 };
-pub use crate::analyze::queueing::solve::{Capacity, Limit, Metric, Model, Prediction, Solver};
+pub use crate::analyze::queueing::solve::{Capacity, Limit, Metric, Model, Prediction};
 
 /// Requests that a replica takes into its batch when nobody says how many: vLLM's default of
 /// `--max-num-seqs` on recent accelerators.
@@ -107,20 +108,6 @@ pub struct Room {
     pub batch: NonZeroU32,
     /// Requests that may wait for a place in the batch.
     pub queue: u32,
-}
-
-/// Whose definitions hold.
-///
-/// [`Convention::Wva`] is for comparing with that program and with what it has learned. Its tuner
-/// learns TTFT without a decode iteration, and its sizing adds one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Convention {
-    /// The definitions of this module.
-    #[default]
-    Plimsoll,
-    /// A decode iteration reads `I + O / 2` tokens; TTFT is the wait for a place and `prefill(n)`,
-    /// to which sizing adds a decode iteration; a request without input has no prefill.
-    Wva,
 }
 
 /// What an iteration costs, with the tokens of prompts and answers charged the same.

@@ -37,8 +37,8 @@
 //!
 //! # Source
 //!
-//! The throughput analyzer of llm-d's Workload Variant Autoscaler. [`Rules::Wva`] answers as it
-//! does; where the default differs, `docs/decisions.md` says why.
+//! The throughput analyzer of llm-d's Workload Variant Autoscaler; `docs/decisions.md` has the
+//! differences and their reasons.
 
 mod curve;
 
@@ -51,25 +51,19 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::analyze::capacity::{
-    CapacityReport, Confidence, Counted, Rules, SpareWithheld, Totals, Unit, Utilisation,
-    VariantCapacity, amount,
+    CapacityReport, Confidence, Counted, SpareWithheld, Totals, Unit, Utilisation, VariantCapacity,
+    amount,
 };
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::fleet::{Role, VariantSpec};
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
 pub use crate::analyze::throughput::curve::{
-    Curve, Curves, Fit, Line, SavedCurve, SavedLine, SavedReading, WhyUnusable,
+    Curve, Curves, Fit, Line, SavedCurve, SavedLine, SavedReading,
 };
 
 /// How full a KV cache is when a replica carries all that it can.
 const FULL: f64 = 0.85;
-
-/// Steps in which WVA wants a waiting request worked off.
-const WVA_DRAIN_STEPS: f64 = 2.0;
-
-/// Mean output in tokens above which WVA reads a rate from the cache in use.
-const WVA_OUTPUT_MIN: f64 = 20.0;
 
 /// What is asked for, and how full is full enough.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,19 +72,13 @@ pub struct Policy {
     pub utilisation: Utilisation,
     /// In which time requests that wait before the replicas should be worked off.
     pub drain: Seconds,
-    /// How doubtful points are settled.
-    pub rules: Rules,
 }
 
 impl Default for Policy {
     /// What waits is to be worked off in half a minute: sooner than a replica starts, so that a
     /// queue which the present replicas will clear by themselves asks for none.
     fn default() -> Self {
-        Self {
-            utilisation: Utilisation::default(),
-            drain: Seconds::new(30.0).unwrap_or_default(),
-            rules: Rules::default(),
-        }
+        Self { utilisation: Utilisation::default(), drain: Seconds::new(30.0).unwrap_or_default() }
     }
 }
 
@@ -169,13 +157,6 @@ pub struct VariantThroughput {
     pub demand: Option<TokenRate>,
 }
 
-/// Learns from what the replicas of a model show, without judging it.
-pub fn observe(now: Timestamp, rules: Rules, variants: &[VariantPace<'_>], curves: &mut Curves) {
-    for variant in variants.iter().filter(|variant| !variant.replicas.is_empty()) {
-        curves.of(&variant.spec.key, now).observe(now, rules, variant.replicas);
-    }
-}
-
 /// Learns from what the replicas of a model show, and judges it.
 pub fn analyze(
     now: Timestamp,
@@ -184,37 +165,27 @@ pub fn analyze(
     arrivals: Arrivals,
     curves: &mut Curves,
 ) -> Analysis {
-    let rules = policy.rules;
     for variant in variants.iter().filter(|variant| !variant.replicas.is_empty()) {
         let curve = curves.of(&variant.spec.key, now);
-        curve.observe(now, rules, variant.replicas);
+        curve.observe(now, variant.replicas);
         curve.conclude(variant.replicas);
     }
     let mut capacities = Vec::with_capacity(variants.len());
     let mut found = Vec::with_capacity(variants.len());
     let mut withheld = None;
     let mut asked = Asked::default();
-    for variant in variants {
+    for variant in variants.iter().filter(|variant| variant.spec.role != Role::Prefill) {
         let curve = curves.get(&variant.spec.key);
-        let seen = match rules {
-            Rules::Plimsoll if variant.spec.role == Role::Prefill => None,
-            Rules::Plimsoll => Some(throughput_of(variant, curve)),
-            Rules::Wva => wva_throughput_of(variant, curve),
-        };
-        let Some(seen) = seen else { continue };
+        let seen = throughput_of(variant, curve);
         asked.include(variant, &seen, curve);
         withheld = withheld.or_else(|| withheld_for(variant, curve));
         capacities.push(seen.as_capacity(variant.spec));
         found.push(seen);
     }
-    let demand = match rules {
-        Rules::Plimsoll => asked.demand(arrivals, policy.drain),
-        Rules::Wva => Some(asked.wva_demand(arrivals)),
-    };
+    let demand = asked.demand(arrivals, policy.drain);
     if demand.is_none() {
         withheld = Some(SpareWithheld::DemandUnknown);
     }
-    let withheld = withheld.filter(|_| rules == Rules::Plimsoll);
     let report = report(capacities, demand.unwrap_or_default(), policy.utilisation);
     let report = if withheld.is_some() { report.without_spare() } else { report };
     Analysis { report, variants: found, spare_withheld: withheld }
@@ -280,60 +251,6 @@ fn generated(replicas: &[ReplicaPace]) -> Option<TokenRate> {
     replicas.iter().filter_map(each).reduce(|sum, rate| sum + rate)
 }
 
-/// As WVA: the variant is left out when its curve has no line now, and has no replicas when they
-/// show nothing.
-fn wva_throughput_of(
-    variant: &VariantPace<'_>,
-    curve: Option<&Curve>,
-) -> Option<VariantThroughput> {
-    let curve = curve?;
-    if variant.replicas.is_empty() {
-        return Some(VariantThroughput {
-            capacity: Some(curve.capacity()?),
-            fit: None,
-            held: curve.held(),
-            carrying: Replicas::ZERO,
-            pending: Replicas::ZERO,
-            leaving: Replicas::ZERO,
-            demand: None,
-        });
-    }
-    let (fit, line) = curve.line_now()?;
-    let sized = variant.replicas.iter().filter(|replica| replica.kv_capacity.is_some()).count();
-    Some(VariantThroughput {
-        capacity: curve.capacity(),
-        fit: Some((fit, line)),
-        held: curve.held(),
-        carrying: Replicas::saturating(u32::try_from(sized).unwrap_or(u32::MAX)),
-        pending: variant.pending,
-        leaving: Replicas::ZERO,
-        demand: Some(wva_local_demand(variant.replicas, curve, line)),
-    })
-}
-
-/// What is asked of a variant's replicas, as WVA shows it: arrivals, else completions, else what the
-/// line says that the cache in use generates.
-fn wva_local_demand(replicas: &[ReplicaPace], curve: &Curve, line: Line) -> TokenRate {
-    let by = |rate: fn(&ReplicaPace) -> Option<RequestRate>| -> f64 {
-        let each = |replica: &ReplicaPace| {
-            let output = replica.requests.output.unwrap_or_default().tokens();
-            rate(replica).unwrap_or_default().requests_per_second() * output
-        };
-        replicas.iter().map(each).sum()
-    };
-    let predicted = || -> f64 {
-        let output = curve.shape().output.unwrap_or_default().tokens();
-        let predict = |replica: &ReplicaPace| {
-            let rate = line.rate(replica.kv_usage?, replica.kv_capacity?, curve.held()?)?;
-            Some(rate.tokens_per_second())
-        };
-        if output > WVA_OUTPUT_MIN { replicas.iter().filter_map(predict).sum() } else { 0.0 }
-    };
-    let first = [by(|replica| replica.arrivals), by(|replica| replica.completions)];
-    let counted = first.into_iter().find(|rate| *rate > 0.0);
-    TokenRate::new(counted.unwrap_or_else(predicted)).unwrap_or_default()
-}
-
 /// Why nothing of a variant counts as spare, if so.
 fn withheld_for(variant: &VariantPace<'_>, curve: Option<&Curve>) -> Option<SpareWithheld> {
     let key = &variant.spec.key;
@@ -352,9 +269,6 @@ struct Asked {
     /// Output tokens of a request, weighted by replicas, and the weights.
     output: f64,
     weight: f64,
-    /// Time between tokens of a full replica, and of how many variants.
-    itl: f64,
-    variants: f64,
     /// What the replicas are known to be asked for.
     generated: Option<TokenRate>,
 }
@@ -366,9 +280,6 @@ impl Asked {
         seen: &VariantThroughput,
         curve: Option<&Curve>,
     ) {
-        if variant.spec.role == Role::Prefill {
-            return;
-        }
         if let Some(generated) = generated(variant.replicas) {
             self.generated = Some(self.generated.unwrap_or_default() + generated);
         }
@@ -376,12 +287,6 @@ impl Asked {
         if let Some(output) = curve.and_then(|curve| curve.shape().output) {
             self.output += output.tokens() * weight;
             self.weight += weight;
-        }
-        if let Some((_, line)) = seen.fit
-            && let Some(itl) = line.at(full())
-        {
-            self.itl += itl.seconds();
-            self.variants += 1.0;
         }
     }
 
@@ -407,22 +312,9 @@ impl Asked {
             .and_then(|(rate, output)| TokenRate::new(rate.requests_per_second() * output));
         Some(asked + waiting.unwrap_or_default())
     }
-
-    /// As WVA, which adds requests over seconds to tokens over seconds and takes an unknown arrival
-    /// rate for none.
-    fn wva_demand(&self, arrivals: Arrivals) -> TokenRate {
-        let rate = arrivals.rate.unwrap_or_default().requests_per_second();
-        let arriving = rate * self.output_mean().unwrap_or(0.0);
-        let waiting = if self.variants > 0.0 {
-            arrivals.waiting.requests() / (WVA_DRAIN_STEPS * self.itl / self.variants)
-        } else {
-            0.0
-        };
-        TokenRate::new(arriving + waiting).unwrap_or_default()
-    }
 }
 
-/// How full a KV cache is when a replica carries all that it can.
+/// The share of the KV cache in use of a full replica.
 fn full() -> Fraction {
     Fraction::new(FULL).unwrap_or(Fraction::ONE)
 }

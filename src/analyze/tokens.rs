@@ -51,8 +51,7 @@ use std::num::NonZeroU32;
 use jiff::Timestamp;
 
 use crate::analyze::capacity::{
-    CapacityReport, Confidence, Rules, SpareWithheld, Totals, Unit, Utilisation, VariantCapacity,
-    amount,
+    CapacityReport, Confidence, SpareWithheld, Totals, Unit, Utilisation, VariantCapacity, amount,
 };
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::capacity::{RequestShape, SchedulerQueue, tokens};
@@ -90,6 +89,16 @@ impl Default for Policy {
             rules: Rules::default(),
         }
     }
+}
+
+/// Which of two ways a doubtful point is settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// As this module describes.
+    #[default]
+    Plimsoll,
+    /// As the Workload Variant Autoscaler does, with its defects; the simulator compares with it.
+    Wva,
 }
 
 /// What one replica carries, its data-parallel ranks together; absent is unknown.

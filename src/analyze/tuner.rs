@@ -37,8 +37,8 @@
 //!
 //! # Source
 //!
-//! The tuner of llm-d's Workload Variant Autoscaler, which [`FilterPolicy::wva`] reproduces. Its
-//! filter can lock itself out for ever; `docs/decisions.md` says how, and what we do instead. The
+//! The tuner of llm-d's Workload Variant Autoscaler. Its filter can lock itself out for good;
+//! `docs/decisions.md` shows how, and the difference here. The
 //! filter: R. E. Kalman (1960); its correction in Joseph's form: P. D. Joseph, in Bucy and Joseph,
 //! *Filtering for Stochastic Processes* (1968), chapter 16.
 
@@ -54,16 +54,13 @@ mod tests;
 use std::num::NonZeroU32;
 
 use crate::analyze::capacity::Confidence;
-use crate::analyze::queueing::{Coefficients, Convention, Model, Room, Shape};
+use crate::analyze::queueing::{Coefficients, Model, Room, Shape};
 use crate::analyze::tuner::window::{Fit, Window};
 use crate::units::{RequestRate, Requests, Seconds, TimePerToken};
 
 pub use crate::analyze::tuner::explain::{Lesson, Unfit};
-pub use crate::analyze::tuner::filter::{
-    Correction, Filter, FilterPolicy, OnRejection, Prior, Scale, Setup, SetupError, Step,
-    StepError, Verdict,
-};
-pub use crate::analyze::tuner::guess::{WvaGuessError, guess, guess_as_wva};
+pub use crate::analyze::tuner::filter::{Filter, Step, StepError, Verdict};
+pub use crate::analyze::tuner::guess::guess;
 pub use crate::analyze::tuner::saved::{Agreed, SavedFilter, SavedPoint, SavedTuner};
 
 /// How long a replica serves before its latencies are learned from: the first iterations compile
@@ -186,10 +183,10 @@ impl OperatingPoint {
     }
 
     /// What the model predicts here, by these coefficients.
-    fn predict(&self, convention: Convention, coefficients: Coefficients) -> Option<Latencies> {
+    fn predict(&self, coefficients: Coefficients) -> Option<Latencies> {
         let queue = self.batch.get().saturating_mul(QUEUE_PER_PLACE);
         let room = Room { batch: self.batch, queue };
-        let at = Model::under(convention, coefficients, self.shape, room).at(self.arrival).ok()?;
+        let at = Model::new(coefficients, self.shape, room).at(self.arrival).ok()?;
         Some(Latencies { ttft: at.ttft, itl: at.itl })
     }
 
@@ -206,26 +203,10 @@ impl Interval {
     pub fn factor(self) -> f64 {
         (NORMAL_95 * self.deviation).exp()
     }
-
-    /// The ends, around the most likely value.
-    #[must_use]
-    pub fn around(self, value: f64) -> [f64; 2] {
-        [value / self.factor(), value * self.factor()]
-    }
 }
 
 /// How many standard deviations around the mean hold 95 % of a normal distribution.
 const NORMAL_95: f64 = 1.96;
-
-// === impl Split ===
-
-impl Split {
-    /// The coefficient of answers as a multiple of that of prompts.
-    #[must_use]
-    pub const fn decode_over_prefill(self) -> f64 {
-        self.decode_over_prefill
-    }
-}
 
 // === impl Apart ===
 
@@ -275,7 +256,7 @@ impl Tuner {
             return self.start();
         };
         match filter.step(point) {
-            Ok(Step { verdict: Verdict::Accepted, nis, .. }) => {
+            Ok(Step { verdict: Verdict::Accepted, nis }) => {
                 self.accepted = self.accepted.saturating_add(1);
                 self.rejected = 0;
                 self.window.confirm();
@@ -284,7 +265,7 @@ impl Tuner {
                 }
                 Lesson::Accepted { nis }
             }
-            Ok(Step { nis, .. }) => self.reject(nis),
+            Ok(Step { verdict: Verdict::Rejected, nis }) => self.reject(Some(nis)),
             Err(StepError::NoPrediction) => {
                 filter.doubt();
                 self.reject(None)

@@ -266,12 +266,6 @@ impl VariantState {
 // === impl ClusterState ===
 
 impl ClusterState {
-    /// The addresses to scrape, of all variants, in the order of their keys.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<(ReplicaKey, IpAddr)> {
-        self.variants.iter().flat_map(|(key, state)| state.addresses(key)).collect()
-    }
-
     /// When the replicas of all variants started, as far as the cluster says.
     #[must_use]
     pub fn starts(&self) -> BTreeMap<ReplicaKey, Start> {

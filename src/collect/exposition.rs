@@ -52,16 +52,6 @@ pub const LINE_MAX: usize = 64 * 1024;
 /// The number of wanted samples that are read. A vLLM rank has about 170; this is 300 ranks.
 pub const SAMPLES_MAX: usize = 50_000;
 
-/// The `Accept` header of a scrape: the formats that Prometheus 3 offers, but text 0.0.4 first.
-///
-/// `prometheus_client` takes the first offer of a version 1.0.0, whatever its weight, and rewrites
-/// `vllm:` to `vllm_` unless that offer has `allow-utf-8`. So every such offer has it, and the text
-/// format stands before `OpenMetrics`.
-pub const ACCEPT: &str = "text/plain;version=0.0.4;q=0.6,\
-    text/plain;version=1.0.0;escaping=allow-utf-8;q=0.5,\
-    application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.4,\
-    application/openmetrics-text;version=0.0.1;q=0.3,*/*;q=0.2";
-
 /// The last line of an `OpenMetrics` page.
 const END_MARK: &[u8] = b"# EOF";
 

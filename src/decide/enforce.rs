@@ -275,7 +275,8 @@ impl Published {
 
 // === the rules ===
 
-/// As [`stabilize`] with these windows, but leaves to an HPA what it waits by itself.
+/// Takes the most cautious recommendation inside these windows, but leaves to an HPA what it waits
+/// by itself.
 ///
 /// An HPA takes the most cautious of the numbers that it has read in its own window, each of which is
 /// the most cautious of ours: a window of theirs after a window of ours is one window of their sum.
@@ -375,17 +376,6 @@ impl Windows {
         let window = if recommended < stabilized { self.down } else { self.up };
         step(decision, Stage::Stabilize, stabilized, Reason::Stabilized { window })
     }
-}
-
-/// Takes the most cautious recommendation inside the stabilisation windows.
-pub fn stabilize(
-    decision: Decision,
-    now: Timestamp,
-    in_force: Replicas,
-    history: &History,
-    behavior: &Behavior,
-) -> Decision {
-    Windows::of(behavior).apply(decision, now, in_force, history)
 }
 
 /// Keeps the number within what the policies let it move in their periods.

@@ -44,11 +44,10 @@ use crate::decide::optimize::Headroom;
 use crate::fleet::{Accelerator, Bounds, ModelKey, Namespace, VariantKey};
 use crate::units::{Amount, CostPerHour, Gpus, Replicas, Seconds, Weight};
 
-pub use crate::decide::limit::inventory::{inventory, normalised};
-pub use crate::decide::limit::ledger::{Ledger, room, without};
+pub use crate::decide::limit::inventory::normalised;
+pub use crate::decide::limit::ledger::{Ledger, without};
 pub use crate::decide::limit::nodes::Nodes;
 pub use crate::decide::limit::report::{LimitReport, Reading, Row, Spending, report};
-pub use crate::observe::inventory::NodeStock;
 
 /// Sums of prices differ in their last digits, and a budget of 0.30 is for three times 0.10. Less
 /// than this share of it is nothing.
@@ -145,16 +144,6 @@ pub struct Priority {
     pub guaranteed: Gpus,
 }
 
-/// In which order replicas are given out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sharing {
-    /// To the model that has least of what it wants, by class and weight.
-    #[default]
-    MaxMin,
-    /// To the first variant everything that it wants, then to the next.
-    InOrder,
-}
-
 /// What one variant gets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grant {
@@ -241,10 +230,10 @@ pub struct Grants {
 }
 
 /// Gives every variant what the limits allow.
-pub fn limit(wants: &[Want], limits: &[Limit], sharing: Sharing) -> Grants {
+pub fn limit(wants: &[Want], limits: &[Limit]) -> Grants {
     let mut state = State::new(wants, limits);
     state.raise_to_minima();
-    let mut turns = Turns::new(&state, sharing);
+    let mut turns = Turns::new(&state);
     while let Some((line, at)) = turns.next(&state) {
         match state.refusal(at) {
             None => state.give(at),

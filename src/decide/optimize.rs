@@ -8,8 +8,6 @@
 //!   for the sizes that occur, and says so when it is not.
 //! - [`ranked`] adds by the rank of price of [`rank`](crate::decide::rank), round by round.
 //! - [`plan_all`] plans several models by either, inside limits that they share.
-//! - [`cost_aware`] and [`greedy_by_score`] are the rules of the Workload Variant Autoscaler: they
-//!   add where a replica is cheapest for what it carries, and never exchange.
 //!
 //! # Model
 //!
@@ -39,17 +37,14 @@
 //! # Source
 //!
 //! Covering integer programs are solved by branch and bound (Land and Doig 1960) over the linear
-//! relaxation. The two other rules are the optimizers of llm-d's Workload Variant Autoscaler as of
-//! August 2026; `docs/decisions.md` says where they answer otherwise on purpose.
+//! relaxation. The optimizers of llm-d's Workload Variant Autoscaler only add where a replica is
+//! cheapest for its capacity; `docs/decisions.md` compares.
 
-mod cost_aware;
 mod cover;
 mod explain;
 mod fleet;
-mod greedy;
 mod least_cost;
 mod ranked;
-mod rescale;
 mod room;
 mod sheet;
 
@@ -63,19 +58,15 @@ use smallvec::SmallVec;
 use crate::analyze::capacity::{CapacityReport, Unit};
 use crate::decide::rank::Ranking;
 use crate::fleet::{Accelerator, Bounds, ModelKey, Role, VariantKey};
-use crate::units::{Amount, CostPerHour, Fraction, Gpus, Replicas, Weight};
+use crate::units::{Amount, CostPerHour, Fraction, Gpus, Replicas};
 
-pub(crate) use crate::decide::optimize::cost_aware::whole_count;
-pub(crate) use crate::decide::optimize::sheet::SLACK;
+pub(crate) use crate::decide::optimize::sheet::{SLACK, whole_count};
 
-pub use crate::decide::optimize::cost_aware::{Defects, cost_aware};
 pub use crate::decide::optimize::fleet::{Contender, FleetPlan, plan_all};
-pub use crate::decide::optimize::greedy::{Rescale, Share, greedy_by_score};
 pub use crate::decide::optimize::least_cost::{
-    Consent, KeptMin, Policy, Rule, Switching, headroom_floor, least_cost,
+    Consent, KeptMin, Policy, Rule, Switching, least_cost,
 };
 pub use crate::decide::optimize::ranked::ranked;
-pub use crate::decide::optimize::rescale::{Claim, Shares, water_fill};
 pub use crate::decide::optimize::room::{Headroom, Purse, Room};
 
 /// Something of each variant of a model. Nearly all models have a handful, and for those nothing is
@@ -117,11 +108,9 @@ pub struct Candidate {
 pub struct Model<'a> {
     /// The model.
     pub key: ModelKey,
-    /// How much it counts beside others where not everybody can be served.
-    pub priority: Weight,
     /// Its variants, in any order.
     pub candidates: Vec<Candidate>,
-    /// The report that sizes the variants, where a rule needs a single one.
+    /// The report that sizes the variants, where a single one is needed.
     pub sizing: &'a CapacityReport,
     /// The reports that have a say.
     pub voices: Vec<Voice<'a>>,
@@ -132,8 +121,6 @@ pub struct Model<'a> {
 pub struct Voice<'a> {
     /// What it found.
     pub report: &'a CapacityReport,
-    /// How much it counts beside other analyzers, in rules that weigh them.
-    pub score: Weight,
     /// Whether what it says can be relied on to take replicas away.
     pub standing: Standing,
 }
@@ -181,13 +168,6 @@ pub enum Method {
         /// Partial plans that were looked at.
         steps: u32,
     },
-    /// Replicas were added by cost per capacity, or removed from the most expensive.
-    CostAware,
-    /// As [`Method::CostAware`], inside what is free, the model with the largest weighted need
-    /// first.
-    GreedyByScore,
-    /// The accelerators of a contended kind were shared by weight and demand.
-    Rescale,
     /// Replicas were added by the rank of their price, or removed at the least cost.
     Ranked,
 }
@@ -274,11 +254,5 @@ impl Plan {
             .iter()
             .filter_map(|cover| Some((cover, short(cover)?)))
             .max_by(|a, b| a.1.compare(b.1))
-    }
-
-    /// The number of a variant.
-    #[must_use]
-    pub fn target(&self, key: &VariantKey) -> Option<Replicas> {
-        self.placements.iter().find(|placement| placement.key == *key).map(|it| it.after)
     }
 }

@@ -27,8 +27,7 @@
 //! # Source
 //!
 //! The proposal "Cost-based node group ranking function for Cluster Autoscaler", and the price
-//! expander of the Cluster Autoscaler 1.37, whose scores [`Formula::cluster_autoscaler`]
-//! reproduces. `docs/decisions.md` says what is otherwise for variants.
+//! expander of the Cluster Autoscaler 1.37. `docs/decisions.md` has the differences for variants.
 //!
 //! # Domain
 //!
@@ -44,7 +43,7 @@ mod tests;
 
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
-pub use crate::decide::rank::preferred::{PREFERRED, Preference, preferred_cpus};
+pub use crate::decide::rank::preferred::Preference;
 pub use crate::decide::rank::residual::{
     Choice, Demand, Policy, Rank, Ranked, Ranking, Residual, Round, Warmth, rank_variants,
 };
@@ -62,21 +61,12 @@ pub struct Offer {
     pub real: CostPerHour,
     /// What the demand that they serve would cost on replicas that fit it perfectly.
     pub theoretical: CostPerHour,
-    /// How well its kind fits.
-    pub fit: Fit,
+    /// What one replica carries.
+    pub size: Amount,
     /// Whether there is something to start from.
     pub start: Start,
     /// Factor for something scarce that it has and the demand does not need; 1 for nothing.
     pub mismatch: Fraction,
-}
-
-/// How well the kind of an option fits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fit {
-    /// By its size, against the preferred one.
-    Size(Amount),
-    /// It has something scarce that the demand does not need, and is to be the last choice.
-    Scarce,
 }
 
 /// Whether there is something to start from.
@@ -91,29 +81,16 @@ pub enum Start {
 /// The numbers of the formula.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Formula {
-    /// The preferred size, in the unit of [`Fit::Size`].
+    /// The preferred size, in the unit of [`Offer::size`].
     pub preferred: Amount,
     /// The damper.
     pub damper: CostPerHour,
     /// The exponent of the unfitness: 1 takes it as it is, 0 looks at the price alone.
     pub weight: Fraction,
-    /// The largest unfitness; `None` without a limit.
-    pub unfitness_max: Option<Fraction>,
-    /// What is counted as replicas where the unfitness is suppressed.
-    pub counting: Counting,
+    /// The largest unfitness.
+    pub unfitness_max: Fraction,
     /// Factor on the score of a cold start.
     pub cold: Fraction,
-    /// In place of the suppressed unfitness of what is scarce.
-    pub scarce: Fraction,
-}
-
-/// What counts as one replica where the unfitness is suppressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counting {
-    /// Each one.
-    Each,
-    /// Each amount of the preferred size; so many small replicas are no reason to like small ones.
-    Preferred,
 }
 
 /// The numbers behind one option's score.
@@ -121,7 +98,8 @@ pub enum Counting {
 pub struct Record {
     /// Replicas that it adds.
     pub count: Replicas,
-    /// Replicas as the suppression counts them.
+    /// Replicas as the suppression counts them: each amount of the preferred size, and one at least,
+    /// so that many small replicas are no reason to like small ones.
     pub counted: f64,
     /// What they cost.
     pub real: CostPerHour,
@@ -129,9 +107,9 @@ pub struct Record {
     pub theoretical: CostPerHour,
     /// `(C + X) / (T + X)`.
     pub ratio: f64,
-    /// The unfitness; `None` of what is scarce.
-    pub unfitness: Option<f64>,
-    /// The unfitness after suppression, or what stands in its place.
+    /// The unfitness.
+    pub unfitness: f64,
+    /// The unfitness after suppression.
     pub suppressed: f64,
     /// The factor of a cold start; 1 for a warm one.
     pub cold: f64,
@@ -155,40 +133,20 @@ pub enum Dropped {
 }
 
 impl Formula {
-    /// The formula with the numbers of the Cluster Autoscaler: the unfitness as it is, twice the
-    /// score for a group that does not exist yet, and 1000 for nodes with GPUs.
-    #[must_use]
-    pub fn cluster_autoscaler(preferred: Amount, damper: CostPerHour) -> Self {
-        let number = |number| Fraction::new(number).unwrap_or_default();
-        Self {
-            preferred,
-            damper,
-            weight: Fraction::ONE,
-            unfitness_max: None,
-            counting: Counting::Each,
-            cold: number(2.0),
-            scarce: number(1000.0),
-        }
-    }
-
     /// The score of an option, with all numbers behind it.
     ///
     /// # Errors
     ///
     /// When it is outside the domain of the formula.
     pub fn score(&self, offer: &Offer) -> Result<Record, Dropped> {
-        let Offer { count, real, theoretical, fit, start, mismatch } = offer;
+        let Offer { count, real, theoretical, size, start, mismatch } = offer;
         if *count == Replicas::ZERO {
             return Err(Dropped::NoReplicas);
         }
-        let (unfitness, counted, suppressed) = match fit {
-            Fit::Scarce => (None, f64::from(count.count()), self.scarce.fraction()),
-            Fit::Size(size) => {
-                let unfitness = self.unfitness(*size).ok_or(Dropped::NoSize)?;
-                let counted = self.counted(*count, *size);
-                (Some(unfitness), counted, suppress(unfitness, counted))
-            }
-        };
+        let unfitness = self.unfitness(*size).ok_or(Dropped::NoSize)?;
+        let counted = self.counted(*count, *size);
+        let suppressed = suppress(unfitness, counted);
+
         let ratio = self.ratio(*real, *theoretical)?;
         let cold = match start {
             Start::Warm => 1.0,
@@ -226,24 +184,18 @@ impl Formula {
     }
 
     /// How far a size is from the preferred one; `None` when one of them is zero.
-    #[must_use]
-    pub fn unfitness(&self, size: Amount) -> Option<f64> {
+    fn unfitness(&self, size: Amount) -> Option<f64> {
         let (preferred, size) = (self.preferred.amount(), size.amount());
         if preferred <= 0.0 || size <= 0.0 {
             return None;
         }
         let far = (preferred / size).max(size / preferred);
-        let weighted =
-            if self.weight == Fraction::ONE { far } else { far.powf(self.weight.fraction()) };
-        Some(self.unfitness_max.map_or(weighted, |most| weighted.min(most.fraction().max(1.0))))
+        let weighted = far.powf(self.weight.fraction());
+        Some(weighted.min(self.unfitness_max.fraction().max(1.0)))
     }
 
     fn counted(&self, count: Replicas, size: Amount) -> f64 {
-        let count = f64::from(count.count());
-        match self.counting {
-            Counting::Each => count,
-            Counting::Preferred => (count * size.amount() / self.preferred.amount()).max(1.0),
-        }
+        (f64::from(count.count()) * size.amount() / self.preferred.amount()).max(1.0)
     }
 }
 

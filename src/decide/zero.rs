@@ -1,8 +1,8 @@
 //! To zero and back: when a model may have no replicas, and which variant wakes first.
 //!
 //! [`settle`] looks at the targets of all variants of one model: it lowers them to zero when the model
-//! is proved to be [idle](idleness), and otherwise keeps one replica of the cheapest variant. [`wake`]
-//! answers requests that queue in front of a model without replicas.
+//! is proved to be [idle](idleness), and otherwise keeps one replica of the cheapest variant.
+//! [`wake_whole`] answers requests that queue in front of a model without replicas.
 //!
 //! # Idle is proved, not assumed
 //!
@@ -19,9 +19,9 @@
 //!
 //! # Source
 //!
-//! The enforcer and the scale-from-zero engine of llm-d's Workload Variant Autoscaler, whose rules
-//! are [`Rules::Wva`]. It asks only what has finished, so that a replica that was woken for a long
-//! request is taken away while it works on it.
+//! The enforcer and the scale-from-zero engine of llm-d's Workload Variant Autoscaler. It asks only
+//! for finished requests, so that a replica that was woken for a long request is taken away while it
+//! works on it.
 
 mod moves;
 mod roles;
@@ -34,19 +34,6 @@ pub use crate::decide::zero::roles::{Sleeper, wake_whole};
 
 use crate::fleet::{Bounds, VariantKey};
 use crate::units::{CostPerHour, Replicas, Requests, Seconds};
-
-/// What the Workload Variant Autoscaler takes a variant to cost when its cost is not above zero.
-const WVA_COST: f64 = 10.0;
-
-/// Whose rules hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rules {
-    /// The Workload Variant Autoscaler's.
-    Wva,
-    /// Ours.
-    #[default]
-    Mended,
-}
 
 /// Whether a model may have no replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -178,28 +165,20 @@ impl fmt::Display for Unproved {
 }
 
 /// Whether a model is idle. What is seen of work counts before what is missing.
-pub fn idleness(rules: Rules, work: &Work, retention: Seconds) -> Idleness {
+pub fn idleness(work: &Work, retention: Seconds) -> Idleness {
     let Work { finished, on_replicas, in_front, seen_for, starting, evidence } = *work;
     let queued = match in_front {
         InFront::NoQueue | InFront::Unknown => Requests::ZERO,
         InFront::Queued(queued) => queued,
     };
-    let seen = match rules {
-        Rules::Wva => (finished.unwrap_or_default(), Requests::ZERO, Requests::ZERO),
-        Rules::Mended => (finished.unwrap_or_default(), on_replicas.unwrap_or_default(), queued),
-    };
-    let none = (Requests::ZERO, Requests::ZERO, Requests::ZERO);
-    if seen != none {
-        let (finished, on_replicas, in_front) = seen;
-        return Idleness::Busy { finished, on_replicas, in_front };
-    }
-    if finished.is_none() {
-        return Idleness::Unproved(Unproved::Finished);
-    }
-    if rules == Rules::Wva {
-        return Idleness::Proved { retention, evidence };
-    }
-    if on_replicas.is_none() {
+    let seen = [finished.unwrap_or_default(), on_replicas.unwrap_or_default(), queued];
+
+    if seen != [Requests::ZERO; 3] {
+        let [finished, on_replicas, in_front] = seen;
+        Idleness::Busy { finished, on_replicas, in_front }
+    } else if finished.is_none() {
+        Idleness::Unproved(Unproved::Finished)
+    } else if on_replicas.is_none() {
         Idleness::Unproved(Unproved::OnReplicas)
     } else if in_front == InFront::Unknown {
         Idleness::Unproved(Unproved::InFront)
@@ -242,13 +221,6 @@ pub struct Settled {
 pub enum Outcome {
     /// They stay: at least one replica is wanted.
     Wanted,
-    /// They stay: a variant must have replicas.
-    Held {
-        /// The variant.
-        variant: VariantKey,
-        /// How many.
-        min: Replicas,
-    },
     /// They stay: the load of a variant asks for more replicas than it has.
     Growing(VariantKey),
     /// They stay, because the model is not idle, or not proved to be.
@@ -266,27 +238,10 @@ pub enum Outcome {
     NoneAllowed,
 }
 
-impl Outcome {
-    /// The outcome as a label value.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Wanted => "wanted",
-            Self::Held { .. } => "held",
-            Self::Growing(_) => "growing",
-            Self::NotIdle(_) => "not_idle",
-            Self::ToZero(_) => "to_zero",
-            Self::KeptOne { .. } => "kept_one",
-            Self::NoneAllowed => "none_allowed",
-        }
-    }
-}
-
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Wanted => f.write_str("replicas are wanted"),
-            Self::Held { variant, min } => write!(f, "{variant} must have {min} replicas"),
             Self::Growing(variant) => write!(f, "the load asks for more replicas of {variant}"),
             Self::NotIdle(idleness) => write!(f, "stays: {idleness}"),
             Self::ToZero(idleness) => write!(f, "to zero: {idleness}"),
@@ -304,36 +259,19 @@ impl fmt::Display for Outcome {
 }
 
 /// Settles the targets of all variants of one model.
-///
-/// By WVA's rules a variant with a minimum leaves all targets as they are, even if all of them are
-/// zero; an idle model goes to zero even while its load asks for more; and one that may go to zero
-/// is left without replicas whether or not it is idle.
-pub fn settle(rules: Rules, policy: ZeroPolicy, work: &Work, candidates: &[Candidate]) -> Settled {
+pub fn settle(policy: ZeroPolicy, work: &Work, candidates: &[Candidate]) -> Settled {
     let targets: Vec<Replicas> = candidates.iter().map(|candidate| candidate.target).collect();
-    let unchanged = |outcome| Settled { targets: targets.clone(), outcome };
-    let held = candidates.iter().find(|candidate| candidate.bounds.min() > Replicas::ZERO);
-    if let Some(held) = held
-        && rules == Rules::Wva
-    {
-        let Candidate { variant, bounds, .. } = held;
-        return unchanged(Outcome::Held { variant: variant.clone(), min: bounds.min() });
-    }
     let none = targets.iter().all(|target| *target == Replicas::ZERO);
-    match (policy, rules) {
-        (ZeroPolicy::KeepOne, _) if none => keep_one(rules, candidates, None),
-        (ZeroPolicy::KeepOne, _) => unchanged(Outcome::Wanted),
-        (ZeroPolicy::AfterIdle(retention), Rules::Wva) => match idleness(rules, work, retention) {
-            idle @ Idleness::Proved { .. } => Settled {
-                targets: vec![Replicas::ZERO; targets.len()],
-                outcome: Outcome::ToZero(idle),
-            },
-            other => unchanged(Outcome::NotIdle(other)),
-        },
-        (ZeroPolicy::AfterIdle(retention), Rules::Mended) => to_zero(work, retention, candidates)
-            .unwrap_or_else(|outcome| match outcome {
-                Outcome::NotIdle(idleness) if none => keep_one(rules, candidates, Some(idleness)),
-                outcome => unchanged(outcome),
-            }),
+
+    match policy {
+        ZeroPolicy::KeepOne if none => keep_one(candidates, None),
+        ZeroPolicy::KeepOne => Settled { targets, outcome: Outcome::Wanted },
+        ZeroPolicy::AfterIdle(retention) => {
+            to_zero(work, retention, candidates).unwrap_or_else(|outcome| match outcome {
+                Outcome::NotIdle(idleness) if none => keep_one(candidates, Some(idleness)),
+                outcome => Settled { targets, outcome },
+            })
+        }
     }
 }
 
@@ -343,7 +281,7 @@ fn to_zero(work: &Work, retention: Seconds, candidates: &[Candidate]) -> Result<
         candidate.current.is_none_or(|current| candidate.target > current)
             && candidate.target > candidate.bounds.min()
     });
-    match idleness(Rules::Mended, work, retention) {
+    match idleness(work, retention) {
         idle @ Idleness::Proved { .. } => match growing {
             Some(growing) => Err(Outcome::Growing(growing.variant.clone())),
             None => Ok(Settled {
@@ -357,16 +295,15 @@ fn to_zero(work: &Work, retention: Seconds, candidates: &[Candidate]) -> Result<
 
 /// Gives one replica to the cheapest variant that may have one: a model that has replicas keeps one
 /// of those, so that none has to start.
-fn keep_one(rules: Rules, candidates: &[Candidate], because: Option<Idleness>) -> Settled {
+fn keep_one(candidates: &[Candidate], because: Option<Idleness>) -> Settled {
     let mut targets: Vec<Replicas> = candidates.iter().map(|candidate| candidate.target).collect();
-    let absent = |candidate: &Candidate| {
-        rules == Rules::Mended && candidate.current.is_none_or(|current| current == Replicas::ZERO)
-    };
+    let absent =
+        |candidate: &Candidate| candidate.current.is_none_or(|current| current == Replicas::ZERO);
     let cheapest = (0..candidates.len())
-        .filter(|at| rules == Rules::Wva || candidates[*at].bounds.allow_up(Replicas::ZERO))
+        .filter(|at| candidates[*at].bounds.allow_up(Replicas::ZERO))
         .min_by(|a, b| {
             let [a, b] = [&candidates[*a], &candidates[*b]];
-            absent(a).cmp(&absent(b)).then_with(|| cheaper(rules, a, b))
+            absent(a).cmp(&absent(b)).then_with(|| cheaper(a, b))
         });
     let outcome = match cheapest {
         Some(at) => {
@@ -381,15 +318,8 @@ fn keep_one(rules: Rules, candidates: &[Candidate], because: Option<Idleness>) -
 
 /// The cheaper variant first; of two that cost the same the one whose name comes first. One whose
 /// cost nobody says is the last.
-fn cheaper(rules: Rules, a: &Candidate, b: &Candidate) -> Ordering {
-    let cost = |candidate: &Candidate| match rules {
-        Rules::Wva => {
-            let stated = candidate.cost.filter(|cost| *cost > CostPerHour::ZERO);
-            stated.or(CostPerHour::new(WVA_COST))
-        }
-        Rules::Mended => candidate.cost,
-    };
-    let by_cost = match (cost(a), cost(b)) {
+fn cheaper(a: &Candidate, b: &Candidate) -> Ordering {
+    let by_cost = match (a.cost, b.cost) {
         (Some(a), Some(b)) => a.compare(b),
         (Some(_), None) => Ordering::Less,
         (None, Some(_)) => Ordering::Greater,
@@ -440,38 +370,6 @@ impl fmt::Display for Wake {
             }
         }
     }
-}
-
-/// Which variants of a model to wake. The cheapest that may have a replica goes first, and nothing is
-/// woken while another is there or starts: more than the first is for the analysis to decide.
-///
-/// By WVA's rules every variant without replicas is woken, whatever the others do. A variant of which
-/// nobody says how many replicas are asked for is not without, by either.
-pub fn wake(rules: Rules, in_front: InFront, candidates: &[Candidate]) -> Wake {
-    let InFront::Queued(queued) = in_front else { return Wake::Asleep(in_front) };
-    if queued == Requests::ZERO {
-        return Wake::Asleep(in_front);
-    }
-    let awake = candidates.iter().find(|it| it.current != Some(Replicas::ZERO));
-    if let Some(Candidate { variant, current, .. }) = awake
-        && rules == Rules::Mended
-    {
-        let replicas = current.unwrap_or(Replicas::ONE);
-        return Wake::Awake { variant: variant.clone(), replicas };
-    }
-    let mut asleep: Vec<&Candidate> = candidates
-        .iter()
-        .filter(|it| it.current == Some(Replicas::ZERO))
-        .filter(|it| rules == Rules::Wva || it.bounds.allow_up(Replicas::ZERO))
-        .collect();
-    asleep.sort_by(|a, b| cheaper(rules, a, b));
-    if rules == Rules::Mended {
-        asleep.truncate(1);
-    }
-    if asleep.is_empty() && rules == Rules::Mended {
-        return Wake::NoneAllowed(queued);
-    }
-    Wake::Woken { variants: asleep.into_iter().map(|it| it.variant.clone()).collect(), queued }
 }
 
 #[cfg(test)]

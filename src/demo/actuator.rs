@@ -18,7 +18,6 @@ use crate::demo::scenario::Scenario;
 use crate::demo::stage::Shared;
 use crate::publish::quantity::Quantity;
 use crate::simulate::scaler::{MetricError, MilliValue, Outcome, Scaler, Settings};
-use crate::units::Replicas;
 
 /// The metric that a variant's HPA follows.
 const METRIC: &str = "plimsoll_desired_replicas";
@@ -179,20 +178,6 @@ fn innermost(error: &dyn std::error::Error) -> String {
         error = source;
     }
     error.to_string()
-}
-
-impl Followed {
-    /// The number that the last answer asks for, if it was one.
-    #[must_use]
-    pub fn wanted(&self) -> Option<Replicas> {
-        match &self.answer {
-            Answer::Value(MilliValue(milli)) => {
-                let count = u32::try_from(milli.max(&0).div_euclid(1000)).ok()?;
-                Some(Replicas::saturating(count))
-            }
-            Answer::NotAsked | Answer::Status(_) | Answer::Failed(_) => None,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -107,14 +107,6 @@ pub struct VariantView {
     pub loads: u64,
 }
 
-impl VariantView {
-    /// Replicas that exist and are not on their way out, ready or not.
-    #[must_use]
-    pub const fn existing(&self) -> u32 {
-        self.ready + self.starting
-    }
-}
-
 // === impl Fleet ===
 
 impl Fleet {

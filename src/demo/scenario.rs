@@ -9,7 +9,7 @@
 //! smaller than the cards could hold, because with more context in a batch, a step would take longer
 //! than the time between tokens that the demo promises.
 
-use crate::fleet::{Accelerator, Bounds, ModelName, Namespace, VariantKey, VariantName};
+use crate::fleet::{Accelerator, ModelName, Namespace, VariantKey, VariantName};
 use crate::simulate::Micros;
 use crate::simulate::replica::adapters::AdapterSettings;
 use crate::simulate::replica::settings::{Admission, Settings, StepTime};
@@ -225,14 +225,6 @@ impl Model {
     #[must_use]
     pub fn short_name(&self) -> &str {
         self.name.as_str().rsplit('/').next().unwrap_or_default()
-    }
-}
-
-impl Variant {
-    /// What it may be scaled to.
-    #[must_use]
-    pub fn bounds(&self) -> Bounds {
-        Bounds::new(self.min, Some(self.max)).unwrap_or_default()
     }
 }
 

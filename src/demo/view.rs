@@ -377,7 +377,7 @@ fn rate(counts: &[u64]) -> f64 {
 mod tests {
     use super::*;
     use crate::decide::{Decision, Reason, Stage, Step};
-    use crate::fleet::VariantSpec;
+    use crate::fleet::{Bounds, VariantSpec};
     use crate::observe::Observation;
     use crate::publish::{Decided, PublishedVariant};
     use crate::units::{Fraction, Seconds};
@@ -391,6 +391,7 @@ mod tests {
     fn published(scenario: &Scenario, generation: u64, desired: u32) -> Published {
         let (model, variant) = scenario.variants().next().unwrap();
         let (key, at) = (variant.key.clone(), Timestamp::UNIX_EPOCH);
+        let bounds = Bounds::new(variant.min, Some(variant.max)).unwrap();
         let spec = VariantSpec {
             key: key.clone(),
             model: model.name.clone(),
@@ -401,7 +402,7 @@ mod tests {
             list_price: None,
             start_time: None,
             mismatch: Fraction::ONE,
-            bounds: variant.bounds(),
+            bounds,
         };
         let after = Replicas::saturating(desired);
         let reason = Reason::Settling { remaining: Seconds::ZERO };
@@ -410,12 +411,12 @@ mod tests {
             variant: key.clone(),
             model: spec.model_key(),
             current: None,
-            bounds: variant.bounds(),
+            bounds,
             steps: vec![step],
             inputs_at: at,
             basis: Basis::Fresh,
         };
-        let observation = Observation::of_nothing(variant.bounds());
+        let observation = Observation::of_nothing(bounds);
         let decided = Some(Decided { decision, at, elapsed: std::time::Duration::ZERO });
         let (report, undecided) = (None, None);
         let published = PublishedVariant { spec, observation, report, decided, undecided };

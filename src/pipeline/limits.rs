@@ -18,8 +18,8 @@ use jiff::Timestamp;
 
 use crate::analyze::capacity::Unit;
 use crate::decide::limit::{
-    Allowance, Grant, Grants, Limit, LimitName, Nodes, Priority, Refusal, Scope, Shadow, Sharing,
-    Source, Want, limit, normalised, report, without,
+    Allowance, Grant, Grants, Limit, LimitName, Nodes, Priority, Refusal, Scope, Shadow, Source,
+    Want, limit, normalised, report, without,
 };
 use crate::decide::limited::{Limited, Price, Short};
 use crate::decide::optimize::{self, Consent, Contender, Headroom, Plan, plan, plan_all};
@@ -379,7 +379,7 @@ fn grant(wants: &[Want], bridge: &dyn Fn(&Want) -> Replicas, limits: &[Limit]) -
     };
     let parts: Vec<(usize, Replicas)> = wants.iter().enumerate().filter_map(part).collect();
     if parts.is_empty() {
-        return limit(wants, limits, Sharing::MaxMin);
+        return limit(wants, limits);
     }
     let mut asked = wants.to_vec();
     for &(at, part) in &parts {
@@ -388,7 +388,7 @@ fn grant(wants: &[Want], bridge: &dyn Fn(&Want) -> Replicas, limits: &[Limit]) -
         let current = Replicas::ZERO;
         asked.push(Want { bounds, current, desired: part, ..asked[at].clone() });
     }
-    let Grants { mut grants, shadows } = limit(&asked, limits, Sharing::MaxMin);
+    let Grants { mut grants, shadows } = limit(&asked, limits);
     let bridges = grants.split_off(wants.len());
     for ((at, part), bridge) in parts.into_iter().zip(bridges) {
         let grant = &mut grants[at];

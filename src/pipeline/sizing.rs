@@ -41,7 +41,7 @@ use crate::pipeline::sizing::exchange::Exchange;
 use crate::pipeline::sizing::loads::{pace, queue_load, token_load, told};
 use crate::pipeline::sizing::queued::Fronts;
 use crate::pipeline::workloads::Workloads;
-use crate::units::{Amount, Gpus, Replicas, Seconds, Weight};
+use crate::units::{Amount, Gpus, Replicas, Seconds};
 
 pub(crate) use crate::pipeline::sizing::taught::Taught;
 
@@ -458,7 +458,7 @@ impl Judged<'_> {
             .iter()
             .map(|(analyzer, report)| {
                 let standing = standing(&self.ballot, *analyzer);
-                Voice { report, score: Weight::ONE, standing }
+                Voice { report, standing }
             })
             .collect();
         let (_, sizing) = self
@@ -466,8 +466,7 @@ impl Judged<'_> {
             .iter()
             .find(|(_, report)| report.variants.iter().any(|it| it.per_replica.is_some()))?;
         let candidates = self.members.iter().map(Sizable::candidate).collect();
-        let (key, priority) = (self.model.clone(), Weight::ONE);
-        Some(Model { key, priority, candidates, sizing, voices })
+        Some(Model { key: self.model.clone(), candidates, sizing, voices })
     }
 
     /// What is asked for one variant.

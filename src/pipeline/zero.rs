@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::decide::zero::{
-    self, Candidate, Idleness, Move, Outcome, Rules, Sleeper, Wake, Work, ZeroPolicy,
+    self, Candidate, Idleness, Move, Outcome, Sleeper, Wake, Work, ZeroPolicy,
 };
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
 use crate::fleet::{Fleet, ModelKey, Rest, Role, VariantKey};
@@ -233,8 +233,7 @@ impl Zeros {
         let complete = candidates.len() == case.members().count();
         let is_woken = self.woken.contains_key(case.model);
         let may_lower = complete && !case.guarded && !is_woken;
-        let settled =
-            zero::settle(Rules::Mended, ZeroPolicy::AfterIdle(case.retention), work, &candidates);
+        let settled = zero::settle(ZeroPolicy::AfterIdle(case.retention), work, &candidates);
         let ours = decisions.iter_mut().filter(|decision| decision.model == *case.model);
         match settled.outcome {
             Outcome::ToZero(idleness) if may_lower => {
@@ -326,7 +325,7 @@ impl<'a> Case<'a> {
     /// A number of zero that nobody has carried out yet stands only as long as what proved it: what
     /// is there may have been asked to do something since.
     fn keep_what_is_there(&self, work: &Work, decisions: &mut [Decision]) {
-        let idleness = zero::idleness(Rules::Mended, work, self.retention);
+        let idleness = zero::idleness(work, self.retention);
         if matches!(idleness, Idleness::Proved { .. }) {
             return;
         }

@@ -101,8 +101,8 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$reason),*];
+            #[cfg(test)]
+            const ALL: &[Self] = &[$(Self::$reason),*];
 
             /// The reason as Kubernetes writes it.
             #[must_use]

@@ -209,12 +209,6 @@ pub struct Gauges {
 // === impl Family ===
 
 impl Family {
-    /// Its shape, as the exposition format names it.
-    #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        "gauge"
-    }
-
     fn vec(&self) -> Option<GaugeVec> {
         GaugeVec::new(Opts::new(self.name, self.help), self.labels).ok()
     }

@@ -33,26 +33,6 @@ pub struct Quantity {
 }
 
 impl Quantity {
-    /// This many thousandths.
-    #[must_use]
-    pub const fn from_milli(milli: i64) -> Self {
-        Self { milli }
-    }
-
-    /// The nearest thousandth, of two equally near the even one; `None` when it is not a number or
-    /// does not fit.
-    #[must_use]
-    pub fn from_f64(value: f64) -> Option<Self> {
-        // 2^63 exactly: every float below it fits once it is rounded.
-        const LIMIT: f64 = 9_223_372_036_854_775_808.0;
-        let milli = (value * 1000.0).round_ties_even();
-        if !(-LIMIT..LIMIT).contains(&milli) {
-            return None;
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "a whole number inside the range")]
-        Some(Self { milli: milli as i64 })
-    }
-
     /// The number in thousandths.
     #[must_use]
     pub const fn milli(self) -> i64 {
@@ -226,7 +206,7 @@ mod tests {
             (i64::MIN, "-9223372036854775808m"),
             (i64::MAX, "9223372036854775807m"),
         ] {
-            assert_eq!(Quantity::from_milli(milli).to_string(), text);
+            assert_eq!(Quantity { milli }.to_string(), text);
         }
         assert_eq!(Quantity::from(Replicas::LIMIT).to_string(), "1M");
     }
@@ -263,7 +243,7 @@ mod tests {
             ("9223372036854775.807", i64::MAX),
             ("-9223372036854775.808", i64::MIN),
         ] {
-            assert_eq!(text.parse(), Ok(Quantity::from_milli(milli)), "{text}");
+            assert_eq!(text.parse(), Ok(Quantity { milli }), "{text}");
         }
     }
 
@@ -282,20 +262,10 @@ mod tests {
         }
     }
 
-    #[test]
-    fn floats_round_to_the_nearest_thousandth_and_nan_is_refused() {
-        for (value, milli) in [(0.0004, 0), (0.0005, 0), (0.0015, 2), (1.5, 1_500), (-0.25, -250)] {
-            assert_eq!(Quantity::from_f64(value), Some(Quantity::from_milli(milli)), "{value}");
-        }
-        for refused in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e19, -1e19] {
-            assert_eq!(Quantity::from_f64(refused), None, "{refused}");
-        }
-    }
-
     proptest! {
         #[test]
         fn reading_what_was_written_gives_it_back(milli: i64) {
-            let quantity = Quantity::from_milli(milli);
+            let quantity = Quantity { milli };
             prop_assert_eq!(quantity.to_string().parse(), Ok(quantity));
         }
 

@@ -276,18 +276,6 @@ impl Spread {
         None
     }
 
-    /// Counts the values of another.
-    pub fn add(&mut self, other: &Self) {
-        if other.counts.len() > self.counts.len() {
-            self.counts.resize(other.counts.len(), 0);
-        }
-        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
-            *mine += theirs;
-        }
-        self.total += other.total;
-        self.sum += other.sum;
-    }
-
     /// The values that were counted since another, which was this one at an earlier time.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {

@@ -15,7 +15,6 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use plimsoll::clock::Clock;
 use plimsoll::demo::actuator::{Actuator, Answer};
-use plimsoll::demo::fleet::VariantView;
 use plimsoll::demo::pki::Pki;
 use plimsoll::demo::scenario::Scenario;
 use plimsoll::demo::screen::Output;
@@ -191,7 +190,10 @@ async fn the_hpa_asks_as_the_aggregation_layer_does_and_holds_on_anything_but_a_
     let (mut actuator, followed) = Actuator::new(&scenario, api, &pki).unwrap();
 
     actuator.sync(&shared).await;
-    let counts = || shared.fleet().view().iter().map(VariantView::existing).collect::<Vec<_>>();
+    let counts = || {
+        let view = shared.fleet().view();
+        view.iter().map(|variant| variant.ready + variant.starting).collect::<Vec<_>>()
+    };
     assert_eq!(counts(), [3, 1, 2]);
     let answers = || followed.borrow().iter().map(|f| f.answer.clone()).collect::<Vec<_>>();
     assert_eq!(

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use plimsoll::decide::enforce::{
     Amount, Behavior, Deference, Dwell, History, Panic, Published, Rules, Select, StepPolicy,
-    Windows, dwell, limit_step, panic, spend_turns, stabilize, stabilize_before,
+    Windows, dwell, limit_step, panic, spend_turns, stabilize_before,
 };
 use plimsoll::decide::{Basis, Decision, NoData, Reason, Stage, Step};
 use plimsoll::fleet::{Bounds, ModelKey, ModelName};
@@ -57,7 +57,8 @@ fn published(start: u32, asks: &[u32], behavior: &Behavior) -> Vec<u32> {
     let mut in_force = n(start);
     let times = (0..).map(|second| at(second * 1000));
     let publish = |(now, ask): (Timestamp, &u32)| {
-        let stable = stabilize(asked(*ask), now, in_force, &history, behavior);
+        let known = (&history, Windows::of(behavior), Deference::None);
+        let stable = stabilize_before(asked(*ask), now, in_force, known, None);
         let after = limit_step(stable, now, in_force, &history, behavior).desired();
         let moved = Published { before: in_force, after };
         history.record(now, n(*ask), moved, behavior);

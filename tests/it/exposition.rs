@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use plimsoll::collect::exposition::{ACCEPT, LINE_MAX, PageError, SAMPLES_MAX, read};
+use plimsoll::collect::exposition::{LINE_MAX, PageError, SAMPLES_MAX, read};
 use plimsoll::observe::engine::{BUCKETS_MAX, RANKS_MAX, SampleError};
 use plimsoll::observe::histogram::Histogram;
 use plimsoll::observe::{RankReading, Reading, ScrapeFailure};
@@ -157,19 +157,6 @@ fn content_types_decide_the_format() {
         assert!(matches!(&error, PageError::ContentType { found } if found == other), "{error}");
         assert_eq!(error.failure(), ScrapeFailure::Malformed);
     }
-}
-
-#[test]
-fn text_is_asked_for_first_and_open_metrics_only_with_its_names_unchanged() {
-    let offers: Vec<&str> = ACCEPT.split(',').collect();
-    assert!(offers[0].starts_with("text/plain;version=0.0.4;"));
-    let weights: Vec<f64> =
-        offers.iter().map(|offer| offer.split_once("q=").unwrap().1.parse().unwrap()).collect();
-    assert!(weights.is_sorted_by(|one, next| one > next), "{weights:?}");
-    for offer in offers.iter().filter(|offer| offer.contains("version=1.0.0")) {
-        assert!(offer.contains("escaping=allow-utf-8"), "{offer}");
-    }
-    assert!(ACCEPT.is_ascii() && !ACCEPT.contains(' '));
 }
 
 // What engines mean.

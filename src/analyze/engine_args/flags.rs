@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-use crate::analyze::capacity::Rules;
 use crate::analyze::engine_args::{EngineArguments, Execution, Prefill, words};
 use crate::observe::engine::Engine;
 use crate::units::{Fraction, Requests, Tokens};
@@ -41,12 +40,11 @@ enum Setting {
 
 impl Setting {
     /// The setting of a flag without its dashes, with `-` for `_`.
-    fn of(engine: Engine, rules: Rules, name: &str) -> Option<Self> {
-        let known = match engine {
+    fn of(engine: Engine, name: &str) -> Option<Self> {
+        match engine {
             Engine::Vllm => Self::of_vllm(name),
             Engine::Sglang => Self::of_sglang(name),
-        };
-        known.filter(|setting| rules == Rules::Plimsoll || setting.is_known_to_wva())
+        }
     }
 
     fn of_vllm(name: &str) -> Option<Self> {
@@ -96,33 +94,6 @@ impl Setting {
         })
     }
 
-    const fn is_known_to_wva(self) -> bool {
-        match self {
-            Self::GpuMemory
-            | Self::BlockSize
-            | Self::KvDtype
-            | Self::Tensor
-            | Self::Sequences
-            | Self::StepTokens
-            | Self::ChunkSize
-            | Self::PrefillTokens
-            | Self::Context
-            | Self::KvBlocks
-            | Self::KvTokens
-            | Self::Eager
-            | Self::ChunkedPrefill => true,
-            Self::Pipeline
-            | Self::Data
-            | Self::DataLocal
-            | Self::DataRank
-            | Self::DataAttention
-            | Self::NoChunkedPrefill
-            | Self::DraftTokens
-            | Self::Speculative
-            | Self::File => false,
-        }
-    }
-
     /// Whether the flag stands alone.
     const fn is_switch(self) -> bool {
         matches!(
@@ -148,45 +119,36 @@ impl Flags {
     pub(super) fn take(
         &mut self,
         arguments: &mut EngineArguments,
-        rules: Rules,
         files: &BTreeMap<String, String>,
         words: &[String],
     ) {
         // The command line wins over the file that it names, wherever it names it.
-        for (setting, path) in settings(arguments.engine, rules, words) {
+        for (setting, path) in settings(arguments.engine, words) {
             if let (Setting::File, Some(path)) = (setting, path) {
                 match files.get(path.strip_prefix("./").unwrap_or(path)) {
                     Some(text) => {
                         let words = words::file_words(text);
-                        let settings = settings(arguments.engine, rules, &words);
-                        self.take_all(arguments, rules, &settings);
+                        let settings = settings(arguments.engine, &words);
+                        self.take_all(arguments, &settings);
                     }
                     None => self.unread.push(path.to_owned()),
                 }
             }
         }
-        let settings = settings(arguments.engine, rules, words);
-        self.take_all(arguments, rules, &settings);
+        let settings = settings(arguments.engine, words);
+        self.take_all(arguments, &settings);
     }
 
-    fn take_all(
-        &mut self,
-        to: &mut EngineArguments,
-        rules: Rules,
-        settings: &[(Setting, Option<&str>)],
-    ) {
+    fn take_all(&mut self, to: &mut EngineArguments, settings: &[(Setting, Option<&str>)]) {
         for (setting, value) in settings {
             if setting.is_switch() {
                 self.switch(to, *setting, *value);
             } else if let Some(value) = value {
                 // What a shell or Kubernetes would put in its place is not known here.
-                if rules == Rules::Plimsoll
-                    && *setting != Setting::File
-                    && value.contains(['$', '`'])
-                {
+                if *setting != Setting::File && value.contains(['$', '`']) {
                     self.unread.push((*value).to_owned());
                 }
-                self.set(to, rules, (*setting, value));
+                self.set(to, *setting, value);
             }
         }
     }
@@ -208,11 +170,8 @@ impl Flags {
         }
     }
 
-    fn set(&mut self, to: &mut EngineArguments, rules: Rules, (setting, value): (Setting, &str)) {
-        let number = match rules {
-            Rules::Plimsoll => whole(value),
-            Rules::Wva => value.parse().ok(),
-        };
+    fn set(&mut self, to: &mut EngineArguments, setting: Setting, value: &str) {
+        let number = whole(value);
         let positive = || number.and_then(|number| u32::try_from(number).ok()?.try_into().ok());
         // A number that is not above zero takes back an earlier one; a text that is none does not.
         let tokens = |slot: &mut Option<Tokens>| {
@@ -261,7 +220,7 @@ impl Flags {
     }
 
     /// Takes in what can only be said when every flag is known.
-    pub(super) fn conclude(&self, arguments: &mut EngineArguments, rules: Rules) {
+    pub(super) fn conclude(&self, arguments: &mut EngineArguments) {
         if let Some(size) = self.chunk_size {
             arguments.prefill = if size > 0 { Prefill::Chunked } else { Prefill::Whole };
         }
@@ -269,10 +228,7 @@ impl Flags {
             let chunk = self.chunk_size.and_then(|size| Tokens::new(size as f64));
             let chunk = chunk.filter(|size| *size > Tokens::ZERO);
             // `SGLang` computes no more than a chunk in a step, whatever a batch of prompts may hold.
-            arguments.step_tokens = match rules {
-                Rules::Plimsoll => chunk.or(self.prefill_tokens),
-                Rules::Wva => self.prefill_tokens.or(chunk),
-            };
+            arguments.step_tokens = chunk.or(self.prefill_tokens);
         }
         let parallel = &mut arguments.parallel;
         if let Some(local) = self.data_local {
@@ -287,24 +243,21 @@ impl Flags {
 }
 
 /// The flags among these words, with their values.
-fn settings(engine: Engine, rules: Rules, words: &[String]) -> Vec<(Setting, Option<&str>)> {
+fn settings(engine: Engine, words: &[String]) -> Vec<(Setting, Option<&str>)> {
     let mut settings = Vec::new();
     let mut words = words.iter().map(String::as_str).peekable();
     while let Some(word) = words.next() {
-        let dashed = match rules {
-            Rules::Plimsoll => word.strip_prefix("--").or_else(|| word.strip_prefix('-')),
-            Rules::Wva => word.strip_prefix("--"),
-        };
+        let dashed = word.strip_prefix("--").or_else(|| word.strip_prefix('-'));
         let Some(flag) = dashed else { continue };
         let (name, attached) = match flag.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (flag, None),
         };
-        let Some(setting) = Setting::of(engine, rules, &name.replace('_', "-")) else { continue };
-        let value = match (setting.is_switch(), rules) {
-            (true, Rules::Wva) => None,
-            (true, Rules::Plimsoll) => attached,
-            (false, _) => attached.or_else(|| words.next_if(|next| !next.starts_with("--"))),
+        let Some(setting) = Setting::of(engine, &name.replace('_', "-")) else { continue };
+        let value = if setting.is_switch() {
+            attached
+        } else {
+            attached.or_else(|| words.next_if(|next| !next.starts_with("--")))
         };
         settings.push((setting, value));
     }

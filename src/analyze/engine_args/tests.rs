@@ -1,7 +1,7 @@
 use super::*;
 
 fn read(image: &str, words: &[&str]) -> EngineArguments {
-    parse(&[container(image, words)], Rules::Plimsoll).arguments
+    parse(&[container(image, words)]).arguments
 }
 
 fn container(image: &str, words: &[&str]) -> Container {
@@ -34,7 +34,7 @@ fn a_script_is_read_as_a_shell_would_split_it() {
 fn references_to_the_environment_are_expanded_and_escaped_ones_are_not() {
     let mut pod = container("vllm", &["--max-num-seqs", "$(SEQS)", "--block-size=$$(SEQS)"]);
     pod.environment.insert("SEQS".to_owned(), "11".to_owned());
-    let arguments = parse(&[pod], Rules::Plimsoll).arguments;
+    let arguments = parse(&[pod]).arguments;
     assert_eq!(arguments.sequences, Requests::new(11.0));
     assert_eq!(arguments.block_size, tokens(16.0));
 }
@@ -42,18 +42,18 @@ fn references_to_the_environment_are_expanded_and_escaped_ones_are_not() {
 #[test]
 fn a_file_of_arguments_is_read_and_the_command_line_wins() {
     let mut pod = container("vllm", &["--max-num-seqs", "8", "--config", "/etc/vllm.yaml"]);
-    let parsed = parse(std::slice::from_ref(&pod), Rules::Plimsoll);
+    let parsed = parse(std::slice::from_ref(&pod));
     assert_eq!(parsed.unread, ["/etc/vllm.yaml"]);
     let text =
         "max-num-seqs: 99 # more\nmax_model_len: \"8k\"\nlora-modules:\n  - max-num-seqs: 3\n";
     pod.files.insert("/etc/vllm.yaml".to_owned(), text.to_owned());
-    let parsed = parse(&[pod], Rules::Plimsoll);
+    let parsed = parse(&[pod]);
     assert!(parsed.unread.is_empty());
     assert_eq!(parsed.arguments.sequences, Requests::new(8.0));
     assert_eq!(parsed.arguments.context, Some(tokens(8000.0)));
     let mut pod = container("vllm", &["--config", "./vllm.yaml"]);
     pod.files.insert("vllm.yaml".to_owned(), text.to_owned());
-    let parsed = parse(&[pod], Rules::Plimsoll);
+    let parsed = parse(&[pod]);
     assert_eq!(parsed.arguments.sequences, Requests::new(99.0));
 }
 
@@ -62,7 +62,7 @@ fn what_a_file_has_below_a_key_is_read_as_on_the_command_line() {
     let drafts = |text: &str| {
         let mut pod = container("vllm", &["--config=/etc/vllm.yaml"]);
         pod.files.insert("/etc/vllm.yaml".to_owned(), text.to_owned());
-        let parsed = parse(&[pod], Rules::Plimsoll);
+        let parsed = parse(&[pod]);
         assert!(parsed.unread.is_empty());
         parsed.arguments.draft_tokens.map(NonZeroU32::get)
     };
@@ -86,7 +86,10 @@ fn switches_can_be_off_and_take_no_word_after_them() {
 
 #[test]
 fn every_way_to_spread_an_engine_counts_its_gpus() {
-    let gpus = |arguments: EngineArguments| arguments.parallel.gpus().get();
+    let gpus = |arguments: EngineArguments| {
+        let Parallelism { tensor, pipeline, data } = arguments.parallel;
+        tensor.get() * pipeline.get() * data.get()
+    };
     assert_eq!(gpus(vllm(&["-tp", "4", "-pp", "2", "--data-parallel-size=2"])), 16);
     assert_eq!(gpus(vllm(&["-tp", "2", "-dp", "16", "--data-parallel-size-local", "4"])), 8);
     let attention = ["--tp", "8", "--dp", "4", "--enable-dp-attention"];
@@ -146,7 +149,7 @@ fn numbers_may_have_a_suffix() {
 fn a_sidecars_flags_set_nothing() {
     let sidecar = container("envoy", &["--max-num-seqs", "1"]);
     let engine = container("vllm", &["--max-num-seqs", "64"]);
-    let arguments = parse(&[engine, sidecar], Rules::Plimsoll).arguments;
+    let arguments = parse(&[engine, sidecar]).arguments;
     assert_eq!(arguments.sequences, Requests::new(64.0));
 }
 

@@ -9,66 +9,37 @@
 
 use std::collections::BTreeMap;
 
-use crate::analyze::capacity::Rules;
 use crate::analyze::engine_args::Container;
 use crate::observe::template::expand_references;
+
+/// The shells whose scripts are read.
+const SHELLS: [&str; 5] = ["sh", "bash", "ash", "dash", "zsh"];
 
 /// Variables with their values.
 type Environment = BTreeMap<String, String>;
 
 /// The words of a container's command line.
-pub(super) fn words(container: &Container, rules: Rules) -> Vec<String> {
+pub(super) fn words(container: &Container) -> Vec<String> {
     let written = container.command.iter().chain(&container.args);
-    match rules {
-        Rules::Wva => {
-            let words: Vec<String> = written.cloned().collect();
-            match script_of(&words, &["sh", "bash"], |flag| flag == "-c") {
-                Some(script) => split_at_blanks(script),
-                None => words,
-            }
-        }
-        Rules::Plimsoll => {
-            let words: Vec<String> =
-                written.map(|word| expand_references(word, &container.environment)).collect();
-            let is_script_flag = |flag: &str| {
-                flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c')
-            };
-            match script_of(&words, &["sh", "bash", "ash", "dash", "zsh"], is_script_flag) {
-                Some(script) => split_script(script, &container.environment),
-                None => words,
-            }
-        }
+    let words: Vec<String> =
+        written.map(|word| expand_references(word, &container.environment)).collect();
+
+    match script_of(&words) {
+        Some(script) => split_script(script, &container.environment),
+        None => words,
     }
 }
 
 /// The script that a shell is given, if a shell is what is run.
-fn script_of<'a>(
-    words: &'a [String],
-    shells: &[&str],
-    is_script_flag: impl Fn(&str) -> bool,
-) -> Option<&'a str> {
+fn script_of(words: &[String]) -> Option<&str> {
     let shell = words.iter().position(|word| {
         let program = word.rsplit('/').next().unwrap_or(word);
-        shells.contains(&program)
+        SHELLS.contains(&program)
     })?;
-    let flag = words[shell..].iter().position(|word| is_script_flag(word))?;
+    let is_script_flag =
+        |flag: &String| flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c');
+    let flag = words[shell..].iter().position(is_script_flag)?;
     words.get(shell + flag + 1).map(String::as_str)
-}
-
-/// Words between blanks, where quotes keep blanks together; other white space is part of a word.
-fn split_at_blanks(script: &str) -> Vec<String> {
-    let mut words = Vec::new();
-    let (mut word, mut quote) = (String::new(), None);
-    for character in script.chars() {
-        match (quote, character) {
-            (None, '\'' | '"') => quote = Some(character),
-            (Some(open), close) if open == close => quote = None,
-            (None, ' ') => words.extend(taken(&mut word)),
-            (None | Some(_), other) => word.push(other),
-        }
-    }
-    words.extend(taken(&mut word));
-    words
 }
 
 /// The words of a script, of all its commands in turn.
@@ -219,10 +190,6 @@ pub(super) fn file_words(text: &str) -> Vec<String> {
         }
     }
     words
-}
-
-fn taken(word: &mut String) -> Option<String> {
-    (!word.is_empty()).then(|| std::mem::take(word))
 }
 
 fn is_name(text: &str) -> bool {

@@ -6,10 +6,8 @@ use std::num::NonZeroU32;
 use crate::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity};
 use crate::analyze::queueing::explain::{Sizing, Unsized};
 use crate::analyze::queueing::slo::{Infer, Observed, Slo, Targets, resolve};
-use crate::analyze::queueing::solve::{Model, Solver};
-use crate::analyze::queueing::{
-    BATCH_DEFAULT, Coefficients, Convention, Lengths, QUEUE_DEFAULT, Room, Shape,
-};
+use crate::analyze::queueing::solve::Model;
+use crate::analyze::queueing::{BATCH_DEFAULT, Coefficients, Lengths, QUEUE_DEFAULT, Room, Shape};
 use crate::fleet::{ReplicaKey, Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Replicas, RequestRate, Seconds, Tokens};
 
@@ -20,12 +18,8 @@ pub struct Policy {
     pub targets: Targets,
     /// How targets are found where none are stated.
     pub infer: Infer,
-    /// How latencies are found.
-    pub solver: Solver,
     /// Requests that may wait in the model.
     pub queue: u32,
-    /// Whose definitions hold.
-    pub convention: Convention,
 }
 
 /// What one replica serves. A replica that reports no arrivals has no load that could be stated
@@ -108,7 +102,7 @@ pub fn analyze(variants: &[VariantLoad], policy: &Policy) -> Analysis {
     let mut sorted: Vec<&VariantLoad> = variants.iter().collect();
     sorted.sort_by(|a, b| a.key.cmp(&b.key));
     let all: Vec<&ReplicaLoad> = sorted.iter().flat_map(|variant| &variant.loads).collect();
-    let model = aggregate(policy.convention, all.iter().copied());
+    let model = aggregate(all.iter().copied());
     let learned: Vec<Model> = sorted
         .iter()
         .filter_map(|variant| Some(slowed(variant.learned?.0, model.shape?, variant, policy)))
@@ -119,7 +113,7 @@ pub fn analyze(variants: &[VariantLoad], policy: &Policy) -> Analysis {
     let sizings: Vec<VariantSizing> = sorted
         .iter()
         .map(|variant| {
-            let workload = aggregate(policy.convention, &variant.loads);
+            let workload = aggregate(&variant.loads);
             let sizing = size(variant, &workload, &Context { model: &model, slo, policy })
                 .unwrap_or_else(Sizing::Unsized);
             VariantSizing { key: variant.key.clone(), workload, sizing }
@@ -130,25 +124,17 @@ pub fn analyze(variants: &[VariantLoad], policy: &Policy) -> Analysis {
 }
 
 /// What replicas serve together. Means are weighted by arrivals, and each is taken over the
-/// replicas that report it: a replica without a mean says nothing about the others. WVA takes what
-/// is not reported for 0.
+/// replicas that report it: a replica without a mean says nothing about the others.
 #[must_use]
-pub fn aggregate<'a>(
-    convention: Convention,
-    loads: impl IntoIterator<Item = &'a ReplicaLoad>,
-) -> Workload {
+pub fn aggregate<'a>(loads: impl IntoIterator<Item = &'a ReplicaLoad>) -> Workload {
     let mut busy: Vec<&ReplicaLoad> =
         loads.into_iter().filter(|load| load.arrival > RequestRate::ZERO).collect();
     // The last digits of a sum depend on the order of its terms.
     busy.sort_by(|a, b| a.replica.cmp(&b.replica));
-    let absent = match convention {
-        Convention::Plimsoll => None,
-        Convention::Wva => Some(0.0),
-    };
     let mean = |of: fn(&ReplicaLoad) -> Option<f64>| {
         let (mut sum, mut weight) = (0.0, 0.0);
         for load in &busy {
-            if let Some(value) = of(load).or(absent) {
+            if let Some(value) = of(load) {
                 sum += value * load.arrival.requests_per_second();
                 weight += load.arrival.requests_per_second();
             }
@@ -174,8 +160,7 @@ fn mean_shape(mean: impl Fn(fn(&ReplicaLoad) -> Option<f64>) -> Option<f64>) -> 
     Some(Shape::new(lengths)?.with_input_variation(Fraction::new(variation)?))
 }
 
-/// The model that says what a slowdown means for a variant. WVA sizes by the chain, and infers by
-/// the closed form.
+/// The model that says what a slowdown means for a variant.
 fn slowed(
     coefficients: Coefficients,
     shape: Shape,
@@ -183,11 +168,7 @@ fn slowed(
     policy: &Policy,
 ) -> Model {
     let batch = variant.loads.iter().find_map(|load| load.batch).unwrap_or(BATCH_DEFAULT);
-    let model = Model::new(coefficients, shape, Room { batch, queue: policy.queue });
-    model.solved_by(match policy.convention {
-        Convention::Plimsoll => policy.solver,
-        Convention::Wva => Solver::ClosedForm,
-    })
+    Model::new(coefficients, shape, Room { batch, queue: policy.queue })
 }
 
 /// What holds for all variants of a model.
@@ -205,11 +186,8 @@ fn size(
 ) -> Result<Sizing, Unsized> {
     let Context { model, slo, policy } = context;
     let slo = slo.ok_or(Unsized::NoTarget)?;
-    // An idle variant would serve what the others serve; WVA knows no capacity of it.
-    let served = match policy.convention {
-        Convention::Plimsoll => workload.shape.or(model.shape),
-        Convention::Wva => workload.shape,
-    };
+    // An idle variant would serve what the others serve.
+    let served = workload.shape.or(model.shape);
     let shape = served.ok_or(if workload.arrival > RequestRate::ZERO {
         Unsized::NoShape
     } else {
@@ -218,9 +196,7 @@ fn size(
     let (coefficients, _) = variant.learned.ok_or(Unsized::NotLearned)?;
     let batch = workload.batch.unwrap_or(BATCH_DEFAULT);
     let room = Room { batch, queue: policy.queue };
-    let model = Model::under(policy.convention, coefficients, shape, room);
-    let capacity = model
-        .solved_by(policy.solver)
+    let capacity = Model::new(coefficients, shape, room)
         .rate_for(&targets_of(variant.role, slo.targets))
         .map_err(Unsized::Refused)?;
     let demand = workload.arrival;
@@ -319,12 +295,6 @@ fn whole(count: f64) -> Replicas {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self {
-            targets: Targets::default(),
-            infer: Infer::default(),
-            solver: Solver::default(),
-            queue: QUEUE_DEFAULT,
-            convention: Convention::default(),
-        }
+        Self { targets: Targets::default(), infer: Infer::default(), queue: QUEUE_DEFAULT }
     }
 }

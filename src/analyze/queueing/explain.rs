@@ -64,17 +64,6 @@ pub enum Refusal {
 
 // === impl Sizing ===
 
-impl Sizing {
-    /// The outcome as a label value.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Sized { .. } => "sized",
-            Self::Unsized(unsized_) => unsized_.label(),
-        }
-    }
-}
-
 impl fmt::Display for Sizing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -162,23 +151,6 @@ impl fmt::Display for Slo {
 }
 
 // === impl Unsized ===
-
-impl Unsized {
-    /// The reason as a label value.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::NoTraffic => "no_traffic",
-            Self::NoShape => "no_shape",
-            Self::NotLearned => "not_learned",
-            Self::NoTarget => "no_target",
-            Self::Refused(Refusal::Idle) => "idle",
-            Self::Refused(Refusal::Overload { .. }) => "overload",
-            Self::Refused(Refusal::IdleFloor { .. }) => "idle_floor",
-            Self::Refused(Refusal::NoWork) => "no_work",
-        }
-    }
-}
 
 impl fmt::Display for Unsized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -171,12 +171,6 @@ impl Percentile {
 // === impl Slowdown ===
 
 impl Slowdown {
-    /// Accepts a finite number above 1.
-    #[must_use]
-    pub fn new(times: f64) -> Option<Self> {
-        (times.is_finite() && times > 1.0).then_some(Self(times))
-    }
-
     /// How many times an idle iteration.
     #[must_use]
     pub const fn times(self) -> f64 {

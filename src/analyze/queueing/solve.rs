@@ -2,9 +2,9 @@
 
 use crate::analyze::queueing::chain::{Service, Steady};
 use crate::analyze::queueing::explain::Refusal;
-use crate::analyze::queueing::slo::{LatencyTarget, Percentile, Slowdown, Statistic, Targets};
+use crate::analyze::queueing::slo::{LatencyTarget, Slowdown, Statistic, Targets};
 use crate::analyze::queueing::tail::{Gated, Spread};
-use crate::analyze::queueing::{Coefficients, Convention, Room, Shape};
+use crate::analyze::queueing::{Coefficients, Room, Shape};
 use crate::units::{Fraction, RequestRate, Requests, Seconds};
 
 /// The share of the highest service rate up to which the model is asked: at the rate itself the
@@ -24,18 +24,6 @@ const KNEE_SHARE: f64 = 0.9;
 
 /// More steps than this no search needs: bisection alone narrows an interval to `2^-60` of it.
 const STEPS_MAX: u32 = 60;
-
-/// How the latencies at a rate are found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Solver {
-    /// The finite birth-death chain: requests beyond the batch wait, and those beyond the queue
-    /// are lost.
-    #[default]
-    Chain,
-    /// The closed form `T = alpha / (1 - rho)` with `rho = lambda * (O + 1) * delta`, from Little's
-    /// law with the mean alone. It knows no queue, so it holds only while the batch has room.
-    ClosedForm,
-}
 
 /// Which latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,16 +63,11 @@ pub struct Prediction {
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     service: Service,
-    /// `prefill(n) = prefill + n * prefill_slope`.
+    /// `prefill(n) = prefill + n * delta`.
     prefill: f64,
-    prefill_slope: f64,
-    /// `decode(n) = decode + n * delta`.
-    decode: f64,
     delta: f64,
     coefficients: Coefficients,
     shape: Shape,
-    solver: Solver,
-    convention: Convention,
 }
 
 /// The largest rate that keeps targets, and what binds it.
@@ -118,57 +101,21 @@ impl Model {
     /// The model of one replica.
     #[must_use]
     pub fn new(coefficients: Coefficients, shape: Shape, room: Room) -> Self {
-        Self::under(Convention::Plimsoll, coefficients, shape, room)
-    }
-
-    /// The same, by the definitions of a convention.
-    #[must_use]
-    pub fn under(
-        convention: Convention,
-        coefficients: Coefficients,
-        shape: Shape,
-        room: Room,
-    ) -> Self {
         let Coefficients { alpha, beta_prefill, beta_decode, gamma } = coefficients;
         let (alpha, gamma) = (alpha.seconds(), gamma.seconds_per_token());
         let beta = [beta_prefill.seconds_per_token(), beta_decode.seconds_per_token()];
         let (input, output) = (shape.input().tokens(), shape.output().tokens());
         let delta =
             (beta[0] * input + beta[1] * output) / (output + 1.0) + gamma * (input + output / 2.0);
-        let context = match convention {
-            Convention::Plimsoll => input + f64::midpoint(output, 1.0),
-            Convention::Wva => input + output / 2.0,
-        };
-        let (prefill, prefill_slope) = if convention == Convention::Wva && input <= 0.0 {
-            (0.0, 0.0)
-        } else {
-            (alpha + (beta[0] + gamma) * input, delta)
-        };
-        let decode = alpha + beta[1] + gamma * context;
+        let prefill = alpha + (beta[0] + gamma) * input;
+        let decode = alpha + beta[1] + gamma * (input + f64::midpoint(output, 1.0));
         let service = Service {
             s0: prefill + output * decode,
-            s1: prefill_slope + output * delta,
+            s1: delta + output * delta,
             batch: room.batch.get(),
             queue: room.queue,
         };
-        let solver = Solver::Chain;
-        Self {
-            service,
-            prefill,
-            prefill_slope,
-            decode,
-            delta,
-            coefficients,
-            shape,
-            solver,
-            convention,
-        }
-    }
-
-    /// The same model, solved in this way.
-    #[must_use]
-    pub fn solved_by(self, solver: Solver) -> Self {
-        Self { solver, ..self }
+        Self { service, prefill, delta, coefficients, shape }
     }
 
     /// The largest rate that the model answers for; `None` when iterations take no time, so that
@@ -201,31 +148,6 @@ impl Model {
             return Err(Refusal::Overload { arrival, max });
         }
         Ok(self.predict(lambda))
-    }
-
-    /// The mean TTFT that targets are compared with. Only WVA's differs from
-    /// [`Prediction::ttft`].
-    #[must_use]
-    pub fn sized_ttft(&self, at: &Prediction) -> Seconds {
-        match self.convention {
-            Convention::Plimsoll => at.ttft,
-            Convention::Wva => at.ttft + at.itl,
-        }
-    }
-
-    /// The time within which a share of the requests gets its first token.
-    ///
-    /// # Errors
-    ///
-    /// Refuses the rates that [`Model::at`] refuses.
-    pub fn ttft_within(
-        &self,
-        percentile: Percentile,
-        arrival: RequestRate,
-    ) -> Result<Seconds, Refusal> {
-        let at = self.at(arrival)?;
-        let of = Statistic::Percentile(percentile);
-        Ok(seconds(self.latency(&at, Metric::Ttft, of, arrival.requests_per_second())))
     }
 
     /// The largest rate that keeps all targets.
@@ -315,24 +237,25 @@ impl Model {
     }
 
     /// What the replica does at the utilisation of a slowdown: `1 - 1/k` of what a full batch
-    /// finishes, or for the closed form of what an endless one does. `None` when nothing limits
-    /// that.
+    /// finishes. `None` when nothing limits that.
     pub(super) fn slowed(&self, slowdown: Slowdown) -> Option<Prediction> {
-        let most = match self.solver {
-            Solver::Chain => self.saturated(),
-            Solver::ClosedForm => 1.0 / ((self.shape.output().tokens() + 1.0) * self.delta),
-        };
-        let lambda = slowdown.utilisation().fraction() * most;
+        let lambda = slowdown.utilisation().fraction() * self.saturated();
         (lambda > 0.0 && lambda.is_finite()).then(|| self.predict(lambda))
     }
 
     /// The latency that a target speaks of, at a rate of which the means are known.
-    fn latency(&self, at: &Prediction, metric: Metric, of: Statistic, lambda: f64) -> f64 {
+    pub(super) fn latency(
+        &self,
+        at: &Prediction,
+        metric: Metric,
+        of: Statistic,
+        lambda: f64,
+    ) -> f64 {
         match (metric, of) {
-            (Metric::Ttft, Statistic::Mean) => self.sized_ttft(at).seconds(),
+            (Metric::Ttft, Statistic::Mean) => at.ttft.seconds(),
             (Metric::Ttft, Statistic::Percentile(percentile)) => {
                 let spread = self.spread(&self.service.steady(lambda), lambda);
-                self.sized_ttft(at).seconds() * spread.factor(percentile)
+                at.ttft.seconds() * spread.factor(percentile)
             }
             (Metric::Itl, Statistic::Mean | Statistic::Percentile(_)) => at.itl.seconds(),
         }
@@ -340,14 +263,7 @@ impl Model {
 
     /// The rate at which a full batch is finished.
     fn saturated(&self) -> f64 {
-        match self.solver {
-            Solver::Chain => self.service.rate(self.service.batch),
-            Solver::ClosedForm => {
-                let batch = f64::from(self.service.batch);
-                let iterations = self.shape.output().tokens() + 1.0;
-                batch / (iterations * (self.alpha() + batch * self.delta))
-            }
-        }
+        self.service.rate(self.service.batch)
     }
 
     /// Whether an iteration takes time whatever is in it.
@@ -355,30 +271,16 @@ impl Model {
         self.coefficients.alpha > Seconds::ZERO
     }
 
-    fn alpha(&self) -> f64 {
-        self.coefficients.alpha.seconds()
-    }
-
     /// [`Model::at`] without its checks.
     fn predict(&self, lambda: f64) -> Prediction {
-        match self.solver {
-            Solver::Chain => self.by_chain(lambda),
-            Solver::ClosedForm => self.by_closed_form(lambda),
-        }
-    }
-
-    fn by_chain(&self, lambda: f64) -> Prediction {
         let steady = self.service.steady(lambda);
         let Steady { throughput, in_service, present, empty, waits } = steady;
         let response = present / throughput;
         let served = in_service / throughput;
         let wait = (response - served).max(0.0);
-        let prefill = self.prefill + in_service * self.prefill_slope;
+        let prefill = self.prefill + in_service * self.delta;
         let itl = (served - prefill) / self.shape.output().tokens();
-        let first = match self.convention {
-            Convention::Plimsoll => self.spread(&steady, lambda).mean - wait,
-            Convention::Wva => prefill,
-        };
+        let first = self.spread(&steady, lambda).mean - wait;
         Prediction {
             throughput: RequestRate::new(throughput).unwrap_or_default(),
             response: seconds(response),
@@ -390,27 +292,6 @@ impl Model {
             batch_use: share(in_service / f64::from(self.service.batch)),
             waiting: share(waits),
             idle: share(empty),
-        }
-    }
-
-    fn by_closed_form(&self, lambda: f64) -> Prediction {
-        let output = self.shape.output().tokens();
-        let rho = lambda * (output + 1.0) * self.delta;
-        let iteration = self.alpha() / (1.0 - rho);
-        let in_service = lambda * (output + 1.0) * iteration;
-        let prefill = iteration + self.prefill - self.alpha();
-        let itl = iteration + self.decode - self.alpha();
-        Prediction {
-            throughput: RequestRate::new(lambda).unwrap_or_default(),
-            response: seconds(prefill + output * itl),
-            wait: Seconds::ZERO,
-            in_service: Requests::new(in_service).unwrap_or_default(),
-            prefill: seconds(prefill),
-            ttft: seconds(prefill),
-            itl: seconds(itl),
-            batch_use: share(in_service / f64::from(self.service.batch)),
-            waiting: Fraction::ZERO,
-            idle: share((-in_service).exp()),
         }
     }
 

@@ -45,35 +45,6 @@ fn assert_near(found: f64, wanted: f64, slack: f64) {
     assert!((found - wanted).abs() <= slack, "{found}, not {wanted}");
 }
 
-#[test]
-fn the_closed_form_is_alpha_over_what_is_left() {
-    let closed = model().solved_by(Solver::ClosedForm);
-    for (arrival, itl, ttft) in
-        [(1.0, 5.264, 30.811), (5.0, 6.166, 31.713), (10.0, 7.857, 33.403), (20.0, 17.580, 43.127)]
-    {
-        let at = closed.at(rate(arrival)).unwrap();
-        assert_near(1000.0 * at.ttft.seconds(), ttft, 6e-4);
-        // The source lists ITL without the last half token of context, 0.003 ms.
-        assert_near(1000.0 * at.itl.seconds(), itl, 0.08);
-    }
-}
-
-/// The worked example of the documentation.
-#[test]
-fn a_slowdown_of_three_allows_what_the_closed_form_says() {
-    let closed = model().solved_by(Solver::ClosedForm);
-    let slo = inferred(closed);
-    assert_near(1000.0 * slo.targets.ttft.unwrap().limit.seconds(), 40.6256, 1e-9);
-    assert_near(1000.0 * slo.targets.itl.unwrap().seconds(), 15.078_825, 1e-9);
-    for (k, per_second) in [(2.0, 13.9996), (3.0, 18.6662), (5.0, 22.3994)] {
-        let slowdown = Slowdown::new(k).unwrap();
-        let infer = Infer { slowdown, ..Infer::default() };
-        let slo = resolve(&Targets::default(), &infer, &[closed], &Observed::default()).unwrap();
-        let found = closed.rate_for(&slo.targets).unwrap();
-        assert_near(found.rate.requests_per_second(), per_second, 1e-4);
-    }
-}
-
 fn inferred(model: Model) -> Slo {
     resolve(&Targets::default(), &Infer::default(), &[model], &Observed::default()).unwrap()
 }
@@ -85,16 +56,6 @@ fn a_slowdown_of_three_allows_two_thirds_of_what_a_full_batch_finishes() {
     let full = model().rate_max().unwrap().requests_per_second() / 0.999;
     assert_near(found.rate.requests_per_second(), full * 2.0 / 3.0, 1e-3);
     assert_near(found.rate.requests_per_second(), 17.373, 1e-3);
-}
-
-#[test]
-fn one_definition_of_ttft_costs_less_than_half_of_the_replicas_of_wva() {
-    let slo = inferred(model().solved_by(Solver::ClosedForm));
-    let wva = Model::under(Convention::Wva, m1(), shape(512.0, 128.0), Room::default());
-    let wva = wva.rate_for(&slo.targets).unwrap().rate.requests_per_second();
-    assert_near(wva, 8.25278, 1e-4);
-    let ours = model().rate_for(&inferred(model()).targets).unwrap();
-    assert!(ours.rate.requests_per_second() > 2.1 * wva);
 }
 
 #[test]
@@ -215,21 +176,16 @@ fn an_idle_variant_is_sized_for_the_requests_of_the_others() {
     let analysis = analyze(&variants, &Policy::default());
     assert!(analysis.report.variants[1].per_replica.is_some());
     assert_eq!(analysis.report.variants[1].confidence, Confidence::Remembered);
-    let wva = Policy { convention: Convention::Wva, ..Policy::default() };
-    let analysis = analyze(&variants, &wva);
-    assert_eq!(analysis.variants[1].sizing, Sizing::Unsized(Unsized::NoTraffic));
 }
 
 #[test]
 fn a_replica_without_means_says_nothing_about_the_others() {
     let mut silent = variant("a", &[10.0, 10.0], 2);
-    let means = aggregate(Convention::Plimsoll, &silent.loads);
+    let means = aggregate(&silent.loads);
     silent.loads[1].shape = None;
     silent.loads[1].ttft = None;
     silent.loads[1].itl = None;
-    assert_eq!(aggregate(Convention::Plimsoll, &silent.loads), means);
-    let halved = aggregate(Convention::Wva, &silent.loads);
-    assert_near(halved.itl.unwrap().seconds(), 0.005, 1e-12);
+    assert_eq!(aggregate(&silent.loads), means);
 }
 
 #[test]

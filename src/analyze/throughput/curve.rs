@@ -11,7 +11,6 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::analyze::capacity::Rules;
 use crate::analyze::throughput::{ReplicaPace, full};
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::fleet::VariantKey;
@@ -76,11 +75,8 @@ pub struct Curve {
     /// The intercept of the last line through enough readings.
     intercept: Option<f64>,
     line: Option<(Fit, Line)>,
-    /// Whether the line is of the last observation.
-    line_is_new: bool,
     capacity: Option<TokenRate>,
     disagreements: u32,
-    unusable: Option<WhyUnusable>,
     seen_at: Timestamp,
 }
 
@@ -107,19 +103,6 @@ pub enum Fit {
     InterceptKept,
     /// Through present readings and an assumed intercept.
     InterceptAssumed,
-}
-
-/// Why a replica shows nothing of its pace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum WhyUnusable {
-    /// It generates nothing, or does not say how fast.
-    NoItl,
-    /// It does not say what its requests look like, or they have no more than one output token.
-    NoShape,
-    /// It does not say how large its KV cache is.
-    NoKvCapacity,
-    /// It does not say how full its KV cache is, or that it is fuller than full.
-    NoKvUsage,
 }
 
 /// A replica that shows everything.
@@ -164,10 +147,8 @@ impl Curve {
             readings: Vec::with_capacity(READINGS_MAX),
             intercept: None,
             line: None,
-            line_is_new: false,
             capacity: None,
             disagreements: 0,
-            unusable: None,
             seen_at: now,
         }
     }
@@ -176,12 +157,6 @@ impl Curve {
     #[must_use]
     pub const fn line(&self) -> Option<(Fit, Line)> {
         self.line
-    }
-
-    /// The line of the last observation, if it allowed for one.
-    #[must_use]
-    pub fn line_now(&self) -> Option<(Fit, Line)> {
-        self.line.filter(|_| self.line_is_new)
     }
 
     /// What a full replica generates.
@@ -205,18 +180,6 @@ impl Curve {
         Tokens::new(held).filter(|held| *held > Tokens::ZERO)
     }
 
-    /// Why some replica of the last observation showed nothing, if any: the first of the reasons.
-    #[must_use]
-    pub const fn unusable(&self) -> Option<WhyUnusable> {
-        self.unusable
-    }
-
-    /// How many readings there are.
-    #[must_use]
-    pub fn readings(&self) -> usize {
-        self.readings.len()
-    }
-
     /// How far apart the readings lie, as shares of the KV cache.
     #[must_use]
     pub fn spread(&self) -> Fraction {
@@ -234,16 +197,14 @@ impl Curve {
     }
 
     /// Learns from one observation of the variant's replicas.
-    pub(super) fn observe(&mut self, now: Timestamp, rules: Rules, replicas: &[ReplicaPace]) {
+    pub(super) fn observe(&mut self, now: Timestamp, replicas: &[ReplicaPace]) {
         if now.duration_since(self.seen_at) > CURVE_AGE_MAX {
             *self = Self::new(now);
         }
         self.seen_at = now;
-        self.unusable = replicas.iter().filter_map(|replica| usable(replica).err()).min();
-        let usable = || replicas.iter().filter_map(|replica| usable(replica).ok());
-        self.line_is_new = false;
+        let usable = || replicas.iter().filter_map(usable);
         if let Some(shape) = mean_shape(usable) {
-            self.take_shape(rules, shape);
+            self.take_shape(shape);
         }
         for Usable { kv, itl, .. } in usable().filter(|usable| DOMAIN.contains(&usable.kv)) {
             if self.readings.len() == READINGS_MAX {
@@ -258,17 +219,16 @@ impl Curve {
 
     /// Fits a line through what has been observed, and holds it against what is seen.
     pub(super) fn conclude(&mut self, replicas: &[ReplicaPace]) {
-        let usable = || replicas.iter().filter_map(|replica| usable(replica).ok());
+        let usable = || replicas.iter().filter_map(usable);
         if let Some(line) = self.fit(usable) {
             self.line = Some(line);
-            self.line_is_new = true;
             self.capacity = self.mean_rate(line.1, replicas);
             self.compare(line.1, usable);
         }
     }
 
     /// Takes a shape, and drops readings of requests that looked otherwise.
-    fn take_shape(&mut self, rules: Rules, shape: RequestShape) {
+    fn take_shape(&mut self, shape: RequestShape) {
         let changed = self.reference.is_some_and(|reference| {
             differs(reference.prompt, shape.prompt) || differs(reference.output, shape.output)
         });
@@ -277,7 +237,7 @@ impl Curve {
             self.disagreements = 0;
         }
         // Compared with the last shape, a slow drift would never be seen.
-        if changed || self.reference.is_none() || rules == Rules::Wva {
+        if changed || self.reference.is_none() {
             self.reference = Some(shape);
         }
         self.shape = shape;
@@ -352,21 +312,18 @@ fn differs(before: Option<Tokens>, after: Option<Tokens>) -> bool {
     })
 }
 
-/// What a replica shows, or why it shows nothing.
-fn usable(replica: &ReplicaPace) -> Result<Usable<'_>, WhyUnusable> {
-    let itl = replica.itl.map(Seconds::seconds).filter(|itl| *itl > 0.0);
-    let length = |length: Option<Tokens>| {
-        length.map(Tokens::tokens).filter(|length| *length > OUTPUT_MIN).ok_or(WhyUnusable::NoShape)
-    };
-    let capacity = replica.kv_capacity.filter(|capacity| *capacity > Tokens::ZERO);
-    let kv = replica.kv_usage.filter(|kv| *kv <= Fraction::ONE);
-    let itl = itl.ok_or(WhyUnusable::NoItl)?;
+/// What a replica shows of its pace; `None` where some of it is missing: it generates nothing, its
+/// requests have no more than one output token, or its KV cache is fuller than full.
+fn usable(replica: &ReplicaPace) -> Option<Usable<'_>> {
+    let length =
+        |length: Option<Tokens>| length.map(Tokens::tokens).filter(|length| *length > OUTPUT_MIN);
+    let itl = replica.itl.map(Seconds::seconds).filter(|itl| *itl > 0.0)?;
     let prompt = length(replica.requests.prompt)?;
     let output = length(replica.requests.output)?;
-    capacity.ok_or(WhyUnusable::NoKvCapacity)?;
-    let kv = kv.ok_or(WhyUnusable::NoKvUsage)?.fraction();
+    replica.kv_capacity.filter(|capacity| *capacity > Tokens::ZERO)?;
+    let kv = replica.kv_usage.filter(|kv| *kv <= Fraction::ONE)?.fraction();
     let hits = replica.requests.prefix_hits.unwrap_or_default().min(Fraction::ONE).fraction();
-    Ok(Usable { replica, kv, itl, prompt, output, hits })
+    Some(Usable { replica, kv, itl, prompt, output, hits })
 }
 
 /// The mean request, weighted by the requests that finish; each replica weighs the same where none
@@ -430,36 +387,12 @@ impl Line {
         let batch = Tokens::new(kv.fraction() * kv_capacity.tokens() / held.tokens())?;
         batch.per(self.at(kv)?)
     }
-
-    /// Seconds that a full cache adds to an empty one.
-    #[must_use]
-    pub const fn slope_seconds(self) -> f64 {
-        self.slope
-    }
-
-    /// Seconds at an empty cache; below zero where the domain's line crosses it.
-    #[must_use]
-    pub const fn intercept_seconds(self) -> f64 {
-        self.intercept
-    }
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { slope, intercept } = self;
         write!(f, "{:.1} ms + {:.1} ms * KV usage between tokens", intercept * 1e3, slope * 1e3)
-    }
-}
-
-impl Fit {
-    /// The fit as a label value.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Window => "window",
-            Self::InterceptKept => "intercept_kept",
-            Self::InterceptAssumed => "intercept_assumed",
-        }
     }
 }
 

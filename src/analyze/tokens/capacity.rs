@@ -1,12 +1,9 @@
 //! What one replica carries: the bound of memory, the bound of compute, and what a request takes.
 
-use crate::analyze::capacity::Rules;
 use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::tokens::Rules;
 use crate::fleet::Role;
 use crate::units::{Fraction, Requests, Tokens};
-
-/// Characters of English text in a token, which is how a queue that knows only bytes is read.
-const BYTES_PER_TOKEN: f64 = 4.0;
 
 /// What a request looks like on average.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -35,14 +32,8 @@ impl RequestShape {
 pub struct SchedulerQueue {
     /// How many there are.
     pub requests: Requests,
-    /// Tokens of their prompts, as far as their size tells; see [`tokens_in`].
+    /// Tokens of their prompts, as far as their size tells.
     pub prompt: Tokens,
-}
-
-/// The tokens that a text of this many bytes has, at four bytes a token.
-#[must_use]
-pub fn tokens_in(bytes: u64) -> Tokens {
-    Tokens::new(bytes as f64 / BYTES_PER_TOKEN).unwrap_or_default()
 }
 
 /// Lengths of output that are told apart, because what binds depends on them.
@@ -70,17 +61,6 @@ impl OutputLength {
             Some(tokens) if tokens < 100.0 => Self::Short,
             Some(tokens) if tokens < 500.0 => Self::Medium,
             Some(_) => Self::Long,
-        }
-    }
-
-    /// The length as it stands in a sentence.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Short => "short",
-            Self::Medium => "medium",
-            Self::Long => "long",
         }
     }
 }

@@ -31,22 +31,6 @@ pub enum WhyUnknown {
     NeverMeasured,
 }
 
-impl CapacitySource {
-    /// The source as a label value.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Observed => "observed",
-            Self::Learned => "learned",
-            Self::Derived => "derived",
-            Self::Remembered => "remembered",
-            Self::Declared => "declared",
-            Self::Unknown(_) => "unknown",
-        }
-    }
-}
-
 impl fmt::Display for CapacitySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

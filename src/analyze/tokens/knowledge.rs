@@ -162,13 +162,6 @@ impl Knowledge {
         self.of(model).records.insert(variant, record);
     }
 
-    /// Every record, in the order of models and variants.
-    pub fn records(&self) -> impl Iterator<Item = (&ModelName, &VariantKey, &Record)> {
-        self.models.iter().flat_map(|(model, known)| {
-            known.records.iter().map(move |(variant, record)| (model, variant, record))
-        })
-    }
-
     /// Drops what is too old to say anything; the caller does so now and then, to keep it bounded.
     pub fn forget(&mut self, now: Timestamp) {
         self.models.retain(|_, known| {

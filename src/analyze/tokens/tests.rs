@@ -2,7 +2,7 @@ use jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::analyze::tokens::capacity::{compute_bound, memory_bound, tokens_in, tokens_of_request};
+use crate::analyze::tokens::capacity::{compute_bound, memory_bound, tokens_of_request};
 use crate::analyze::tokens::knowledge::PIECES_MIN;
 use crate::fleet::{Accelerator, ModelName, Namespace};
 use crate::observe::GaugeSummary;
@@ -335,7 +335,7 @@ fn what_waits_in_the_scheduler_is_asked_of_prefill_as_prompts_and_of_decode_whol
     let mut bench = Bench::new();
     bench.spec.role = Role::Prefill;
     let requests = Requests::new(10.0).unwrap();
-    bench.queue = Some(SchedulerQueue { requests, prompt: tokens_in(40_000) });
+    bench.queue = Some(SchedulerQueue { requests, prompt: tokens_of(10_000.0) });
     let analysis = bench.analyze(at(0), 1, &[load(0.0, 0.0)]);
     assert_eq!(analysis.report.roles[&Role::Prefill].demand, amount(10_000.0));
     assert_eq!(analysis.report.total.demand, amount(10_500.0));

@@ -7,7 +7,7 @@
 //! a step. An engine counts as a replica. Source: `internal/engines/analyzers/saturation_v2` of
 //! commit ff40965.
 
-use crate::analyze::capacity::{Confidence, Rules};
+use crate::analyze::capacity::Confidence;
 use crate::analyze::tokens::capacity::{
     OutputLength, RequestShape, compute_bound, memory_bound, tokens,
 };
@@ -15,7 +15,7 @@ use crate::analyze::tokens::knowledge::{
     ConditionsRef, EngineRef, Evidence, ModelKnowledge, Record, Source,
 };
 use crate::analyze::tokens::{
-    CapacitySource, Context, ReplicaLoad, ReplicaTokens, VariantTokens, WhyUnknown, count,
+    CapacitySource, Context, ReplicaLoad, ReplicaTokens, Rules, VariantTokens, WhyUnknown, count,
 };
 use crate::fleet::Role;
 use crate::units::{Fraction, Replicas, Requests, Tokens};

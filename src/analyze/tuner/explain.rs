@@ -17,9 +17,8 @@ pub enum Lesson {
     },
     /// The filter moved.
     Accepted {
-        /// Its distance from the prediction, squared and in units of what was expected; `None`
-        /// where it has none.
-        nis: Option<f64>,
+        /// Its distance from the prediction, squared and in units of what was expected.
+        nis: f64,
     },
     /// It is too far from the prediction, so the estimate stays and becomes less certain.
     Rejected {
@@ -51,29 +50,11 @@ pub enum Unfit {
     NoFit,
 }
 
-// === impl Lesson ===
-
-impl Lesson {
-    /// The outcome as a label value.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Started { .. } => "started",
-            Self::Accepted { .. } => "accepted",
-            Self::Rejected { .. } => "rejected",
-            Self::Unfit(Unfit::Transient { .. }) => "transient",
-            Self::Unfit(Unfit::Full { .. }) => "full",
-            Self::Unfit(Unfit::NoFit) => "no_fit",
-        }
-    }
-}
-
 impl fmt::Display for Lesson {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started { points } => write!(f, "started from {points} operating points"),
-            Self::Accepted { nis: Some(nis) } => write!(f, "accepted at a distance of {nis:.2}"),
-            Self::Accepted { nis: None } => f.write_str("accepted"),
+            Self::Accepted { nis } => write!(f, "accepted at a distance of {nis:.2}"),
             Self::Rejected { nis, in_a_row } => {
                 match nis {
                     Some(nis) => write!(f, "rejected at a distance of {nis:.2}")?,

@@ -2,26 +2,24 @@
 //!
 //! # Model
 //!
-//! The state `x` is `(alpha, beta, gamma)` or its logarithm, which stays as it is but for a drift
-//! `Q`; the measurement `h(x)` is `(TTFT, ITL)` of the queueing model, or its logarithm, with noise
+//! The state `x` is the logarithm of `(alpha, beta, gamma)`, which stays as it is but for a drift
+//! `Q`; the measurement `h(x)` is the logarithm of `(TTFT, ITL)` of the queueing model, with noise
 //! `R`; `H` is the Jacobian of `h` by central differences.
 //!
 //! ```text
 //! predict   P <- P + Q
 //! update    y = z - h(x);  S = H P H' + R;  K = P H' / S
 //!           x <- x + K y
-//!           P <- (I - K H) P                        simple
-//!           P <- (I - K H) P (I - K H)' + K R K'    Joseph
+//!           P <- (I - K H) P (I - K H)' + K R K'
 //! NIS       y' / S y, chi-square distributed with two degrees of freedom
 //! ```
 //!
-//! Joseph's form stays symmetric and positive whatever the rounding of `K`.
+//! This form of the correction, Joseph's, stays symmetric and positive whatever the rounding of `K`.
 
 use nalgebra::{Matrix2, Matrix2x3, Matrix3, Matrix3x2, Vector2, Vector3};
 
-use crate::analyze::queueing::{Coefficients, Convention};
+use crate::analyze::queueing::Coefficients;
 use crate::analyze::tuner::{Apart, Latencies, OperatingPoint, SavedFilter};
-use crate::units::Fraction;
 
 /// The 97.5th percentile of the chi-square distribution with two degrees of freedom.
 const NIS_MAX: f64 = 7.378;
@@ -48,88 +46,12 @@ pub(super) const DEVIATIONS_MAX: [f64; 3] = [1.5, 1.5, 0.7];
 /// How much less certain of itself a rejection makes the filter, in variance.
 const DOUBT: f64 = 4.0;
 
-/// How the filter works.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct FilterPolicy {
-    /// What state and measurement are in.
-    pub scale: Scale,
-    /// Whose queueing model predicts.
-    pub convention: Convention,
-    /// How much the state drifts between two observations, as a share of it.
-    pub drift: Fraction,
-    /// The standard deviation of a measurement, as a share of it.
-    pub noise: Fraction,
-    /// How the covariance is corrected.
-    pub correction: Correction,
-    /// What a rejected observation leaves behind.
-    pub on_rejection: OnRejection,
-}
-
-/// What state and measurement are in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
-    /// The quantities themselves.
-    Linear,
-    /// Their logarithms.
-    Logarithmic,
-}
-
-/// How the covariance is corrected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Correction {
-    /// In the form that is cheapest to write.
-    Simple,
-    /// In Joseph's form.
-    Joseph,
-}
-
-/// What a rejected observation leaves behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnRejection {
-    /// Nothing: state and covariance are as before it.
-    Restore,
-    /// The state as before it, and a larger covariance.
-    Doubt,
-}
-
-/// Where a filter starts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setup {
-    /// `alpha`, `beta` and `gamma`, in seconds and seconds per token.
-    pub state: [f64; 3],
-    /// Their covariance.
-    pub prior: Prior,
-    /// The smallest coefficients.
-    pub min: [f64; 3],
-    /// The largest coefficients.
-    pub max: [f64; 3],
-}
-
-/// How uncertain a start is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Prior {
-    /// As much as the state drifts in one step.
-    Drift,
-    /// So much.
-    Covariance([[f64; 3]; 3]),
-}
-
-/// Why there is no filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetupError {
-    /// The bounds are empty, the covariance is not symmetric, or there is no noise.
-    Invalid,
-    /// The model predicts nothing for the first observation.
-    NoPrediction,
-}
-
 /// What one observation did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    /// How far the measurement is from the prediction, TTFT and ITL; in seconds, or as logarithms.
-    pub innovation: [f64; 2],
-    /// The same, squared and in units of what was expected; `None` where it has none.
-    pub nis: Option<f64>,
+    /// How far the logarithms of TTFT and ITL are from those predicted, squared and in units of the
+    /// expected distance.
+    pub nis: f64,
     /// Whether it moved the filter.
     pub verdict: Verdict,
 }
@@ -157,7 +79,6 @@ pub(super) struct State(pub Vector3<f64>);
 /// An extended Kalman filter.
 #[derive(Clone, Debug)]
 pub struct Filter {
-    policy: FilterPolicy,
     apart: Apart,
     state: Vector3<f64>,
     covariance: Matrix3<f64>,
@@ -170,64 +91,15 @@ pub struct Filter {
 // === impl Filter ===
 
 impl Filter {
-    /// A filter that starts here; the first observation says how large the noise is.
-    ///
-    /// # Errors
-    ///
-    /// Refuses a start that makes no sense, or at which the first observation cannot be predicted.
-    pub fn new(
-        policy: FilterPolicy,
-        setup: &Setup,
-        first: &OperatingPoint,
-    ) -> Result<Self, SetupError> {
-        let Setup { state, prior, min, max } = setup;
-        let noiseless = policy.noise <= Fraction::ZERO;
-        if noiseless || min.iter().zip(max).any(|(min, max)| min >= max) {
-            return Err(SetupError::Invalid);
-        }
-        let put = |values: &[f64; 3]| Vector3::from(*values).map(|value| policy.scale.put(value));
-        let (state, min, max) = (put(state), put(min), put(max));
-        let share = policy.drift.fraction();
-        let drift = Matrix3::from_diagonal(&state.map(|value| match policy.scale {
-            Scale::Linear => (share * value).powi(2),
-            Scale::Logarithmic => share * share,
-        }));
-        let covariance = match prior {
-            Prior::Drift => drift,
-            Prior::Covariance(rows) => Matrix3::from_fn(|row, column| rows[row][column]),
-        };
-        if !is_symmetric(&covariance) {
-            return Err(SetupError::Invalid);
-        }
-        let share = policy.noise.fraction();
-        let Latencies { ttft, itl } = first.latencies;
-        let noise = Vector2::new(ttft.seconds(), itl.seconds()).map(|value| match policy.scale {
-            Scale::Linear => (share * value).powi(2),
-            Scale::Logarithmic => share * share,
-        });
-        let noise = Matrix2::from_diagonal(&noise);
-        let apart = Apart::Together;
-        let mut filter = Self { policy, apart, state, covariance, drift, noise, min, max };
-        filter.clamp();
-        match filter.predict(&filter.state, first) {
-            Some(_) => Ok(filter),
-            None => Err(SetupError::NoPrediction),
-        }
-    }
-
-    /// Our filter, from a fit.
+    /// A filter from a fit.
     pub(super) fn ours(state: &State, covariance: Matrix3<f64>, apart: Apart) -> Self {
-        let policy = FilterPolicy::default();
-        let share = policy.drift.fraction();
-        let noise = policy.noise.fraction();
         let room = Vector3::repeat(BOUND.ln());
         let mut filter = Self {
-            policy,
             apart,
             state: state.0,
             covariance,
-            drift: Matrix3::identity() * (share * share),
-            noise: Matrix2::identity() * (noise * noise),
+            drift: Matrix3::identity() * (DRIFT * DRIFT),
+            noise: Matrix2::identity() * (NOISE * NOISE),
             min: state.0 - room,
             max: state.0 + room,
         };
@@ -235,7 +107,7 @@ impl Filter {
         filter
     }
 
-    /// What it says, if it is ours.
+    /// The filter as it is saved.
     pub(super) fn save(&self, split: Option<f64>) -> SavedFilter {
         SavedFilter {
             state: self.state.into(),
@@ -245,7 +117,7 @@ impl Filter {
         }
     }
 
-    /// Our filter that says this; `None` where it cannot be one.
+    /// The filter that was saved; `None` where it cannot be one.
     pub(super) fn from_saved(saved: &SavedFilter, apart: Apart) -> Option<Self> {
         let SavedFilter { state, began, covariance, split: _ } = saved;
         let matrix = Matrix3::from_fn(|row, column| covariance[row][column]);
@@ -273,7 +145,7 @@ impl Filter {
         let predicted = self.predict(&self.state, point).ok_or(StepError::NoPrediction)?;
         let Latencies { ttft, itl } = point.latencies;
         let measured = Vector2::new(ttft.seconds(), itl.seconds());
-        let innovation = measured.map(|value| self.policy.scale.put(value)) - predicted;
+        let innovation = measured.map(f64::ln) - predicted;
         let sensitivity = self.jacobian(point);
         let expected = sensitivity * self.covariance * sensitivity.transpose() + self.noise;
         let inverse = expected.try_inverse().ok_or(StepError::NoPrediction)?;
@@ -283,19 +155,14 @@ impl Filter {
         self.state += gain * innovation;
         self.clamp();
         self.correct(&gain, &sensitivity);
-        let positive = self.policy.scale == Scale::Logarithmic || self.state.min() > 0.0;
-        let nis = positive.then_some(distance);
-        let verdict = match nis {
-            Some(nis) if nis < NIS_MAX => Verdict::Accepted,
-            Some(_) | None => {
-                (self.state, self.covariance) = before;
-                if self.policy.on_rejection == OnRejection::Doubt {
-                    self.doubt();
-                }
-                Verdict::Rejected
-            }
+        let verdict = if distance < NIS_MAX {
+            Verdict::Accepted
+        } else {
+            (self.state, self.covariance) = before;
+            self.doubt();
+            Verdict::Rejected
         };
-        Ok(Step { innovation: innovation.into(), nis, verdict })
+        Ok(Step { nis: distance, verdict })
     }
 
     /// Makes the filter less certain of itself.
@@ -305,14 +172,12 @@ impl Filter {
     }
 
     /// `alpha`, `beta` and `gamma`, in seconds and seconds per token.
-    #[must_use]
-    pub fn state(&self) -> [f64; 3] {
-        self.state.map(|value| self.policy.scale.take(value)).into()
+    fn state(&self) -> [f64; 3] {
+        self.state.map(f64::exp).into()
     }
 
-    /// The covariance of the state, row by row, in the units of the scale.
-    #[must_use]
-    pub fn covariance(&self) -> [[f64; 3]; 3] {
+    /// The covariance of the state, row by row.
+    fn covariance(&self) -> [[f64; 3]; 3] {
         let of = |row: usize, column: usize| self.covariance[(row, column)];
         [0, 1, 2].map(|row| [0, 1, 2].map(|column| of(row, column)))
     }
@@ -330,11 +195,9 @@ impl Filter {
 
     /// The measurement that a state predicts; `None` where it predicts none.
     fn predict(&self, state: &Vector3<f64>, point: &OperatingPoint) -> Option<Vector2<f64>> {
-        let scale = self.policy.scale;
-        let state = state.map(|value| scale.take(value));
-        let coefficients = self.apart.coefficients(state.into())?;
-        let Latencies { ttft, itl } = point.predict(self.policy.convention, coefficients)?;
-        let predicted = Vector2::new(ttft.seconds(), itl.seconds()).map(|value| scale.put(value));
+        let coefficients = self.apart.coefficients(state.map(f64::exp).into())?;
+        let Latencies { ttft, itl } = point.predict(coefficients)?;
+        let predicted = Vector2::new(ttft.seconds(), itl.seconds()).map(f64::ln);
         predicted.iter().all(|value| value.is_finite()).then_some(predicted)
     }
 
@@ -342,18 +205,14 @@ impl Filter {
     /// is one that nothing is learned of.
     fn jacobian(&self, point: &OperatingPoint) -> Matrix2x3<f64> {
         let mut jacobian = Matrix2x3::zeros();
-        for (column, value) in self.state.iter().enumerate() {
-            let step = match self.policy.scale {
-                Scale::Linear if *value != 0.0 => JACOBIAN_STEP * value.abs(),
-                Scale::Linear | Scale::Logarithmic => JACOBIAN_STEP,
-            };
+        for column in 0..3 {
             let moved = |by: f64| {
                 let mut state = self.state;
                 state[column] += by;
                 self.predict(&state, point)
             };
-            if let Some((above, below)) = moved(step).zip(moved(-step)) {
-                jacobian.set_column(column, &((above - below) / (2.0 * step)));
+            if let Some((above, below)) = moved(JACOBIAN_STEP).zip(moved(-JACOBIAN_STEP)) {
+                jacobian.set_column(column, &((above - below) / (2.0 * JACOBIAN_STEP)));
             }
         }
         jacobian
@@ -361,12 +220,8 @@ impl Filter {
 
     fn correct(&mut self, gain: &Matrix3x2<f64>, sensitivity: &Matrix2x3<f64>) {
         let left = Matrix3::identity() - gain * sensitivity;
-        self.covariance = match self.policy.correction {
-            Correction::Simple => left * self.covariance,
-            Correction::Joseph => {
-                left * self.covariance * left.transpose() + gain * self.noise * gain.transpose()
-            }
-        };
+        self.covariance =
+            left * self.covariance * left.transpose() + gain * self.noise * gain.transpose();
     }
 
     fn clamp(&mut self) {
@@ -376,9 +231,6 @@ impl Filter {
     /// Keeps a direction of which nothing is learned from becoming more uncertain than it was
     /// before anything was. Scaling rows and columns alike keeps the covariance positive.
     fn limit(&mut self) {
-        if self.policy.scale == Scale::Linear {
-            return;
-        }
         let most = Vector3::from(DEVIATIONS_MAX);
         let shrink = self.covariance.diagonal().zip_map(&most, |variance, most| {
             if variance > 0.0 { (most / variance.sqrt()).min(1.0) } else { 1.0 }
@@ -409,51 +261,3 @@ impl State {
 
 /// A time below anything that an engine does: a hundredth of a picosecond.
 const SMALLEST: f64 = 1e-14;
-
-// === impl Scale ===
-
-impl Scale {
-    fn put(self, value: f64) -> f64 {
-        match self {
-            Self::Linear => value,
-            Self::Logarithmic => value.ln(),
-        }
-    }
-
-    fn take(self, value: f64) -> f64 {
-        match self {
-            Self::Linear => value,
-            Self::Logarithmic => value.exp(),
-        }
-    }
-}
-
-// === impl FilterPolicy ===
-
-impl FilterPolicy {
-    /// WVA's filter, with its quantile of the noise and its relative error.
-    #[must_use]
-    pub fn wva(noise: Fraction) -> Self {
-        Self {
-            scale: Scale::Linear,
-            convention: Convention::Wva,
-            drift: Fraction::new(0.05).unwrap_or_default(),
-            noise,
-            correction: Correction::Simple,
-            on_rejection: OnRejection::Restore,
-        }
-    }
-}
-
-impl Default for FilterPolicy {
-    fn default() -> Self {
-        Self {
-            scale: Scale::Logarithmic,
-            convention: Convention::Plimsoll,
-            drift: Fraction::new(DRIFT).unwrap_or_default(),
-            noise: Fraction::new(NOISE).unwrap_or_default(),
-            correction: Correction::Joseph,
-            on_rejection: OnRejection::Doubt,
-        }
-    }
-}

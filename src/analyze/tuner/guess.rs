@@ -6,12 +6,8 @@
 //! usual share of `beta`. TTFT then has one unknown, the work `w = (beta + gamma) * I` of a prompt:
 //! it grows with `w`, by the formulas of the queueing model, and bisection finds it. ITL, which is
 //! `alpha + n * delta` and its own work, gives `alpha`.
-//!
-//! [`guess_as_wva`] takes `n` as 1 and books a fixed share of ITL as `alpha`: at a rate where ten
-//! requests share an iteration, their work is then charged to one, and `gamma` comes out 16 times
-//! too large.
 
-use crate::analyze::queueing::{Coefficients, Lengths, SharedCoefficients};
+use crate::analyze::queueing::{Coefficients, SharedCoefficients};
 use crate::analyze::tuner::{Latencies, OperatingPoint};
 use crate::units::{Seconds, TimePerToken};
 
@@ -34,22 +30,6 @@ const LOAD_MAX: f64 = 0.95;
 
 /// Halvings of the interval in which the work of a prompt lies: to a millionth of TTFT.
 const HALVINGS: u32 = 20;
-
-/// The share of ITL that WVA takes for `alpha`.
-const WVA_ALPHA_SHARE: f64 = 0.9;
-
-/// Why WVA has no guess.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WvaGuessError {
-    /// TTFT is below what it takes for `alpha`.
-    TtftBelowAlpha,
-    /// There are too few tokens to divide by.
-    TooFewTokens,
-    /// `gamma` is not positive.
-    GammaNotPositive,
-    /// `beta` is not positive.
-    BetaNotPositive,
-}
 
 /// Coefficients that explain one observation; always positive.
 #[must_use]
@@ -91,35 +71,4 @@ pub fn guess(point: &OperatingPoint) -> Coefficients {
         gamma: TimePerToken::new(GAMMA_SHARE * beta).unwrap_or_default(),
     }
     .into()
-}
-
-/// WVA's coefficients from one observation.
-///
-/// # Errors
-///
-/// Refuses an observation that gives a coefficient that is not positive, where WVA starts from
-/// fixed values instead.
-pub fn guess_as_wva(
-    lengths: Lengths,
-    latencies: Latencies,
-) -> Result<SharedCoefficients, WvaGuessError> {
-    let (ttft, itl) = (latencies.ttft.seconds(), latencies.itl.seconds());
-    let (input, output) = (lengths.input.tokens(), lengths.output.tokens());
-    let alpha = WVA_ALPHA_SHARE * itl;
-    let sum = (ttft - alpha) / input;
-    if sum < 0.0 {
-        return Err(WvaGuessError::TtftBelowAlpha);
-    }
-    let tokens = input + f64::midpoint(output, 1.0) - 1.0;
-    if tokens <= 0.0 {
-        return Err(WvaGuessError::TooFewTokens);
-    }
-    let gamma = ((itl - alpha) - sum) / tokens;
-    let beta = sum - gamma;
-    let positive = |value: f64| TimePerToken::new(value).filter(|_| value > 0.0);
-    Ok(SharedCoefficients {
-        alpha: Seconds::new(alpha).unwrap_or_default(),
-        beta: positive(beta).ok_or(WvaGuessError::BetaNotPositive)?,
-        gamma: positive(gamma).ok_or(WvaGuessError::GammaNotPositive)?,
-    })
 }

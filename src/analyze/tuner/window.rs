@@ -19,7 +19,7 @@
 
 use nalgebra::{Matrix3, Matrix4, Vector4};
 
-use crate::analyze::queueing::{Coefficients, Convention, Lengths, Shape};
+use crate::analyze::queueing::{Coefficients, Lengths, Shape};
 use crate::analyze::tuner::filter::{BOUND, DEVIATIONS_MAX, State};
 use crate::analyze::tuner::{Agreed, Apart, Latencies, OperatingPoint, SavedPoint, Split, guess};
 use crate::units::{Fraction, RequestRate, Seconds, TimePerToken, Tokens};
@@ -297,7 +297,7 @@ impl OperatingPoint {
             beta_decode: TimePerToken::new(beta * ratio)?,
             gamma: TimePerToken::new(gamma)?,
         };
-        let Latencies { ttft, itl } = self.predict(Convention::Plimsoll, coefficients)?;
+        let Latencies { ttft, itl } = self.predict(coefficients)?;
         let logarithms = [ttft, itl].map(|latency| latency.seconds().ln());
         logarithms.iter().all(|value| value.is_finite()).then_some(logarithms)
     }

@@ -403,21 +403,6 @@ impl Direction {
     }
 }
 
-// === impl Finding ===
-
-impl Finding {
-    /// The finding as a label value.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::WrongTargetType { .. } => "wrong_target_type",
-            Self::WrongAverageValue { .. } => "wrong_average_value",
-            Self::NotRead { .. } => "not_read",
-            Self::Paused { .. } => "keda_paused",
-        }
-    }
-}
-
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

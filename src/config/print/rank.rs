@@ -11,13 +11,9 @@ pub(crate) fn sections(rule: &Rule) -> (file::Optimizer, file::Rank) {
         Rule::Ranked(policy) => (file::Optimizer::Rank, *policy),
     };
     let Policy { preference, weight, unfitness_max, damper, cold } = policy;
-    let preferred_replicas = match preference {
-        Preference::Spread(replicas) => Some(replicas.count()),
-        // Nothing in a file becomes one of these.
-        Preference::Size(_) => None,
-    };
+    let Preference::Spread(replicas) = preference;
     let section = file::Rank {
-        preferred_replicas,
+        preferred_replicas: Some(replicas.count()),
         weight: Some(weight.fraction()),
         unfitness_max: Some(unfitness_max.fraction()),
         damper: Some(damper.fraction()),

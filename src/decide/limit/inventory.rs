@@ -1,33 +1,16 @@
-//! What the nodes have: accelerators by kind, without what others use.
+//! The names of accelerators.
 //!
 //! Nodes and workloads name one accelerator in several ways: `NVIDIA-H100-80GB-HBM3` on a node,
 //! `H100` in a configuration. [`normalised`] makes one name of both, and keeps apart what is not
 //! the same: two cards of one brand, a partition and the whole, a shared device and one's own.
 
-use std::collections::BTreeMap;
-
-use crate::decide::limit::Allowance;
-use crate::decide::optimize::Headroom;
 use crate::fleet::Accelerator;
-use crate::observe::inventory::NodeStock;
-use crate::units::Gpus;
 
 /// Words that name a vendor or a brand, and not a card.
 const BRANDS: [&str; 6] = ["NVIDIA", "AMD", "INTEL", "TESLA", "GEFORCE", "INSTINCT"];
 
 /// How a card is mounted or what memory it has begins here; numbers may follow.
 const FORMS: [&str; 6] = ["SXM", "PCIE", "NVL", "HBM", "OAM", "GENERATION"];
-
-/// What the nodes have for the workloads that are decided here.
-#[must_use]
-pub fn inventory(nodes: &[NodeStock]) -> Allowance {
-    let mut kinds: BTreeMap<Accelerator, Gpus> = BTreeMap::new();
-    for NodeStock { product, allocatable, used_by_others } in nodes {
-        *kinds.entry(normalised(product)).or_default() += allocatable.beyond(*used_by_others);
-    }
-    let limited = |(kind, gpus)| (kind, Headroom::Limited(gpus));
-    Allowance::Kinds(kinds.into_iter().map(limited).collect())
-}
 
 /// The one name of an accelerator.
 ///

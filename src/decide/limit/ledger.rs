@@ -29,16 +29,6 @@ pub struct Ledger<'a> {
     used: Vec<Used>,
 }
 
-/// What is free for variants that may still grow, as the optimizer counts it: `None` without limits.
-#[must_use]
-pub fn room(wants: &[Want], limits: &[Limit]) -> Option<Room> {
-    let mut ledger = Ledger::new(limits);
-    for want in wants {
-        ledger.hold(want, want.current);
-    }
-    ledger.room(wants)
-}
-
 /// The limits that are left for others while these variants keep what they hold.
 #[must_use]
 pub fn without(limits: &[Limit], held: &[Want]) -> Vec<Limit> {

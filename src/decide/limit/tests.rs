@@ -40,7 +40,7 @@ fn named(name: &str, scope: Scope, source: Source) -> Limit {
 }
 
 fn granted(wants: &[Want], limits: &[Limit]) -> Vec<u32> {
-    let grants = limit(wants, limits, Sharing::MaxMin).grants;
+    let grants = limit(wants, limits).grants;
     grants.iter().map(|grant| grant.granted.count()).collect()
 }
 
@@ -63,13 +63,13 @@ fn the_tightest_of_several_limits_wins_and_is_named() {
         named("budget", Scope::Cluster, budget),
         named("quota of shop", Scope::Namespace(Namespace::new("shop").unwrap()), quota),
     ];
-    let grants = limit(&[want("a", 1, 1, 9)], &limits, Sharing::MaxMin);
+    let grants = limit(&[want("a", 1, 1, 9)], &limits);
     assert_eq!(
         grants.grants[0].to_string(),
         "shop/a: 5 of 9 replicas, limited by quota of shop: a replica takes 1 accelerators and 0 \
          are free"
     );
-    let grants = limit(&[want("a", 2, 1, 9)], &limits[..2], Sharing::MaxMin);
+    let grants = limit(&[want("a", 2, 1, 9)], &limits[..2]);
     assert_eq!(
         grants.grants[0].to_string(),
         "shop/a: 3 of 9 replicas, limited by budget: a replica costs 8.00 an hour and 6.00 are left"
@@ -89,8 +89,8 @@ fn what_cannot_be_read_holds_at_what_it_said_and_never_becomes_unlimited() {
     let unread = [named("nodes", Scope::Cluster, Source::Unread)];
     assert_eq!(granted(&[want("a", 1, 1, 9)], &unread), [1], "nothing grows");
     assert_eq!(granted(&[want("a", 1, 4, 2)], &unread), [2], "and what goes may go");
-    let room = room(&[want("a", 1, 1, 9)], &unread).unwrap();
-    assert!(room.is_exhausted());
+    let room = Ledger::new(&unread).room(&[want("a", 1, 1, 9)]).unwrap();
+    assert!(room.cluster.values().all(|headroom| *headroom == Headroom::NONE));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_replica_that_is_going_still_holds_its_accelerators() {
 fn a_minimum_is_kept_where_it_does_not_fit_and_that_is_said() {
     let mut wants = [want("a", 1, 0, 4), want("b", 1, 0, 2)];
     wants[1].bounds = Bounds::new(replicas(2), None).unwrap();
-    let grants = limit(&wants, &[inventory_of(1)], Sharing::MaxMin);
+    let grants = limit(&wants, &[inventory_of(1)]);
     assert_eq!(grants.grants[0].granted, Replicas::ZERO);
     assert_eq!(grants.grants[1].granted, replicas(2));
     assert_eq!(
@@ -146,25 +146,6 @@ fn one_accelerator_has_one_name_and_two_have_two() {
     }
 }
 
-#[test]
-fn what_others_use_is_not_there() {
-    let node = |product: &str, allocatable, used| NodeStock {
-        product: kind(product),
-        allocatable: Gpus::new(allocatable),
-        used_by_others: Gpus::new(used),
-    };
-    let nodes = [
-        node("NVIDIA-H100-80GB-HBM3", 8, 3),
-        node("NVIDIA-H100-NVL", 4, 4),
-        node("NVIDIA-A100-SXM4-80GB", 8, 9),
-    ];
-    let kinds = BTreeMap::from([
-        (kind("H100"), Headroom::Limited(Gpus::new(5))),
-        (kind("A100"), Headroom::Limited(Gpus::ZERO)),
-    ]);
-    assert_eq!(inventory(&nodes), Allowance::Kinds(kinds));
-}
-
 proptest! {
     #[test]
     fn nobody_takes_more_than_there_is_and_nothing_that_fits_is_left(
@@ -182,7 +163,7 @@ proptest! {
                 Want { priority, ..want(name, gpus, current, desired) }
             })
             .collect();
-        let grants = limit(&wants, &[inventory_of(gpus)], Sharing::MaxMin).grants;
+        let grants = limit(&wants, &[inventory_of(gpus)]).grants;
         let held: u32 = wants.iter().map(|want| want.gpus.times(want.current).count()).sum();
         let added: u32 = wants
             .iter()
@@ -199,7 +180,7 @@ proptest! {
         }
         let mut turned = wants.clone();
         turned.rotate_left(turn % rows.len());
-        let mut others = limit(&turned, &[inventory_of(gpus)], Sharing::MaxMin).grants;
+        let mut others = limit(&turned, &[inventory_of(gpus)]).grants;
         others.rotate_right(turn % rows.len());
         prop_assert_eq!(grants, others);
     }

@@ -7,11 +7,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::decide::limit::{Sharing, State};
+use crate::decide::limit::State;
 
 /// The lines, and which of them is next.
 pub(super) struct Turns {
-    sharing: Sharing,
     order: BTreeSet<Turn>,
     /// The positions of the wants in each line.
     lines: Vec<VecDeque<usize>>,
@@ -31,17 +30,13 @@ struct Turn {
 // === impl Turns ===
 
 impl Turns {
-    pub(super) fn new(state: &State<'_>, sharing: Sharing) -> Self {
-        let positions = 0..state.wants.len();
-        let lines = match sharing {
-            Sharing::InOrder => vec![positions.collect()],
-            Sharing::MaxMin => {
-                let mut lines = vec![VecDeque::new(); state.models.len()];
-                positions.for_each(|at| lines[state.model_of[at]].push_back(at));
-                lines
-            }
-        };
-        let mut turns = Self { sharing, order: BTreeSet::new(), lines };
+    pub(super) fn new(state: &State<'_>) -> Self {
+        let mut lines = vec![VecDeque::new(); state.models.len()];
+        for at in 0..state.wants.len() {
+            lines[state.model_of[at]].push_back(at);
+        }
+
+        let mut turns = Self { order: BTreeSet::new(), lines };
         (0..turns.lines.len()).for_each(|line| turns.stand(state, line));
         turns
     }
@@ -62,17 +57,11 @@ impl Turns {
 
     /// Puts a line where it belongs by what it has.
     pub(super) fn stand(&mut self, state: &State<'_>, line: usize) {
-        let (below_guarantee, class, level) = match self.sharing {
-            Sharing::InOrder => (false, 0, 0.0),
-            Sharing::MaxMin => {
-                let model = &state.models[line];
-                (model.is_below_guarantee(), model.priority.class, model.level())
-            }
-        };
+        let model = &state.models[line];
         self.order.insert(Turn {
-            below_guarantee: Reverse(below_guarantee),
-            class: Reverse(class),
-            level: level.to_bits(),
+            below_guarantee: Reverse(model.is_below_guarantee()),
+            class: Reverse(model.priority.class),
+            level: model.level().to_bits(),
             line,
         });
     }

@@ -13,9 +13,6 @@ impl fmt::Display for Method {
             Self::Bounded { steps } => {
                 write!(f, "the best of {steps} steps, perhaps not the least cost")
             }
-            Self::CostAware => f.write_str("by cost per capacity"),
-            Self::GreedyByScore => f.write_str("by cost per capacity, the largest need first"),
-            Self::Rescale => f.write_str("by a share of what is contended"),
             Self::Ranked => f.write_str("by the rank of its price"),
         }
     }

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::limit::{Grant, Grants, Ledger, Limit, Priority, Sharing, Want, limit};
+use crate::decide::limit::{Grant, Grants, Ledger, Limit, Priority, Want, limit};
 use crate::decide::optimize::sheet::row_of;
 use crate::decide::optimize::{Candidate, Consent, Few, Model, Plan, Policy, plan};
 use crate::fleet::VariantKey;
@@ -53,7 +53,7 @@ pub fn plan_all(
         add_wants(&mut rows, contender, plan);
         spans.push(start..rows.len());
     }
-    let contended = limit(&rows, limits, Sharing::MaxMin);
+    let contended = limit(&rows, limits);
     let is_cut = |position: &usize| {
         let span = spans[*position].clone();
         let mut own = rows[span.clone()].iter().zip(&contended.grants[span]);
@@ -93,7 +93,7 @@ pub fn plan_all(
             ledger.hold(row, row.current.max(row.desired));
         }
     }
-    let grants = limit(&rows, limits, Sharing::MaxMin);
+    let grants = limit(&rows, limits);
     FleetPlan { plans, grants, contended, alone }
 }
 

@@ -27,7 +27,7 @@ pub struct Policy {
     pub rule: Rule,
     /// What changing the number of replicas costs.
     pub switching: Switching,
-    /// Replicas of each role that stay in any case, where there are any. See [`headroom_floor`].
+    /// Replicas of each role that stay in any case, where there are any.
     pub replicas_min: KeptMin,
 }
 
@@ -79,23 +79,6 @@ pub enum Consent {
     Given,
     /// It may not: an SLO or a safety check forbids it.
     Refused,
-}
-
-/// The fewest replicas that stay below `ceiling` when the load of `replicas` that are busy to
-/// `busy` is spread over them; `None` when the ceiling is zero.
-///
-/// # Model
-///
-/// With `N` replicas at a mean utilisation `u`, one less carries `u * N / (N - 1)` each. `m` of them
-/// carry `u * N / m`, which is at most the ceiling from `m = u * N / ceiling` on.
-#[must_use]
-pub fn headroom_floor(replicas: Replicas, busy: Fraction, ceiling: Fraction) -> Option<Replicas> {
-    let load = busy.fraction() * f64::from(replicas.count());
-    let floor = (load / ceiling.fraction() * (1.0 - SLACK)).ceil();
-    floor.is_finite().then(|| {
-        let count = crate::decide::optimize::cost_aware::whole_count(floor);
-        Replicas::saturating(count)
-    })
 }
 
 /// Plans one model at the least cost, inside what is free if that is limited.

@@ -132,10 +132,4 @@ impl Room {
             purse.left = purse.left.beyond(candidate.cost.times(replicas));
         }
     }
-
-    /// Whether nothing at all is free in the cluster.
-    #[must_use]
-    pub fn is_exhausted(&self) -> bool {
-        self.cluster.values().all(|headroom| *headroom == Headroom::NONE)
-    }
 }

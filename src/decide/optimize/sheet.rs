@@ -10,7 +10,7 @@ use crate::decide::optimize::{
     Because, Candidate, Cover, Few, Method, Model, Placement, Plan, Standing,
 };
 use crate::fleet::{ModelKey, Role, VariantKey};
-use crate::units::{Amount, CostPerHour, Replicas, Weight};
+use crate::units::{Amount, CostPerHour, Replicas};
 
 /// Sums of capacities differ in their last digits. Less than this share of what is asked is no
 /// shortfall.
@@ -22,18 +22,11 @@ type PerRole<T> = SmallVec<[T; 3]>;
 /// One model, ready for arithmetic.
 pub(crate) struct Sheet<'a> {
     pub(crate) key: &'a ModelKey,
-    pub(crate) priority: Weight,
     /// The variants in the order of their keys.
     pub(crate) variants: Few<&'a Candidate>,
-    /// What one replica of each variant carries, in the unit of the sizing report.
-    pub(crate) sizes: Few<Option<f64>>,
     /// Variants that can stand in for one another.
     pub(crate) groups: PerRole<Group>,
     pub(crate) voices: SmallVec<[Row; 4]>,
-    /// The sums of the sizing report, for each group.
-    pub(crate) sizing: PerRole<Totals>,
-    /// What is asked of the whole model, by the sizing report.
-    pub(crate) demand: Amount,
 }
 
 /// The variants of one role.
@@ -47,7 +40,6 @@ pub(crate) struct Group {
 /// What one voice says.
 pub(crate) struct Row {
     pub(crate) unit: Unit,
-    pub(crate) score: Weight,
     pub(crate) standing: Standing,
     /// What one replica of each variant carries.
     pub(crate) sizes: Few<Option<f64>>,
@@ -65,21 +57,12 @@ impl<'a> Sheet<'a> {
             .iter()
             .map(|voice| Row {
                 unit: voice.report.unit,
-                score: voice.score,
                 standing: voice.standing,
                 sizes: sizes(voice.report, &variants),
                 totals: totals(voice.report, &groups),
             })
             .collect();
-        let sizing = totals(model.sizing, &groups);
-        let sizes = sizes(model.sizing, &variants);
-        let (key, priority, demand) = (&model.key, model.priority, model.sizing.total.demand);
-        Self { key, priority, variants, sizes, groups, voices, sizing, demand }
-    }
-
-    /// What the scale targets ask for, in the order of the variants.
-    pub(crate) fn current(&self) -> Vec<Replicas> {
-        self.variants.iter().map(|variant| variant.current).collect()
+        Self { key: &model.key, variants, groups, voices }
     }
 
     /// The plan that these numbers are.
@@ -199,4 +182,13 @@ fn totals(report: &CapacityReport, groups: &[Group]) -> PerRole<Totals> {
         Some(role) => report.roles.get(&role).copied().unwrap_or_default(),
     };
     groups.iter().map(of_group).collect()
+}
+
+/// A whole number of replicas as a count; what no scale target has is cut off.
+pub(crate) fn whole_count(whole: f64) -> u32 {
+    // The range is checked, so nothing is lost but a fraction that is not there.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
+    {
+        whole.clamp(0.0, f64::from(Replicas::LIMIT.count())) as u32
+    }
 }

@@ -78,10 +78,9 @@ pub(super) fn model(candidates: Vec<Candidate>, report: &CapacityReport) -> Mode
             namespace: Namespace::new("shop").unwrap(),
             model: ModelName::new("m").unwrap(),
         },
-        priority: Weight::ONE,
         candidates,
         sizing: report,
-        voices: vec![Voice { report, score: Weight::ONE, standing: Standing::Live }],
+        voices: vec![Voice { report, standing: Standing::Live }],
     }
 }
 
@@ -100,19 +99,11 @@ fn targets(plan: &Plan) -> Vec<u32> {
     plan.placements.iter().map(|placement| placement.after.count()).collect()
 }
 
-/// What the rule of cost per capacity makes of these offers.
-fn greedy(offers: &[Offer<'_>], required: f64, spare: f64) -> Plan {
-    let report = report(offers, required, spare);
-    let candidates = offers.iter().map(|offer| candidate(*offer)).collect();
-    cost_aware(&model(candidates, &report), Defects::Mended)
-}
-
 #[test]
 fn the_cheapest_for_what_it_carries_is_not_always_the_cheapest_for_the_need() {
     // 6 for 6,500 is 0.92 a thousand, against 1.00 of 10 for 10,000. But 20,000 take four of the
     // first, for 24, and only two of the second, for 20.
     let offers = [("large", 10.0, 10_000.0, 0), ("small", 6.0, 6_500.0, 0)];
-    assert_eq!(targets(&greedy(&offers, 20_000.0, 0.0)), [0, 4]);
     let exact = plan(&offers, 20_000.0, 0.0);
     assert_eq!(targets(&exact), [2, 0]);
     assert!(matches!(exact.method, Method::Exact { .. }));
@@ -128,7 +119,6 @@ fn the_cheapest_for_what_it_carries_is_not_always_the_cheapest_for_the_need() {
 fn a_mix_fills_up_with_the_smaller_one() {
     let offers = [("large", 10.0, 10_000.0, 0), ("small", 6.0, 5_000.0, 0)];
     assert_eq!(targets(&plan(&offers, 15_000.0, 0.0)), [1, 1]);
-    assert_eq!(greedy(&offers, 15_000.0, 0.0).cost_after, CostPerHour::new(20.0).unwrap());
     assert_eq!(targets(&plan(&offers, 24_000.0, 0.0)), [2, 1]);
 }
 
@@ -262,18 +252,9 @@ fn each_analyzer_is_met_in_its_own_unit() {
     let mut requests = report(&rates, 5.0, 0.0);
     requests.unit = Unit::RequestsPerSecond;
     let mut model = model(offers.iter().map(|offer| candidate(*offer)).collect(), &tokens);
-    model.voices.push(Voice { report: &requests, score: Weight::ONE, standing: Standing::Live });
+    model.voices.push(Voice { report: &requests, standing: Standing::Live });
     let plan = least_cost(&model, None, &Policy::default(), &consent);
     // One more of the second meets both: 1,000 tokens and 5 requests a second.
     assert_eq!(targets(&plan), [1, 2]);
     assert_eq!(plan.covers[1].to_string(), "carries 12.0 of 12.0 requests/s wanted");
-}
-
-#[test]
-fn the_floor_of_the_headroom_check_is_the_load_spread_over_fewer() {
-    let share = |share| Fraction::new(share).unwrap();
-    // Four at 60 % are 2.4 replicas' worth: three of them are at 80 %.
-    assert_eq!(headroom_floor(replicas(4), share(0.6), share(0.8)), Some(replicas(3)));
-    assert_eq!(headroom_floor(replicas(4), share(0.61), share(0.8)), Some(replicas(4)));
-    assert_eq!(headroom_floor(replicas(4), share(0.6), Fraction::ZERO), None);
 }

@@ -105,13 +105,6 @@ impl Plan {
         }
         self
     }
-
-    /// What is on each replica when the plan has been carried out.
-    #[must_use]
-    pub fn layout(&self) -> Layout {
-        let together = |plan: &ReplicaPlan| plan.keep.union(&plan.load).cloned().collect();
-        self.replicas.iter().map(|(ordinal, plan)| (*ordinal, together(plan))).collect()
-    }
 }
 
 impl fmt::Display for Plan {

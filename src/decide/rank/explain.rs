@@ -26,10 +26,7 @@ impl fmt::Display for Record {
         write!(f, "{} for {real:.2} an hour {serve} what is worth ", Counted(*count))?;
         write!(f, "{theoretical:.2}: ")?;
         write!(f, "ratio {ratio:.3}")?;
-        match unfitness {
-            Some(unfitness) => write!(f, " x unfitness {unfitness:.3} counted as {suppressed:.3}")?,
-            None => write!(f, " x {suppressed:.0} for what is scarce")?,
-        }
+        write!(f, " x unfitness {unfitness:.3} counted as {suppressed:.3}")?;
         if *cold > 1.0 {
             write!(f, " x {cold:.1} for a cold start")?;
         }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::analyze::capacity::Unit;
 use crate::decide::optimize::{Candidate, Room};
-use crate::decide::rank::{Counting, Dropped, Fit, Formula, Offer, Preference, Record, Start};
+use crate::decide::rank::{Dropped, Formula, Offer, Preference, Record, Start};
 use crate::fleet::{Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
@@ -191,10 +191,8 @@ impl Policy {
             preferred,
             damper,
             weight: self.weight,
-            unfitness_max: Some(self.unfitness_max),
-            counting: Counting::Preferred,
+            unfitness_max: self.unfitness_max,
             cold: self.cold,
-            scarce: Fraction::ONE,
         })
     }
 }
@@ -266,7 +264,7 @@ impl Left {
             count,
             real: candidate.cost.times(count),
             theoretical: CostPerHour::new(served.amount() * price).unwrap_or_default(),
-            fit: Fit::Size(variant.size),
+            size: variant.size,
             start: match variant.warmth {
                 Warmth::Warm => Start::Warm,
                 Warmth::Cold => Start::Cold,

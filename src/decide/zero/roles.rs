@@ -125,6 +125,28 @@ mod tests {
     }
 
     #[test]
+    fn the_cheapest_variant_that_may_serve_wakes_and_no_other_beside_it() {
+        let queued = InFront::Queued(Requests::new(3.0).unwrap());
+        let closed = Sleeper {
+            bounds: Bounds::new(Replicas::ZERO, Some(Replicas::ZERO)).unwrap(),
+            ..sleeper("closed", Role::Both, 0.5, 0)
+        };
+
+        let dear = sleeper("dear", Role::Both, 9.0, 0);
+        let asleep = [dear, closed.clone(), sleeper("cheap", Role::Both, 1.0, 0)];
+        assert_eq!(wake_whole(queued, &asleep).to_string(), "shop/cheap woken: 3 requests queue");
+
+        let starting = [sleeper("dear", Role::Both, 9.0, 1), sleeper("cheap", Role::Both, 1.0, 0)];
+        assert_eq!(
+            wake_whole(queued, &starting).to_string(),
+            "awake: shop/dear is asked for 1 replicas"
+        );
+
+        let none = wake_whole(queued, &[closed]);
+        assert_eq!(none, Wake::NoneAllowed(Requests::new(3.0).unwrap()));
+    }
+
+    #[test]
     fn both_parts_of_a_model_wake_and_of_each_the_cheapest() {
         let parts = [
             sleeper("p-dear", Role::Prefill, 9.0, 0),
@@ -169,5 +191,9 @@ mod tests {
         for in_front in [InFront::NoQueue, InFront::Unknown, InFront::Queued(Requests::ZERO)] {
             assert_eq!(wake_whole(in_front, &fleet), Wake::Asleep(in_front));
         }
+        assert_eq!(
+            wake_whole(InFront::Unknown, &fleet).to_string(),
+            "asleep: the queue could not be read"
+        );
     }
 }

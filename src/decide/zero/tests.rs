@@ -47,7 +47,7 @@ fn after_idle() -> ZeroPolicy {
 }
 
 fn settled(work: &Work, candidates: &[Candidate]) -> Settled {
-    settle(Rules::Mended, after_idle(), work, candidates)
+    settle(after_idle(), work, candidates)
 }
 
 #[test]
@@ -77,13 +77,10 @@ fn whatever_is_missing_proves_nothing() {
     }
 }
 
-/// WVA asks only what has finished, and takes the replica away from its first request.
 #[test]
 fn a_replica_that_was_woken_for_a_long_request_is_not_taken_away() {
     let work = Work { on_replicas: Some(requests(1.0)), ..silence() };
     let woken = [candidate("a", 1.0, 1, 1)];
-    let wva = settle(Rules::Wva, after_idle(), &work, &woken);
-    assert_eq!(wva.targets, [Replicas::ZERO]);
     let ours = settled(&work, &woken);
     assert_eq!(ours.targets, [Replicas::ONE]);
     assert_eq!(
@@ -114,10 +111,8 @@ fn a_variant_with_a_minimum_keeps_it_and_the_others_go() {
 fn the_last_replica_of_the_cheapest_variant_that_has_one_stays() {
     let candidates =
         [candidate("cheap", 1.0, 0, 0), candidate("dear", 9.0, 1, 0), candidate("mid", 5.0, 1, 0)];
-    let kept = settle(Rules::Mended, ZeroPolicy::KeepOne, &silence(), &candidates);
+    let kept = settle(ZeroPolicy::KeepOne, &silence(), &candidates);
     assert_eq!(kept.targets, [replicas(0), replicas(0), replicas(1)], "none has to start");
-    let wva = settle(Rules::Wva, ZeroPolicy::KeepOne, &silence(), &candidates);
-    assert_eq!(wva.targets, [replicas(1), replicas(0), replicas(0)]);
 }
 
 #[test]
@@ -130,39 +125,6 @@ fn a_model_that_is_not_proved_idle_is_not_left_without_replicas() {
         "shop/a keeps one replica: not proved to be idle: not every count of finished requests \
          could be read"
     );
-}
-
-#[test]
-fn the_cheapest_variant_that_may_serve_wakes_and_no_other_beside_it() {
-    let queue = InFront::Queued(requests(3.0));
-    let closed = Candidate {
-        bounds: Bounds::new(Replicas::ZERO, Some(Replicas::ZERO)).unwrap(),
-        ..candidate("closed", 0.5, 0, 0)
-    };
-    let unpriced = Candidate { cost: None, ..candidate("a-unpriced", 1.0, 0, 0) };
-    let asleep =
-        [candidate("dear", 9.0, 0, 0), closed.clone(), candidate("cheap", 1.0, 0, 0), unpriced];
-    let woken = wake(Rules::Mended, queue, &asleep);
-    assert_eq!(woken.to_string(), "shop/cheap woken: 3 requests queue");
-    let starting = [candidate("dear", 9.0, 1, 1), candidate("cheap", 1.0, 0, 0)];
-    assert_eq!(
-        wake(Rules::Mended, queue, &starting).to_string(),
-        "awake: shop/dear is asked for 1 replicas"
-    );
-    assert_eq!(wake(Rules::Mended, queue, &[closed]), Wake::NoneAllowed(requests(3.0)));
-    let Wake::Woken { variants, .. } = wake(Rules::Wva, queue, &starting) else { panic!() };
-    assert_eq!(variants, [key("cheap")]);
-}
-
-#[test]
-fn an_unreadable_queue_wakes_nobody_and_says_so() {
-    let asleep = [candidate("a", 1.0, 0, 0)];
-    assert_eq!(
-        wake(Rules::Mended, InFront::Unknown, &asleep).to_string(),
-        "asleep: the queue could not be read"
-    );
-    let empty = InFront::Queued(Requests::ZERO);
-    assert_eq!(wake(Rules::Mended, empty, &asleep), Wake::Asleep(empty));
 }
 
 fn any_count() -> impl Strategy<Value = Option<Requests>> {

@@ -83,7 +83,7 @@ fn option(ranking: &Ranking, number: usize, round: &Round, choice: &Choice) -> R
         cost_per_hour: record.map(|it| it.real.per_hour()),
         theoretical_cost_per_hour: record.map(|it| it.theoretical.per_hour()),
         ratio: record.map(|it| it.ratio),
-        unfitness: record.and_then(|it| it.unfitness),
+        unfitness: record.map(|it| it.unfitness),
         counted: record.map(|it| it.counted),
         suppressed: record.map(|it| it.suppressed),
         cold: record.map(|it| it.cold),
@@ -100,19 +100,25 @@ mod tests {
     use super::*;
     use crate::analyze::capacity::Unit;
     use crate::decide::limit::LimitName;
-    use crate::decide::rank::{Dropped, Fit, Formula, Offer, Rank, Residual, Start};
+    use crate::decide::rank::{Dropped, Formula, Offer, Rank, Residual, Start};
     use crate::fleet::VariantSpec;
     use crate::units::{CostPerHour, Fraction};
 
     #[test]
     fn each_option_of_each_round_is_a_row_with_the_numbers_behind_its_score() {
         let (amount, cost) = (|it| Amount::new(it).unwrap(), |it| CostPerHour::new(it).unwrap());
-        let formula = Formula::cluster_autoscaler(amount(8.0), cost(0.016));
+        let formula = Formula {
+            preferred: amount(8.0),
+            damper: cost(0.016),
+            weight: Fraction::ONE,
+            unfitness_max: Fraction::new(100.0).unwrap(),
+            cold: Fraction::ONE,
+        };
         let record = formula.score(&Offer {
             count: Replicas::ONE,
             real: cost(0.095),
             theoretical: cost(0.003),
-            fit: Fit::Size(amount(2.0)),
+            size: amount(2.0),
             start: Start::Warm,
             mismatch: Fraction::new(2.0).unwrap(),
         });

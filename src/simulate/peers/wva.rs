@@ -18,7 +18,6 @@
 use std::sync::Arc;
 
 use crate::analyze::ballot::Analyzer;
-use crate::analyze::capacity::Rules as CapacityRules;
 use crate::analyze::saturation::{Thresholds, TransitionRule};
 use crate::analyze::{foresight, queueing, throughput, tokens};
 use crate::decide::enforce::{self, Behavior, Deference, Dwell};
@@ -94,7 +93,7 @@ fn thresholds() -> Thresholds {
 fn by_tokens() -> Sizing {
     Sizing {
         analyzers: vec![Analyzer::Tokens],
-        tokens: tokens::Policy { rules: CapacityRules::Wva, ..tokens::Policy::default() },
+        tokens: tokens::Policy { rules: tokens::Rules::Wva, ..tokens::Policy::default() },
         throughput: throughput::Policy::default(),
         queueing: queueing::Policy::default(),
         foresight: foresight::Policy::default(),

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::analyze::ballot::{Analyzer, Franchise, Vote, anchor};
+use plimsoll::analyze::ballot::{Analyzer, Franchise, Vote};
 use plimsoll::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity};
 use plimsoll::fleet::Role;
 use plimsoll::units::{Amount, CostPerHour, Replicas, Seconds};
 use serde_json::Value;
+
+use crate::reference::wva::ballot::anchor;
 
 use super::Outcome;
 use super::tokens::{close, key, list, number, role, same_totals, text, whole};

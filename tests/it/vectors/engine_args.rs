@@ -1,9 +1,10 @@
 //! Reader of WVA's parser of engine arguments.
 
-use plimsoll::analyze::capacity::Rules;
-use plimsoll::analyze::engine_args::{Container, parse};
+use plimsoll::analyze::engine_args::Container;
 use plimsoll::units::Tokens;
 use serde_json::Value;
+
+use crate::reference::wva::engine_args::parse;
 
 use super::Outcome;
 use super::tokens::{arguments, close, list, number, text};
@@ -12,7 +13,7 @@ use super::tokens::{arguments, close, list, number, text};
 pub(super) fn containers(case: &Value) -> Outcome {
     let (input, expected) = (&case["input"], &case["expected"]);
     let containers: Vec<Container> = list(input, "containers").iter().map(container).collect();
-    let mut ours = parse(&containers, Rules::Wva).arguments;
+    let mut ours = parse(&containers);
     // What is not written there is a number as well.
     ours.sequences = Some(ours.sequences_at_once());
     let theirs = &expected["engine_params"];

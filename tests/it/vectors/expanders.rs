@@ -1,12 +1,13 @@
 //! Reader of the Cluster Autoscaler's other expanders, and of chains of them.
 //!
-//! Plimsoll ranks by price and has no counterpart of the three others, so they stand here. The
-//! price of a chain is the library's, and so is what an option must have to be one: where the
-//! original picks options that add nothing or have no size, ours does not.
+//! The three others than price stand here. Price is the reference's, which has no score for options
+//! that add nothing or have no size; the original picks them.
 
-use plimsoll::decide::rank::{Fit, Formula, Offer, Start};
-use plimsoll::units::{Amount, CostPerHour, Fraction, Replicas};
+use plimsoll::decide::rank::Start;
+use plimsoll::units::{Amount, CostPerHour, Replicas};
 use serde_json::Value;
+
+use crate::reference::cluster_autoscaler::{Fit, Formula, Offer};
 
 use super::Outcome;
 use super::fields::{list, number, whole};
@@ -78,15 +79,14 @@ fn waste(option: &Value) -> Option<f64> {
     Some(waste).filter(|waste| waste.is_finite())
 }
 
-/// The library's score; `None` of what it drops.
+/// The score of an option; `None` outside the domain of the formula.
 fn price(option: &Value, input: &Value) -> Option<f64> {
     if option["template_missing"] == true {
         return None;
     }
     let cost = |cost: f64| CostPerHour::new(cost).unwrap();
     let preferred = Amount::new(number(input, "preferred_cpu_milli")).unwrap();
-    let formula =
-        Formula::cluster_autoscaler(preferred, cost(number(input, "stabilisation_pod_usd")));
+    let formula = Formula { preferred, damper: cost(number(input, "stabilisation_pod_usd")) };
     let count = Replicas::new(whole(&option["node_count"])).unwrap();
     // One by one, because the last digit depends on it.
     let each = number(input, "every_pod_price_usd");
@@ -97,7 +97,6 @@ fn price(option: &Value, input: &Value) -> Option<f64> {
         theoretical: cost(theoretical),
         fit: Fit::Size(Amount::new(number(option, "node_cpu_milli")).unwrap()),
         start: Start::Warm,
-        mismatch: Fraction::ONE,
     };
-    formula.score(&offer).ok().map(|record| record.score)
+    formula.score(&offer).map(|record| record.score)
 }

@@ -1,16 +1,15 @@
 //! Reader of WVA's GPU limiter.
 //!
 //! WVA goes through its limiters one after the other, each from what the one before has left of the
-//! targets, and serves the most saturated variant first; so does this reader with ours. It gives
+//! targets, and serves the most saturated variant first; so does this reader with ours, by giving each
+//! variant a class of its own. It gives
 //! accelerators the names that WVA gives them, raises what grows to its minimum, which WVA does in
 //! its limiter and we do where bounds are kept, and counts replicas as WVA does. Only the targets are compared, and
 //! whether a limit cut: ours explains a cut in other words.
 
 use std::collections::BTreeMap;
 
-use plimsoll::decide::limit::{
-    Allowance, Limit, LimitName, Priority, Scope, Sharing, Source, Want, limit,
-};
+use plimsoll::decide::limit::{Allowance, Limit, LimitName, Priority, Scope, Source, Want, limit};
 use plimsoll::decide::optimize::Headroom;
 use plimsoll::fleet::{Accelerator, Bounds, ModelKey, ModelName, Namespace};
 use plimsoll::units::{CostPerHour, Gpus, Replicas};
@@ -57,10 +56,14 @@ pub(super) fn granted(inventory: &Value, rows: &[Value]) -> Vec<(u32, bool)> {
         let name = |index: usize| text(&rows[index], "variant");
         by("spare").then(by("cost")).then_with(|| name(*a).cmp(&name(*b)))
     });
-    let mut wants: Vec<Want> = order.iter().map(|index| want(&rows[*index])).collect();
+    let mut wants: Vec<Want> = order
+        .iter()
+        .zip((0..u32::MAX).rev())
+        .map(|(index, class)| want(&rows[*index], class))
+        .collect();
     let mut is_cut = vec![false; wants.len()];
     for limits in limits(inventory, rows) {
-        let grants = limit(&wants, &limits, Sharing::InOrder).grants;
+        let grants = limit(&wants, &limits).grants;
         for (((want, index), grant), is_cut) in
             wants.iter_mut().zip(&order).zip(grants).zip(&mut is_cut)
         {
@@ -88,7 +91,7 @@ fn uncounted(row: &Value) -> u32 {
     if whole(&row["gpus"]) == 0 { whole(&row["current"]).min(whole(&row["target"])) } else { 0 }
 }
 
-fn want(row: &Value) -> Want {
+fn want(row: &Value, class: u32) -> Want {
     let namespace = text(row, "namespace");
     let name = text(row, "variant");
     let accelerator = Some(text(row, "accelerator"))
@@ -102,7 +105,7 @@ fn want(row: &Value) -> Want {
             namespace: Namespace::new(&namespace).unwrap(),
             model: ModelName::new(&name).unwrap(),
         },
-        priority: Priority::default(),
+        priority: Priority { class, ..Priority::default() },
         accelerator,
         gpus: Gpus::new(whole(&row["gpus"]).max(1)),
         cost: CostPerHour::new(number(row, "cost")).unwrap(),

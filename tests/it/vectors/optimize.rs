@@ -8,13 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity};
-use plimsoll::decide::optimize::{
-    Candidate, Claim, Defects, Headroom, Method, Model, Plan, Rescale, Room, Share, Standing,
-    Voice, cost_aware, greedy_by_score, water_fill,
-};
+use plimsoll::decide::optimize::{Candidate, Headroom, Room, Standing};
 use plimsoll::fleet::{Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey};
 use plimsoll::units::{Amount, CostPerHour, Fraction, Gpus, Replicas, Weight};
 use serde_json::Value;
+
+use crate::reference::wva::optimize::{
+    Claim, Defects, Method, Model, Plan, Rescale, Share, Voice, cost_aware, greedy_by_score,
+    water_fill,
+};
 
 use super::Outcome;
 use super::fields::{amount, list, note, number, text, variant_key, whole};
@@ -98,9 +100,9 @@ fn judge(case: &Value, plans: &[Plan]) -> Outcome {
     let ours: Targets = plans
         .iter()
         .flat_map(|plan| {
-            plan.placements.iter().map(|placement| {
-                let name = placement.key.variant.as_str().to_owned();
-                ((plan.model.clone(), name), placement.after.count())
+            plan.targets.iter().map(|(key, replicas)| {
+                let name = key.variant.as_str().to_owned();
+                ((plan.model.clone(), name), replicas.count())
             })
         })
         .collect();
@@ -148,7 +150,7 @@ fn keeps_inside(models: &[Model<'_>], plans: &[Plan], mut room: Room) -> Result<
         }
         let known = matches!(plan.method, Method::GreedyByScore | Method::Rescale);
         if !known {
-            return Err(format!("planned {}", plan.method));
+            return Err(format!("planned {:?}", plan.method));
         }
     }
     Ok(())

@@ -8,19 +8,21 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::analyze::ballot::{Analyzer, Anchor, Franchise, Vote, anchor};
-use plimsoll::analyze::capacity::{CapacityReport, Rules, Totals, Utilisation};
-use plimsoll::analyze::throughput::{self, Curves};
+use plimsoll::analyze::ballot::{Analyzer, Franchise, Vote};
+use plimsoll::analyze::capacity::{CapacityReport, Totals, Utilisation};
 use plimsoll::analyze::tokens;
 use plimsoll::analyze::tokens::knowledge::Knowledge;
-use plimsoll::decide::optimize::{
-    Candidate, Defects, Headroom, Model, Plan, Rescale, Room, Share, Standing, Voice, cost_aware,
-    greedy_by_score,
-};
+use plimsoll::decide::optimize::{Candidate, Headroom, Room, Standing};
 use plimsoll::decide::zero::ZeroPolicy;
 use plimsoll::fleet::{Bounds, ModelKey};
 use plimsoll::units::{Fraction, Gpus, Replicas, Seconds, Weight};
 use serde_json::{Value, json};
+
+use crate::reference::wva::ballot::{Anchor, anchor};
+use crate::reference::wva::optimize::{
+    Defects, Model, Plan, Rescale, Share, Voice, cost_aware, greedy_by_score,
+};
+use crate::reference::wva::throughput::Curves;
 
 use super::Outcome;
 use super::fields::{list, note, number, text, whole};
@@ -234,7 +236,7 @@ fn sized_alone(input: &Value, cases: &[Case<'_>], entries: &[Entry]) -> bool {
     }
     let voices = |models: &[Model<'_>]| -> usize { models.iter().map(|it| it.voices.len()).sum() };
     let targets = |models: &[Model<'_>]| -> Vec<_> {
-        plans(input, cases, models).into_iter().flat_map(|plan| plan.placements).collect()
+        plans(input, cases, models).into_iter().flat_map(|plan| plan.targets).collect()
     };
     voices(&alone) < voices(&models) && targets(&alone) == targets(&models)
 }
@@ -390,10 +392,8 @@ fn report(
             super::tokens::analyzed(now, &policy, from, from, &mut memory.knowledge).report
         }
         Analyzer::Throughput => {
-            let policy =
-                throughput::Policy { utilisation, drain: Seconds::ZERO, rules: Rules::Wva };
             let curves = memory.curves.entry(model(from)).or_default();
-            super::throughput::analyzed(now, &policy, from, from, curves).report
+            super::throughput::analyzed(now, utilisation, from, from, curves).report
         }
         Analyzer::Queueing | Analyzer::Foresight => unreachable!("no case asks for it"),
     }

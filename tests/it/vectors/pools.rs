@@ -9,21 +9,22 @@ mod scheduler;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
-use plimsoll::decide::pools::copies::{
+use crate::reference::seldon::copies::{
     CopyState, ModelState, Version, Wanted, census, model_state,
 };
-use plimsoll::decide::pools::count::{
+use crate::reference::seldon::count::{
     Assigned, Coin, Host, Packing, Presence, Scaling, Service, Size, Statistics, scale_down,
     scale_up, statistics,
 };
-use plimsoll::decide::pools::drain::{Leaver, Waits};
-use plimsoll::decide::pools::lag::{
+use crate::reference::seldon::drain::{Leaver, Waits};
+use crate::reference::seldon::lag::{
     Direction, Ignored, Lags, Scalable, Thresholds, Trigger, VersionNumber, step,
 };
-use plimsoll::decide::pools::memory::{Capacity, Ledger};
-use plimsoll::decide::pools::written::{Contradiction, Written, accept, normalize};
-use plimsoll::decide::pools::{Bytes, Ordinal, Rules};
+use crate::reference::seldon::memory::{Capacity, Ledger};
+use crate::reference::seldon::written::{Contradiction, Written, accept, normalize};
+use crate::reference::seldon::{Bytes, Rules};
+use jiff::{SignedDuration, Timestamp};
+use plimsoll::decide::pools::Ordinal;
 use plimsoll::fleet::{ModelName, VariantName};
 use plimsoll::units::{Fraction, Replicas, Requests, Seconds};
 use serde_json::{Value, json};

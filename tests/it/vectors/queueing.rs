@@ -1,26 +1,20 @@
 //! Readers of WVA's queueing model: its solver, its tuner, and the analyzer that uses both.
 //!
-//! All are read under [`Convention::Wva`]. WVA computes the solver in single precision, so answers
-//! agree to 1e-4 of themselves, and waits to what single precision leaves of a response time.
+//! WVA computes the solver in single precision, so answers agree to 1e-4 of themselves, and waits to
+//! the rest that single precision leaves of a response time.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 
-use plimsoll::analyze::capacity::Confidence;
-use plimsoll::analyze::queueing::{
-    Analysis, BATCH_DEFAULT, Coefficients, Convention, Infer, LatencyTarget, Lengths, Model,
-    Policy, Prediction, Refusal, ReplicaLoad, Room, Shape, SharedCoefficients, Sizing, Slowdown,
-    Statistic, Targets, VariantLoad, analyze,
-};
-use plimsoll::analyze::tuner::{
-    Filter, FilterPolicy, Latencies, OperatingPoint, Prior, Setup, SetupError, StepError, Verdict,
-    WvaGuessError, guess_as_wva,
-};
-use plimsoll::fleet::{Namespace, ReplicaKey, ReplicaName, Role, VariantKey, VariantName};
-use plimsoll::units::{
-    CostPerHour, Fraction, Replicas, RequestRate, Seconds, TimePerToken, Tokens,
-};
+use plimsoll::analyze::queueing::Shape;
 use serde_json::Value;
+
+use crate::reference::wva;
+use crate::reference::wva::queueing::{
+    Coefficients, Load, Model, Prediction, Refusal, Targets, Workload, capacity,
+};
+use crate::reference::wva::tuner::{
+    Filter, GuessError, NoPrediction, Point, Setup, SetupError, guess,
+};
 
 use super::Outcome;
 
@@ -35,6 +29,9 @@ const COVARIED: f64 = 5e-3;
 
 /// WVA's coefficients before anything is learned, in seconds.
 const DEFAULTS: [f64; 3] = [5e-3, 5e-5, 5e-8];
+
+/// Places in the batch of a replica that does not state them.
+const BATCH: u32 = 256;
 
 const REQUIRED: &str = "what the present replicas cannot carry is required";
 const CRASH: &str = "a rate above the learned maximum is a rejected observation";
@@ -53,14 +50,13 @@ pub(super) fn solver(case: &Value) -> Outcome {
     };
     if expected["hangs"] == true {
         let target = targets(number(&input["targets"][0], "target_ttft_ms"), 0.0);
-        return match model.model.rate_for(&target.unwrap()) {
+        return match model.model.rate_for(target.unwrap()) {
             Err(Refusal::NoWork) => Outcome::Differs(NO_WORK),
             found => Outcome::Failed(format!("a model without work gives {found:?}")),
         };
     }
     let range = [model.model.rate_min(), model.model.rate_max()];
     for (found, name) in range.into_iter().zip(["min_rate_req_per_s", "max_rate_req_per_s"]) {
-        let found = found.map_or(f64::INFINITY, RequestRate::requests_per_second);
         if !close(found, number(expected, name)) {
             return Outcome::Failed(format!("{name} {found}, not {}", expected[name]));
         }
@@ -84,7 +80,7 @@ pub(super) fn solver(case: &Value) -> Outcome {
 /// The model of a case.
 struct Replica {
     model: Model,
-    places: u64,
+    places: u32,
 }
 
 impl Replica {
@@ -96,21 +92,18 @@ impl Replica {
             return Err("invalid configuration");
         }
         let shape = shape(input).ok_or("invalid request size")?;
-        let batch = NonZeroU32::new(whole(input, "max_batch_reqs")).unwrap();
-        let room = Room { batch, queue: whole(input, "max_queue_reqs") };
-        let model = Model::under(Convention::Wva, coefficients(input), shape, room);
-        Ok(Self { model, places: u64::from(batch.get()) + u64::from(room.queue) })
+        let batch = whole(input, "max_batch_reqs");
+        let queue = whole(input, "max_queue_reqs");
+        let model = Model::new(coefficients(input), shape, batch, queue);
+        Ok(Self { model, places: batch + queue })
     }
 
     fn same_rate(&self, rate: f64, expected: &Value) -> Outcome {
-        let found = match RequestRate::new(rate) {
-            None => Err(Refusal::Idle),
-            Some(rate) => self.model.at(rate),
-        };
+        let found = self.model.at(rate);
         let error = expected["error"].as_str();
         match (&found, error) {
             (Err(Refusal::Idle), Some("rate not positive"))
-            | (Err(Refusal::Overload { .. }), Some("rate above max rate")) => Outcome::Passed,
+            | (Err(Refusal::Overload), Some("rate above max rate")) => Outcome::Passed,
             (Ok(_) | Err(_), Some("model invalid (utilisation check)")) if self.places == 1 => {
                 Outcome::Differs(ONE_PLACE)
             }
@@ -131,13 +124,13 @@ impl Replica {
                 error => Outcome::Failed(format!("the target is invalid, not {error:?}")),
             };
         };
-        let found = self.model.rate_for(&both);
+        let found = self.model.rate_for(both);
         let error = expected["error"].as_str();
         if self.places == 1 && error == Some("model invalid (utilisation check)") {
             return Outcome::Differs(ONE_PLACE);
         }
         let found = match (found, error) {
-            (Err(Refusal::IdleFloor { .. }), Some("target below the bounded region")) => {
+            (Err(Refusal::IdleFloor), Some("target below the bounded region")) => {
                 return Outcome::Passed;
             }
             (Ok(found), None) => found,
@@ -148,8 +141,7 @@ impl Replica {
             (targets(ttft, 0.0), "rate_for_ttft_req_per_s"),
             (targets(0.0, itl), "rate_for_itl_req_per_s"),
         ] {
-            let rate = self.model.rate_for(&target.unwrap()).map(|found| found.rate);
-            let rate = rate.map_or(0.0, RequestRate::requests_per_second);
+            let rate = self.model.rate_for(target.unwrap()).map_or(0.0, |found| found.rate);
             if !close(rate, number(expected, name)) {
                 if self.is_flat() {
                     return Outcome::Differs(FLAT);
@@ -166,26 +158,21 @@ impl Replica {
 
     /// Whether the time between tokens does not grow with the rate, as in a batch of one.
     fn is_flat(&self) -> bool {
-        let itl = |rate: Option<RequestRate>| {
-            let rate = rate.unwrap();
-            self.model.at(rate).unwrap().itl.seconds()
-        };
+        let itl = |rate: f64| self.model.at(rate).unwrap().itl;
         itl(self.model.rate_max()) <= itl(self.model.rate_min()) * (1.0 + TOLERANCE)
     }
 
     fn same_prediction(&self, at: &Prediction, expected: &Value) -> Result<(), String> {
-        let milliseconds = |time: Seconds| 1000.0 * time.seconds();
-        let slack = 1e-5 * milliseconds(at.response) + 0.01;
-        let ttft = milliseconds(self.model.sized_ttft(at));
+        let slack = 1e-5 * 1000.0 * at.response + 0.01;
         for (found, name, slack) in [
-            (at.throughput.requests_per_second(), "throughput_req_per_s", 0.0),
-            (milliseconds(at.response), "avg_response_ms", 0.0),
-            (milliseconds(at.wait), "avg_wait_ms", slack),
-            (at.in_service.requests(), "avg_requests_in_service", 0.0),
-            (milliseconds(at.prefill), "avg_prefill_ms", 0.0),
-            (milliseconds(at.itl), "avg_itl_ms", 0.0),
-            (ttft, "avg_ttft_ms", slack),
-            (at.batch_use.fraction(), "rho_ratio", 0.0),
+            (at.throughput, "throughput_req_per_s", 0.0),
+            (1000.0 * at.response, "avg_response_ms", 0.0),
+            (1000.0 * at.wait, "avg_wait_ms", slack),
+            (at.in_service, "avg_requests_in_service", 0.0),
+            (1000.0 * at.prefill, "avg_prefill_ms", 0.0),
+            (1000.0 * at.itl, "avg_itl_ms", 0.0),
+            (1000.0 * at.sized_ttft(), "avg_ttft_ms", slack),
+            (at.batch_use, "rho_ratio", 0.0),
         ] {
             let wanted = number(expected, name);
             if !close(found, wanted) && (found - wanted).abs() > slack {
@@ -206,19 +193,17 @@ pub(super) fn tuner(case: &Value) -> Outcome {
     if let Err(why) = same_guess(first.guess(), expected) {
         return Outcome::Failed(why);
     }
-    let made = match &input["initial_covariance_row_major"] {
-        Value::Array(rows) => Prior::Covariance(squared(rows)),
-        _ => Prior::Drift,
-    };
+    let covariance = input["initial_covariance_row_major"].as_array().map(|rows| squared(rows));
     let state = |name| thousandths(&floats(&input[name]));
     let setup = Setup {
         state: state("initial_state_alpha_beta_gamma"),
-        prior: made,
+        covariance,
         min: state("state_min"),
         max: state("state_max"),
+        noise: noise(&input["filter"]).unwrap_or_default(),
     };
     let error = expected["constructor_error"].as_str();
-    let mut filter = match (build(input, &setup, first), error) {
+    let mut filter = match (build(&setup, first), error) {
         (Ok(filter), None) => filter,
         (Err(why), Some(error)) if why == error => return Outcome::Passed,
         (made, error) => return Outcome::Failed(format!("{made:?}, not {error:?}")),
@@ -231,86 +216,73 @@ pub(super) fn tuner(case: &Value) -> Outcome {
     Outcome::Passed
 }
 
-/// An observation as WVA has it, with what we make of it.
+/// An observation as WVA has it.
 struct Seen {
-    lengths: Option<Lengths>,
-    latencies: Option<Latencies>,
-    point: Option<OperatingPoint>,
+    input: f64,
+    output: f64,
+    ttft: f64,
+    itl: f64,
+    valid: bool,
+    point: Option<Point>,
 }
 
 impl Seen {
     /// Reads an observation; a rate, a length or a latency of 0 makes it invalid.
     fn of(value: &Value) -> Self {
-        let lengths = lengths(value);
-        let latencies = Latencies {
-            ttft: Seconds::new(number(value, "observed_ttft_ms") / 1000.0).unwrap(),
-            itl: Seconds::new(number(value, "observed_itl_ms") / 1000.0).unwrap(),
-        };
+        let input = number(value, "in_tokens");
+        let output = number(value, "out_tokens");
+        let ttft = number(value, "observed_ttft_ms") / 1000.0;
+        let itl = number(value, "observed_itl_ms") / 1000.0;
         let arrival = number(value, "arrival_rate_req_per_min") / 60.0;
-        let valid = arrival > 0.0
-            && latencies.ttft > Seconds::ZERO
-            && latencies.itl > Seconds::ZERO
-            && lengths.is_some_and(|lengths| {
-                lengths.input > Tokens::ZERO && lengths.output > Tokens::ZERO
-            });
-        let point = || {
-            let batch = NonZeroU32::new(whole(value, "max_batch_reqs"))?;
-            let arrival = RequestRate::new(arrival)?;
-            OperatingPoint::new(arrival, Shape::new(lengths?)?, batch, latencies)
-        };
-        Self {
-            lengths: lengths.filter(|_| valid),
-            latencies: valid.then_some(latencies),
-            point: point(),
-        }
+        let valid = [input, output, ttft, itl, arrival].iter().all(|it| *it > 0.0);
+        let batch = whole(value, "max_batch_reqs");
+        let shape = wva::shape(input, output).filter(|_| batch > 0 && valid);
+        let point = shape.map(|shape| Point { arrival, shape, batch, ttft, itl });
+        Self { input, output, ttft, itl, valid, point }
     }
 
-    fn guess(&self) -> Result<SharedCoefficients, &'static str> {
-        let (lengths, latencies) = self.lengths.zip(self.latencies).ok_or("invalid environment")?;
-        guess_as_wva(lengths, latencies).map_err(|error| match error {
-            WvaGuessError::TtftBelowAlpha => "beta+gamma negative",
-            WvaGuessError::TooFewTokens => "denominator",
-            WvaGuessError::GammaNotPositive => "gamma not positive",
-            WvaGuessError::BetaNotPositive => "beta not positive",
+    fn guess(&self) -> Result<Coefficients, &'static str> {
+        if !self.valid {
+            return Err("invalid environment");
+        }
+        guess(self.input, self.output, self.ttft, self.itl).map_err(|error| match error {
+            GuessError::TtftBelowAlpha => "beta+gamma negative",
+            GuessError::TooFewTokens => "denominator",
+            GuessError::GammaNotPositive => "gamma not positive",
+            GuessError::BetaNotPositive => "beta not positive",
         })
     }
 }
 
-/// WVA's filter for a case, or what it says instead.
-fn build(input: &Value, setup: &Setup, first: &Seen) -> Result<Filter, &'static str> {
+/// WVA's filter for a case, or its error.
+fn build(setup: &Setup, first: &Seen) -> Result<Filter, &'static str> {
     let unset = "observation function cannot be evaluated at the initial state";
-    if first.latencies.is_none() {
+    if !first.valid {
         return Err("invalid environment");
     }
     let point = first.point.as_ref().ok_or(unset)?;
-    let policy = filter_policy(&input["filter"]).ok_or("invalid config data")?;
-    Filter::new(policy, setup, point).map_err(|error| match error {
+    Filter::new(setup, point).map_err(|error| match error {
         SetupError::Invalid => "invalid config data",
         SetupError::NoPrediction => unset,
     })
 }
 
-/// WVA's filter by its three numbers; `None` where one of them is nothing.
-fn filter_policy(value: &Value) -> Option<FilterPolicy> {
+/// The noise of WVA's filter by its three numbers; `None` where one of them is nothing.
+fn noise(value: &Value) -> Option<f64> {
     let of = |name: &str, default: f64| value.get(name).map_or(default, float);
-    let (factor, error) = (of("gamma_factor", 1.0), of("error_level_fraction", 0.05));
+    let factor = of("gamma_factor", 1.0);
+    let error = of("error_level_fraction", 0.05);
     let percentile = of("t_percentile", 1.96);
-    if [factor, error, percentile].iter().any(|value| *value <= 0.0) {
-        return None;
-    }
-    Some(FilterPolicy::wva(Fraction::new(error / percentile / factor.sqrt())?))
+    let positive = [factor, error, percentile].iter().all(|value| *value > 0.0);
+    positive.then(|| error / percentile / factor.sqrt())
 }
 
-fn same_guess(
-    found: Result<SharedCoefficients, &'static str>,
-    expected: &Value,
-) -> Result<(), String> {
+fn same_guess(found: Result<Coefficients, &'static str>, expected: &Value) -> Result<(), String> {
     match found {
         Err(why) if expected["guess_error"] == why => Ok(()),
         Err(why) => Err(format!("the guess fails: {why}, not {expected}")),
-        Ok(SharedCoefficients { alpha, beta, gamma }) => {
-            let found = [alpha.seconds(), beta.seconds_per_token(), gamma.seconds_per_token()];
-            same_state(found, &floats(&expected["guess_alpha_beta_gamma"]))
+        Ok(Coefficients { alpha, beta, gamma }) => {
+            same_state([alpha, beta, gamma], &floats(&expected["guess_alpha_beta_gamma"]))
         }
     }
 }
@@ -318,7 +290,7 @@ fn same_guess(
 /// Makes one step, and compares all that WVA says of it.
 fn same_step(filter: &mut Filter, seen: &Seen, expected: &Value) -> Result<(), String> {
     let error = expected["error"].as_str();
-    let Some(point) = seen.point.as_ref().filter(|_| seen.latencies.is_some()) else {
+    let Some(point) = seen.point.as_ref() else {
         return match error {
             Some("invalid environment") => Ok(()),
             _ => Err(format!("the observation is invalid, not {error:?}")),
@@ -326,17 +298,15 @@ fn same_step(filter: &mut Filter, seen: &Seen, expected: &Value) -> Result<(), S
     };
     let step = match (filter.step(point), error) {
         (Ok(step), None) => step,
-        (
-            Err(StepError::NoPrediction),
-            Some("failed to update filter: measurement function returned nil"),
-        ) => return Ok(()),
+        (Err(NoPrediction), Some("failed to update filter: measurement function returned nil")) => {
+            return Ok(());
+        }
         (step, error) => return Err(format!("{step:?}, not {error:?}")),
     };
     same_state(filter.state(), &floats(&expected["state_alpha_beta_gamma"]))?;
     same_covariance(filter, &floats(&expected["covariance_upper"]))?;
     same_nis(step.nis, number(expected, "nis"))?;
-    let latencies = seen.latencies.unwrap();
-    let size = [latencies.ttft, latencies.itl].map(|time| 1000.0 * time.seconds());
+    let size = [seen.ttft, seen.itl].map(|time| 1000.0 * time);
     let innovation = floats(&expected["innovation_ttft_itl_ms"]);
     for ((found, wanted), size) in step.innovation.iter().zip(&innovation).zip(size) {
         let slack = FILTERED * wanted.abs() + TOLERANCE * size;
@@ -345,8 +315,8 @@ fn same_step(filter: &mut Filter, seen: &Seen, expected: &Value) -> Result<(), S
         }
     }
     let rejected = expected["validation_failed"] == true;
-    if rejected != (step.verdict == Verdict::Rejected) {
-        return Err(format!("{:?}, not {expected}", step.verdict));
+    if rejected == step.accepted {
+        return Err(format!("accepted {}, not {expected}", step.accepted));
     }
     Ok(())
 }
@@ -403,13 +373,12 @@ pub(super) fn analyzer(case: &Value) -> Outcome {
 /// What WVA keeps of a variant between two cycles.
 struct Kept {
     state: [f64; 3],
-    prior: Prior,
+    covariance: Option<[[f64; 3]; 3]>,
     nis: f64,
 }
 
 /// A model, and what was learned of its variants.
 struct Learning {
-    namespace: String,
     kept: BTreeMap<String, Kept>,
 }
 
@@ -421,9 +390,9 @@ impl Learning {
         let kept = list(input, "stored_parameters").iter().map(|stored| {
             let of = |name| number(stored, name) / 1000.0;
             let state = [of("alpha_ms"), of("beta_ms_per_token"), of("gamma_ms_per_token")];
-            (text(stored, "variant").to_owned(), Kept { state, prior: Prior::Drift, nis: 0.0 })
+            (text(stored, "variant").to_owned(), Kept { state, covariance: None, nis: 0.0 })
         });
-        Self { namespace: text(input, "namespace").to_owned(), kept: kept.collect() }
+        Self { kept: kept.collect() }
     }
 
     fn cycle(&mut self, input: &Value, cycle: &Value, expected: &Value) -> Same {
@@ -445,52 +414,55 @@ impl Learning {
             return Err("WVA crashes here".to_owned());
         }
         self.same_parameters(expected)?;
-        let analysis = self.analyze(config, cycle);
-        same_analysis(&analysis, cycle, expected)
+        self.same_analysis(config, cycle, expected)
     }
 
     /// One cycle of WVA's tuner for one variant; an error is where WVA crashes.
-    fn tune(&mut self, variant: &str, filter: &Value, cycle: &Value) -> Result<(), StepError> {
+    fn tune(&mut self, variant: &str, filter: &Value, cycle: &Value) -> Result<(), NoPrediction> {
         let pods = || list(cycle, "replicas").iter().filter(|pod| text(pod, "variant") == variant);
-        let batch = pods().find_map(|pod| NonZeroU32::new(whole(pod, "max_batch_reqs")));
-        let batch = batch.unwrap_or(BATCH_DEFAULT);
-        let points: Vec<(Lengths, Latencies, OperatingPoint)> = pods()
+        let batches = pods().map(|pod| whole(pod, "max_batch_reqs"));
+        let batch = batches.into_iter().find(|batch| *batch > 0).unwrap_or(BATCH);
+        let points: Vec<Point> = pods()
             .filter_map(|pod| {
-                let latencies = Latencies {
-                    ttft: Seconds::new(number(pod, "avg_ttft_s"))?,
-                    itl: Seconds::new(number(pod, "avg_itl_s"))?,
-                };
-                let arrival = RequestRate::new(number(pod, "arrival_req_per_s"))?;
-                let lengths = lengths(pod)?;
-                let point = OperatingPoint::new(arrival, Shape::new(lengths)?, batch, latencies)?;
-                Some((lengths, latencies, point))
+                let arrival = number(pod, "arrival_req_per_s");
+                let ttft = number(pod, "avg_ttft_s");
+                let itl = number(pod, "avg_itl_s");
+                let shape = shape(pod).filter(|shape| shape.input().tokens() > 0.0)?;
+                let valid = arrival > 0.0 && ttft > 0.0 && itl > 0.0;
+                valid.then_some(Point { arrival, shape, batch, ttft, itl })
             })
             .collect();
-        let Some((lengths, latencies, first)) = points.first() else { return Ok(()) };
+        let Some(first) = points.first() else { return Ok(()) };
+
         let kept = self.kept.get(variant);
-        let bounds = |state: [f64; 3]| (state.map(|x| 0.01 * x), state.map(|x| 100.0 * x));
-        let (state, (min, max)) = match (kept, guess_as_wva(*lengths, *latencies)) {
-            (Some(kept), _) => (kept.state, bounds(DEFAULTS)),
-            (None, Err(_)) => (DEFAULTS, bounds(DEFAULTS)),
-            (None, Ok(SharedCoefficients { alpha, beta, gamma })) => {
-                let guess = [alpha.seconds(), beta.seconds_per_token(), gamma.seconds_per_token()];
-                (guess, bounds(guess))
+        let input = first.shape.input().tokens();
+        let output = first.shape.output().tokens();
+        let (state, center) = match (kept, guess(input, output, first.ttft, first.itl)) {
+            (Some(kept), _) => (kept.state, DEFAULTS),
+            (None, Err(_)) => (DEFAULTS, DEFAULTS),
+            (None, Ok(Coefficients { alpha, beta, gamma })) => {
+                ([alpha, beta, gamma], [alpha, beta, gamma])
             }
         };
-        let prior = kept.map_or(Prior::Drift, |kept| kept.prior);
-        let setup = Setup { state, prior, min, max };
-        let policy = filter_policy(filter).unwrap();
-        let Ok(mut filter) = Filter::new(policy, &setup, first) else { return Ok(()) };
+        let setup = Setup {
+            state,
+            covariance: kept.and_then(|kept| kept.covariance),
+            min: center.map(|value| 0.01 * value),
+            max: center.map(|value| 100.0 * value),
+            noise: noise(filter).unwrap(),
+        };
+        let Ok(mut filter) = Filter::new(&setup, first) else { return Ok(()) };
         let mut nis = 0.0;
-        for (_, _, point) in &points {
+        for point in &points {
             nis = filter.step(point)?.nis.unwrap_or(-1.0);
         }
+
         let rows = filter.covariance();
         // WVA keeps the upper triangle.
         let upper = |row: usize, column: usize| rows[row.min(column)][row.max(column)];
-        let prior =
-            Prior::Covariance([0, 1, 2].map(|row| [0, 1, 2].map(|column| upper(row, column))));
-        self.kept.insert(variant.to_owned(), Kept { state: filter.state(), prior, nis });
+        let covariance = [0, 1, 2].map(|row| [0, 1, 2].map(|column| upper(row, column)));
+        let kept = Kept { state: filter.state(), covariance: Some(covariance), nis };
+        self.kept.insert(variant.to_owned(), kept);
         Ok(())
     }
 
@@ -508,149 +480,116 @@ impl Learning {
         Ok(())
     }
 
-    fn analyze(&self, config: &Value, cycle: &Value) -> Analysis {
-        let slowdown = Slowdown::new(number(config, "slo_multiplier")).unwrap_or_default();
-        let both = [number(config, "target_ttft_ms"), number(config, "target_itl_ms")];
-        let stated = both.iter().all(|target| *target > 0.0);
-        let policy = Policy {
-            targets: if stated { targets(both[0], both[1]).unwrap() } else { Targets::default() },
-            infer: Infer { slowdown, ..Infer::default() },
-            convention: Convention::Wva,
-            ..Policy::default()
-        };
-        let variants: Vec<VariantLoad> =
-            list(cycle, "states").iter().map(|state| self.variant(state, cycle)).collect();
-        analyze(&variants, &policy)
+    /// The targets of a cycle, by the loads of all variants.
+    fn targets(&self, config: &Value, cycle: &Value) -> Option<Targets> {
+        let ttft = number(config, "target_ttft_ms");
+        let itl = number(config, "target_itl_ms");
+        let is_stated = ttft > 0.0 && itl > 0.0;
+        let stated = if is_stated { targets(ttft, itl).unwrap() } else { Targets::default() };
+
+        let mut names: Vec<&str> =
+            list(cycle, "states").iter().map(|state| text(state, "variant")).collect();
+        names.sort_unstable();
+        let all: Vec<Load> = names.iter().flat_map(|name| loads(name, cycle)).collect();
+        let learned: Vec<Coefficients> =
+            names.iter().filter_map(|name| self.coefficients(name)).collect();
+        let slowdown = Some(number(config, "slo_multiplier"));
+        wva::queueing::targets(stated, slowdown, &learned, &Workload::of(&all))
     }
 
-    fn variant(&self, state: &Value, cycle: &Value) -> VariantLoad {
-        let name = text(state, "variant");
-        let key = VariantKey {
-            namespace: Namespace::new(&self.namespace).unwrap(),
-            variant: VariantName::new(name).unwrap(),
+    fn coefficients(&self, variant: &str) -> Option<Coefficients> {
+        let [alpha, beta, gamma] = self.kept.get(variant)?.state;
+        Some(Coefficients { alpha, beta, gamma })
+    }
+
+    /// Compares the capacity of one replica of each variant, and the sums that WVA makes of it. The
+    /// capacity of a variant is that of the needed replicas in WVA, so that it never misses any, and
+    /// that of the present ones in Plimsoll.
+    fn same_analysis(&self, config: &Value, cycle: &Value, expected: &Value) -> Same {
+        let states = list(cycle, "states");
+        let slo = self.targets(config, cycle);
+        let error = expected["error"].as_str();
+        let found = match (slo, states.is_empty()) {
+            (None, false) => Some("no SLO target"),
+            (_, true) if error.is_some() => error,
+            _ => None,
         };
-        let pods = list(cycle, "replicas").iter().filter(|pod| text(pod, "variant") == name);
-        let learned = self.kept.get(name).map(|kept| {
-            let [alpha, beta, gamma] = kept.state;
-            let shared = SharedCoefficients {
-                alpha: Seconds::new(alpha).unwrap(),
-                beta: TimePerToken::new(beta).unwrap(),
-                gamma: TimePerToken::new(gamma).unwrap(),
-            };
-            (Coefficients::from(shared), Confidence::Measured)
-        });
-        let (current, pending) = (whole(state, "current"), whole(state, "pending"));
-        VariantLoad {
-            role: Role::Both,
-            cost: CostPerHour::ZERO,
-            replicas: Replicas::saturating(current.saturating_sub(pending)),
-            pending: Replicas::saturating(pending),
-            learned,
-            loads: pods.map(|pod| load(&key, pod)).collect(),
-            key,
+        if found != error {
+            return Err(format!("{found:?}, not {error:?}"));
         }
+        let Some(slo) = slo.filter(|_| error.is_none()) else { return Ok(None) };
+        for (found, name) in [(slo.ttft, "target_ttft_ms"), (slo.itl, "target_itl_ms")] {
+            near(1000.0 * found.unwrap_or_default(), &expected["slo_used"], name)?;
+        }
+
+        let mut supply = 0.0;
+        let mut demand = 0.0;
+        let mut missing = 0.0;
+        for wanted in list(&expected["result"], "variants") {
+            let name = text(wanted, "variant");
+            let state = states.iter().find(|state| text(state, "variant") == name);
+            let state = state.ok_or_else(|| format!("no variant {name}"))?;
+            let workload = Workload::of(&loads(name, cycle));
+            let capacity = capacity(self.coefficients(name), &workload, slo);
+            let arriving = capacity.map_or(0.0, |_| workload.arrival);
+            let each = capacity.unwrap_or_default();
+            let needed = capacity.map_or(0.0, |each| (arriving / each).ceil().max(1.0));
+
+            supply += each * needed;
+            demand += arriving;
+            missing += arriving - each * f64::from(whole(state, "current"));
+            near(each, wanted, "per_replica_cap")
+                .and_then(|()| near(each * needed, wanted, "total_cap"))
+                .and_then(|()| near(arriving, wanted, "demand"))
+                .map_err(|why| format!("{name}: {why}"))?;
+        }
+        near(supply, &expected["result"], "supply")?;
+        near(demand, &expected["result"], "demand")?;
+        Ok((missing > 0.0).then_some(REQUIRED))
     }
 }
 
-fn load(key: &VariantKey, pod: &Value) -> ReplicaLoad {
-    let time = |name| Seconds::new(number(pod, name)).filter(|time| *time > Seconds::ZERO);
-    let name = ReplicaName::new(text(pod, "pod")).unwrap();
-    ReplicaLoad {
-        replica: ReplicaKey { variant: key.clone(), replica: name, incarnation: None },
-        arrival: RequestRate::new(number(pod, "arrival_req_per_s")).unwrap(),
-        shape: lengths(pod).and_then(Shape::new),
-        ttft: time("avg_ttft_s"),
-        itl: time("avg_itl_s"),
-        batch: NonZeroU32::new(whole(pod, "max_batch_reqs")),
-    }
-}
-
-/// Compares what one replica of each variant carries, and the sums that WVA makes of it. WVA calls
-/// what the needed replicas would carry the capacity of a variant, so that it never misses any; we
-/// call what the present ones carry so.
-fn same_analysis(analysis: &Analysis, cycle: &Value, expected: &Value) -> Same {
-    let error = expected["error"].as_str();
-    let found = match (analysis.slo, list(cycle, "states").is_empty()) {
-        (None, false) => Some("no SLO target"),
-        (_, true) if error.is_some() => error,
-        _ => None,
+/// The loads of a variant's replicas, in the order of their names.
+fn loads(variant: &str, cycle: &Value) -> Vec<Load> {
+    let mut pods: Vec<&Value> =
+        list(cycle, "replicas").iter().filter(|pod| text(pod, "variant") == variant).collect();
+    pods.sort_by_key(|pod| text(pod, "pod"));
+    let load = |pod: &Value| Load {
+        arrival: number(pod, "arrival_req_per_s"),
+        shape: shape(pod),
+        ttft: number(pod, "avg_ttft_s"),
+        itl: number(pod, "avg_itl_s"),
+        batch: Some(whole(pod, "max_batch_reqs")).filter(|batch| *batch > 0),
     };
-    if found != error {
-        return Err(format!("{found:?}, not {error:?}"));
+    pods.into_iter().map(load).collect()
+}
+
+fn near(found: f64, of: &Value, name: &str) -> Result<(), String> {
+    let wanted = number(of, name);
+    if (found - wanted).abs() > FILTERED * wanted {
+        return Err(format!("{name} {found}, not {wanted}"));
     }
-    let Some(slo) = analysis.slo.filter(|_| error.is_none()) else { return Ok(None) };
-    let ttft = slo.targets.ttft.map_or(0.0, |target| 1000.0 * target.limit.seconds());
-    let itl = slo.targets.itl.map_or(0.0, |target| 1000.0 * target.seconds());
-    for (found, name) in [(ttft, "target_ttft_ms"), (itl, "target_itl_ms")] {
-        let wanted = number(&expected["slo_used"], name);
-        if (found - wanted).abs() > FILTERED * wanted {
-            return Err(format!("{name} {found}, not {wanted}"));
-        }
-    }
-    let (mut supply, mut demand) = (0.0, 0.0);
-    for wanted in list(&expected["result"], "variants") {
-        let name = text(wanted, "variant");
-        let found = analysis.variants.iter().find(|found| found.key.variant.as_str() == name);
-        let found = found.ok_or_else(|| format!("no variant {name}"))?;
-        let (capacity, needed, arriving) = match found.sizing {
-            Sizing::Sized { capacity, demand, needed } => (
-                capacity.at.throughput.requests_per_second(),
-                f64::from(needed.count()),
-                demand.requests_per_second(),
-            ),
-            Sizing::Unsized(_) => (0.0, 0.0, 0.0),
-        };
-        supply += capacity * needed;
-        demand += arriving;
-        for (found, field) in
-            [(capacity, "per_replica_cap"), (capacity * needed, "total_cap"), (arriving, "demand")]
-        {
-            let wanted = number(wanted, field);
-            if (found - wanted).abs() > FILTERED * wanted {
-                return Err(format!("{name}: {field} {found}, not {wanted}"));
-            }
-        }
-    }
-    for (found, name) in [(supply, "supply"), (demand, "demand")] {
-        let wanted = number(&expected["result"], name);
-        if (found - wanted).abs() > FILTERED * wanted {
-            return Err(format!("{name} {found}, not {wanted}"));
-        }
-    }
-    let total = analysis.report.total;
-    let missing = total.demand.amount() - total.anticipated.amount();
-    if (total.required.amount() - missing.max(0.0)).abs() > TOLERANCE {
-        return Err(format!("required {:?}, where {missing} is missing", total.required));
-    }
-    Ok((missing > 0.0).then_some(REQUIRED))
+    Ok(())
 }
 
 /// The targets of a case, in milliseconds, where 0 is none; `None` when one is no latency.
 fn targets(ttft: f64, itl: f64) -> Option<Targets> {
-    let target = |milliseconds: f64| {
-        let seconds = Seconds::new(milliseconds / 1000.0)?;
-        Some((seconds > Seconds::ZERO).then_some(seconds))
-    };
-    let ttft = target(ttft)?.map(|limit| LatencyTarget { limit, of: Statistic::Mean });
-    Some(Targets { ttft, itl: target(itl)? })
+    let target = |milliseconds: f64| (milliseconds > 0.0).then_some(milliseconds / 1000.0);
+    let are_latencies = [ttft, itl].iter().all(|it| it.is_finite() && *it >= 0.0);
+    are_latencies.then(|| Targets { ttft: target(ttft), itl: target(itl) })
 }
 
 fn coefficients(input: &Value) -> Coefficients {
-    let per_token = |name| TimePerToken::new(number(input, name) / 1000.0).unwrap();
-    Coefficients::from(SharedCoefficients {
-        alpha: Seconds::new(number(input, "alpha_ms") / 1000.0).unwrap(),
-        beta: per_token("beta_ms_per_token"),
-        gamma: per_token("gamma_ms_per_token"),
-    })
+    let of = |name| number(input, name) / 1000.0;
+    Coefficients {
+        alpha: of("alpha_ms"),
+        beta: of("beta_ms_per_token"),
+        gamma: of("gamma_ms_per_token"),
+    }
 }
 
 fn shape(input: &Value) -> Option<Shape> {
-    lengths(input).and_then(Shape::new)
-}
-
-fn lengths(value: &Value) -> Option<Lengths> {
-    let tokens = |name| Tokens::new(number(value, name));
-    Some(Lengths { input: tokens("in_tokens")?, output: tokens("out_tokens")? })
+    wva::shape(number(input, "in_tokens"), number(input, "out_tokens"))
 }
 
 fn close(found: f64, wanted: f64) -> bool {

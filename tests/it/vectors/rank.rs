@@ -4,11 +4,11 @@
 //! price or a node without CPUs, is refused here where the original goes on with it; those cases
 //! are marked as accidents of the original.
 
-use plimsoll::decide::rank::{
-    Dropped, Fit, Formula, Offer, Record, Start, preferred_cpus, suppress,
-};
-use plimsoll::units::{Amount, CostPerHour, Fraction, Replicas};
+use plimsoll::decide::rank::{Start, suppress};
+use plimsoll::units::{Amount, CostPerHour, Replicas};
 use serde_json::Value;
+
+use crate::reference::cluster_autoscaler::{Fit, Formula, Offer, Record, preferred_cpus};
 
 use super::Outcome;
 use super::fields::{list, text};
@@ -29,7 +29,7 @@ pub(super) fn unfitness(case: &Value) -> Outcome {
     let (Some(preferred), Some(size)) = (preferred, amount(&input["node_cpu_milli"])) else {
         return Outcome::Differs(NOT_A_QUANTITY);
     };
-    let formula = Formula::cluster_autoscaler(preferred, CostPerHour::ZERO);
+    let formula = Formula { preferred, damper: CostPerHour::ZERO };
     let Some(count) = count(&input["node_count"]) else { return Outcome::Differs(NOT_A_QUANTITY) };
     let Some(ours) = formula.unfitness(size) else { return Outcome::Differs(NOT_A_QUANTITY) };
     let pairs = [
@@ -72,7 +72,7 @@ pub(super) fn scores(case: &Value) -> Outcome {
             return Outcome::Failed(why);
         }
     }
-    let formula = Formula::cluster_autoscaler(preferred, damper);
+    let formula = Formula { preferred, damper };
     let mut ours: Vec<(&Value, f64)> = Vec::new();
     let mut refused = false;
     let mut unknown = false;
@@ -88,17 +88,13 @@ pub(super) fn scores(case: &Value) -> Outcome {
         };
         unknown |= (offer.fit == Fit::Scarce) != (theirs["has_gpu"] == true);
         match formula.score(&offer) {
-            Ok(record) => {
-                if !unknown && let Outcome::Failed(why) = same_record(&record, theirs) {
+            Some(record) => {
+                if !unknown && let Outcome::Failed(why) = same_record(&offer, &record, theirs) {
                     return Outcome::Failed(format!("{}: {why}", option["id"]));
                 }
                 ours.push((&option["id"], record.score));
             }
-            Err(
-                Dropped::NoReplicas | Dropped::NoSize | Dropped::NoMeasure | Dropped::NotFinite,
-            ) => {
-                refused = true;
-            }
+            None => refused = true,
         }
     }
     let least = ours.iter().map(|(_, score)| *score).fold(f64::INFINITY, f64::min);
@@ -155,7 +151,6 @@ fn offer(option: &Value, pod_prices: &Value) -> Read {
         theoretical,
         fit: if has_accelerator(option) { Fit::Scarce } else { Fit::Size(size) },
         start: if option["exists"] == false { Start::Cold } else { Start::Warm },
-        mismatch: Fraction::ONE,
     })
 }
 
@@ -166,11 +161,11 @@ fn has_accelerator(option: &Value) -> bool {
     !option["gpu_label_value"].is_null() || any
 }
 
-fn same_record(ours: &Record, theirs: &Value) -> Outcome {
+fn same_record(offer: &Offer, ours: &Record, theirs: &Value) -> Outcome {
     let unfitness = ours.unfitness.map(|ours| ("unfitness", ours, &theirs["unfitness"]));
     let rest = [
-        ("C", ours.real.per_hour(), &theirs["nodes_price_usd"]),
-        ("T", ours.theoretical.per_hour(), &theirs["pods_price_usd"]),
+        ("C", offer.real.per_hour(), &theirs["nodes_price_usd"]),
+        ("T", offer.theoretical.per_hour(), &theirs["pods_price_usd"]),
         ("ratio", ours.ratio, &theirs["stabilised_ratio"]),
         ("suppressed", ours.suppressed, &theirs["suppressed_unfitness"]),
         ("score", ours.score, &theirs["score"]),

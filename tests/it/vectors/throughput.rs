@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::analyze::capacity::{Rules, Utilisation};
-use plimsoll::analyze::throughput::{
-    Analysis, Arrivals, Curve, Curves, Fit, Line, Policy, ReplicaPace, VariantPace, WhyUnusable,
-    analyze, observe,
-};
+use plimsoll::analyze::capacity::Utilisation;
+use plimsoll::analyze::throughput::{Arrivals, ReplicaPace, VariantPace};
 use plimsoll::analyze::tokens::capacity::RequestShape;
 use plimsoll::fleet::VariantSpec;
 use plimsoll::units::{Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 use serde_json::Value;
+
+use crate::reference::wva::throughput::{Analysis, Curve, Curves, Fit, WhyUnusable};
 
 use super::Outcome;
 use super::tokens::{
@@ -21,19 +20,15 @@ use super::tokens::{
 /// `throughput`: observations and analyses in turn, on one set of curves.
 pub(super) fn steps(case: &Value) -> Outcome {
     let (input, expected) = (&case["input"], &case["expected"]);
-    let policy = Policy {
-        utilisation: Utilisation {
-            grow: fraction(&input["scale_up_ratio"]).unwrap(),
-            shrink: fraction(&input["scale_down_ratio"]).unwrap(),
-        },
-        drain: Seconds::ZERO,
-        rules: Rules::Wva,
+    let utilisation = Utilisation {
+        grow: fraction(&input["scale_up_ratio"]).unwrap(),
+        shrink: fraction(&input["scale_down_ratio"]).unwrap(),
     };
     let mut curves = Curves::default();
     for (index, (step, expected)) in
         list(input, "steps").iter().zip(expected.as_array().unwrap()).enumerate()
     {
-        let compared = one(input, step, expected, &policy, &mut curves);
+        let compared = one(input, step, expected, utilisation, &mut curves);
         if let Err(why) = compared {
             return Outcome::Failed(format!("step {index}: {why}"));
         }
@@ -45,7 +40,7 @@ fn one(
     input: &Value,
     step: &Value,
     expected: &Value,
-    policy: &Policy,
+    utilisation: Utilisation,
     curves: &mut Curves,
 ) -> Result<(), String> {
     let age = SignedDuration::from_secs(step["age_s"].as_i64().unwrap_or(0));
@@ -53,9 +48,9 @@ fn one(
     curves.forget(now);
     if step["op"] == "observe" {
         let fleet = fleet(input, step);
-        observe(now, Rules::Wva, &paces(&fleet), curves);
+        curves.observe(now, &paces(&fleet));
     } else {
-        let ours = analyzed(now, policy, input, step, curves);
+        let ours = analyzed(now, utilisation, input, step, curves);
         same_analysis(&ours, &expected["result"])?;
     }
     list(expected, "state_after").iter().try_for_each(|state| {
@@ -68,7 +63,7 @@ fn one(
 /// The analysis of a model in one step.
 pub(super) fn analyzed(
     now: Timestamp,
-    policy: &Policy,
+    utilisation: Utilisation,
     named: &Value,
     step: &Value,
     curves: &mut Curves,
@@ -77,7 +72,7 @@ pub(super) fn analyzed(
         rate: RequestRate::new(number(step, "model_arrival_req_per_s")),
         waiting: Requests::new(number(&step["scheduler_queue"], "queue_reqs")).unwrap(),
     };
-    analyze(now, policy, &paces(&fleet(named, step)), arrivals, curves)
+    curves.analyze(now, utilisation, &paces(&fleet(named, step)), arrivals)
 }
 
 fn paces(fleet: &[(VariantSpec, [u32; 2], Vec<ReplicaPace>)]) -> Vec<VariantPace<'_>> {
@@ -141,9 +136,7 @@ fn same_analysis(ours: &Analysis, expected: &Value) -> Result<(), String> {
     if names.len() != variants.len() {
         return Err(format!("{names:?}, not {variants:?}"));
     }
-    for ((capacity, seen), expected) in
-        ours.report.variants.iter().zip(&ours.variants).zip(variants)
-    {
+    for ((capacity, fit), expected) in ours.report.variants.iter().zip(&ours.fits).zip(variants) {
         let fields = [
             ("replicas", f64::from(capacity.replicas.count())),
             ("pending", f64::from(capacity.pending.count())),
@@ -155,10 +148,10 @@ fn same_analysis(ours: &Analysis, expected: &Value) -> Result<(), String> {
                 return Err(format!("{}: {name} {value}, not {}", capacity.key, expected[name]));
             }
         }
-        let reason = match seen.fit {
-            Some((Fit::Window, _)) => "T1-ols",
-            Some((Fit::InterceptKept, _)) => "T2-pinned",
-            Some((Fit::InterceptAssumed, _)) => "T2-default",
+        let reason = match fit {
+            Some(Fit::Window) => "T1-ols",
+            Some(Fit::InterceptKept) => "T2-pinned",
+            Some(Fit::InterceptAssumed) => "T2-default",
             None => "T-sfz",
         };
         if reason != expected["reason"] || capacity.key.variant.as_str() != expected["variant"] {
@@ -177,13 +170,13 @@ fn same_analysis(ours: &Analysis, expected: &Value) -> Result<(), String> {
 }
 
 fn same_curve(ours: &Curve, expected: &Value) -> Result<(), String> {
-    let line = ours.line().map(|(_, line)| line);
+    let line = ours.line();
     let fields = [
-        ("kv_tokens_per_request", ours.held().unwrap_or_default().tokens()),
-        ("window_k_spread", ours.spread().fraction()),
+        ("kv_tokens_per_request", ours.held().unwrap_or_default()),
+        ("window_k_spread", ours.spread()),
         ("window_samples", ours.readings() as f64),
-        ("itl_slope_s", line.map_or(0.0, Line::slope_seconds)),
-        ("itl_intercept_s", line.map_or(0.0, Line::intercept_seconds)),
+        ("itl_slope_s", line.map_or(0.0, |line| line.slope)),
+        ("itl_intercept_s", line.map_or(0.0, |line| line.intercept)),
     ];
     for (name, value) in fields {
         if !close(value, number(expected, name)) {
@@ -191,10 +184,10 @@ fn same_curve(ours: &Curve, expected: &Value) -> Result<(), String> {
         }
     }
     let issue = ours.unusable().map(|why| match why {
-        WhyUnusable::NoItl => "itl_non_positive",
-        WhyUnusable::NoShape => "missing_shape_metrics",
-        WhyUnusable::NoKvCapacity => "missing_kv_capacity",
-        WhyUnusable::NoKvUsage => "kv_utilization_out_of_range",
+        WhyUnusable::Itl => "itl_non_positive",
+        WhyUnusable::Shape => "missing_shape_metrics",
+        WhyUnusable::KvCapacity => "missing_kv_capacity",
+        WhyUnusable::KvUsage => "kv_utilization_out_of_range",
     });
     let theirs = list(expected, "sanity_issues").first().and_then(Value::as_str);
     // A stale row has no time between tokens here.

@@ -4,14 +4,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::analyze::capacity::{Rules, Totals, Utilisation};
+use plimsoll::analyze::capacity::{Totals, Utilisation};
 use plimsoll::analyze::engine_args::{
     EngineArguments, Execution, Generation, Parallelism, Prefill,
 };
-use plimsoll::analyze::tokens::capacity::{RequestShape, SchedulerQueue, tokens_in};
+use plimsoll::analyze::tokens::capacity::{RequestShape, SchedulerQueue};
 use plimsoll::analyze::tokens::knowledge::{Knowledge, Record, Source};
 use plimsoll::analyze::tokens::{
-    Analysis, CapacitySource, Policy, ReplicaLoad, ReplicaTokens, VariantLoad, analyze,
+    Analysis, CapacitySource, Policy, ReplicaLoad, ReplicaTokens, Rules, VariantLoad, analyze,
 };
 use plimsoll::fleet::{
     Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
@@ -105,7 +105,8 @@ pub(super) fn analyzed(
         .collect();
     let queue = cycle.get("scheduler_queue").map(|queue| SchedulerQueue {
         requests: requests(&queue["queue_reqs"]),
-        prompt: tokens_in(queue["queue_bytes"].as_u64().unwrap_or(0)),
+        // Four bytes of English text make a token.
+        prompt: Tokens::new(number(queue, "queue_bytes") / 4.0).unwrap(),
     });
     analyze(now, policy, &model(named), &variants, queue, knowledge)
 }

@@ -1,18 +1,17 @@
 //! Readers of WVA's rules for going to zero and coming back.
 //!
 //! Which setting holds for a model, and which queue stands in front of it, are read from the input
-//! here as WVA does; what follows from them is the library's. Every case is run by [`Rules::Wva`];
-//! what [`Rules::Mended`] does otherwise is held by unit tests.
+//! here as WVA does; what follows from them is the reference's. The differences of Plimsoll's own rule
+//! are held by its unit tests.
 
 use std::collections::BTreeMap;
 
-use plimsoll::decide::zero::{
-    Candidate, Evidence, Idleness, InFront, Outcome as Settlement, Rules, Wake, Work, ZeroPolicy,
-    settle, wake,
-};
+use plimsoll::decide::zero::{Candidate, InFront, ZeroPolicy};
 use plimsoll::fleet::{Bounds, Namespace, VariantKey, VariantName};
 use plimsoll::units::{CostPerHour, Replicas, Requests, Seconds};
 use serde_json::{Map, Value, json};
+
+use crate::reference::wva::zero::{Outcome as Settlement, settle, wake};
 
 use super::Outcome;
 
@@ -36,14 +35,14 @@ pub(super) fn enforcer(case: &Value) -> Outcome {
         return compare(expected, &unchanged, &json!({"to_zero": false, "queried": false}));
     }
     let (policy, retention) = policy(input);
-    let settled = settle(Rules::Wva, policy, &finished(input), &candidates);
+    let settled = settle(policy, finished(input), &candidates);
     let mut targets = settled.targets.iter().map(|target| u64::from(target.count()));
     let ours: Vec<u64> = decisions
         .iter()
         .map(|it| if is_ours(&it) { targets.next().unwrap() } else { count(&it["target"]) })
         .collect();
-    let queried = matches!(settled.outcome, Settlement::ToZero(_) | Settlement::NotIdle(_));
-    let to_zero = matches!(settled.outcome, Settlement::ToZero(Idleness::Proved { .. }));
+    let queried = matches!(settled.outcome, Settlement::ToZero | Settlement::NotIdle);
+    let to_zero = settled.outcome == Settlement::ToZero;
     let mut answer = json!({"to_zero": to_zero, "queried": queried});
     if queried {
         answer["retention"] = json!(retention);
@@ -56,23 +55,16 @@ pub(super) fn settled(model: &Value, policy: ZeroPolicy, decisions: &[Value]) ->
     let mut candidates: Vec<Candidate> =
         decisions.iter().map(|decision| candidate(decision, model)).collect();
     candidates.extend(undecided(model, &candidates));
-    let settled = settle(Rules::Wva, policy, &finished(model), &candidates);
+    let settled = settle(policy, finished(model), &candidates);
     let targets = settled.targets.iter().take(decisions.len()).map(|target| target.count());
-    (targets.collect(), matches!(settled.outcome, Settlement::ToZero(_)))
+    (targets.collect(), settled.outcome == Settlement::ToZero)
 }
 
-/// What WVA asks of a model's work: the requests that finished.
-fn finished(model: &Value) -> Work {
+/// The requests of a model that finished; `None` when they could not be counted.
+fn finished(model: &Value) -> Option<Requests> {
     let failed = model["request_count_query_fails"] == true;
     let finished = Requests::new(model["request_count"].as_f64().unwrap_or_default());
-    Work {
-        finished: finished.filter(|_| !failed),
-        on_replicas: None,
-        in_front: InFront::Unknown,
-        seen_for: Seconds::ZERO,
-        starting: Replicas::ZERO,
-        evidence: Evidence::default(),
-    }
+    finished.filter(|_| !failed)
 }
 
 fn compare(expected: &Value, targets: &[u64], answer: &Value) -> Outcome {
@@ -177,9 +169,8 @@ pub(super) fn scale_from_zero(case: &Value) -> Outcome {
         let in_front = queue(input, variant);
         let zero = asleep.current == Some(Replicas::ZERO);
         error |= zero && in_front == InFront::Unknown;
-        if let Wake::Woken { variants, .. } = wake(Rules::Wva, in_front, &[asleep]) {
-            woken.extend(variants.iter().map(|it| (it.to_string(), json!(1))));
-        }
+        let variants = wake(in_front, &[asleep]);
+        woken.extend(variants.iter().map(|it| (it.to_string(), json!(1))));
     }
     let ours = json!({"workloads_patched_to_replicas": woken, "tick_returns_error": error});
     let mut possible = list(&case["alternatives"]).iter().chain([expected]);

@@ -64,18 +64,8 @@ impl Curve {
     /// What it says.
     #[must_use]
     pub fn save(&self) -> SavedCurve {
-        let Self {
-            shape,
-            reference,
-            readings,
-            intercept,
-            line,
-            line_is_new: _,
-            capacity,
-            disagreements,
-            unusable: _,
-            seen_at,
-        } = self;
+        let Self { shape, reference, readings, intercept, line, capacity, disagreements, seen_at } =
+            self;
         let reading = |&Reading { at, kv, itl }: &Reading| SavedReading { at, kv, itl };
         let saved = |(fit, Line { slope, intercept })| SavedLine { fit, slope, intercept };
         SavedCurve {

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
-use plimsoll::decide::pools::copies::{CopyState, ModelState};
-use plimsoll::decide::pools::count::{
+use crate::reference::seldon::copies::{CopyState, ModelState};
+use crate::reference::seldon::count::{
     Packing, Presence, Scaling, Service, Size, scale_down, scale_up,
 };
-use plimsoll::decide::pools::drain::{GATHERING, Leaver, Told, Waits, leaves_at};
-use plimsoll::decide::pools::placement::{Capability, Sharing};
-use plimsoll::decide::pools::{Bytes, Ordinal, Rules};
+use crate::reference::seldon::drain::{GATHERING, Leaver, Told, Waits, leaves_at};
+use crate::reference::seldon::placement::{Capability, Sharing};
+use crate::reference::seldon::{Bytes, Rules};
+use jiff::{SignedDuration, Timestamp};
+use plimsoll::decide::pools::Ordinal;
 use plimsoll::fleet::{ModelName, VariantName};
 use plimsoll::units::Replicas;
 use serde_json::{Map, Value, json};

@@ -6,16 +6,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll::decide::pools::copies::{
+use crate::reference::seldon::copies::{
     CopyState, ModelState, Version, Wanted, census, model_state,
 };
-use plimsoll::decide::pools::count::{
+use crate::reference::seldon::count::{
     Assigned, Host, Presence, Service, Size, Statistics, statistics,
 };
-use plimsoll::decide::pools::placement::{
+use crate::reference::seldon::placement::{
     Capability, Guest, Holding, Placement, Room, Server, Sharing, place,
 };
-use plimsoll::decide::pools::{Bytes, Ordinal, Rules};
+use crate::reference::seldon::{Bytes, Rules};
+use plimsoll::decide::pools::Ordinal;
 use plimsoll::fleet::{ModelName, VariantName};
 use plimsoll::units::Replicas;
 

@@ -22,12 +22,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::pools::Bytes;
-use crate::fleet::ModelName;
+use crate::reference::seldon::Bytes;
+use plimsoll::fleet::ModelName;
 
 /// What one replica holds.
 #[derive(Clone, Debug)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     main: Bytes,
     extra: Bytes,
     registered: BTreeMap<ModelName, Bytes>,
@@ -37,16 +37,16 @@ pub struct Ledger {
 
 /// What a replica has to hold models in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
+pub(crate) struct Capacity {
     /// Main memory.
-    pub main: Bytes,
+    pub(crate) main: Bytes,
     /// How much more than that may be registered, in per cent of it.
-    pub over_commit_percent: u32,
+    pub(crate) over_commit_percent: u32,
 }
 
 /// Why a model cannot answer from this replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub(crate) enum Refused {
     /// It is larger than main memory.
     TooLarge {
         /// Its size.
@@ -72,7 +72,7 @@ impl std::error::Error for Refused {}
 impl Ledger {
     /// An empty replica.
     #[must_use]
-    pub fn new(capacity: Capacity) -> Self {
+    pub(crate) fn new(capacity: Capacity) -> Self {
         let Capacity { main, over_commit_percent } = capacity;
         let extra = u128::from(main.bytes()) * u128::from(over_commit_percent) / 100;
         Self {
@@ -88,7 +88,7 @@ impl Ledger {
     /// # Errors
     ///
     /// It is larger than main memory; nothing has changed.
-    pub fn load(&mut self, model: &ModelName, size: Bytes) -> Result<(), Refused> {
+    pub(crate) fn load(&mut self, model: &ModelName, size: Bytes) -> Result<(), Refused> {
         if self.registered.contains_key(model) {
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Ledger {
     }
 
     /// Forgets a model.
-    pub fn unload(&mut self, model: &ModelName) {
+    pub(crate) fn unload(&mut self, model: &ModelName) {
         self.registered.remove(model);
         self.resident.retain(|other| other != model);
     }
@@ -111,7 +111,7 @@ impl Ledger {
     /// # Errors
     ///
     /// It is not registered.
-    pub fn request(&mut self, model: &ModelName) -> Result<(), Refused> {
+    pub(crate) fn request(&mut self, model: &ModelName) -> Result<(), Refused> {
         let size = *self.registered.get(model).ok_or(Refused::Unknown)?;
         self.resident.retain(|other| other != model);
         self.bring_in(model, size);
@@ -129,26 +129,26 @@ impl Ledger {
 
     /// The models in main memory, the least recently used first.
     #[must_use]
-    pub fn resident(&self) -> &[ModelName] {
+    pub(crate) fn resident(&self) -> &[ModelName] {
         &self.resident
     }
 
     /// What all registered models need.
     #[must_use]
-    pub fn registered(&self) -> Bytes {
+    pub(crate) fn registered(&self) -> Bytes {
         self.registered.values().fold(Bytes::ZERO, |sum, size| sum.plus(*size))
     }
 
     /// What the models in main memory leave of it.
     #[must_use]
-    pub fn free(&self) -> Bytes {
+    pub(crate) fn free(&self) -> Bytes {
         let sizes = self.resident.iter().filter_map(|model| self.registered.get(model));
         self.main.beyond(sizes.fold(Bytes::ZERO, |sum, size| sum.plus(*size)))
     }
 
     /// What the replica offers to further models.
     #[must_use]
-    pub fn available(&self) -> Bytes {
+    pub(crate) fn available(&self) -> Bytes {
         let registered = self.registered();
         if registered > self.main {
             self.extra.beyond(registered.beyond(self.main))

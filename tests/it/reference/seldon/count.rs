@@ -23,31 +23,32 @@
 //! Seldon Core 2, "Autoscaling Servers": policies "Model Replica Count", "Empty Server Replica" and
 //! "Lightly Loaded Server Replicas".
 //!
-//! [`adapters`]: crate::decide::pools::adapters
+//! [`adapters`]: crate::reference::seldon::adapters
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::decide::pools::{Ordinal, Rules};
-use crate::fleet::ModelName;
-use crate::units::{Fraction, Replicas};
+use crate::reference::seldon::Rules;
+use plimsoll::decide::pools::Ordinal;
+use plimsoll::fleet::ModelName;
+use plimsoll::units::{Fraction, Replicas};
 
 /// A connected replica, and what is on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host {
+pub(crate) struct Host {
     /// Its place.
-    pub ordinal: Ordinal,
+    pub(crate) ordinal: Ordinal,
     /// Whether it is staying.
-    pub service: Service,
+    pub(crate) service: Service,
     /// Models that it has loaded or is loading.
-    pub resident: BTreeSet<ModelName>,
+    pub(crate) resident: BTreeSet<ModelName>,
     /// Models that have been placed on it and that it has not been told of yet.
-    pub coming: BTreeSet<ModelName>,
+    pub(crate) coming: BTreeSet<ModelName>,
 }
 
 /// Whether a replica is staying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
+pub(crate) enum Service {
     /// It is.
     Serving,
     /// It hands its copies over and goes.
@@ -56,16 +57,16 @@ pub enum Service {
 
 /// A model that is assigned to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Assigned {
+pub(crate) struct Assigned {
     /// Copies that it wants.
-    pub desired: Replicas,
+    pub(crate) desired: Replicas,
     /// Whether anybody still wants it.
-    pub presence: Presence,
+    pub(crate) presence: Presence,
 }
 
 /// Whether a model is still wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
+pub(crate) enum Presence {
     /// It is.
     Wanted,
     /// It has been deleted. Seldon remembers it until its name is used again.
@@ -74,22 +75,22 @@ pub enum Presence {
 
 /// What the server is told about its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub(crate) struct Size {
     /// Replicas that are asked for; `None` until somebody says.
-    pub expected: Option<Replicas>,
+    pub(crate) expected: Option<Replicas>,
     /// Replicas that it must keep.
-    pub min: Replicas,
+    pub(crate) min: Replicas,
     /// Replicas that it may have; `None` when nothing limits it.
-    pub max: Option<Replicas>,
+    pub(crate) max: Option<Replicas>,
 }
 
 /// What the two rules look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Statistics {
+pub(crate) struct Statistics {
     /// Replicas that host nothing.
-    pub empty: Replicas,
+    pub(crate) empty: Replicas,
     /// The largest number of copies that one model wants.
-    pub hosted: Replicas,
+    pub(crate) hosted: Replicas,
 }
 
 impl fmt::Display for Statistics {
@@ -105,7 +106,7 @@ impl fmt::Display for Statistics {
 /// beyond what is asked for count as empty, so that one is given back twice; and a deleted model goes
 /// on wanting copies.
 #[must_use]
-pub fn statistics(
+pub(crate) fn statistics(
     rules: Rules,
     hosts: &[Host],
     models: &[Assigned],
@@ -133,7 +134,7 @@ pub fn statistics(
 /// What a rule answers.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scaling {
+pub(crate) enum Scaling {
     /// Ask for so many replicas.
     To(Replicas, Change),
     /// Ask for nothing.
@@ -142,7 +143,7 @@ pub enum Scaling {
 
 /// Why another number of replicas is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     /// A model wants more copies than there are replicas.
     CopiesWanted {
         /// Copies that it wants.
@@ -174,7 +175,7 @@ pub enum Change {
 
 /// Why nothing is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stay {
+pub(crate) enum Stay {
     /// The server is not known.
     NoStatistics,
     /// Nobody has said how many replicas it should have.
@@ -194,7 +195,7 @@ pub enum Stay {
 impl Scaling {
     /// The number that is asked for, if one is.
     #[must_use]
-    pub const fn target(self) -> Option<Replicas> {
+    pub(crate) const fn target(self) -> Option<Replicas> {
         match self {
             Self::To(target, _) => Some(target),
             Self::Stay(_) => None,
@@ -253,7 +254,7 @@ impl fmt::Display for Stay {
 ///
 /// By Seldon's rules it also answers with the maximum when the server is at or above it, which asks
 /// for nothing new or shrinks the server.
-pub fn scale_up(rules: Rules, size: Size, statistics: Option<Statistics>) -> Scaling {
+pub(crate) fn scale_up(rules: Rules, size: Size, statistics: Option<Statistics>) -> Scaling {
     let Some(statistics) = statistics else { return Scaling::Stay(Stay::NoStatistics) };
     let Some(expected) = size.expected else { return Scaling::Stay(Stay::Untold) };
     let hosted = statistics.hosted;
@@ -272,7 +273,7 @@ pub fn scale_up(rules: Rules, size: Size, statistics: Option<Statistics>) -> Sca
 
 /// Whether copies that are in use may be moved to use fewer replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packing {
+pub(crate) enum Packing {
     /// They may.
     Allowed,
     /// They may not.
@@ -282,7 +283,7 @@ pub enum Packing {
 /// The rule for fewer replicas: give back the empty ones, or pack.
 ///
 /// By Seldon's rules the answer may also be the present number, or more when the minimum is above it.
-pub fn scale_down(
+pub(crate) fn scale_down(
     rules: Rules,
     size: Size,
     statistics: Option<Statistics>,
@@ -316,20 +317,20 @@ pub fn scale_down(
 /// Seldon's gate for packing: at each event it is tried with a probability.
 ///
 /// A decision that depends on a draw cannot be explained and moves back and forth with the events
-/// that cause it, so [`packing`](crate::decide::pools::packing) waits instead. This is for whoever
+/// that cause it, so [`packing`](crate::reference::seldon::packing) waits instead. This is for whoever
 /// needs the same answers; the draw is an argument, because nothing here is random.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Coin {
+pub(crate) struct Coin {
     /// How often packing is tried, from 0 (never) to 1 (practically always).
-    pub probability: Fraction,
+    pub(crate) probability: Fraction,
     /// The draw, from 0 up to but not including 1.
-    pub draw: Fraction,
+    pub(crate) draw: Fraction,
 }
 
 /// A probability that is none: above 1. "Percentage" in the name of the setting suggests 25 for a
 /// quarter, and 25 would mean always.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NotAProbability(pub Fraction);
+pub(crate) struct NotAProbability(pub Fraction);
 
 impl fmt::Display for NotAProbability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -346,7 +347,7 @@ impl Coin {
     ///
     /// The probability is above 1.
     #[expect(clippy::cast_possible_truncation, reason = "Seldon compares in single precision")]
-    pub fn packing(self) -> Result<Packing, NotAProbability> {
+    pub(crate) fn packing(self) -> Result<Packing, NotAProbability> {
         let Self { probability, draw } = self;
         if probability > Fraction::ONE {
             return Err(NotAProbability(probability));

@@ -9,38 +9,38 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::decide::pools::Ordinal;
-use crate::fleet::{ModelName, VariantName};
+use plimsoll::decide::pools::Ordinal;
+use plimsoll::fleet::{ModelName, VariantName};
 
 /// How long models are left where they are after a replica is told to go, so that replicas that are
 /// told at nearly the same time do not hand copies to each other.
-pub const GATHERING: SignedDuration = SignedDuration::from_millis(500);
+pub(crate) const GATHERING: SignedDuration = SignedDuration::from_millis(500);
 
 /// How long a replica stays after the last model answers from elsewhere: one batch of routes
 /// (250 ms), and what the proxies need to take them over (3 s).
-pub const REROUTING: SignedDuration = SignedDuration::from_millis(3250);
+pub(crate) const REROUTING: SignedDuration = SignedDuration::from_millis(3250);
 
 /// A replica of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Leaver {
+pub(crate) struct Leaver {
     /// The pool.
-    pub pool: VariantName,
+    pub(crate) pool: VariantName,
     /// Its place.
-    pub ordinal: Ordinal,
+    pub(crate) ordinal: Ordinal,
 }
 
 /// The models that replicas wait for.
 #[derive(Clone, Debug, Default)]
-pub struct Waits(BTreeMap<Leaver, BTreeSet<ModelName>>);
+pub(crate) struct Waits(BTreeMap<Leaver, BTreeSet<ModelName>>);
 
 impl Waits {
     /// Notes which models a replica has to see elsewhere. What it waited for before is forgotten.
-    pub fn register(&mut self, leaver: Leaver, models: BTreeSet<ModelName>) {
+    pub(crate) fn register(&mut self, leaver: Leaver, models: BTreeSet<ModelName>) {
         self.0.insert(leaver, models);
     }
 
     /// Notes that a model answers from somewhere, or never will.
-    pub fn settled(&mut self, model: &ModelName) {
+    pub(crate) fn settled(&mut self, model: &ModelName) {
         for models in self.0.values_mut() {
             models.remove(model);
         }
@@ -49,7 +49,7 @@ impl Waits {
 
     /// Whether a replica waits for nothing more.
     #[must_use]
-    pub fn is_over(&self, leaver: &Leaver) -> bool {
+    pub(crate) fn is_over(&self, leaver: &Leaver) -> bool {
         self.0.get(leaver).is_none_or(BTreeSet::is_empty)
     }
 }
@@ -57,7 +57,7 @@ impl Waits {
 /// When a replica may go that was told to at `told` and whose models answered from elsewhere at
 /// `settled`.
 #[must_use]
-pub fn leaves_at(told: Told, settled: Timestamp) -> Timestamp {
+pub(crate) fn leaves_at(told: Told, settled: Timestamp) -> Timestamp {
     let Told(told) = told;
     let placed = told.checked_add(GATHERING).unwrap_or(Timestamp::MAX);
     placed.max(settled).checked_add(REROUTING).unwrap_or(Timestamp::MAX)
@@ -65,4 +65,4 @@ pub fn leaves_at(told: Told, settled: Timestamp) -> Timestamp {
 
 /// The instant at which a replica was told to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told(pub Timestamp);
+pub(crate) struct Told(pub Timestamp);

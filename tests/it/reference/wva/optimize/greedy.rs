@@ -11,35 +11,30 @@
 //! what is free and what they have is shared by [`water_fill`], with their minima as floors. Who
 //! has more than its share gives replicas back; who has less grows from what is free already, as
 //! a replica that is going still holds its accelerators.
-//!
-//! # Source
-//!
-//! The greedy-by-score optimizer of the Workload Variant Autoscaler, and its rescale step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::decide::optimize::cost_aware::{
-    Defects, Needs, Stock, grow, is_short, needs, shrink, whole_count,
-};
-use crate::decide::optimize::rescale::{Claim, water_fill};
-use crate::decide::optimize::room::{Headroom, Room};
-use crate::decide::optimize::sheet::Sheet;
-use crate::decide::optimize::{Candidate, Method, Model, Plan};
-use crate::fleet::{Accelerator, ModelKey, Namespace};
-use crate::units::{Gpus, Replicas, Weight};
+use plimsoll::decide::optimize::{Candidate, Headroom, Room};
+use plimsoll::fleet::{Accelerator, ModelKey, Namespace};
+use plimsoll::units::{Gpus, Replicas, Weight};
+
+use super::cost_aware::{Needs, Stock, grow, is_short, needs, shrink};
+use super::rescale::{Claim, water_fill};
+use super::sheet::{Sheet, whole_count};
+use super::{Defects, Method, Model, Plan};
 
 /// Where contended accelerators are shared anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rescale {
+pub(crate) struct Rescale {
     /// Among the models of namespaces that have no list of their own.
-    pub cluster: Share,
+    pub(crate) cluster: Share,
     /// Namespaces with a list of their own, among whose models it is shared.
-    pub namespaces: BTreeSet<Namespace>,
+    pub(crate) namespaces: BTreeSet<Namespace>,
 }
 
 /// Whether something is shared anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Share {
+pub(crate) enum Share {
     /// Who has something keeps it.
     #[default]
     Kept,
@@ -48,8 +43,7 @@ pub enum Share {
 }
 
 /// Plans all models inside what is free.
-#[must_use]
-pub fn greedy_by_score(
+pub(crate) fn greedy_by_score(
     models: &[Model<'_>],
     mut room: Room,
     rescale: &Rescale,
@@ -64,7 +58,7 @@ pub fn greedy_by_score(
     }
     active.retain(|&position| works[position].weighted > 0.0);
     while let Some(round) = Round::of(&active, &works) {
-        if room.is_exhausted() {
+        if is_exhausted(&room) {
             break;
         }
         if round.serve(&mut works[round.position], &mut room, defects) == Served::Done {
@@ -80,6 +74,11 @@ pub fn greedy_by_score(
             work.sheet.plan(work.method, &work.targets)
         })
         .collect()
+}
+
+/// Whether nothing at all is free in the cluster.
+fn is_exhausted(room: &Room) -> bool {
+    room.cluster.values().all(|headroom| *headroom == Headroom::NONE)
 }
 
 /// One model on its way to a plan.

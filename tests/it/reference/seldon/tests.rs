@@ -13,9 +13,10 @@ use super::lag::{Direction, Ignored, Lags, Scalable, Thresholds, Trigger, Versio
 use super::memory::{Capacity, Ledger, Refused};
 use super::placement::{Guest, Holding, Placement, Room, Server, Sharing, place};
 use super::written::{Refusal, Written, accept};
-use super::*;
-use crate::fleet::{ModelName, VariantName};
-use crate::units::{Fraction, Requests, Seconds};
+use super::{Bytes, Rules};
+use plimsoll::decide::pools::Ordinal;
+use plimsoll::fleet::{ModelName, VariantName};
+use plimsoll::units::{Fraction, Replicas, Requests, Seconds};
 
 fn replicas(count: u32) -> Replicas {
     Replicas::new(count).unwrap()

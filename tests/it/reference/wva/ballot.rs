@@ -7,28 +7,25 @@
 //! ff40965; its behaviour is described in `docs/decisions.md`.
 
 use jiff::Timestamp;
-
-use crate::analyze::ballot::{Analyzer, Franchise, Standing, Vote};
-use crate::analyze::capacity::{CapacityReport, VariantCapacity};
-use crate::units::{Amount, Seconds};
+use plimsoll::analyze::ballot::{Analyzer, Franchise, Vote};
+use plimsoll::analyze::capacity::{CapacityReport, VariantCapacity};
+use plimsoll::units::{Amount, Seconds};
 
 /// The report that WVA sizes replicas by.
-#[must_use]
 #[derive(Clone, Debug, PartialEq)]
-pub struct Anchor {
+pub(crate) struct Anchor {
     /// The analyzer that says what a replica carries.
-    pub sized_by: Analyzer,
+    pub(crate) sized_by: Analyzer,
     /// The variants with their sizes.
-    pub report: CapacityReport,
+    pub(crate) report: CapacityReport,
 }
 
 /// The anchor of a ballot; `None` when the model is held.
-#[must_use]
-pub fn anchor(now: Timestamp, patience: Seconds, votes: &[Vote<'_>]) -> Option<Anchor> {
+pub(crate) fn anchor(now: Timestamp, patience: Seconds, votes: &[Vote<'_>]) -> Option<Anchor> {
     let binds = |vote: &&Vote<'_>| {
         vote.franchise == Franchise::Votes
             && vote.report.is_some()
-            && vote.standing(now, patience) == Standing::Live
+            && vote.informed_at.is_some_and(|at| age(now, at) <= patience)
     };
     let carrier = votes.iter().find(|vote| vote.analyzer == Analyzer::Tokens);
     if let Some(report) = carrier.filter(binds).and_then(|carrier| carrier.report) {
@@ -54,6 +51,11 @@ pub fn anchor(now: Timestamp, patience: Seconds, votes: &[Vote<'_>]) -> Option<A
         roles: binding_report.roles.clone(),
     };
     Some(Anchor { sized_by, report })
+}
+
+/// The time since an instant; none where the clock was set back.
+fn age(now: Timestamp, at: Timestamp) -> Seconds {
+    Seconds::from_span(now.duration_since(at)).unwrap_or_default()
 }
 
 /// A variant with the size that another report gives it, which may be none.

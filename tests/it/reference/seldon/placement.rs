@@ -15,27 +15,28 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::decide::pools::copies::Wanted;
-use crate::decide::pools::count::Service;
-use crate::decide::pools::{Bytes, Ordinal, Rules};
-use crate::fleet::VariantName;
-use crate::units::Replicas;
+use crate::reference::seldon::copies::Wanted;
+use crate::reference::seldon::count::Service;
+use crate::reference::seldon::{Bytes, Rules};
+use plimsoll::decide::pools::Ordinal;
+use plimsoll::fleet::VariantName;
+use plimsoll::units::Replicas;
 
 /// Something that a server can do and a model may require, such as a runtime.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Capability(String);
+pub(crate) struct Capability(String);
 
 impl Capability {
     /// The capability of this name, without the blanks around it.
     #[must_use]
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self(name.trim().to_owned())
     }
 }
 
 /// Whether a server takes models that do not ask for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub(crate) enum Sharing {
     /// It takes any.
     Shared,
     /// It takes those that name it.
@@ -44,37 +45,37 @@ pub enum Sharing {
 
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub(crate) struct Server {
     /// Its name.
-    pub name: VariantName,
+    pub(crate) name: VariantName,
     /// Whom it takes.
-    pub sharing: Sharing,
+    pub(crate) sharing: Sharing,
     /// Replicas that it should have; zero while it is being deleted.
-    pub expected: Option<Replicas>,
+    pub(crate) expected: Option<Replicas>,
     /// What it can do.
-    pub capabilities: BTreeSet<Capability>,
+    pub(crate) capabilities: BTreeSet<Capability>,
     /// Its connected replicas.
-    pub rooms: Vec<Room>,
+    pub(crate) rooms: Vec<Room>,
 }
 
 /// What one replica has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub(crate) struct Room {
     /// Its place.
-    pub ordinal: Ordinal,
+    pub(crate) ordinal: Ordinal,
     /// Whether it is staying.
-    pub service: Service,
+    pub(crate) service: Service,
     /// Free memory as it reports it.
-    pub free: Bytes,
+    pub(crate) free: Bytes,
     /// Memory of that which copies on their way will need.
-    pub reserved: Bytes,
+    pub(crate) reserved: Bytes,
     /// Whether a copy of the model is on it.
-    pub holding: Holding,
+    pub(crate) holding: Holding,
 }
 
 /// Whether a copy of the model is on a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holding {
+pub(crate) enum Holding {
     /// One is there or loading.
     There,
     /// One has been placed there, and has memory reserved.
@@ -85,23 +86,23 @@ pub enum Holding {
 
 /// A model to be placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Guest {
+pub(crate) struct Guest {
     /// How many copies it wants.
-    pub wanted: Wanted,
+    pub(crate) wanted: Wanted,
     /// Memory that a copy needs.
-    pub memory: Bytes,
+    pub(crate) memory: Bytes,
     /// What its server must be able to do.
-    pub requirements: BTreeSet<Capability>,
+    pub(crate) requirements: BTreeSet<Capability>,
     /// The server that it asks for.
-    pub asks_for: Option<VariantName>,
+    pub(crate) asks_for: Option<VariantName>,
     /// The server that has it.
-    pub assigned: Option<VariantName>,
+    pub(crate) assigned: Option<VariantName>,
 }
 
 /// Where the copies of a model go.
 #[must_use]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Placement {
+pub(crate) enum Placement {
     /// Each copy has a replica.
     Whole(Place),
     /// There are fewer replicas than copies, and enough for now. More replicas are needed.
@@ -119,17 +120,17 @@ pub enum Placement {
 
 /// Replicas of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     /// The server.
-    pub server: VariantName,
+    pub(crate) server: VariantName,
     /// The replicas, the most suitable first.
-    pub on: Vec<Ordinal>,
+    pub(crate) on: Vec<Ordinal>,
 }
 
 impl Placement {
     /// The replicas that take a copy, if any do.
     #[must_use]
-    pub const fn place(&self) -> Option<&Place> {
+    pub(crate) const fn place(&self) -> Option<&Place> {
         match self {
             Self::Whole(place) | Self::Partial { place, .. } => Some(place),
             Self::NoServer | Self::NoRoom(_) => None,
@@ -138,7 +139,7 @@ impl Placement {
 
     /// Whether the model's server should be asked to grow.
     #[must_use]
-    pub const fn wants_more(&self) -> bool {
+    pub(crate) const fn wants_more(&self) -> bool {
         match self {
             Self::Whole(_) | Self::NoServer => false,
             Self::Partial { .. } | Self::NoRoom(_) => true,
@@ -169,7 +170,7 @@ impl fmt::Display for Placement {
 ///
 /// By Seldon's rules a copy that is coming must fit beside the memory that is reserved for it, so that
 /// placing a model twice can move it.
-pub fn place(rules: Rules, servers: &[Server], guest: &Guest) -> Placement {
+pub(crate) fn place(rules: Rules, servers: &[Server], guest: &Guest) -> Placement {
     let mut willing: Vec<&Server> = servers.iter().filter(|server| server.takes(guest)).collect();
     willing.sort_by_key(|server| guest.assigned.as_ref() != Some(&server.name));
     if willing.is_empty() {
@@ -234,7 +235,7 @@ impl Room {
 
     /// Memory that nobody has spoken for.
     #[must_use]
-    pub const fn left(&self) -> Bytes {
+    pub(crate) const fn left(&self) -> Bytes {
         self.free.beyond(self.reserved)
     }
 }

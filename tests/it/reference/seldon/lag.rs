@@ -20,26 +20,26 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use crate::decide::pools::Rules;
-use crate::decide::pools::count::Presence;
-use crate::fleet::ModelName;
-use crate::units::{Replicas, Requests, Seconds};
+use crate::reference::seldon::Rules;
+use crate::reference::seldon::count::Presence;
+use plimsoll::fleet::ModelName;
+use plimsoll::units::{Replicas, Requests, Seconds};
 
 /// For how long the latest version of a model must be in one state before it may lose a copy.
-pub const STABLE_FOR: f64 = 60.0;
+pub(crate) const STABLE_FOR: f64 = 60.0;
 
 /// When a trigger is raised.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Thresholds {
+pub(crate) struct Thresholds {
     /// Lag from which a model wants another copy.
-    pub lag: Requests,
+    pub(crate) lag: Requests,
     /// Time without use after which it can do with one less.
-    pub idle: Seconds,
+    pub(crate) idle: Seconds,
 }
 
 /// What a model's requests say.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Trigger {
+pub(crate) enum Trigger {
     /// It wants another copy.
     Up {
         /// The model.
@@ -71,7 +71,7 @@ impl fmt::Display for Trigger {
 
 /// The requests of every model.
 #[derive(Clone, Debug)]
-pub struct Lags {
+pub(crate) struct Lags {
     rules: Rules,
     models: BTreeMap<ModelName, Lag>,
 }
@@ -88,12 +88,12 @@ struct Lag {
 impl Lags {
     /// No models.
     #[must_use]
-    pub const fn new(rules: Rules) -> Self {
+    pub(crate) const fn new(rules: Rules) -> Self {
         Self { rules, models: BTreeMap::new() }
     }
 
     /// Notes that a model has been added, or added again.
-    pub fn add(&mut self, now: Timestamp, model: &ModelName) {
+    pub(crate) fn add(&mut self, now: Timestamp, model: &ModelName) {
         let rules = self.rules;
         let lag = self.models.entry(model.clone()).or_insert_with(|| Lag::new(now));
         lag.presence = Presence::Wanted;
@@ -104,19 +104,19 @@ impl Lags {
     }
 
     /// Forgets a model.
-    pub fn remove(&mut self, model: &ModelName) {
+    pub(crate) fn remove(&mut self, model: &ModelName) {
         self.models.remove(model);
     }
 
     /// Notes requests that begin. By Seldon's rules, those for a model that is not there are counted.
-    pub fn start(&mut self, now: Timestamp, model: &ModelName, requests: Requests) {
+    pub(crate) fn start(&mut self, now: Timestamp, model: &ModelName, requests: Requests) {
         let Some(lag) = self.counted(now, model) else { return };
         lag.in_flight += requests;
         lag.used = now;
     }
 
     /// Notes requests that end.
-    pub fn end(&mut self, now: Timestamp, model: &ModelName, requests: Requests) {
+    pub(crate) fn end(&mut self, now: Timestamp, model: &ModelName, requests: Requests) {
         let rules = self.rules;
         let Some(lag) = self.counted(now, model) else { return };
         lag.in_flight = less(lag.in_flight, requests);
@@ -137,7 +137,7 @@ impl Lags {
 
     /// The triggers of this instant, in the order of the models. A lag that raises one is answered,
     /// and only requests that come later count from there; idleness raises one every time.
-    pub fn round(&mut self, now: Timestamp, thresholds: Thresholds) -> Vec<Trigger> {
+    pub(crate) fn round(&mut self, now: Timestamp, thresholds: Thresholds) -> Vec<Trigger> {
         let rules = self.rules;
         let mut triggers = Vec::new();
         for (model, lag) in &mut self.models {
@@ -158,7 +158,7 @@ impl Lags {
     }
 
     /// The lag of each model: its requests in flight that no trigger was raised for.
-    pub fn lags(&self) -> impl Iterator<Item = (&ModelName, Requests)> {
+    pub(crate) fn lags(&self) -> impl Iterator<Item = (&ModelName, Requests)> {
         self.models.iter().map(|(model, lag)| (model, lag.unanswered()))
     }
 }
@@ -191,7 +191,7 @@ fn less(from: Requests, by: Requests) -> Requests {
 
 /// Which way a trigger points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub(crate) enum Direction {
     /// A copy more.
     Up,
     /// A copy less.
@@ -200,30 +200,30 @@ pub enum Direction {
 
 /// The number of a version of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct VersionNumber(pub u32);
+pub(crate) struct VersionNumber(pub u32);
 
 /// A model whose copies may be counted up and down.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scalable {
+pub(crate) struct Scalable {
     /// Whether it is still wanted.
-    pub presence: Presence,
+    pub(crate) presence: Presence,
     /// Copies that it wants.
-    pub desired: Replicas,
+    pub(crate) desired: Replicas,
     /// Copies that it must keep.
-    pub min: Replicas,
+    pub(crate) min: Replicas,
     /// Copies that it may have; `None` when nobody says.
-    pub max: Option<Replicas>,
+    pub(crate) max: Option<Replicas>,
     /// Its latest version.
-    pub latest: VersionNumber,
+    pub(crate) latest: VersionNumber,
     /// The latest of its versions that is available.
-    pub available: Option<VersionNumber>,
+    pub(crate) available: Option<VersionNumber>,
     /// For how long the latest version has been in its state.
-    pub unchanged_for: Seconds,
+    pub(crate) unchanged_for: Seconds,
 }
 
 /// Why a trigger changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ignored {
+pub(crate) enum Ignored {
     /// No such model is known.
     UnknownModel,
     /// It was raised by a version that has been replaced.
@@ -271,7 +271,7 @@ impl std::error::Error for Ignored {}
 /// # Errors
 ///
 /// The trigger changes nothing; the first reason is given.
-pub fn step(
+pub(crate) fn step(
     rules: Rules,
     direction: Direction,
     raised_by: VersionNumber,

@@ -5,23 +5,23 @@
 
 use std::fmt;
 
-use crate::decide::pools::count::Size;
-use crate::units::Replicas;
+use crate::reference::seldon::count::Size;
+use plimsoll::units::Replicas;
 
 /// The three numbers as they are written in an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub(crate) struct Written {
     /// `replicas`.
-    pub replicas: Option<i32>,
+    pub(crate) replicas: Option<i32>,
     /// `minReplicas`; not positive is none.
-    pub min: Option<i32>,
+    pub(crate) min: Option<i32>,
     /// `maxReplicas`; not positive is none.
-    pub max: Option<i32>,
+    pub(crate) max: Option<i32>,
 }
 
 /// Why the numbers of an object contradict each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Contradiction {
+pub(crate) enum Contradiction {
     /// Fewer replicas are written than the minimum.
     BelowMin {
         /// Replicas in effect.
@@ -77,7 +77,7 @@ impl std::error::Error for Contradiction {}
 /// # Errors
 ///
 /// The numbers contradict each other.
-pub fn normalize(written: Written) -> Result<Size, Contradiction> {
+pub(crate) fn normalize(written: Written) -> Result<Size, Contradiction> {
     let Written { replicas: wanted, min, max } = written;
     let min = positive(min);
     let max = positive(max);
@@ -109,7 +109,7 @@ fn positive(written: Option<i32>) -> Option<Replicas> {
 
 /// Why a number that was asked for is not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// The numbers of the object contradict each other.
     Invalid(Contradiction),
     /// It is no count of replicas. Seldon writes a negative one where there is no maximum.
@@ -144,7 +144,7 @@ impl std::error::Error for Refusal {}
 /// # Errors
 ///
 /// The request or the object is refused.
-pub fn accept(written: Written, requested: i64) -> Result<Replicas, Refusal> {
+pub(crate) fn accept(written: Written, requested: i64) -> Result<Replicas, Refusal> {
     let size = normalize(written).map_err(Refusal::Invalid)?;
     let count = u32::try_from(requested).ok().and_then(Replicas::new);
     let requested = count.ok_or(Refusal::NotACount(requested))?;

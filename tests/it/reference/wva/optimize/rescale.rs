@@ -1,42 +1,28 @@
 //! Sharing what does not suffice for everybody: floors first, the rest by weight and demand.
 
-use std::fmt;
-
-use crate::fleet::ModelKey;
-use crate::units::{Gpus, Weight};
+use plimsoll::fleet::ModelKey;
+use plimsoll::units::{Gpus, Weight};
 
 /// What one model has a claim to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Claim {
+pub(crate) struct Claim {
     /// The model.
-    pub key: ModelKey,
+    pub(crate) key: ModelKey,
     /// How much of the rest it gets beside others: its priority times its demand.
-    pub weight: Weight,
+    pub(crate) weight: Weight,
     /// What it gets in any case.
-    pub floor: Gpus,
+    pub(crate) floor: Gpus,
     /// The most that is of use to it.
-    pub cap: Gpus,
+    pub(crate) cap: Gpus,
 }
 
 /// What each model gets.
-#[must_use]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shares {
+pub(crate) struct Shares {
     /// For each claim, in their order.
-    pub gpus: Vec<Gpus>,
+    pub(crate) gpus: Vec<Gpus>,
     /// How far the floors alone exceed what there is; none when they do not.
-    pub over: Gpus,
-}
-
-impl fmt::Display for Shares {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let total: Gpus = self.gpus.iter().copied().sum();
-        write!(f, "{total} GPUs shared among {} models", self.gpus.len())?;
-        if self.over > Gpus::ZERO {
-            write!(f, "; the guaranteed floors are {} more than there are", self.over)?;
-        }
-        Ok(())
-    }
+    pub(crate) over: Gpus,
 }
 
 /// Shares a budget: each claim its floor, then the rest in proportion to the weights, nobody above
@@ -54,7 +40,7 @@ impl fmt::Display for Shares {
 /// # Source
 ///
 /// The rescale step of the Workload Variant Autoscaler, whose answers it reproduces.
-pub fn water_fill(budget: Gpus, claims: &[Claim]) -> Shares {
+pub(crate) fn water_fill(budget: Gpus, claims: &[Claim]) -> Shares {
     let floors: Gpus = claims.iter().map(|claim| claim.floor).sum();
     if floors >= budget {
         let gpus = claims.iter().map(|claim| claim.floor).collect();

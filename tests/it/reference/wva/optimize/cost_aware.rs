@@ -10,35 +10,18 @@
 //!
 //! Replicas go when every live voice has spare capacity: from the most expensive variant down, as
 //! many as every voice can spare, and the cheapest keeps one unless another variant serves.
-//!
-//! # Source
-//!
-//! The cost-aware optimizer of the Workload Variant Autoscaler. `docs/decisions.md` has the reasons
-//! for what differs here: ties are broken by name, and what [`Defects`] says.
 
-use crate::decide::optimize::sheet::{Group, Row, Sheet};
-use crate::decide::optimize::{Candidate, Few, Method, Model, Plan, Standing};
-use crate::units::Replicas;
+use plimsoll::decide::optimize::{Candidate, Standing};
+use plimsoll::units::Replicas;
 
-/// What becomes of the defects of WVA that decide numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Defects {
-    /// They are mended: each voice's need is reduced in its own unit, a role that misses nothing cannot
-    /// keep another from growing, roles take from one budget, and a model with two roles has as
-    /// many turns as any other.
-    #[default]
-    Mended,
-    /// They are kept, to compare with WVA: every need is reduced in the unit of the report that sizes
-    /// the variants, no role grows while another is at its maximum, each role is held against
-    /// the whole budget, and a model with two roles has one turn.
-    Kept,
-}
+use super::sheet::{Group, Row, Sheet, whole_count};
+use super::{Defects, Method, Model, Plan};
 
 /// What is missing: for each voice, of each group.
-pub(crate) type Needs = Vec<Vec<f64>>;
+pub(super) type Needs = Vec<Vec<f64>>;
 
 /// Where replicas come from.
-pub(crate) trait Stock {
+pub(super) trait Stock {
     /// How many replicas of a variant there are to have, of which one carries `size`; `None` when
     /// nothing limits them.
     fn available(&self, variant: &Candidate, size: f64) -> Option<Replicas>;
@@ -58,7 +41,7 @@ impl Stock for Boundless {
 }
 
 /// Plans one model by cost per capacity, without a limit but the bounds.
-pub fn cost_aware(model: &Model<'_>, defects: Defects) -> Plan {
+pub(crate) fn cost_aware(model: &Model<'_>, defects: Defects) -> Plan {
     let sheet = Sheet::new(model);
     let mut targets = sheet.current();
     let mut needs = needs(&sheet);
@@ -71,13 +54,13 @@ pub fn cost_aware(model: &Model<'_>, defects: Defects) -> Plan {
 }
 
 /// What is missing before anything is done.
-pub(crate) fn needs(sheet: &Sheet<'_>) -> Needs {
+pub(super) fn needs(sheet: &Sheet<'_>) -> Needs {
     let required = |row: &Row| row.totals.iter().map(|totals| totals.required.amount()).collect();
     sheet.voices.iter().map(required).collect()
 }
 
 /// Whether any voice misses anything.
-pub(crate) fn is_short(needs: &Needs) -> bool {
+pub(super) fn is_short(needs: &Needs) -> bool {
     needs.iter().flatten().any(|need| *need > 0.0)
 }
 
@@ -121,7 +104,7 @@ impl Pick {
 
 /// Adds replicas until nothing is missing or nothing is left, and takes what they carry off the
 /// needs. Returns how many were added.
-pub(crate) fn grow(
+pub(super) fn grow(
     sheet: &Sheet<'_>,
     needs: &mut Needs,
     targets: &mut [Replicas],
@@ -213,7 +196,7 @@ fn limit(variant: &Candidate, target: Replicas, size: f64, stock: &impl Stock) -
 }
 
 /// Removes what every live voice can spare.
-pub(crate) fn shrink(sheet: &Sheet<'_>, targets: &mut [Replicas]) {
+pub(super) fn shrink(sheet: &Sheet<'_>, targets: &mut [Replicas]) {
     for (position, group) in sheet.groups.iter().enumerate() {
         let mut spare: Vec<(usize, f64)> = sheet
             .voices
@@ -251,7 +234,7 @@ pub(crate) fn shrink(sheet: &Sheet<'_>, targets: &mut [Replicas]) {
 }
 
 /// The members of a group, the most expensive first; of one price, the smaller first.
-fn dearest_first(sheet: &Sheet<'_>, group: &Group, spare: &[(usize, f64)]) -> Few<usize> {
+fn dearest_first(sheet: &Sheet<'_>, group: &Group, spare: &[(usize, f64)]) -> Vec<usize> {
     let weighted = |variant: usize| -> f64 {
         let rows = spare.iter().map(|&(row, _)| &sheet.voices[row]);
         rows.map(|row| row.score.weight() * row.sizes[variant].unwrap_or(0.0)).sum()
@@ -262,13 +245,4 @@ fn dearest_first(sheet: &Sheet<'_>, group: &Group, spare: &[(usize, f64)]) -> Fe
         cost_b.compare(cost_a).then(weighted(a).total_cmp(&weighted(b))).then(a.cmp(&b))
     });
     order
-}
-
-/// A whole number of replicas as a count; what no scale target has is cut off.
-pub(crate) fn whole_count(whole: f64) -> u32 {
-    // The range is checked, so nothing is lost but a fraction that is not there.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
-    {
-        whole.clamp(0.0, f64::from(Replicas::LIMIT.count())) as u32
-    }
 }

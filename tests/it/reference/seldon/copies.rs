@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use crate::decide::pools::Rules;
-use crate::units::Replicas;
+use crate::reference::seldon::Rules;
+use plimsoll::units::Replicas;
 
 /// Where one copy of a model is between being asked for and being gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CopyState {
+pub(crate) enum CopyState {
     /// Nothing is known of it.
     Unknown,
     /// It has been placed, and its replica has not been told yet.
@@ -39,25 +39,25 @@ pub enum CopyState {
 impl CopyState {
     /// Whether a placement has it where it is: loading, loaded or answering, but not merely placed.
     #[must_use]
-    pub const fn is_there(self) -> bool {
+    pub(crate) const fn is_there(self) -> bool {
         matches!(self, Self::Loading | Self::Loaded | Self::Available | Self::LoadedUnavailable)
     }
 
     /// Whether it is there or on its way.
     #[must_use]
-    pub const fn is_coming(self) -> bool {
+    pub(crate) const fn is_coming(self) -> bool {
         matches!(self, Self::LoadRequested) || self.is_there()
     }
 
     /// Whether requests may reach it.
     #[must_use]
-    pub const fn is_reachable(self) -> bool {
+    pub(crate) const fn is_reachable(self) -> bool {
         matches!(self, Self::Loaded | Self::Available | Self::LoadedUnavailable | Self::Draining)
     }
 
     /// Whether it has been asked to go and has not gone yet.
     #[must_use]
-    pub const fn is_leaving(self) -> bool {
+    pub(crate) const fn is_leaving(self) -> bool {
         matches!(self, Self::UnloadEnvoyRequested | Self::UnloadRequested | Self::Unloading)
     }
 
@@ -71,18 +71,18 @@ impl CopyState {
 
 /// How many copies of a model there are, by what they are good for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub(crate) struct Census {
     /// Copies that answer.
-    pub available: Replicas,
+    pub(crate) available: Replicas,
     /// Copies that are there or coming and do not answer, and those that failed to.
-    pub unavailable: Replicas,
+    pub(crate) unavailable: Replicas,
     /// Copies that answer until their replica is gone.
-    pub draining: Replicas,
+    pub(crate) draining: Replicas,
 }
 
 /// Counts the copies of one version of a model.
 #[must_use]
-pub fn census(copies: &[CopyState]) -> Census {
+pub(crate) fn census(copies: &[CopyState]) -> Census {
     let count = |is: fn(CopyState) -> bool| {
         let number = copies.iter().filter(|state| is(**state)).count();
         Replicas::saturating(u32::try_from(number).unwrap_or(u32::MAX))
@@ -98,16 +98,16 @@ pub fn census(copies: &[CopyState]) -> Census {
 
 /// How many copies a model wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Copies that it wants.
-    pub desired: Replicas,
+    pub(crate) desired: Replicas,
     /// Copies with which it is content while there is no room for more; none when zero.
-    pub min: Replicas,
+    pub(crate) min: Replicas,
 }
 
 /// Whether a version of a model is the one that should answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub(crate) enum Version {
     /// It is the latest, and no other was available before.
     Only,
     /// It is the latest, and an older one was available until it is.
@@ -118,7 +118,7 @@ pub enum Version {
 
 /// What state a version of a model is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ModelState {
+pub(crate) enum ModelState {
     /// It has not been scheduled yet.
     Unknown,
     /// It answers with as many copies as it must.
@@ -142,7 +142,7 @@ pub enum ModelState {
 impl ModelState {
     /// The state in words.
     #[must_use]
-    pub const fn label(self) -> &'static str {
+    pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
             Self::Available => "available",
@@ -168,7 +168,7 @@ impl fmt::Display for ModelState {
 /// By Seldon's rules a model is available when it has *exactly* the copies that it wants, so that one
 /// with more is progressing, and one that wants none but must have some is available without any.
 #[must_use]
-pub fn model_state(
+pub(crate) fn model_state(
     rules: Rules,
     version: Version,
     wanted: Option<Wanted>,
