@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::{CapacityReport, Totals, Unit};
 use crate::fleet::Role;
@@ -39,7 +40,8 @@ use crate::units::{Amount, Fraction, Seconds};
 pub use crate::analyze::ballot::wva::{Anchor, anchor};
 
 /// An analyzer that may vote. Ties go to the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Analyzer {
     /// Tokens in the KV cache.
     Tokens,
@@ -107,7 +109,8 @@ pub struct Ballot {
 }
 
 /// Whether an analyzer that votes counts.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// Its data is recent.
     Live,
@@ -118,7 +121,8 @@ pub enum Standing {
 }
 
 /// What should become of a model, or of one of its roles.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// More is required.
     Grow(Binding),
@@ -131,7 +135,7 @@ pub enum Verdict {
 }
 
 /// The analyzer that a verdict binds to, and the numbers that it compared.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Binding {
     /// Which analyzer.
     pub analyzer: Analyzer,
@@ -144,7 +148,8 @@ pub struct Binding {
 }
 
 /// Why a model stays as it is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Stay {
     /// This analyzer finds nothing spare.
     NothingSpare(Analyzer),

@@ -42,6 +42,8 @@ mod residual;
 #[cfg(test)]
 mod tests;
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
 pub use crate::decide::rank::preferred::{PREFERRED, Preference, preferred_cpus};
@@ -117,7 +119,7 @@ pub enum Counting {
 }
 
 /// The numbers behind one option's score.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Replicas that it adds.
     pub count: Replicas,
@@ -142,7 +144,8 @@ pub struct Record {
 }
 
 /// Why an option has no score.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Dropped {
     /// It adds nothing.
     NoReplicas,

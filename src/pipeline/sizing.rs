@@ -494,7 +494,7 @@ impl Judged<'_> {
             short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
             rank: rank(key, &plan.rankings),
             foreseen: foreseen.get(&member.spec.role).copied().map(Box::new),
-            card: self.cards.get(key).cloned(),
+            card: self.cards.get(key).map(|card| card.title()),
             carries: self.estimates.get(key).copied(),
         };
         let bridge = self.bridges.get(key).copied();

@@ -29,6 +29,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::foresight::policy::Policy;
 use crate::analyze::foresight::{RATE_MIN, Side, VariantStrides};
 use crate::fleet::VariantKey;
@@ -52,7 +54,7 @@ pub(super) struct Standby<'a> {
 }
 
 /// What standby does for a need.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Relief {
     /// Seconds that it takes to serve.
     pub startup: f64,
@@ -63,7 +65,7 @@ pub struct Relief {
 }
 
 /// What one variant of standby carries until others serve.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bridge {
     /// Replicas that it takes.
     pub replicas: Replicas,

@@ -1,5 +1,7 @@
 //! Latencies at a rate, and the largest rate that keeps targets.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::queueing::chain::{Service, Steady};
 use crate::analyze::queueing::explain::Refusal;
 use crate::analyze::queueing::slo::{LatencyTarget, Percentile, Slowdown, Statistic, Targets};
@@ -38,7 +40,8 @@ pub enum Solver {
 }
 
 /// Which latency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Metric {
     /// Time to the first token.
     Ttft,
