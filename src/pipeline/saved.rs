@@ -6,9 +6,12 @@
 //! bounded for each variant, and there are three lengths of it: whole, without the observations
 //! that what was learned came from, and without what was learned.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 pub use crate::analyze::ballot::Analyzer;
 use crate::analyze::foresight::card::Card;
@@ -36,27 +39,36 @@ const ANALYZERS: [Analyzer; 4] =
     [Analyzer::Tokens, Analyzer::Throughput, Analyzer::Queueing, Analyzer::Foresight];
 
 /// What is remembered of one variant.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Memory {
     /// What was recommended, and how its number has moved.
     pub history: SavedHistory,
     /// Since when it is not what it should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<SavedWait>,
     /// When analyzers could last say what its model carries.
-    pub informed: Vec<(Analyzer, Timestamp)>,
+    #[serde(with = "crate::units::instants", skip_serializing_if = "BTreeMap::is_empty")]
+    pub informed: BTreeMap<Analyzer, Timestamp>,
     /// What its replicas carry, in tokens.
     pub knowledge: SavedKnowledge,
     /// The pace of its replicas.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub curve: Option<SavedCurve>,
     /// What an iteration of its engines costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tuner: Option<SavedTuner>,
     /// When the tuner has learned last.
+    #[serde(with = "crate::units::instants", skip_serializing_if = "Option::is_none")]
     pub taught_at: Option<Timestamp>,
     /// What will be asked of its model, and what its replicas carry by their iterations.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "sound")]
     pub foresight: Option<SavedForesight>,
     /// Since when its model has had nothing to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub silence: Option<SavedSilence>,
     /// The signals that have counted requests of its model, whose silence must not lower a number.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<String>,
 }
 
@@ -70,11 +82,12 @@ pub(crate) enum Recall {
 }
 
 /// Since when a variant is not what it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedWait {
     /// What its scale target asks for, if that is known.
     pub wanted: Option<Replicas>,
     /// Since when.
+    #[serde(with = "crate::units::instants")]
     pub since: Timestamp,
 }
 
@@ -88,6 +101,16 @@ pub enum Length {
     Conclusions,
     /// Without what was learned: windows, turns, waits, and what keeps a number from falling.
     Windows,
+}
+
+fn sound<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SavedForesight>, D::Error> {
+    let foresight = Option::<SavedForesight>::deserialize(deserializer)?;
+
+    if foresight.as_ref().is_none_or(SavedForesight::is_sound) {
+        Ok(foresight)
+    } else {
+        Err(D::Error::custom("foresight knows what cannot be"))
+    }
 }
 
 // === impl Memory ===

@@ -222,18 +222,10 @@ fn act(world: &mut World, load: (f64, f64), seconds: i64) -> Decisions {
 }
 
 #[test]
-fn the_first_version_of_the_file_is_still_read() {
-    let text = r#"{"version":1,"written":"2026-11-21T09:30:01Z","decisions":[
-        {"namespace":"shop","variant":"a","model":"m","desired":3,"at":"2026-11-21T09:30:00Z"}]}"#;
-    let saved = state::parse(std::path::Path::new("state.json"), text.as_bytes()).unwrap();
-    assert_eq!((saved[0].desired.count(), &saved[0].memory), (3, &None));
-}
-
-#[test]
 fn what_only_a_later_release_remembers_is_left_out_and_named_and_costs_no_number() {
-    let text = r#"{"version":2,"written":"2026-11-21T09:30:01Z","told_by":"later","decisions":[
+    let text = r#"{"version":3,"written":"2026-11-21T09:30:01Z","told_by":"later","decisions":[
         {"namespace":"shop","variant":"a","model":"m","desired":3,"at":"2026-11-21T09:30:00Z","why":"later",
-         "memory":{"latest":1795253460000,"clairvoyance":{"at":1}}}]}"#;
+         "memory":{"history":{"latest":1795253460000},"clairvoyance":{"at":1}}}]}"#;
     let saved = state::parse(std::path::Path::new("state.json"), text.as_bytes()).unwrap();
     assert_eq!(
         (saved[0].desired.count(), &saved[0].strange[..]),
@@ -296,7 +288,7 @@ fn much() -> Memory {
             pages: 412,
             replicas: (0..4).map(heard).collect(),
         }),
-        informed: vec![(Analyzer::Foresight, at(98))],
+        informed: [(Analyzer::Foresight, at(98))].into(),
         named: vec!["gateway".to_owned()],
         ..Memory::default()
     }

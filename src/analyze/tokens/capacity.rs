@@ -1,5 +1,7 @@
 //! What one replica carries: the bound of memory, the bound of compute, and what a request takes.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::capacity::Rules;
 use crate::analyze::engine_args::EngineArguments;
 use crate::fleet::Role;
@@ -9,7 +11,7 @@ use crate::units::{Fraction, Requests, Tokens};
 const BYTES_PER_TOKEN: f64 = 4.0;
 
 /// What a request looks like on average.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestShape {
     /// Tokens of its prompt.
     pub prompt: Option<Tokens>,
@@ -49,7 +51,8 @@ pub fn tokens_in(bytes: u64) -> Tokens {
 ///
 /// A replica that answers at length keeps many requests in its cache and is bound by memory; one
 /// that answers briefly spends its steps on prompts and is bound by compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OutputLength {
     /// Nobody can say.
     Unknown,
