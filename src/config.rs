@@ -29,6 +29,7 @@ use serde_json::Value;
 
 pub(crate) use crate::config::problem::counted;
 pub use crate::config::problem::{Problem, Severity};
+pub(crate) use crate::config::resolve::HOLD as EXTERNAL_METRICS_HOLD;
 pub(crate) use crate::config::resolve::capacity::START_TIMES;
 pub(crate) use crate::config::resolve::wake::INTERVALS as WAKE_INTERVALS;
 pub use crate::config::sources::Sources;

@@ -20,6 +20,7 @@ pub mod zero;
 use std::fmt;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::standby::Bridge;
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
@@ -34,7 +35,7 @@ use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 /// How many replicas one variant should have, and why.
 #[must_use]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// The variant.
     pub variant: VariantKey,
@@ -54,7 +55,7 @@ pub struct Decision {
 }
 
 /// Why a variant has no decision at all: nothing is in force, and there is nothing to decide on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undecided(pub NoData);
 
 /// What the analysis found of one model's variants of one role.
@@ -85,7 +86,8 @@ pub struct VariantReport {
 }
 
 /// Whether a number was decided on fresh data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// Decided in this tick, on fresh data.
     Fresh,
@@ -153,7 +155,7 @@ impl Decision {
 }
 
 /// One link of the chain.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// Which stage.
     pub stage: Stage,
@@ -177,7 +179,8 @@ impl fmt::Display for Step {
 }
 
 /// The stages of a decision, in their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// The analysis of the model's load.
     Analyze,
@@ -255,7 +258,8 @@ impl Stage {
 }
 
 /// Why a stage did what it did.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// What the load asks for.
     Load(Outcome),
@@ -324,14 +328,15 @@ pub enum Reason {
 }
 
 /// A reason that another replica gave.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    label: &'static str,
+    label: String,
     text: String,
 }
 
 /// Why there is nothing to decide on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NoData {
     /// No replica of the variant has fresh data.
     NoFreshReplica,
@@ -370,8 +375,11 @@ impl Told {
     /// A reason with this label and text. A label that only another release knows is `told`.
     #[must_use]
     pub fn new(label: &str, text: String) -> Self {
-        let label = Reason::LABELS.into_iter().find(|known| *known == label).unwrap_or("told");
-        Self { label, text }
+        Self { label: label.to_owned(), text }
+    }
+
+    fn label(&self) -> &'static str {
+        Reason::LABELS.into_iter().find(|known| *known == self.label).unwrap_or("told")
     }
 }
 
@@ -460,7 +468,7 @@ impl Reason {
             Self::Zero(moved) => moved.label(),
             Self::Limited(limited) => limited.label(),
             Self::Refused(_) => "refused",
-            Self::Told(told) => told.label,
+            Self::Told(told) => told.label(),
         }
     }
 }

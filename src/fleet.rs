@@ -101,6 +101,8 @@ names! {
     ReplicaName;
     /// What tells one life of a replica from the next under the same name: a pod's uid.
     Incarnation;
+    /// The name of a limit on accelerators or cost, as an explanation shows it.
+    LimitName;
 }
 
 /// A model in a namespace: the unit that is analysed together.

@@ -83,6 +83,12 @@ pub struct Demand {
     pub naming: Naming,
 }
 
+impl Demand {
+    /// The age from which what a signal has said is as if it had said nothing. Signals are read every
+    /// ten seconds or more often, so this is three that are missing.
+    pub const STALE: Seconds = Seconds::literal(30);
+}
+
 /// What a signal last said of the requests of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Seen {

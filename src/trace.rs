@@ -13,7 +13,7 @@
 //! ```json
 //! {"began":{"version":1,"by":"plimsoll 0.1.0","run":1795253460000000000,"part":1,"begins":"process"}}
 //! {"config":"tick_interval: 1s\n…"}
-//! {"restored":{"version":2,"written":"2026-11-21T09:31:01Z","decisions":[…]}}
+//! {"restored":{"version":3,"written":"2026-11-21T09:31:01Z","decisions":[…]}}
 //! {"tick":{"at":1795253461000000000,"replicas":[["shop","llama-l4","10.0.0.1:8000",null]],"fleet":[…],
 //!  "listings":[…],"scrapes":[{"of":0,"at":1795253460700000000,"page":{"whole":true,…}}],
 //!  "decided":[{"key":["shop","llama-l4"],"desired":3,"age":300000000,"why":["analyze: 3, …"]}]}}

@@ -5,6 +5,8 @@
 //! `new`, which returns `None`, and "absent" stays distinguishable from zero. Units inside are SI
 //! base units (seconds, tokens, requests); conversions happen where data enters and leaves.
 
+pub mod instants;
+
 use std::fmt;
 use std::ops::{Add, AddAssign};
 

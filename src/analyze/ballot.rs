@@ -29,42 +29,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::{CapacityReport, Totals, Unit};
 use crate::fleet::Role;
 use crate::units::{Amount, Fraction, Seconds};
 
-/// An analyzer that may vote. Ties go to the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Analyzer {
-    /// Tokens in the KV cache.
-    Tokens,
-    /// Tokens generated a second.
-    Throughput,
-    /// Latency at a rate of requests.
-    Queueing,
-    /// Requests that will arrive.
-    Foresight,
-}
-
-impl Analyzer {
-    /// The analyzer as a label value.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Tokens => "tokens",
-            Self::Throughput => "throughput",
-            Self::Queueing => "queueing",
-            Self::Foresight => "foresight",
-        }
-    }
-}
-
-impl fmt::Display for Analyzer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.label())
-    }
-}
+pub use crate::analyze::analyzers::Analyzer;
 
 /// Whether what an analyzer finds has a say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,7 +74,8 @@ pub struct Ballot {
 }
 
 /// Whether an analyzer that votes counts.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// Its data is recent.
     Live,
@@ -114,7 +86,8 @@ pub enum Standing {
 }
 
 /// What should become of a model, or of one of its roles.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// More is required.
     Grow(Binding),
@@ -127,7 +100,7 @@ pub enum Verdict {
 }
 
 /// The analyzer that a verdict binds to, and the numbers that it compared.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Binding {
     /// Which analyzer.
     pub analyzer: Analyzer,
@@ -140,7 +113,8 @@ pub struct Binding {
 }
 
 /// Why a model stays as it is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Stay {
     /// This analyzer finds nothing spare.
     NothingSpare(Analyzer),

@@ -7,11 +7,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::fleet::{Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
 /// What an analyzer measures capacity in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Tokens that are resident in the KV cache.
     KvTokens,

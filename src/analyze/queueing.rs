@@ -57,6 +57,8 @@ mod tests;
 
 use std::num::NonZeroU32;
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::{Fraction, Seconds, TimePerToken, Tokens};
 
 pub use crate::analyze::queueing::capacity::{
@@ -122,7 +124,7 @@ pub struct SharedCoefficients {
 }
 
 /// Mean lengths of requests, as they were measured.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lengths {
     /// Tokens of the prompt.
     pub input: Tokens,

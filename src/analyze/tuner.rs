@@ -53,6 +53,8 @@ mod tests;
 
 use std::num::NonZeroU32;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::capacity::Confidence;
 use crate::analyze::queueing::{Coefficients, Model, Room, Shape};
 use crate::analyze::tuner::window::{Fit, Window};
@@ -94,7 +96,7 @@ pub struct OperatingPoint {
 }
 
 /// The latencies of requests.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
     /// Mean time to first token.
     pub ttft: Seconds,

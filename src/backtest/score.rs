@@ -13,6 +13,7 @@ use crate::backtest::args::BacktestArgs;
 use crate::backtest::demand::{Crew, Gathered, INTERVAL, Interval, Load};
 use crate::backtest::interrupt::Interrupt;
 use crate::backtest::policies::{Candidate, Candidates};
+use crate::config::EXTERNAL_METRICS_HOLD;
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::observe::histogram::Histogram;
 use crate::pipeline::limits::Watched;
@@ -45,8 +46,6 @@ const QUEUE: usize = 100_000;
 const SAMPLE: Micros = Micros::from_secs(15);
 /// As the daemon scrapes unless configured.
 const SCRAPE: Micros = Micros::from_secs(1);
-/// `external_metrics.hold`.
-const HOLD: Seconds = Seconds::literal(300);
 /// The share by which requests of the two roles differ from which on that is worth to know: what is
 /// between the two at either end of a trace is less.
 const HALVES: f64 = 0.05;
@@ -167,7 +166,7 @@ fn scenario(
         scrape: SCRAPE,
         scrape_loss: Fraction::ZERO,
         relay: None,
-        hold: HOLD,
+        hold: Seconds::new(EXTERNAL_METRICS_HOLD.as_secs_f64()).unwrap_or_default(),
         outage: None,
     };
     Ok(Scenario { length, models, variants, control, sample: SAMPLE })

@@ -60,7 +60,7 @@ const EXTERNAL_METRICS_LISTEN: SocketAddr =
 /// Three periods of the HPA's loop, 15 s each.
 const FRESH: Duration = Duration::from_secs(45);
 /// The HPA's own stabilisation of scaling down: a shorter outage must not be felt.
-const HOLD: Duration = Duration::from_mins(5);
+pub(crate) const HOLD: Duration = Duration::from_mins(5);
 const AGES: Durations = Duration::from_secs(1)..=DAY;
 
 /// The time in which endpoints are usually withdrawn from load balancers.

@@ -6,12 +6,15 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::decide::{Basis, Decision};
 use crate::fleet::{Fleet, VariantKey};
 use crate::units::Replicas;
 
 /// An invariant that a set of decisions breaks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Violation {
     /// A number is outside its variant's bounds.
     OutOfBounds(VariantKey, Replicas),

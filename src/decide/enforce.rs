@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::decide::{Decision, Reason, Stage, Step};
 use crate::observe::Autoscaler;
@@ -133,7 +134,8 @@ struct Change {
 }
 
 /// Where a published number may move to from where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// To more replicas.
     Up,

@@ -38,6 +38,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::decide::limit::ledger::Used;
 use crate::decide::limit::turns::Turns;
 use crate::decide::optimize::Headroom;
@@ -48,14 +50,11 @@ pub use crate::decide::limit::inventory::normalised;
 pub use crate::decide::limit::ledger::{Ledger, without};
 pub use crate::decide::limit::nodes::Nodes;
 pub use crate::decide::limit::report::{LimitReport, Reading, Row, Spending, report};
+pub use crate::fleet::LimitName;
 
 /// Sums of prices differ in their last digits, and a budget of 0.30 is for three times 0.10. Less
 /// than this share of it is nothing.
 const BUDGET_SLACK: f64 = 1e-9;
-
-/// The name of a limit, as an explanation shows it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LimitName(Arc<str>);
 
 /// One source of limits.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,7 +159,7 @@ pub struct Grant {
 }
 
 /// What keeps a variant from having more.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cut {
     /// The limit.
     pub limit: LimitName,
@@ -169,7 +168,8 @@ pub struct Cut {
 }
 
 /// Why a limit refuses a replica.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Refusal {
     /// Less is free than a replica takes.
     Accelerators {
@@ -439,20 +439,6 @@ impl Priority {
 /// Replicas in accelerators; those without any count as one each.
 fn weight_of(want: &Want, replicas: Replicas) -> f64 {
     f64::from(want.gpus.times(replicas).count().max(replicas.count()))
-}
-
-impl LimitName {
-    /// Accepts any text that is not empty.
-    #[must_use]
-    pub fn new(text: &str) -> Option<Self> {
-        (!text.is_empty()).then(|| Self(text.into()))
-    }
-
-    /// The text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl Source {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::capacity::Unit;
 use crate::decide::limit::{Cut, LimitName, Refusal};
 use crate::decide::rank::Rank;
@@ -9,7 +11,8 @@ use crate::fleet::{Accelerator, VariantKey, VariantName};
 use crate::units::{Amount, Seconds};
 
 /// Why a variant does not get what is asked for it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Limited {
     /// A limit keeps it from having more.
     Cut {
@@ -33,7 +36,7 @@ pub enum Limited {
 }
 
 /// What one more of what is short would buy: the limit's shadow price.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Price {
     /// Of what one more.
     pub of: Short,
@@ -46,7 +49,8 @@ pub struct Price {
 }
 
 /// What is short.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Short {
     /// Accelerators of a kind; `None` where all kinds count together.
     Accelerator(Option<Accelerator>),

@@ -53,6 +53,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::analyze::capacity::{CapacityReport, Unit};
@@ -155,7 +156,8 @@ pub struct Plan {
 }
 
 /// How a plan was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Method {
     /// No cheaper plan exists.
     Exact {
@@ -188,7 +190,8 @@ pub struct Placement {
 }
 
 /// Why a variant gets its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Because {
     /// The plan needs no other number.
     Kept,

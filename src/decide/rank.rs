@@ -41,6 +41,8 @@ mod residual;
 #[cfg(test)]
 mod tests;
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
 pub use crate::decide::rank::preferred::Preference;
@@ -94,7 +96,7 @@ pub struct Formula {
 }
 
 /// The numbers behind one option's score.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Replicas that it adds.
     pub count: Replicas,
@@ -120,7 +122,8 @@ pub struct Record {
 }
 
 /// Why an option has no score.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Dropped {
     /// It adds nothing.
     NoReplicas,

@@ -2,11 +2,12 @@
 //! became of the variant in the plan that meets it.
 
 use std::fmt;
-use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::ballot::{Analyzer, Standing, Verdict};
 use crate::analyze::foresight::Floor;
-use crate::analyze::foresight::card::Card;
+use crate::analyze::foresight::card::CardTitle;
 use crate::analyze::queueing::Refusal;
 use crate::decide::optimize::{Because, Method};
 use crate::decide::rank::Rank;
@@ -18,7 +19,7 @@ pub use crate::analyze::foresight::demand::Term;
 pub use crate::analyze::foresight::estimate::{Estimate, Interval};
 
 /// Why a variant gets its number, in numbers that make a sentence.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sized {
     /// What the analyzers say of its model, or of its role.
     pub verdict: Verdict,
@@ -37,13 +38,14 @@ pub struct Sized {
     /// What is foreseen for its role, where `foresight` votes.
     pub foreseen: Option<Box<Foreseen>>,
     /// The card that says what its replicas carry, until they have shown it.
-    pub card: Option<Arc<Card>>,
+    pub card: Option<CardTitle>,
     /// What one of its replicas carries by `foresight`, where that is known.
     pub carries: Option<Estimate>,
 }
 
 /// Whether a plan carries what is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Shortfall {
     /// It does.
     None,
@@ -52,7 +54,8 @@ pub enum Shortfall {
 }
 
 /// Why no number of replicas meets a latency target, as the analyzer says that judges by it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unmeetable {
     /// By the queueing model.
     Queueing(Refusal),

@@ -32,6 +32,8 @@ use std::fmt;
 pub use crate::decide::zero::moves::Move;
 pub use crate::decide::zero::roles::{Sleeper, wake_whole};
 
+use serde::{Deserialize, Serialize};
+
 use crate::fleet::{Bounds, VariantKey};
 use crate::units::{CostPerHour, Replicas, Requests, Seconds};
 
@@ -64,7 +66,7 @@ pub struct Work {
 }
 
 /// What a proof rests on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Replicas that were heard.
     pub replicas: Replicas,
@@ -85,7 +87,8 @@ pub enum InFront {
 
 /// Whether a model is idle.
 #[must_use]
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Idleness {
     /// It is, for at least this long.
     Proved {
@@ -108,7 +111,8 @@ pub enum Idleness {
 }
 
 /// Why nobody knows whether a model is idle.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unproved {
     /// Not every count of finished requests could be read.
     Finished,

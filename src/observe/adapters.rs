@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::fleet::{ModelName, ReplicaKey};
 use crate::observe::engine::lora::{Lora, Slots, WhyUnusable, lora};
@@ -65,7 +66,8 @@ struct Listed {
 }
 
 /// Why nobody knows which adapters a replica with requests serves.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unlisted {
     /// Its page does not say.
     Absent,

@@ -6,18 +6,17 @@
 //! bounded for each variant, and there are three lengths of it: whole, without the observations
 //! that what was learned came from, and without what was learned.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 pub use crate::analyze::ballot::Analyzer;
 use crate::analyze::foresight::card::Card;
-use crate::analyze::throughput::Curve;
-use crate::analyze::tuner::Tuner;
 use crate::decide::Decision;
 use crate::decide::enforce::History;
 use crate::fleet::{ModelKey, VariantKey};
-use crate::pipeline::sizing::Taught;
 use crate::pipeline::{InForce, PAUSE_MAX, Pipeline, Unsettled};
 use crate::units::Replicas;
 
@@ -30,33 +29,27 @@ pub use crate::analyze::tokens::knowledge::{SavedKnowledge, SavedLimit, SavedRec
 pub use crate::analyze::tuner::{Agreed, SavedFilter, SavedPoint, SavedTuner};
 pub use crate::decide::enforce::{Burst, Direction, Moved, SavedChange, SavedHistory, SavedSpan};
 pub use crate::pipeline::silence::saved::{SavedHeard, SavedSilence};
-
-/// Those whose last word is remembered.
-const ANALYZERS: [Analyzer; 4] =
-    [Analyzer::Tokens, Analyzer::Throughput, Analyzer::Queueing, Analyzer::Foresight];
+pub use crate::pipeline::sizing::analyzers::{SavedAnalyzers, SavedTaught};
 
 /// What is remembered of one variant.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Memory {
     /// What was recommended, and how its number has moved.
     pub history: SavedHistory,
     /// Since when it is not what it should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<SavedWait>,
     /// When analyzers could last say what its model carries.
-    pub informed: Vec<(Analyzer, Timestamp)>,
-    /// What its replicas carry, in tokens.
-    pub knowledge: SavedKnowledge,
-    /// The pace of its replicas.
-    pub curve: Option<SavedCurve>,
-    /// What an iteration of its engines costs.
-    pub tuner: Option<SavedTuner>,
-    /// When the tuner has learned last.
-    pub taught_at: Option<Timestamp>,
-    /// What will be asked of its model, and what its replicas carry by their iterations.
-    pub foresight: Option<SavedForesight>,
+    #[serde(with = "crate::units::instants", skip_serializing_if = "BTreeMap::is_empty")]
+    pub informed: BTreeMap<Analyzer, Timestamp>,
+    /// What analyzers have learned.
+    pub learned: SavedAnalyzers,
     /// Since when its model has had nothing to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub silence: Option<SavedSilence>,
     /// The signals that have counted requests of its model, whose silence must not lower a number.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<String>,
 }
 
@@ -70,11 +63,12 @@ pub(crate) enum Recall {
 }
 
 /// Since when a variant is not what it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedWait {
     /// What its scale target asks for, if that is known.
     pub wanted: Option<Replicas>,
     /// Since when.
+    #[serde(with = "crate::units::instants")]
     pub since: Timestamp,
 }
 
@@ -98,11 +92,7 @@ impl Memory {
     pub fn told(mut self, length: Length) -> Self {
         match length {
             Length::Whole => {}
-            Length::Conclusions => {
-                self.curve.iter_mut().for_each(|curve| curve.readings.clear());
-                self.tuner.iter_mut().for_each(|tuner| tuner.points.clear());
-                self.foresight.iter_mut().for_each(SavedForesight::shorten);
-            }
+            Length::Conclusions => self.learned.shorten(),
             Length::Windows => {
                 let Self { history, waits, silence, named, .. } = self;
                 self = Self { history, waits, silence, named, ..Self::default() };
@@ -146,20 +136,15 @@ impl Pipeline {
         let history = self.in_force.get(variant)?.history.save();
         let waits = self.unsettled.get(variant);
         let learned = &self.learned;
-        let informed = ANALYZERS.into_iter().filter_map(|analyzer| {
-            let at = learned.informed.get(&(model.clone(), analyzer))?;
-            Some((analyzer, *at))
+        let informed = Analyzer::ALL.iter().filter_map(|analyzer| {
+            let at = learned.informed.get(&(model.clone(), *analyzer))?;
+            Some((*analyzer, *at))
         });
-        let taught = learned.tuners.get(variant);
         Some(Memory {
             history,
             waits: waits.map(|&Unsettled { wanted, since }| SavedWait { wanted, since }),
             informed: informed.collect(),
-            knowledge: learned.tokens.save(&model.model, variant),
-            curve: learned.curves.get(variant).map(Curve::save),
-            tuner: taught.map(|taught| taught.tuner.save()),
-            taught_at: taught.and_then(|taught| taught.at),
-            foresight: learned.foresight.save(model, variant),
+            learned: learned.analyzers.save(model, variant),
             silence: self.zeros.saved(model, variant),
             named: learned.fronts.save(model),
         })
@@ -167,7 +152,7 @@ impl Pipeline {
 
     /// What was learned of engines, for others of the same kind.
     pub fn cards(&self) -> impl Iterator<Item = &Arc<Card>> {
-        self.learned.foresight.cards()
+        self.learned.analyzers.foresight.cards()
     }
 
     /// Goes on from what was remembered of a variant whose number [has been restored](Self::restore).
@@ -179,7 +164,7 @@ impl Pipeline {
         variant: &VariantKey,
         memory: &Memory,
     ) {
-        let Memory { history, waits, informed, knowledge, curve, tuner, taught_at, .. } = memory;
+        let Memory { history, waits, informed, learned: remembered, silence, named } = memory;
         if let Some(in_force) = self.in_force.get_mut(variant)
             && in_force.restored == Some(Recall::Number)
             && let Some(mut history) = History::restore(history)
@@ -203,21 +188,10 @@ impl Pipeline {
             let known = learned.informed.entry((model.clone(), *analyzer)).or_insert(*at);
             *known = (*known).max(*at);
         }
-        learned.tokens.recall(&model.model, variant, knowledge);
-        if let Some(curve) = curve
-            && learned.curves.get(variant).is_none()
-        {
-            let _sound = learned.curves.restore(variant.clone(), curve);
-        }
-        if let Some(tuner) = tuner.as_ref().and_then(Tuner::restore) {
-            let taught = Taught { tuner, at: *taught_at };
-            learned.tuners.entry(variant.clone()).or_insert(taught);
-        }
-        learned.fronts.recall(model, &memory.named);
-        if let Some(foresight) = &memory.foresight {
-            learned.foresight.recall(model, variant, foresight);
-        }
-        if let Some(silence) = &memory.silence {
+        learned.analyzers.recall(model, variant, remembered);
+        learned.fronts.recall(model, named);
+
+        if let Some(silence) = silence {
             self.zeros.recall(now, model, variant, silence);
         }
     }

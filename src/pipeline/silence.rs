@@ -20,10 +20,6 @@ use crate::pipeline::PAUSE_MAX;
 use crate::pipeline::group::{Group, Member};
 use crate::units::{Replicas, Requests, Seconds, Tokens};
 
-/// Age from which what a signal has said of a queue is as if nothing had been said. Signals are
-/// read every ten seconds or more often, so this is three that are missing.
-const DEMAND_STALE: f64 = 30.0;
-
 /// What is known of the silence of models.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Silences {
@@ -341,7 +337,7 @@ fn in_front(now: Timestamp, demand: &[Demand]) -> (InFront, Option<String>) {
     let fresh = |demand: &Demand| {
         let (amount, at) = demand.seen.number()?;
         let age = now.duration_since(at).as_secs_f64();
-        (age.abs() <= DEMAND_STALE).then_some(amount)
+        (age.abs() <= Demand::STALE.seconds()).then_some(amount)
     };
     let most = demand
         .iter()

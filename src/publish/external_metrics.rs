@@ -58,7 +58,7 @@ const REQUEST_MAX: Duration = Duration::from_secs(1);
 const NAMESPACE_MAX: usize = 253;
 
 /// What may be chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// When decisions become old.
     pub ages: Ages,

@@ -7,52 +7,50 @@
 //! # Shape
 //!
 //! ```json
-//! {"version":2,"written":"2026-11-21T09:30:01Z","decisions":[{"namespace":"shop","variant":"llama-l4","model":"meta/llama",
-//!  "desired":3,"at":"2026-11-21T09:30:00Z","memory":{"recommended":[[1795253400000,1795253460000,3]]}}]}
+//! {"version":3,"written":"2026-11-21T09:30:01Z","decisions":[{"namespace":"shop","variant":"llama-l4","model":"meta/llama",
+//!  "desired":3,"at":"2026-11-21T09:30:00Z","memory":{"history":{
+//!    "recommended":[{"first":1795253400000,"last":1795253460000,"replicas":3}],"latest":1795253460000}}}]}
 //! ```
 //!
 //! A number that was not in force when the file was written, because its variant has not been seen
 //! since the start, has a `written` of its own: when it last was.
 //!
-//! [`memory`] has the shape of what is remembered. Version 1 had none, and is still read. Another
-//! release may say more of a number or of its memory: what is not known here is left out and named,
-//! and costs no number. A version is later only where what is known would mean something else.
+//! A [`Memory`] is written as it is, with its instants in milliseconds. Words that only another release
+//! knows are left out and named, and cost no number. The version changes only if a known word means
+//! something else.
 //!
 //! # Size
 //!
-//! What is remembered of a variant is bounded, by some ten thousand bytes. When all of it is larger
+//! The memory of a variant takes some 300 bytes before anything was learned, 6,000 with a week
+//! of `foresight`, and 25,000 at the very most, of which windows are half. When all of it is larger
 //! than the file may be, the observations that something was learned from are left out, then what was
 //! learned. Numbers and windows are never left out.
 
-mod memory;
 pub mod shared;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_ignored::Path as Ignored;
 use serde_json::Value;
 
 use crate::fleet::{ModelKey, ModelName, Namespace, VariantKey, VariantName};
 use crate::pipeline::saved::{Length, Memory};
 use crate::publish::Published;
-use crate::publish::state::memory::MemoryLine;
 use crate::units::Replicas;
 
-/// The version of the file's shape. A later one is refused.
-const VERSION: u32 = 2;
-
-/// The version that knew the numbers alone.
-const NUMBERS_ALONE: u32 = 1;
+/// The version of the file's shape. Another one is refused.
+const VERSION: u32 = 3;
 
 /// What is added to the name of a file that is set aside.
 const SET_ASIDE: &str = "corrupt";
 
 /// The largest file that is read, and so that is written. The numbers of ten thousand variants take
-/// two megabytes, and a thousand of them with all that is remembered ten.
+/// two megabytes, and a thousand of them with a week of `foresight` six.
 const BYTES_MAX: u64 = 16 << 20;
 
 /// A number that was in force when the file was written.
@@ -117,19 +115,32 @@ struct File {
     decisions: Vec<Line>,
 }
 
+/// The beginning of a file of any version.
+#[derive(Deserialize)]
+struct Preamble {
+    version: u32,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Line {
-    namespace: String,
-    variant: String,
-    model: String,
-    desired: u32,
+    namespace: Namespace,
+    variant: VariantName,
+    model: ModelName,
+    desired: Replicas,
     at: Timestamp,
     /// Until when it was in force, if not until the file was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     written: Option<Timestamp>,
-    /// Of any shape, because another release may remember more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    memory: Option<Value>,
+    memory: Option<Remembered>,
+}
+
+/// A memory as another release may have told it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Remembered {
+    memory: Memory,
+    /// Words that are not known here: each costs what it says and nothing else.
+    strange: BTreeSet<String>,
 }
 
 /// Writes the numbers in force at `now`, with what is remembered, and those of variants that have not
@@ -183,23 +194,7 @@ pub fn encode(
     saved: &[Saved],
     length: Length,
 ) -> Result<Vec<u8>, serde_json::Error> {
-    let line = |saved: &Saved| {
-        Ok(Line {
-            namespace: saved.variant.namespace.as_str().to_owned(),
-            variant: saved.variant.variant.as_str().to_owned(),
-            model: saved.model.model.as_str().to_owned(),
-            desired: saved.desired.count(),
-            at: saved.at,
-            written: (saved.written != written).then_some(saved.written),
-            memory: saved
-                .memory
-                .clone()
-                .map(|memory| serde_json::to_value(MemoryLine::from(&memory.told(length))))
-                .transpose()?,
-        })
-    };
-    let decisions = saved.iter().map(line).collect::<Result<_, _>>()?;
-    serde_json::to_vec(&File { version: VERSION, written, decisions })
+    serde_json::to_vec(&File::new(written, saved, length))
 }
 
 /// What was in force, with all that is remembered, as the value that a file has.
@@ -208,7 +203,7 @@ pub fn encode(
 ///
 /// None that could be named: every part of it has a shape in JSON.
 pub fn as_value(written: Timestamp, saved: &[Saved]) -> Result<Value, serde_json::Error> {
-    serde_json::from_slice(&encode(written, saved, Length::Whole)?)
+    serde_json::to_value(File::new(written, saved, Length::Whole))
 }
 
 /// What was in force, from the value that a file has; the path is for messages.
@@ -217,9 +212,11 @@ pub fn as_value(written: Timestamp, saved: &[Saved]) -> Result<Value, serde_json
 ///
 /// The value is not what [`as_value`] gives.
 pub fn from_value(path: &Path, value: Value) -> Result<Vec<Saved>, StateError> {
-    let file = serde_json::from_value(value)
-        .map_err(|source| StateError::Shape { path: path.to_owned(), source })?;
-    numbers(path, file)
+    let shape = |source| StateError::Shape { path: path.to_owned(), source };
+    let Preamble { version } = Preamble::deserialize(&value).map_err(shape)?;
+    check(path, version)?;
+    let file: File = serde_json::from_value(value).map_err(shape)?;
+    Ok(file.numbers())
 }
 
 /// Puts a file that cannot be read out of the way, so that the next one does not overwrite it; says
@@ -263,46 +260,94 @@ pub fn load(path: &Path) -> Result<Vec<Saved>, StateError> {
 ///
 /// The content is not what [`save`] writes.
 pub fn parse(path: &Path, content: &[u8]) -> Result<Vec<Saved>, StateError> {
-    let file: File = serde_json::from_slice(content)
-        .map_err(|source| StateError::Shape { path: path.to_owned(), source })?;
-    numbers(path, file)
+    let shape = |source| StateError::Shape { path: path.to_owned(), source };
+    let Preamble { version } = serde_json::from_slice(content).map_err(shape)?;
+    check(path, version)?;
+    let file: File = serde_json::from_slice(content).map_err(shape)?;
+    Ok(file.numbers())
 }
 
-fn numbers(path: &Path, file: File) -> Result<Vec<Saved>, StateError> {
-    let refused = |problem: String| StateError::Content { path: path.to_owned(), problem };
-    if ![NUMBERS_ALONE, VERSION].contains(&file.version) {
-        return Err(refused(format!("version {}, not {VERSION}", file.version)));
+/// Refuses the file of another version.
+fn check(path: &Path, version: u32) -> Result<(), StateError> {
+    if version == VERSION {
+        return Ok(());
     }
-    let written = file.written;
-    let saved = file.decisions.into_iter().enumerate().map(|(index, line)| {
-        line.saved(written).ok_or_else(|| {
-            let what = "an empty name, too many replicas or a memory of what cannot be";
-            refused(format!("decisions[{index}] has {what}"))
-        })
-    });
-    saved.collect()
+    let problem = format!("version {version}, not {VERSION}");
+    Err(StateError::Content { path: path.to_owned(), problem })
 }
+
+// === impl File ===
+
+impl File {
+    fn new(written: Timestamp, saved: &[Saved], length: Length) -> Self {
+        let decisions = saved.iter().map(|saved| Line::new(written, saved, length)).collect();
+        Self { version: VERSION, written, decisions }
+    }
+
+    fn numbers(self) -> Vec<Saved> {
+        let written = self.written;
+        self.decisions.into_iter().map(|line| line.saved(written)).collect()
+    }
+}
+
+// === impl Line ===
 
 impl Line {
-    fn saved(self, written: Timestamp) -> Option<Saved> {
-        let namespace = Namespace::new(&self.namespace)?;
-        let read = match self.memory {
-            Some(memory) => Some(memory::read(memory)?),
-            None => None,
-        };
-        let (memory, strange) = read.unzip();
-        Some(Saved {
-            variant: VariantKey {
-                namespace: namespace.clone(),
-                variant: VariantName::new(&self.variant)?,
-            },
-            model: ModelKey { namespace, model: ModelName::new(&self.model)? },
-            desired: Replicas::new(self.desired)?,
-            at: self.at,
-            written: self.written.unwrap_or(written),
+    fn new(written: Timestamp, saved: &Saved, length: Length) -> Self {
+        let Saved { variant, model, desired, at, written: until, memory, strange: _ } = saved;
+        Self {
+            namespace: variant.namespace.clone(),
+            variant: variant.variant.clone(),
+            model: model.model.clone(),
+            desired: *desired,
+            at: *at,
+            written: (*until != written).then_some(*until),
+            memory: memory.as_ref().map(|memory| Remembered::new(memory, length)),
+        }
+    }
+
+    fn saved(self, written: Timestamp) -> Saved {
+        let Self { namespace, variant, model, desired, at, written: until, memory } = self;
+        let memory =
+            memory.map(|Remembered { memory, strange }| (memory, strange.into_iter().collect()));
+        let (memory, strange) = memory.unzip();
+        Saved {
+            variant: VariantKey { namespace: namespace.clone(), variant },
+            model: ModelKey { namespace, model },
+            desired,
+            at,
+            written: until.unwrap_or(written),
             memory,
             strange: strange.unwrap_or_default(),
-        })
+        }
+    }
+}
+
+// === impl Remembered ===
+
+impl Remembered {
+    /// A memory, told at this length.
+    pub(crate) fn new(memory: &Memory, length: Length) -> Self {
+        Self { memory: memory.clone().told(length), strange: BTreeSet::new() }
+    }
+}
+
+impl Serialize for Remembered {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.memory.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Remembered {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut strange = BTreeSet::new();
+
+        let memory = serde_ignored::deserialize(deserializer, |path| {
+            if let Ignored::Map { key, .. } = path {
+                strange.insert(key);
+            }
+        })?;
+        Ok(Self { memory, strange })
     }
 }
 
@@ -312,7 +357,7 @@ mod tests {
 
     fn line(desired: u32) -> String {
         format!(
-            r#"{{"version":1,"written":"2026-11-21T09:30:01Z","decisions":[{{"namespace":"shop","variant":"a","model":"m","desired":{desired},"at":"2026-11-21T09:30:00Z"}}]}}"#
+            r#"{{"version":3,"written":"2026-11-21T09:30:01Z","decisions":[{{"namespace":"shop","variant":"a","model":"m","desired":{desired},"at":"2026-11-21T09:30:00Z"}}]}}"#
         )
     }
 
@@ -329,7 +374,7 @@ mod tests {
         for bad in [
             "",
             "{",
-            r#"{"version":3,"written":"2026-11-21T09:30:01Z","decisions":[]}"#,
+            r#"{"version":4,"written":"2026-11-21T09:30:01Z","decisions":[]}"#,
             &line(2_000_000),
         ] {
             fs::write(&path, bad).unwrap();

@@ -15,7 +15,7 @@ use crate::config;
 use crate::config::check::{Checks, Durations};
 use crate::config::problem::{Problem, Problems, Severity, join};
 use crate::config::written::WrittenDuration;
-use crate::config::{Config, Files, LoadError, Surroundings, layers, names};
+use crate::config::{Config, EXTERNAL_METRICS_HOLD, Files, LoadError, Surroundings, layers, names};
 use crate::fleet::{ModelKey, ModelName, Namespace, Role};
 use crate::simulate::Micros;
 use crate::simulate::peers::Peer;
@@ -46,8 +46,6 @@ const QUEUE: u32 = 100_000;
 const LONG_PROMPT: u32 = 4_000;
 const PER_TOKEN: Durations = Duration::ZERO..=Duration::from_secs(1);
 const BACKOFF: Duration = Duration::from_secs(1);
-/// The HPA's own stabilisation of scaling down, as `external_metrics.hold`.
-const HOLD: Duration = Duration::from_mins(5);
 
 /// A scenario and the seed that its file names.
 #[derive(Clone, Debug)]
@@ -390,7 +388,8 @@ impl Seen {
 fn seen(section: &file::Daemon, checks: &mut Checks<'_>) -> Seen {
     let loss = checks.number("daemon.scrape_loss", section.scrape_loss, &(0.0..=1.0));
     let relay = checks.duration("daemon.relay", section.relay, &SPANS);
-    let hold = checks.duration("daemon.hold", section.hold, &SPANS).unwrap_or(HOLD);
+    let hold =
+        checks.duration("daemon.hold", section.hold, &SPANS).unwrap_or(EXTERNAL_METRICS_HOLD);
     Seen {
         scrape_loss: loss.and_then(Fraction::new).unwrap_or(Fraction::ZERO),
         relay: relay.map(Micros::from_duration),

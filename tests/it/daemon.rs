@@ -331,7 +331,7 @@ async fn a_number_that_nobody_served_for_long_is_not_in_force_after_a_restart() 
     let path = folder.path().join("state.json");
     let state = format!("state_file: {}\n", path.display());
     let line = r#"{"namespace":"default","variant":"a","model":"m","desired":12,"at":"2020-01-01T00:00:00Z"}"#;
-    let saved = format!(r#"{{"version":1,"written":"2020-01-01T00:00:01Z","decisions":[{line}]}}"#);
+    let saved = format!(r#"{{"version":3,"written":"2020-01-01T00:00:01Z","decisions":[{line}]}}"#);
     fs::write(&path, saved).unwrap();
     let engine = Engine::start().await;
     let daemon = Running::start_in(folder, &text(&[("a", engine.address)], &state)).await;
@@ -346,7 +346,7 @@ async fn a_daemon_that_is_ended_before_it_has_decided_leaves_the_state_file_alon
     let now = Clock::start().now();
     let line =
         format!(r#"{{"namespace":"default","variant":"a","model":"m","desired":12,"at":"{now}"}}"#);
-    fs::write(&path, format!(r#"{{"version":1,"written":"{now}","decisions":[{line}]}}"#)).unwrap();
+    fs::write(&path, format!(r#"{{"version":3,"written":"{now}","decisions":[{line}]}}"#)).unwrap();
     let state = format!("state_file: {}\n", path.display());
     let nobody = text(&[("a", "127.0.0.1:1".parse().unwrap())], &state);
     let folder = Running::start_in(folder, &nobody).await.end().await;
@@ -381,7 +381,7 @@ async fn what_a_later_release_remembers_is_counted_and_costs_no_number() {
         r#"{{"namespace":"default","variant":"a","model":"m","desired":12,"at":"{now}",
              "memory":{{"clairvoyance":{{"at":1}},"augury":[],"turned":[]}}}}"#
     );
-    fs::write(&path, format!(r#"{{"version":2,"written":"{now}","decisions":[{line}]}}"#)).unwrap();
+    fs::write(&path, format!(r#"{{"version":3,"written":"{now}","decisions":[{line}]}}"#)).unwrap();
     let state = format!("state_file: {}\n", path.display());
     let nobody = text(&[("a", "127.0.0.1:1".parse().unwrap())], &state);
     let daemon = Running::start_in(folder, &nobody).await;

@@ -83,7 +83,7 @@ async fn a_cluster_that_first_refuses_costs_no_number_of_what_it_would_have_show
     let now = Clock::start().now();
     let line =
         format!(r#"{{"namespace":"shop","variant":"llama","model":"m","desired":7,"at":"{now}"}}"#);
-    let saved = format!(r#"{{"version":1,"written":"{now}","decisions":[{line}]}}"#);
+    let saved = format!(r#"{{"version":3,"written":"{now}","decisions":[{line}]}}"#);
     let state = folder.path().join("state.json");
     fs::write(&state, saved).unwrap();
     let text = discovering(&folder, &fake, &engine).replace("state.json", state.to_str().unwrap())

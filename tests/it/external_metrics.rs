@@ -47,7 +47,7 @@ fn expired() -> Ages {
 }
 
 async fn with_ages(ages: Ages) -> Fixture {
-    let settings = Settings { ages, ..Settings::default() };
+    let settings = Settings { ages, wva_metrics: false };
     Fixture::start(Options { settings, ..Options::default() }).await
 }
 
@@ -256,7 +256,7 @@ async fn messages_are_bounded() {
 
 #[tokio::test]
 async fn the_wva_metric_is_served_when_it_is_wanted() {
-    let settings = Settings { wva_metrics: true, ..Settings::default() };
+    let settings = Settings { wva_metrics: true, ..Options::default().settings };
     let fixture = Fixture::start(Options { settings, ..Options::default() }).await;
     fixture.publish([variant("chat", "a").desired(3, fixture.clock.elapsed())]);
     let selector = "labelSelector=exported_namespace%3Dchat%2Cvariant_name%3Da";

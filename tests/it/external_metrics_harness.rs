@@ -15,6 +15,7 @@ use plimsoll::fleet::{
 use plimsoll::observe::Observation;
 use plimsoll::publish::external_metrics::authorize::{Authorize, TrustFrontProxy};
 use plimsoll::publish::external_metrics::metrics::Metrics;
+use plimsoll::publish::external_metrics::state::Ages;
 use plimsoll::publish::external_metrics::{Api, Settings, serve};
 use plimsoll::publish::{Decided, Published, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
@@ -282,8 +283,9 @@ pub(crate) struct Options {
 
 impl Default for Options {
     fn default() -> Self {
+        let ages = Ages { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
         Self {
-            settings: Settings::default(),
+            settings: Settings { ages, wva_metrics: false },
             limits: Limits::default(),
             authorizer: Arc::new(TrustFrontProxy),
         }

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::saved::are_amounts;
 use crate::units::Seconds;
@@ -61,7 +62,7 @@ pub struct Arrivals {
 }
 
 /// What has arrived, in plain numbers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedArrivals {
     /// The second, since the epoch, from which on arrivals are known.
     pub begun: i64,

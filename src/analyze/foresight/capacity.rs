@@ -28,6 +28,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::foresight::pace::Iteration;
 use crate::units::{Fraction, RequestRate, Seconds, Tokens};
 
@@ -76,7 +78,8 @@ pub fn usual_itl(iteration: Iteration) -> Option<Seconds> {
 }
 
 /// What keeps a replica from carrying more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// The time between tokens.
     Itl,

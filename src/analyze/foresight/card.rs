@@ -27,6 +27,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::foresight::pace::{Iteration, SETTLED};
@@ -88,6 +89,23 @@ pub struct Card {
     pub from: Option<VariantKey>,
     /// When; `None` where that is not written.
     pub at: Option<Timestamp>,
+}
+
+/// The words that name a card in an explanation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CardTitle {
+    /// The model of its kind of engine.
+    pub model: ModelName,
+    /// The accelerator of its kind of engine.
+    pub accelerator: Accelerator,
+    /// The variant that taught it; `None` where that is not written.
+    pub from: Option<VariantKey>,
+    /// The instant at which it was taught; `None` where that is not written.
+    pub at: Option<Timestamp>,
+    /// Mean tokens of the prompts that it was learned from.
+    pub prompt: Tokens,
+    /// Mean tokens of their answers.
+    pub output: Tokens,
 }
 
 /// What was learned, and from what.
@@ -180,11 +198,25 @@ impl Card {
         let near = |one: f64, other: f64| one <= MIX * other && other <= MIX * one;
         near(prompt, self.learned.prompt.tokens()) && near(output, self.learned.output.tokens())
     }
+
+    /// The words that name it.
+    #[must_use]
+    pub fn title(&self) -> CardTitle {
+        let Self { kind: Kind { model, accelerator, .. }, learned, from, at } = self;
+        CardTitle {
+            model: model.clone(),
+            accelerator: accelerator.clone(),
+            from: from.clone(),
+            at: *at,
+            prompt: learned.prompt,
+            output: learned.output,
+        }
+    }
 }
 
-impl fmt::Display for Card {
+impl fmt::Display for CardTitle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind: Kind { model, accelerator, .. }, learned, from, at } = self;
+        let Self { model, accelerator, from, at, prompt, output } = self;
         write!(f, "the card of {model} on {accelerator}")?;
         if let Some(from) = from {
             write!(f, " that {from} taught")?;
@@ -192,8 +224,7 @@ impl fmt::Display for Card {
         if let Some(at) = at {
             write!(f, " at {at:.0}")?;
         }
-        let (prompt, output) = (learned.prompt.tokens(), learned.output.tokens());
-        write!(f, " by requests of {prompt:.0} + {output:.0} tokens")
+        write!(f, " by requests of {:.0} + {:.0} tokens", prompt.tokens(), output.tokens())
     }
 }
 
@@ -207,6 +238,12 @@ pub fn remembered(spec: &VariantSpec, saved: &SavedForesight) -> Option<Card> {
     let learned = seen.as_ref().filter(|_| saved.is_sound())?.restore().learned(&shared)?;
     let (from, at) = (Some(spec.key.clone()), Some(*learned_at));
     Some(Card { kind: Kind::of(spec, None)?, learned, from, at })
+}
+
+impl fmt::Display for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.title().fmt(f)
+    }
 }
 
 // === impl Shelf ===

@@ -54,6 +54,7 @@
 //! what each term is worth.
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::arrivals::{Arrivals, STRIDE, quantile};
 use crate::analyze::foresight::gateway;
@@ -77,7 +78,7 @@ pub struct Queue {
 
 /// What must be carried, in requests a second, and of what it is made. A term that is switched off,
 /// or of which nothing is known, is `None`; one that is there and asks for nothing is 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Need {
     /// What arrives now.
     pub arriving: f64,

@@ -38,6 +38,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::foresight::capacity::{Bound, Carried, Limits, Requested, carried, usual_itl};
 use crate::analyze::foresight::pace::{Iteration, Pace};
 use crate::analyze::foresight::seen::Seen;
@@ -49,7 +51,7 @@ use crate::units::{Replicas, RequestRate};
 const DEVIATIONS: f64 = 1.96;
 
 /// What one replica of a variant carries.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// What decisions count on.
     pub rate: RequestRate,
@@ -62,7 +64,7 @@ pub struct Estimate {
 }
 
 /// The ends between which something lies.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// It is not less.
     pub low: RequestRate,
@@ -71,7 +73,8 @@ pub struct Interval {
 }
 
 /// Who says what a replica carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Teacher {
     /// Replicas of the variant, by what they did.
     Replicas,

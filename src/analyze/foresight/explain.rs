@@ -3,6 +3,7 @@
 use std::fmt;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::Floor;
 use crate::analyze::foresight::capacity::Bound;
@@ -14,7 +15,7 @@ use crate::fleet::Role;
 use crate::units::{Fraction, Replicas};
 
 /// What will be asked for, and what one replica carries of it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Foreseen {
     /// Of which role.
     pub role: Role,

@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::policy::Gateway;
 use crate::analyze::foresight::schedule::Sight;
@@ -71,7 +72,7 @@ pub struct Queue {
 }
 
 /// A queue at a gateway as a need has it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Held {
     /// Requests in it.
     pub requests: f64,

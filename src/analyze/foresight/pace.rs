@@ -28,6 +28,8 @@
 //! iterations stays right under saturation, where latencies against arrival rates do not, was found
 //! by simulation.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::foresight::policy::Learning;
 use crate::observe::stride::Stride;
 
@@ -102,7 +104,7 @@ pub struct Pace {
 }
 
 /// What was learned of iterations, in plain numbers.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedPace {
     /// Seconds of an iteration, of a prompt token and of a request in the batch.
     pub theta: [f64; 3],

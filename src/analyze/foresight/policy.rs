@@ -3,6 +3,8 @@
 //! Terms that are `None` are switched off. The values were found together, by simulation over
 //! recorded and synthetic workloads; `docs/scoreboard.md` has what half and twice of each does.
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::{Fraction, Requests, Seconds};
 
 /// The target for the time to first token where none is given: that of `MLPerf` Inference for large
@@ -189,7 +191,7 @@ pub enum Window {
 }
 
 /// How needs become whole replicas.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rounding {
     /// How much of a replica a need may exceed a whole number by.
     pub excess: Fraction,

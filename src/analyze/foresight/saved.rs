@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::arrivals::SavedArrivals;
 use crate::analyze::foresight::budget::Budget;
@@ -21,18 +22,21 @@ use crate::fleet::{ModelKey, Role, VariantKey};
 pub const NEEDS_MAX: usize = 24;
 
 /// What foresight knows.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedForesight {
     /// Up to when it has learned.
+    #[serde(with = "crate::units::instants")]
     pub learned_at: Timestamp,
     /// What is known of the variant.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub seen: Option<SavedSeen>,
     /// What is asked of each role of its model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub demands: Vec<SavedDemand>,
 }
 
 /// What is asked of one role of a model.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedDemand {
     /// Which role.
     pub role: Role,
@@ -41,10 +45,12 @@ pub struct SavedDemand {
     /// Prompt tokens, output tokens and finished requests, the recent ones first.
     pub lengths: [f64; 3],
     /// Needs that no later one reached, in order of time.
+    #[serde(with = "crate::units::instants", default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<(Timestamp, f64)>,
     /// The share of the need that is asked for in addition for the error budget.
     pub raised: f64,
     /// What came at which time of the week; `None` where nobody wants to know.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub week: Option<SavedWeek>,
 }
 

@@ -29,6 +29,7 @@
 use std::collections::VecDeque;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::arrivals::{Point, STRIDE, quantile};
 use crate::analyze::foresight::saved::are_amounts;
@@ -94,7 +95,7 @@ pub struct Ahead {
 }
 
 /// The curve of a week in plain numbers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedWeek {
     /// The first bin that was seen, in quarters of an hour since the epoch.
     pub begun: i64,
@@ -104,7 +105,9 @@ pub struct SavedWeek {
     pub today: Option<f64>,
     /// The largest level.
     pub peak: f64,
-    /// The level of each bin of a week, as the root of its share of the largest in 63rds.
+    /// The level of each bin of a week, as the root of its share of the largest in 63rds; written
+    /// as a [letter](letters) each.
+    #[serde(with = "letters")]
     pub levels: Vec<Option<u8>>,
 }
 
@@ -248,6 +251,46 @@ fn told(level: f64, peak: f64) -> u8 {
         return 0;
     }
     ((level / peak).clamp(0.0, 1.0).sqrt() * f64::from(TOLD_MAX)).round() as u8
+}
+
+/// Levels, serialized as a character each: of the alphabet of base64, or a dot where none is known.
+mod letters {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+    const UNKNOWN: char = '.';
+
+    #[expect(clippy::ptr_arg, reason = "serde passes a reference to the field")]
+    pub(super) fn serialize<S: Serializer>(
+        levels: &Vec<Option<u8>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let text: String = levels.iter().map(|level| level.map_or(UNKNOWN, letter)).collect();
+        text.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<Option<u8>>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let levels: Option<Vec<Option<u8>>> = text
+            .chars()
+            .map(|letter| if letter == UNKNOWN { Some(None) } else { level(letter).map(Some) })
+            .collect();
+
+        levels.ok_or_else(|| D::Error::custom("a level is a letter or a dot"))
+    }
+
+    fn letter(level: u8) -> char {
+        ALPHABET.get(usize::from(level)).map_or(UNKNOWN, |letter| char::from(*letter))
+    }
+
+    fn level(letter: char) -> Option<u8> {
+        let level = ALPHABET.iter().position(|it| char::from(*it) == letter)?;
+        u8::try_from(level).ok()
+    }
 }
 
 /// Levels of a week.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::ReplicaStrides;
 use crate::analyze::foresight::capacity::Requested;
@@ -84,7 +85,7 @@ struct Full {
 }
 
 /// What is known of one variant, in plain numbers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedSeen {
     /// What an iteration takes.
     pub pace: Option<SavedPace>,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::queueing::slo::{LatencyTarget, Origin, Slo, Statistic, Targets};
 use crate::analyze::queueing::solve::{Capacity, Limit, Metric};
 use crate::units::{Replicas, RequestRate, Seconds};
@@ -38,7 +40,8 @@ pub enum Unsized {
 }
 
 /// Why a model has no answer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Refusal {
     /// No request arrives, so none has a latency.
     Idle,

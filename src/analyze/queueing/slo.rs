@@ -20,6 +20,8 @@
 //!
 //! The document of the Workload Variant Autoscaler's queueing model analyzer, section 3.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::queueing::solve::{Metric, Model};
 use crate::units::{Fraction, Seconds};
 
@@ -33,7 +35,7 @@ pub struct Targets {
 }
 
 /// A limit on a latency.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencyTarget {
     /// The limit.
     pub limit: Seconds,
@@ -42,7 +44,8 @@ pub struct LatencyTarget {
 }
 
 /// What of a latency a target holds for.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Statistic {
     /// The mean.
     #[default]
@@ -52,8 +55,17 @@ pub enum Statistic {
 }
 
 /// A percentile from the median to the 99th.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Fraction")]
 pub struct Percentile(Fraction);
+
+impl TryFrom<Fraction> for Percentile {
+    type Error = &'static str;
+
+    fn try_from(share: Fraction) -> Result<Self, &'static str> {
+        Self::new(share).ok_or("a percentile is from 0.5 to 0.99")
+    }
+}
 
 /// How many times the time of an idle iteration is acceptable; more than 1.
 #[derive(Clone, Copy, Debug, PartialEq)]

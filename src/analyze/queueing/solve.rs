@@ -1,5 +1,7 @@
 //! Latencies at a rate, and the largest rate that keeps targets.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::queueing::chain::{Service, Steady};
 use crate::analyze::queueing::explain::Refusal;
 use crate::analyze::queueing::slo::{LatencyTarget, Slowdown, Statistic, Targets};
@@ -26,7 +28,8 @@ const KNEE_SHARE: f64 = 0.9;
 const STEPS_MAX: u32 = 60;
 
 /// Which latency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Metric {
     /// Time to the first token.
     Ttft,

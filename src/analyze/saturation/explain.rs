@@ -5,12 +5,15 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::saturation::SCALE_DOWN_MIN;
 use crate::fleet::VariantKey;
 use crate::units::{Fraction, Replicas, Requests};
 
 /// Why a variant's target is what it is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Too little spare capacity: one replica more, on the cheapest variant that can grow.
     SpareLow(SpareLow),
@@ -65,7 +68,7 @@ impl fmt::Display for Outcome {
 }
 
 /// Which of the spares is low.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpareLow {
     /// Mean spare KV cache and the trigger that it is below, if it is.
     pub kv: Option<(Fraction, Fraction)>,
@@ -111,7 +114,7 @@ pub enum ScaleDown {
 }
 
 /// What would be left after one replica is removed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpareEnough {
     /// Mean spare KV cache of those that remain.
     pub kv: Fraction,
@@ -132,7 +135,7 @@ impl fmt::Display for SpareEnough {
 }
 
 /// Which of the spares would be low after one replica is removed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpareTight {
     /// The KV cache, if it would be.
     pub kv: Option<Tight<Fraction>>,
@@ -144,7 +147,7 @@ pub struct SpareTight {
 ///
 /// It states the load and not the spare, which is less than nothing where the load is above the
 /// threshold.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tight<Q> {
     /// Mean load of those that remain.
     pub load: Q,
@@ -173,7 +176,8 @@ impl fmt::Display for SpareTight {
 }
 
 /// Why a model whose spare capacity is not low keeps its replicas.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SpareKept {
     /// Too little would be left without one replica.
     Tight(SpareTight),
@@ -203,7 +207,8 @@ impl fmt::Display for SpareKept {
 }
 
 /// What a model waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Transition {
     /// A variant has replicas that are not ready yet.
     Pending(VariantKey),
@@ -226,7 +231,8 @@ impl fmt::Display for Transition {
 }
 
 /// Why nothing was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unmeasured {
     /// No replica of the variant has fresh data.
     NoFreshReplica,

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::throughput::{ReplicaPace, full};
 use crate::analyze::tokens::capacity::RequestShape;
@@ -95,7 +96,8 @@ pub struct Line {
 }
 
 /// How a line was fitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fit {
     /// Through readings that lie apart.
     Window,

@@ -1,12 +1,14 @@
 //! What one replica carries: the bound of memory, the bound of compute, and what a request takes.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::Rules;
 use crate::fleet::Role;
 use crate::units::{Fraction, Requests, Tokens};
 
 /// What a request looks like on average.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestShape {
     /// Tokens of its prompt.
     pub prompt: Option<Tokens>,
@@ -40,7 +42,8 @@ pub struct SchedulerQueue {
 ///
 /// A replica that answers at length keeps many requests in its cache and is bound by memory; one
 /// that answers briefly spends its steps on prompts and is bound by compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OutputLength {
     /// Nobody can say.
     Unknown,

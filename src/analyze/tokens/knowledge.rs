@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::tokens::capacity::{OutputLength, tokens};
@@ -82,12 +83,13 @@ pub struct Record {
 }
 
 /// Where a record's capacity is known from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Source {
     /// From replicas that ran, last seen at this instant.
-    Measured(Timestamp),
+    Measured(#[serde(with = "crate::units::instants")] Timestamp),
     /// From how its engines are started.
-    Declared(Timestamp),
+    Declared(#[serde(with = "crate::units::instants")] Timestamp),
 }
 
 impl Source {

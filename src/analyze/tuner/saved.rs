@@ -2,17 +2,20 @@
 
 use std::num::NonZeroU32;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::queueing::{Lengths, Shape};
 use crate::analyze::tuner::{Apart, Filter, Latencies, OperatingPoint, Split, Tuner, Window};
-use crate::units::{Fraction, RequestRate, Seconds, Tokens};
+use crate::units::{Fraction, RequestRate};
 
 /// What a tuner says.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SavedTuner {
     /// Its filter, once it has one.
     pub filter: Option<SavedFilter>,
     /// The points of its window, the oldest first. Without them the filter goes on as it is, and
     /// what starts it anew or tells prompts from answers needs new ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub points: Vec<SavedPoint>,
     /// Observations that it has accepted.
     pub accepted: u32,
@@ -21,7 +24,7 @@ pub struct SavedTuner {
 }
 
 /// A filter, in natural logarithms of seconds and of seconds per token.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedFilter {
     /// `alpha`, `beta` and `gamma`.
     pub state: [f64; 3],
@@ -34,7 +37,7 @@ pub struct SavedFilter {
 }
 
 /// One operating point.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedPoint {
     /// Requests a second.
     pub arrival: RequestRate,
@@ -53,7 +56,8 @@ pub struct SavedPoint {
 }
 
 /// Whether the filter has agreed with a point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Agreed {
     /// It has.
     Yes,
@@ -112,40 +116,5 @@ impl SavedPoint {
             *self;
         let shape = Shape::new(lengths)?.with_input_variation(input_variation);
         OperatingPoint::new(arrival, shape, batch, latencies)
-    }
-
-    /// A point of bare numbers: requests a second, tokens in and out, the variation of prompts,
-    /// seconds to the first token and between tokens; `None` where one of them is none.
-    #[must_use]
-    pub fn of_numbers(
-        [arrival, input, output, variation, ttft, itl]: [f64; 6],
-        batch: NonZeroU32,
-        count: f64,
-        agreed: Agreed,
-    ) -> Option<Self> {
-        Some(Self {
-            arrival: RequestRate::new(arrival)?,
-            lengths: Lengths { input: Tokens::new(input)?, output: Tokens::new(output)? },
-            input_variation: Fraction::new(variation)?,
-            batch,
-            latencies: Latencies { ttft: Seconds::new(ttft)?, itl: Seconds::new(itl)? },
-            count,
-            agreed,
-        })
-    }
-
-    /// The numbers of [`Self::of_numbers`].
-    #[must_use]
-    pub fn numbers(&self) -> [f64; 6] {
-        let Self { arrival, lengths, input_variation, batch: _, latencies, count: _, agreed: _ } =
-            *self;
-        [
-            arrival.requests_per_second(),
-            lengths.input.tokens(),
-            lengths.output.tokens(),
-            input_variation.fraction(),
-            latencies.ttft.seconds(),
-            latencies.itl.seconds(),
-        ]
     }
 }

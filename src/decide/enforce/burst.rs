@@ -17,6 +17,7 @@
 //! step policies do here.
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::decide::enforce::{History, Restraint, remaining, step_or_note, within};
 use crate::decide::{Decision, Reason, Stage};
@@ -34,9 +35,10 @@ pub struct Panic {
 }
 
 /// A burst that was seen.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Burst {
     /// When it was last seen.
+    #[serde(with = "crate::units::instants")]
     pub at: Timestamp,
     /// The largest number of the short window.
     pub asked: Replicas,

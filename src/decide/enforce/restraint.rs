@@ -4,11 +4,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::decide::enforce::Direction;
 use crate::units::{Replicas, Seconds};
 
 /// Why a number is held back or let go.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Restraint {
     /// An HPA waits this window by itself, so it is not waited here.
     LeftToHpa {

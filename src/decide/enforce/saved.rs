@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::decide::enforce::{Burst, Change, History, Moved, Recommended, Turns};
 use crate::units::Replicas;
@@ -22,37 +23,47 @@ pub const SPANS_MAX: usize = 120;
 pub const CHANGES_MAX: usize = 120;
 
 /// What a history says.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SavedHistory {
     /// What was recommended, the oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recommended: Vec<SavedSpan>,
     /// How the published number has changed, the oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<SavedChange>,
     /// The last change.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub moved: Option<Moved>,
     /// When the number has turned, the oldest first.
+    #[serde(with = "crate::units::instants", skip_serializing_if = "Vec::is_empty")]
     pub turned: Vec<Timestamp>,
     /// The last burst.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<Burst>,
     /// When it was written last.
+    #[serde(with = "crate::units::instants", skip_serializing_if = "Option::is_none")]
     pub latest: Option<Timestamp>,
 }
 
 /// A number that was recommended between two instants, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedSpan {
     /// When it was recommended first.
+    #[serde(with = "crate::units::instants")]
     pub first: Timestamp,
     /// When it was recommended last.
+    #[serde(with = "crate::units::instants")]
     pub last: Timestamp,
     /// The number.
     pub replicas: Replicas,
 }
 
 /// A change of the published number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedChange {
     /// When.
+    #[serde(with = "crate::units::instants")]
     pub at: Timestamp,
     /// The number before it.
     pub before: Replicas,

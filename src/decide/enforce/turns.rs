@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::decide::enforce::{Direction, History, Published, Restraint, remaining, step, within};
 use crate::decide::{Decision, Reason, Stage};
@@ -37,9 +38,10 @@ pub struct Turns {
 }
 
 /// A change of a published number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// When.
+    #[serde(with = "crate::units::instants")]
     pub at: Timestamp,
     /// Where to.
     pub direction: Direction,

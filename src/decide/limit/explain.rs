@@ -2,13 +2,7 @@
 
 use std::fmt;
 
-use crate::decide::limit::{Cut, Grant, LimitName, Refusal, Shadow};
-
-impl fmt::Display for LimitName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
+use crate::decide::limit::{Cut, Grant, Refusal, Shadow};
 
 impl fmt::Display for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -37,6 +37,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::fleet::{Bounds, ModelName};
 use crate::observe::engine::lora::Slots;
 use crate::units::{Fraction, Replicas, RequestRate};
@@ -170,7 +172,7 @@ fn whole(number: f64) -> Replicas {
 
 /// How many replicas a pool needs, by each bound.
 #[must_use]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Need {
     /// The adapter that wants the most copies, and how many; `None` when none wants any.
     pub copies: Option<(ModelName, Replicas)>,
@@ -181,7 +183,8 @@ pub struct Need {
 }
 
 /// How many replicas the slots ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SlotNeed {
     /// So many.
     Known {

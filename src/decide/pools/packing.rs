@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::units::{Replicas, Seconds};
 
@@ -79,7 +80,8 @@ pub struct Present {
 
 /// What a pool may ask for.
 #[must_use]
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Lowering {
     /// At least what it has is needed.
     Needed(Replicas),
@@ -124,7 +126,8 @@ pub enum Lowering {
 }
 
 /// Why a pool is not packed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unpacked {
     /// It never is.
     Off,

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::decide::pools::Ordinal;
 use crate::decide::pools::adapters::{Binding, Copies, Need};
 use crate::decide::pools::packing::Lowering;
@@ -13,7 +15,7 @@ use crate::observe::engine::lora::Slots;
 use crate::units::{Replicas, Seconds};
 
 /// Why a pool gets its number, in numbers that make a sentence.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pooled {
     /// What it needs replicas for.
     pub need: Need,
@@ -24,7 +26,8 @@ pub struct Pooled {
 }
 
 /// Why a pool may need more than is known.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unsure {
     /// Nobody knows which adapters some replicas serve.
     Unlisted {

@@ -18,6 +18,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analyze::capacity::Unit;
 use crate::decide::optimize::{Candidate, Room};
 use crate::decide::rank::{Dropped, Formula, Offer, Preference, Record, Start};
@@ -91,7 +93,7 @@ impl Default for Policy {
 }
 
 /// One variant's option in a round.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// The variant.
     pub key: VariantKey,
@@ -102,7 +104,7 @@ pub struct Choice {
 }
 
 /// One round: every option with its numbers, and the one that was taken.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     /// Each variant's option, in the order of their keys.
     pub options: Vec<Choice>,
@@ -113,7 +115,7 @@ pub struct Round {
 }
 
 /// The variants of a model, ranked for what one analyzer finds missing.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ranking {
     /// The unit of all amounts.
     pub unit: Unit,
@@ -124,7 +126,7 @@ pub struct Ranking {
 }
 
 /// How one variant fared when the variants of its model were ranked.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rank {
     /// The variant.
     pub variant: VariantKey,
@@ -134,7 +136,7 @@ pub struct Rank {
 
 /// Everything that was taken.
 #[must_use]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Residual {
     /// The rounds, in their order.
     pub rounds: Vec<Round>,

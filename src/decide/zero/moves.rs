@@ -2,12 +2,15 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::decide::zero::Idleness;
 use crate::fleet::VariantName;
 use crate::units::{Replicas, Requests, Seconds};
 
 /// Why a number goes to zero, comes back, or stays.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Move {
     /// It goes down as far as its minimum.
     ToZero(Idleness),

@@ -25,6 +25,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::fleet::ModelName;
 use crate::observe::engine::Label;
@@ -68,8 +69,17 @@ pub struct LoraPage {
 }
 
 /// How many adapters a replica can serve in one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u32")]
 pub struct Slots(u32);
+
+impl TryFrom<u32> for Slots {
+    type Error = &'static str;
+
+    fn try_from(number: u32) -> Result<Self, &'static str> {
+        Self::new(number).ok_or("a replica with adapters has at least one slot")
+    }
+}
 
 impl Slots {
     /// So many, but not none.
@@ -124,7 +134,8 @@ pub enum Lora {
 }
 
 /// Why a sample means nothing.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum WhyUnusable {
     /// Its value is not an instant.
     NotAnInstant(f64),

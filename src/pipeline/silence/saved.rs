@@ -6,6 +6,8 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::fleet::{Incarnation, ModelKey, ReplicaKey, ReplicaName, VariantKey};
 use crate::pipeline::PAUSE_MAX;
@@ -16,9 +18,10 @@ use crate::pipeline::silence::{By, COUNTERS, Heard, Recalled, Silence, Silences}
 const REPLICAS_MAX: usize = 32;
 
 /// Since when a model has had nothing to do.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedSilence {
     /// Since when.
+    #[serde(with = "crate::units::instants")]
     pub since: Timestamp,
     /// Pages that have said so.
     pub pages: u64,
@@ -27,18 +30,33 @@ pub struct SavedSilence {
 }
 
 /// The last page of a replica.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedHeard {
     /// Its name.
     pub replica: ReplicaName,
     /// Which life of it.
     pub incarnation: Option<Incarnation>,
     /// When it was.
+    #[serde(with = "crate::units::instants")]
     pub at: Timestamp,
     /// When the engine's process started, if the page says so.
+    #[serde(with = "crate::units::instants")]
     pub started: Option<Timestamp>,
     /// Requests finished, answered and turned away, and tokens read and written.
+    #[serde(deserialize_with = "counters")]
     pub counted: [Option<f64>; COUNTERS],
+}
+
+fn counters<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<[Option<f64>; COUNTERS], D::Error> {
+    let counted = <[Option<f64>; COUNTERS]>::deserialize(deserializer)?;
+
+    if counted.iter().flatten().all(|count| count.is_finite() && *count >= 0.0) {
+        Ok(counted)
+    } else {
+        Err(D::Error::custom("a counter is below 0"))
+    }
 }
 
 impl Silences {

@@ -22,10 +22,6 @@ use crate::pipeline::group::Group;
 use crate::pipeline::sizing::Moment;
 use crate::units::{Requests, Seconds};
 
-/// Age in seconds from which what a signal has said of a queue is as if it had said nothing.
-/// Signals are read every ten seconds or more often, so this is three that are missing.
-const STALE: f64 = 30.0;
-
 /// Who counts the requests in front of each model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fronts {
@@ -133,7 +129,7 @@ fn of_late(now: Timestamp, signal: &Demand) -> Result<(Requests, Timestamp), Unh
         Seen::NoNumber(at) | Seen::Number(_, at) => at,
     };
     let seconds = now.duration_since(at).as_secs_f64();
-    if seconds.abs() > STALE {
+    if seconds.abs() > Demand::STALE.seconds() {
         let length = Seconds::new(seconds.abs()).unwrap_or_default();
         return Err(if seconds > 0.0 { Unheard::For(length) } else { Unheard::Ahead(length) });
     }

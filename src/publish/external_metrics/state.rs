@@ -19,14 +19,6 @@ pub struct Ages {
     pub hold: Duration,
 }
 
-impl Default for Ages {
-    /// 45 seconds, which is three decisions at the usual interval, and five minutes, which is the
-    /// time that an HPA waits before it scales down.
-    fn default() -> Self {
-        Self { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) }
-    }
-}
-
 /// What a decision's age makes of it. A variant that is gone has no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -102,12 +94,13 @@ mod tests {
 
     use super::*;
 
+    const AGES: Ages = Ages { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
+
     #[test]
     fn the_state_changes_just_after_each_limit() {
         let decided = Duration::from_secs(100);
         let at = |age_ms: u64| {
-            State::at(decided + Duration::from_millis(age_ms), Some(decided), Ages::default())
-                .label()
+            State::at(decided + Duration::from_millis(age_ms), Some(decided), AGES).label()
         };
         for (age_ms, label) in [
             (0, "fresh"),
@@ -118,7 +111,7 @@ mod tests {
         ] {
             assert_eq!(at(age_ms), label, "{age_ms} ms");
         }
-        assert_eq!(State::at(decided, None, Ages::default()), State::Cold);
+        assert_eq!(State::at(decided, None, AGES), State::Cold);
     }
 
     #[test]

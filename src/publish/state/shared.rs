@@ -32,7 +32,7 @@ use crate::decide::{Basis, Decision, Reason, Stage, Step, Told};
 use crate::fleet::{Bounds, ModelKey, ModelName, Namespace, VariantKey, VariantName};
 use crate::pipeline::saved::{Length, Memory};
 use crate::publish::Decided;
-use crate::publish::state::memory::{self, MemoryLine};
+use crate::publish::state::Remembered;
 use crate::units::Replicas;
 
 /// The version of the document's shape; another one is refused.
@@ -165,8 +165,8 @@ pub fn encode<'a>(
     let mut document = Document { version: VERSION, generation, written: now, decisions };
     for length in [Some(Length::Conclusions), Some(Length::Windows), None] {
         for (line, (_, memory)) in document.decisions.iter_mut().zip(&decided) {
-            let told = length.zip(*memory).map(|(length, memory)| memory.clone().told(length));
-            let written = told.map(|told| serde_json::to_value(MemoryLine::from(&told)));
+            let told = length.zip(*memory).map(|(length, memory)| Remembered::new(memory, length));
+            let written = told.map(serde_json::to_value);
             line.memory = written.transpose().map_err(SharedError::Shape)?;
         }
         let whole = serde_json::to_string(&document).map_err(SharedError::Shape)?;
@@ -243,10 +243,10 @@ pub fn decode(text: &str, receipt: Receipt<'_>) -> Result<Shared, SharedError> {
     let (mut all, mut memories) = (BTreeMap::new(), SharedMemories::new());
     let mut strange = BTreeSet::new();
     for (index, mut line) in decisions.into_iter().enumerate() {
-        let memory = line.memory.take().and_then(memory::read);
-        let memory = memory.map(|(memory, names)| {
-            strange.extend(names);
-            memory
+        let memory = line.memory.take().and_then(|memory| serde_json::from_value(memory).ok());
+        let memory = memory.map(|told: Remembered| {
+            strange.extend(told.strange);
+            told.memory
         });
         strange.extend(line.unknown_stages().map(str::to_owned));
         let decided = line.decided(receipt, lain).ok_or_else(|| impossible(index))?;
@@ -332,7 +332,7 @@ mod tests {
     use crate::fleet::VariantSpec;
     use crate::observe::Observation;
     use crate::pipeline::saved::{
-        OutputLength, SavedHistory, SavedKnowledge, SavedLimit, SavedSpan,
+        OutputLength, SavedAnalyzers, SavedHistory, SavedKnowledge, SavedLimit, SavedSpan,
     };
     use crate::publish::Published;
     use crate::publish::PublishedVariant;
@@ -455,7 +455,10 @@ mod tests {
         let span = SavedSpan { first: at(-300), last: at(-7), replicas: n(2) };
         Memory {
             history: SavedHistory { recommended: vec![span], ..SavedHistory::default() },
-            knowledge: SavedKnowledge { record: None, limits: vec![limit] },
+            learned: SavedAnalyzers {
+                tokens: Some(SavedKnowledge { record: None, limits: vec![limit] }),
+                ..SavedAnalyzers::default()
+            },
             ..Memory::default()
         }
     }
@@ -492,7 +495,7 @@ mod tests {
         rest.history.recommended.clear();
         assert_eq!((shared.decided.len(), known(&shared)), (20, Some(rest)));
         assert_eq!(shared.strange, ["foreseen".to_owned()].into());
-        let impossible = whole.replace("\"recommended\":[[", "\"recommended\":[[-1e99,");
+        let impossible = whole.replace("\"recommended\":[{", "\"recommended\":[-1e99,{");
         let shared = read(&impossible);
         assert_eq!((shared.decided.len(), known(&shared)), (20, None));
     }

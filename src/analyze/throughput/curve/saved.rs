@@ -1,6 +1,7 @@
 //! What a curve says to whoever goes on with it.
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::throughput::curve::{Curve, Curves, Fit, Line, READINGS_MAX, Reading};
 use crate::analyze::tokens::capacity::RequestShape;
@@ -8,13 +9,14 @@ use crate::fleet::VariantKey;
 use crate::units::TokenRate;
 
 /// What a curve says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedCurve {
     /// The requests of the last reading.
     pub shape: RequestShape,
     /// The requests that the readings are compared with.
     pub reference: Option<RequestShape>,
     /// Its readings, the oldest first. Without them the line stays, and new ones begin another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub readings: Vec<SavedReading>,
     /// The intercept of the last line through enough readings, in seconds.
     pub intercept: Option<f64>,
@@ -25,13 +27,15 @@ pub struct SavedCurve {
     /// Comparisons in a row that have failed.
     pub disagreements: u32,
     /// When the variant was seen last.
+    #[serde(with = "crate::units::instants")]
     pub seen_at: Timestamp,
 }
 
 /// One reading.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedReading {
     /// When.
+    #[serde(with = "crate::units::instants")]
     pub at: Timestamp,
     /// The share of the cache in use.
     pub kv: f64,
@@ -40,7 +44,7 @@ pub struct SavedReading {
 }
 
 /// A line and how it was fitted.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedLine {
     /// How.
     pub fit: Fit,

@@ -7,6 +7,7 @@
 use std::num::NonZeroU32;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::tokens::capacity::OutputLength;
 use crate::analyze::tokens::knowledge::{
@@ -20,16 +21,19 @@ use crate::units::Tokens;
 pub const LIMITS_MAX: usize = 8;
 
 /// What is known of one variant.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SavedKnowledge {
     /// What one replica carries.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<SavedRecord>,
     /// Where compute was the limit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<SavedLimit>,
 }
 
 /// What one replica carries.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedRecord {
     /// What it runs on.
     pub accelerator: Option<Accelerator>,
@@ -44,7 +48,7 @@ pub struct SavedRecord {
 }
 
 /// Tokens that were resident while compute was the limit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedLimit {
     /// What the engines ran on.
     pub accelerator: Option<Accelerator>,
@@ -53,6 +57,7 @@ pub struct SavedLimit {
     /// How long answers were.
     pub output: OutputLength,
     /// When, and how many tokens; the oldest first.
+    #[serde(with = "crate::units::instants")]
     pub pieces: Vec<(Timestamp, Tokens)>,
 }
 
