@@ -344,10 +344,12 @@ pub enum Rest {
 }
 
 /// All variants, by key.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fleet {
+    #[serde(with = "entries")]
     variants: BTreeMap<VariantKey, VariantSpec>,
     /// What is wished of models by the objects that declare their variants.
+    #[serde(with = "entries")]
     wishes: BTreeMap<ModelKey, Vec<ZeroWish>>,
 }
 

@@ -7,6 +7,7 @@
 
 pub mod adapters;
 pub mod engine;
+mod exact;
 pub mod histogram;
 pub mod inventory;
 pub mod record;
@@ -19,6 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::fleet::{Bounds, Fleet, ModelKey, ModelName, ReplicaKey, VariantKey};
 use crate::observe::histogram::Histogram;
@@ -28,30 +30,35 @@ use crate::observe::template::Templates;
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
 /// Everything that one tick may look at.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inputs {
     /// The variants that are configured or discovered.
     pub fleet: Arc<Fleet>,
     /// The replicas of each variant. A variant without an entry has not been listed yet.
+    #[serde(with = "crate::fleet::entries")]
     pub listings: BTreeMap<VariantKey, Listing>,
     /// What the cluster has of accelerators.
     pub inventory: Arc<Inventory>,
     /// The scrapes since the last tick, failed ones included, each replica's in order of time.
     pub scrapes: Vec<Scrape>,
     /// The autoscalers that carry out the published numbers, where they are known.
+    #[serde(with = "crate::fleet::entries")]
     pub autoscalers: BTreeMap<VariantKey, Autoscaler>,
     /// What stands in front of the replicas of models, as signals from elsewhere say: every signal
     /// that there is for a model, read or not.
+    #[serde(with = "crate::fleet::entries")]
     pub demand: BTreeMap<ModelKey, Vec<Demand>>,
     /// When the replicas that an orchestrator knows were created and became ready, those included
     /// that have no address yet. Empty where nobody says.
+    #[serde(with = "crate::fleet::entries")]
     pub starts: BTreeMap<ReplicaKey, Start>,
     /// What the pod templates of the scale targets say, of those that have one.
+    #[serde(with = "crate::fleet::entries")]
     pub templates: Templates,
 }
 
 /// What an autoscaler that carries out a variant's number waits by itself before it does.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Autoscaler {
     /// Its name.
     pub name: String,
@@ -62,7 +69,7 @@ pub struct Autoscaler {
 }
 
 /// When a replica started, as its orchestrator says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     /// When it was created.
     pub created: Timestamp,
@@ -71,7 +78,7 @@ pub struct Start {
 }
 
 /// What one signal says of the requests that no replica has yet.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Demand {
     /// What messages call the signal.
     pub signal: String,
@@ -90,7 +97,8 @@ impl Demand {
 }
 
 /// What a signal last said of the requests of a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Seen {
     /// It was never read, which is not nothing.
     #[default]
@@ -102,7 +110,8 @@ pub enum Seen {
 }
 
 /// Whether a signal speaks of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Naming {
     /// It is for the model by the configuration, or what it last said names the model.
     Named,
@@ -112,7 +121,8 @@ pub enum Naming {
 }
 
 /// What a signal counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Counts {
     /// Something that is above 0 while requests wait, such as a rate.
     #[default]
@@ -133,7 +143,7 @@ impl Seen {
 }
 
 /// The replicas of one variant, as discovery last saw them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Listing {
     /// Replicas that should answer when they are scraped.
     pub replicas: Vec<ReplicaKey>,
@@ -149,7 +159,8 @@ pub struct Listing {
 }
 
 /// Which way the pages of replicas come. It decides what is old.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Way {
     /// They are scraped here.
     #[default]
@@ -159,7 +170,8 @@ pub enum Way {
 }
 
 /// What an orchestrator says about a scale target.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Scale {
     /// There is no orchestrator: the replicas are the listed targets that answer.
     Targets,
@@ -170,7 +182,7 @@ pub enum Scale {
 }
 
 /// A scale target and its pods.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScaleState {
     /// Replicas that the target asks its controller for (`spec.replicas` of the scale subresource).
     pub wanted: Replicas,
@@ -185,7 +197,8 @@ pub struct ScaleState {
 }
 
 /// Why nothing is known of a scale target.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum WhyUnknown {
     /// The cluster's state has not arrived yet.
     NotListed,
@@ -224,7 +237,7 @@ impl fmt::Display for WhyUnknown {
 }
 
 /// One attempt to read one replica's page.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scrape {
     /// Whose page it is.
     pub replica: ReplicaKey,
@@ -235,7 +248,8 @@ pub struct Scrape {
 }
 
 /// Why a scrape gave nothing. None of these means that a replica is idle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ScrapeFailure {
     /// Nothing listens: the engine is starting, has stopped, or is gone.
     Refused,
@@ -310,7 +324,7 @@ impl fmt::Display for ScrapeFailure {
 }
 
 /// What one page says, in our words. Cumulative values are as the engine reports them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
     /// Which engine wrote the page.
     pub engine: engine::Engine,
@@ -331,7 +345,7 @@ pub struct Reading {
 }
 
 /// POST requests that an engine's HTTP server has answered, by class of status.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HttpReading {
     /// Answers with a 2xx status.
     pub success: Option<Requests>,
@@ -342,7 +356,7 @@ pub struct HttpReading {
 }
 
 /// What one data-parallel rank reports.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankReading {
     /// The rank (the `engine` label of vLLM, `dp_rank` of `SGLang`).
     pub rank: u32,
@@ -392,7 +406,7 @@ pub struct RankReading {
 }
 
 /// Requests that a rank has finished, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FinishedReading {
     /// A stop token or stop string.
     pub stop: Option<Requests>,

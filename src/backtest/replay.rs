@@ -18,7 +18,7 @@ use crate::config::{self, Files, Surroundings};
 use crate::fleet::VariantKey;
 use crate::pipeline::{Number, Pipeline, Policy};
 use crate::publish::state::Saved;
-use crate::trace::{Begins, End, Reader, Record, Said, Tick};
+use crate::trace::{Begins, End, Reader, Record, Said, Tick, Why};
 
 /// How long a trace is followed before it is compared, where its beginning is not there: the longest
 /// window that a configuration may have, and the hour of a flap budget.
@@ -328,27 +328,95 @@ impl fmt::Display for Difference {
             Some(Some(desired)) => desired.to_string(),
         };
         writeln!(f, "{at} {variant}, tick {tick}: {} then, {} now", number(then), number(now))?;
-        let empty = Vec::new();
-        let steps = |said: &Option<Said>| said.clone().map_or(empty.clone(), lines);
-        let (then, now) = (steps(then), steps(now));
-        for line in &then {
-            let same = now.contains(line);
-            writeln!(f, "  {} {line}", if same { ' ' } else { '-' })?;
+        let then = parts(then.as_ref());
+        let now = parts(now.as_ref());
+
+        for part in &then {
+            let mark = if now.contains(part) { ' ' } else { '-' };
+            writeln!(f, "  {mark} {}", part.line_beside(&now))?;
         }
-        for line in now.iter().filter(|line| !then.contains(line)) {
-            writeln!(f, "  + {line}")?;
+        for part in now.iter().filter(|part| !then.contains(part)) {
+            writeln!(f, "  + {}", part.line_beside(&then))?;
         }
         Ok(())
     }
 }
 
-/// What was said of a variant, a line for each part of it.
-fn lines(said: Said) -> Vec<String> {
-    let Said { desired: _, held, inputs_at, why } = said;
-    let mut lines = why;
-    if held {
-        lines.push("kept from before".to_owned());
+/// One part of what was said of a variant.
+#[derive(PartialEq)]
+enum SaidPart<'s> {
+    /// Why it has its number.
+    Why(&'s Why),
+    /// It was kept from before.
+    Held,
+    /// When the data that it rests on was current.
+    DataOf(Timestamp),
+}
+
+/// What was said of a variant, in parts.
+fn parts(said: Option<&Said>) -> Vec<SaidPart<'_>> {
+    let Some(Said { desired: _, held, inputs_at, why }) = said else { return Vec::new() };
+    let mut parts: Vec<SaidPart<'_>> = why.iter().map(SaidPart::Why).collect();
+    parts.extend(held.then_some(SaidPart::Held));
+    parts.extend(inputs_at.map(SaidPart::DataOf));
+    parts
+}
+
+impl SaidPart<'_> {
+    /// The part as a line, with its codes and values where another has the same sentence for others.
+    fn line_beside(&self, others: &[Self]) -> String {
+        let line = self.to_string();
+        let is_ambiguous = others.iter().any(|other| other != self && other.to_string() == line);
+        match self {
+            Self::Why(why) if is_ambiguous => format!("{line} {}", why.data()),
+            Self::Why(_) | Self::Held | Self::DataOf(_) => line,
+        }
     }
-    lines.extend(inputs_at.map(|at| format!("on data of {at}")));
-    lines
+}
+
+impl fmt::Display for SaidPart<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Why(why) => why.fmt(f),
+            Self::Held => f.write_str("kept from before"),
+            Self::DataOf(at) => write!(f, "on data of {at}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::{Reason, Stage, Step};
+    use crate::fleet::VariantSpec;
+    use crate::units::{Replicas, Seconds};
+
+    #[test]
+    fn values_that_differ_are_shown_where_their_sentences_are_the_same() {
+        let said = |seconds| {
+            let reason = Reason::Settling { remaining: Seconds::new(seconds).unwrap() };
+            let number = Replicas::ONE;
+            let step = Step { stage: Stage::Guard, before: number, after: number, reason };
+            let why = vec![Why::Step(step)];
+            Said { desired: Some(number), held: true, inputs_at: None, why }
+        };
+        let difference = Difference {
+            tick: 6,
+            at: Timestamp::UNIX_EPOCH,
+            variant: VariantSpec::example("a").key,
+            then: Some(said(9.25)),
+            now: Some(said(9.5)),
+        };
+
+        let sentence = "guard: 1, not lowered: these replicas must be measured for another 10 s";
+        let data = |seconds| said(seconds).why[0].data();
+        let shown = [
+            "1970-01-01T00:00:00Z shop/a, tick 6: 1 then, 1 now".to_owned(),
+            format!("  - {sentence} {}", data(9.25)),
+            "    kept from before".to_owned(),
+            format!("  + {sentence} {}", data(9.5)),
+        ];
+        assert_eq!(difference.to_string().lines().collect::<Vec<_>>(), shown);
+        assert!(shown[1].contains("9.25") && shown[3].contains("9.5"), "{shown:?}");
+    }
 }

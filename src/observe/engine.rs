@@ -32,6 +32,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::observe::Reading;
 use crate::observe::engine::family::{COMMON, Family, Part, Place, Signal, bare, prefix, series};
 use crate::observe::engine::lora::LoraSample;
@@ -57,7 +59,8 @@ const PREFIXES_MAX: usize = 8;
 const RUNTIME_PREFIXES: [&str; 5] = ["python_", "process_", "http_", "go_", "promhttp_"];
 
 /// An inference engine whose page we can read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Engine {
     /// vLLM, V0 and V1, Python and Rust front ends.
     Vllm,

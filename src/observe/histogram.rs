@@ -8,19 +8,25 @@
 //! on a fast accelerator holds the whole distribution: a quantile is then an interpolation inside
 //! one bucket and says little.
 
+mod written;
+
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::units::Fraction;
 
 /// A cumulative histogram as a page reports it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
     /// Sum of all observations.
+    #[serde(with = "crate::observe::exact")]
     pub sum: f64,
     /// Number of observations.
+    #[serde(with = "crate::observe::exact")]
     pub count: f64,
     /// Upper edge and number of observations up to it, edges ascending; the last edge is `+Inf`.
     /// Empty when a relabelling rule drops the buckets.
+    #[serde(with = "written")]
     pub buckets: Vec<(f64, f64)>,
 }
 

@@ -6,29 +6,33 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::fleet::{Accelerator, Namespace, Resource, VariantKey};
 use crate::units::Gpus;
 
 /// What a cluster has of accelerators. What nobody looks at is `None`, and so is what has never
 /// been read; the policy says which of the two.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
     /// What nodes have, by product.
     pub nodes: Option<Known<Vec<NodeStock>>>,
     /// What is free on each node that takes new pods and has some of it, by product.
+    #[serde(with = "crate::fleet::entries")]
     pub free: BTreeMap<Accelerator, Vec<Gpus>>,
     /// What `ResourceQuota`s leave to the variants.
     pub quotas: Option<Known<Vec<QuotaStock>>>,
     /// What a replica of each variant takes, of those whose pod template says it or of which a pod
     /// has been seen.
+    #[serde(with = "crate::fleet::entries")]
     pub units: BTreeMap<VariantKey, ReplicaUnit>,
     /// What the largest pod of a replica takes, of the same variants.
+    #[serde(with = "crate::fleet::entries")]
     pub pods: BTreeMap<VariantKey, Gpus>,
 }
 
 /// What was read, and when it was last known to be true.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Known<T> {
     /// What was read.
     pub value: T,
@@ -37,7 +41,7 @@ pub struct Known<T> {
 }
 
 /// The accelerators of one product.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStock {
     /// The product, as the node's label has it.
     pub product: Accelerator,
@@ -48,7 +52,7 @@ pub struct NodeStock {
 }
 
 /// What one `ResourceQuota` says of one resource.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaStock {
     /// Where it holds.
     pub namespace: Namespace,
@@ -63,7 +67,7 @@ pub struct QuotaStock {
 }
 
 /// What one replica takes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaUnit {
     /// Of which resource.
     pub resource: Resource,
@@ -76,7 +80,8 @@ pub struct ReplicaUnit {
 }
 
 /// Who says what a replica takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum UnitSource {
     /// The pod template of its scale target.
     Template,

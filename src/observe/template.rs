@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::fleet::VariantKey;
 use crate::observe::inventory::ReplicaUnit;
 
@@ -17,7 +19,7 @@ pub const VLLM_GENERATION: &str = "VLLM_USE_V1";
 pub type Templates = BTreeMap<VariantKey, Arc<Template>>;
 
 /// The pods that a scale target makes for one replica.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Template {
     /// What one replica takes of accelerators, all its pods together; `None` where its containers
     /// ask for none.
@@ -27,7 +29,7 @@ pub struct Template {
 }
 
 /// A container as its pod's template writes it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// The image.
     pub image: String,

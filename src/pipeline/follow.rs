@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::decide::Basis;
 use crate::decide::enforce::{History, Published};
@@ -14,7 +15,7 @@ use crate::pipeline::{Decisions, InForce, Pipeline};
 use crate::units::Replicas;
 
 /// A number that is in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Number {
     /// How many replicas there should be.
     pub desired: Replicas,

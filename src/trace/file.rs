@@ -5,27 +5,32 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-use flate2::bufread::GzDecoder;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
+use zstd::stream::read::Decoder;
 
 use crate::publish::state;
-use crate::trace::decode::Decoder;
-use crate::trace::line::{BeganLine, Line};
+use crate::trace::codec::{BeganLine, Codec, RecordLine};
 use crate::trace::{Begins, Record, TraceError, VERSION};
 
 /// How names of traces begin and end.
 const PREFIX: &str = "plimsoll-";
-const SUFFIX: &str = ".trace.gz";
+const SUFFIX: &str = ".trace.zst";
 
-/// How a file that is packed with gzip begins.
-const MAGIC: [u8; 2] = [0x1f, 0x8b];
+/// How a file that is packed with zstd begins, and one that is packed with gzip.
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// How the line of a configuration begins.
 const CONFIG: &str = "{\"config\":";
 
-/// The largest block, unpacked. One tick of ten thousand replicas that are all new takes a tenth.
+/// The largest block, unpacked. A tick of ten thousand replicas takes some 30 MB.
 const BLOCK_MAX: u64 = 512 << 20;
+
+/// The furthest that a block may look back, as a power of two. Ours look back by 8 MB, and what asks
+/// for more memory is not read.
+const WINDOW_MAX: u32 = 27;
 
 /// The files of traces.
 pub struct Found {
@@ -37,7 +42,7 @@ pub struct Found {
 }
 
 /// Which part of which trace a file is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Began {
     /// What wrote it.
     pub by: String,
@@ -63,7 +68,7 @@ pub enum End {
 pub struct Reader {
     path: PathBuf,
     input: Counted<BufReader<File>>,
-    decoder: Decoder,
+    codec: Codec,
     block: Vec<u8>,
     /// How far the block has been read.
     at: usize,
@@ -150,7 +155,7 @@ impl Reader {
         let mut reader = Self {
             path: path.to_owned(),
             input: Counted { inner: BufReader::new(file), taken: 0 },
-            decoder: Decoder::default(),
+            codec: Codec::default(),
             block: Vec::new(),
             at: 0,
             offset: 0,
@@ -165,8 +170,11 @@ impl Reader {
         };
         let foreign = |problem: String| TraceError::Foreign { path: path.to_owned(), problem };
         let start = reader.input.fill_buf().map_err(failed)?;
-        if !start.starts_with(&MAGIC) && !MAGIC.starts_with(start) {
-            return Err(foreign("it is not packed with gzip".into()));
+        if start.starts_with(&GZIP) {
+            return Err(foreign("it is packed with gzip, as traces of version 1 were".into()));
+        }
+        if !start.starts_with(&ZSTD) && !ZSTD.starts_with(start) {
+            return Err(foreign("it is not packed with zstd".into()));
         }
         let Some(first) = reader.text()? else {
             return Err(TraceError::Unbegun { path: path.to_owned() });
@@ -180,10 +188,9 @@ impl Reader {
             let by = began.get("by").and_then(|it| it.as_str()).unwrap_or("something else").into();
             return Err(TraceError::Version { path: path.to_owned(), version, by });
         }
-        let began = serde_json::from_value(began.clone());
-        let BeganLine { version: _, by, run, part, begins } =
-            began.map_err(|error| foreign(error.to_string()))?;
-        reader.began = Began { by, run: run.0, part, begins };
+        let first: BeganLine =
+            serde_json::from_value(began.clone()).map_err(|error| foreign(error.to_string()))?;
+        reader.began = first.began;
         Ok(reader)
     }
 
@@ -220,16 +227,16 @@ impl Reader {
         let Some(text) = self.text()? else { return Ok(None) };
         let line = serde_json::from_str(&text).map_err(|error| self.damaged(error.to_string()))?;
         let record = match line {
-            Line::Began(_) => Err("a second beginning".to_owned()),
-            Line::Config(yaml) => Ok(Record::Config(yaml)),
-            Line::Restored(value) => {
+            RecordLine::Began(_) => Err("a second beginning".to_owned()),
+            RecordLine::Config(yaml) => Ok(Record::Config(yaml)),
+            RecordLine::Restored(value) => {
                 let saved = state::from_value(&self.path, value).map(Record::Restored);
                 saved.map_err(|error| match error.source() {
                     Some(source) => format!("{error}: {source}"),
                     None => error.to_string(),
                 })
             }
-            Line::Tick(line) => self.decoder.tick(*line).map(|it| Record::Tick(Box::new(it))),
+            RecordLine::Tick(line) => self.codec.tick(*line).map(|it| Record::Tick(Box::new(it))),
         };
         record.map(Some).map_err(|problem| self.damaged(problem))
     }
@@ -244,7 +251,7 @@ impl Reader {
         let mut last = None;
         while let Some(text) = self.text()? {
             if text.starts_with(CONFIG)
-                && let Ok(Line::Config(yaml)) = serde_json::from_str(&text)
+                && let Ok(RecordLine::Config(yaml)) = serde_json::from_str(&text)
             {
                 last = Some(yaml);
             }
@@ -293,28 +300,30 @@ impl Reader {
             self.end = Some(End::Whole);
             return Ok(());
         }
-        let unpacked = GzDecoder::new(&mut self.input).take(BLOCK_MAX).read_to_end(&mut self.block);
-        match unpacked {
-            Ok(length) if length as u64 >= BLOCK_MAX => {
+        self.codec = Codec::default();
+        match unpack(&mut self.input, &mut self.block) {
+            Ok(()) if self.block.len() as u64 >= BLOCK_MAX => {
                 let problem = format!("it has more than {BLOCK_MAX} bytes when it is unpacked");
                 Err(damaged(self.offset, problem))
             }
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 self.end = Some(End::Truncated(self.offset));
                 Ok(())
             }
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
-                ) =>
-            {
-                Err(damaged(self.offset, error.to_string()))
-            }
-            Err(source) => Err(TraceError::Io { path: self.path.clone(), action: "read", source }),
+            // What the system says has a number of its own; the rest is of what is packed.
+            Err(source) if source.raw_os_error().is_some() => Err(failed(source)),
+            Err(error) => Err(damaged(self.offset, error.to_string())),
         }
     }
+}
+
+/// Unpacks the next block, up to what is too much.
+fn unpack(input: &mut impl BufRead, block: &mut Vec<u8>) -> io::Result<()> {
+    let mut decoder = Decoder::with_buffer(input)?.single_frame();
+    decoder.window_log_max(WINDOW_MAX)?;
+    decoder.take(BLOCK_MAX).read_to_end(block)?;
+    Ok(())
 }
 
 // === impl Counted ===

@@ -1,25 +1,33 @@
 //! Writing a trace: files of a bounded size, of which the oldest are removed.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use jiff::{SignedDuration, Timestamp};
+use zstd::stream::write::Encoder;
 
 use crate::publish::state;
-use crate::trace::encode::Encoder;
+use crate::trace::codec::{BeganLine, Codec, RecordLine};
 use crate::trace::file::{is_trace, named};
-use crate::trace::line::{BeganLine, Line};
-use crate::trace::word::At;
-use crate::trace::{Begins, Record, TraceError, VERSION};
+use crate::trace::{Began, Begins, Record, TraceError, VERSION};
 
-/// Text that is compressed together. A larger block compresses no better.
-const BLOCK: usize = 256 << 10;
+/// Ticks of a block. The first is complete, and takes as much as several others; a longer block is
+/// hardly smaller.
+const BLOCK_TICKS: usize = 60;
 
-/// How long lines wait for a block to be full: what the end of the machine may cost.
-const BLOCK_TIME: SignedDuration = SignedDuration::from_secs(10);
+/// Text of a block after which it ends with the tick: a reader holds one in memory.
+const BLOCK_TEXT: usize = 64 << 20;
+
+/// How long lines wait to be packed together: what the end of the machine may cost.
+const FLUSH_TIME: SignedDuration = SignedDuration::from_secs(10);
+
+/// How hard zstd tries. Of pages that repeat, more effort makes no less.
+const LEVEL: i32 = 1;
+
+/// How far back zstd looks for what repeats, as a power of two: 8 MB, some ticks of a thousand
+/// replicas.
+const WINDOW: u32 = 23;
 
 /// How much of a folder a trace may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,17 +44,25 @@ pub struct Writer {
     limits: Limits,
     run: Timestamp,
     part: u32,
-    open: Option<Open>,
+    open: Option<OpenFile>,
 }
 
 /// The file that is being written.
-struct Open {
+struct OpenFile {
     path: PathBuf,
     file: File,
-    encoder: Encoder,
-    block: Vec<u8>,
-    block_began: Option<Timestamp>,
     written: u64,
+    block: Option<Block>,
+}
+
+/// The block that is being written.
+struct Block {
+    codec: Codec,
+    packer: Encoder<'static, Vec<u8>>,
+    ticks: usize,
+    text: usize,
+    /// The first tick that may not be on the disk yet.
+    waits_since: Option<Timestamp>,
 }
 
 // === impl Writer ===
@@ -72,24 +88,19 @@ impl Writer {
         fs::create_dir_all(&self.folder).map_err(failed(&self.folder, "made"))?;
         self.make_room(self.limits.files.saturating_sub(1))?;
         self.part += 1;
+
         let path = self.folder.join(named(self.run, self.part));
         let file = File::create_new(&path).map_err(failed(&path, "made"))?;
-        let began = BeganLine {
-            version: VERSION,
+
+        let began = Began {
             by: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
-            run: At(self.run),
+            run: self.run,
             part: self.part,
             begins,
         };
-        let mut open = Open {
-            path,
-            file,
-            encoder: Encoder::default(),
-            block: Vec::new(),
-            block_began: None,
-            written: 0,
-        };
-        open.line(&Line::Began(began))?;
+        let mut open = OpenFile { path, file, written: 0, block: None };
+        let line = RecordLine::Began(BeganLine { version: VERSION, began });
+        open.line(&line).map_err(|source| open.unwritten(source))?;
         self.open = Some(open);
         Ok(())
     }
@@ -104,7 +115,8 @@ impl Writer {
         let before = open.written;
         match open.record(record) {
             Ok(()) => Ok(open.written - before),
-            Err(problem) => {
+            Err(source) => {
+                let problem = open.unwritten(source);
                 self.open = None;
                 Err(problem)
             }
@@ -116,13 +128,14 @@ impl Writer {
         self.part = part;
     }
 
-    /// Writes what has been held back to make a block full.
+    /// Ends the block, so that nothing is held back to make it full.
     ///
     /// # Errors
     ///
     /// It cannot be written.
     pub fn flush(&mut self) -> Result<(), TraceError> {
-        self.open.as_mut().map_or(Ok(()), Open::flush)
+        let Some(open) = &mut self.open else { return Ok(()) };
+        open.end_block().map_err(|source| open.unwritten(source))
     }
 
     /// Whether the file is as large as it should become.
@@ -145,7 +158,7 @@ impl Writer {
     pub fn end(&mut self) -> Result<u64, TraceError> {
         let Some(mut open) = self.open.take() else { return Ok(0) };
         let before = open.written;
-        open.flush()?;
+        open.end_block().map_err(|source| open.unwritten(source))?;
         Ok(open.written - before)
     }
 
@@ -174,58 +187,90 @@ impl Writer {
     }
 }
 
-// === impl Open ===
+// === impl OpenFile ===
 
-impl Open {
-    fn record(&mut self, record: Record) -> Result<(), TraceError> {
+impl OpenFile {
+    fn record(&mut self, record: Record) -> io::Result<()> {
         match record {
-            Record::Config(yaml) => self.line(&Line::Config(yaml)),
+            Record::Config(yaml) => self.line(&RecordLine::Config(yaml)),
             Record::Restored(saved) => {
                 let written = saved.iter().map(|it| it.written).max().unwrap_or_default();
-                let value =
-                    state::as_value(written, &saved).map_err(|error| self.unwritable(&error))?;
-                self.line(&Line::Restored(value))
+                self.line(&RecordLine::Restored(state::as_value(written, &saved)?))
             }
             Record::Tick(tick) => {
                 let now = tick.now;
-                let began = *self.block_began.get_or_insert(now);
-                let line = self.encoder.tick(*tick);
-                self.line(&Line::Tick(Box::new(line)))?;
-                let waited = now.duration_since(began);
-                if self.block.len() >= BLOCK || waited >= BLOCK_TIME || waited.is_negative() {
-                    self.flush()?;
-                }
-                Ok(())
+                let line = self.block()?.codec.line(*tick);
+                self.line(&RecordLine::Tick(Box::new(line)))?;
+                self.ticked(now)
             }
         }
     }
 
-    fn line(&mut self, line: &Line) -> Result<(), TraceError> {
-        serde_json::to_writer(&mut self.block, line).map_err(|error| self.unwritable(&error))?;
-        self.block.push(b'\n');
+    /// The block that lines go into, which is begun where there is none.
+    fn block(&mut self) -> io::Result<&mut Block> {
+        let block = match self.block.take() {
+            Some(block) => block,
+            None => Block::begin()?,
+        };
+        Ok(self.block.insert(block))
+    }
+
+    fn line(&mut self, line: &RecordLine) -> io::Result<()> {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+
+        let block = self.block()?;
+        block.text += text.len();
+        block.packer.write_all(&text)?;
+        self.pass_on()
+    }
+
+    /// Ends the block after a tick, or has all of it on the disk, where that is due.
+    fn ticked(&mut self, now: Timestamp) -> io::Result<()> {
+        let block = self.block()?;
+        block.ticks += 1;
+        let waited = now.duration_since(*block.waits_since.get_or_insert(now));
+
+        if block.ticks >= BLOCK_TICKS || block.text >= BLOCK_TEXT {
+            return self.end_block();
+        }
+        if waited >= FLUSH_TIME || waited.is_negative() {
+            block.waits_since = None;
+            block.packer.flush()?;
+        }
+        self.pass_on()
+    }
+
+    fn end_block(&mut self) -> io::Result<()> {
+        let Some(block) = self.block.take() else { return Ok(()) };
+        let packed = block.packer.finish()?;
+        self.file.write_all(&packed)?;
+        self.written += packed.len() as u64;
         Ok(())
     }
 
-    fn unwritable(&self, error: &serde_json::Error) -> TraceError {
-        let source = std::io::Error::other(error.to_string());
+    /// Writes what is packed so far.
+    fn pass_on(&mut self) -> io::Result<()> {
+        let Some(block) = &mut self.block else { return Ok(()) };
+        let packed = block.packer.get_mut();
+        self.file.write_all(packed)?;
+        self.written += packed.len() as u64;
+        packed.clear();
+        Ok(())
+    }
+
+    fn unwritten(&self, source: io::Error) -> TraceError {
         TraceError::Io { path: self.path.clone(), action: "written", source }
     }
+}
 
-    /// Writes the block.
-    fn flush(&mut self) -> Result<(), TraceError> {
-        self.block_began = None;
-        if self.block.is_empty() {
-            return Ok(());
-        }
-        let mut packed = GzEncoder::new(Vec::new(), Compression::default());
-        let packed = packed.write_all(&self.block).and_then(|()| packed.finish());
-        self.block.clear();
-        let written = packed.and_then(|packed| {
-            self.file.write_all(&packed)?;
-            Ok(packed.len() as u64)
-        });
-        let failed = |source| TraceError::Io { path: self.path.clone(), action: "written", source };
-        self.written += written.map_err(failed)?;
-        Ok(())
+// === impl Block ===
+
+impl Block {
+    fn begin() -> io::Result<Self> {
+        let mut packer = Encoder::new(Vec::new(), LEVEL)?;
+        packer.include_checksum(true)?;
+        packer.window_log(WINDOW)?;
+        Ok(Self { codec: Codec::default(), packer, ticks: 0, text: 0, waits_since: None })
     }
 }

@@ -55,9 +55,10 @@ pub(super) struct LoraSample<'p> {
 
 /// The newest series of a page. Those of one and the same value are put together, because nothing
 /// says which of them came last.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoraPage {
     /// The value: a Unix time, if it means anything.
+    #[serde(with = "crate::observe::exact")]
     pub value: f64,
     /// How many adapters the replica can serve in one step; of several numbers the least, and
     /// `None` when one is not a number above 0.
@@ -138,7 +139,7 @@ pub enum Lora {
 #[serde(rename_all = "snake_case")]
 pub enum WhyUnusable {
     /// Its value is not an instant.
-    NotAnInstant(f64),
+    NotAnInstant(#[serde(with = "crate::observe::exact")] f64),
     /// Its value lies ahead: several processes have added theirs up.
     Ahead(Timestamp),
     /// `max_lora` is not a number above 0.

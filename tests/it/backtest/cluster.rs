@@ -1,22 +1,27 @@
 //! What a trace keeps of a cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use plimsoll::fleet::{
-    Accelerator, Fleet, ModelKey, Namespace, Resource, Rest, VariantSpec, ZeroWish,
+    Accelerator, Fleet, Incarnation, ModelKey, ModelName, Namespace, ReplicaKey, Resource, Rest,
+    VariantKey, VariantSpec, ZeroWish,
 };
+use plimsoll::observe::engine::lora::{LoraPage, Slots};
 use plimsoll::observe::inventory::{
     Inventory, Known, NodeStock, QuotaStock, ReplicaUnit, UnitSource,
 };
 use plimsoll::observe::template::{Container, Template};
-use plimsoll::observe::{Autoscaler, Counts, Demand, Inputs, Naming, Seen, Start};
+use plimsoll::observe::{
+    Autoscaler, Counts, Demand, Inputs, Listing, Naming, RankReading, Reading, Scale, ScaleState,
+    Scrape, ScrapeFailure, Seen, Start, Way, WhyUnknown,
+};
 use plimsoll::trace::{Record, Tick, Writer};
 use plimsoll::units::{CostPerHour, Fraction, Gpus, Requests, Seconds};
 use tempfile::TempDir;
 
 use crate::backtest::{BOUNDS, ticks_of};
-use crate::pipeline::{at, key, replica, spec};
+use crate::pipeline::{at, key, n, page, replica, spec};
 
 fn unit(source: UnitSource, product: Option<&str>) -> ReplicaUnit {
     ReplicaUnit {
@@ -70,6 +75,46 @@ fn template() -> Arc<Template> {
     Arc::new(Template { unit, containers: vec![container] })
 }
 
+fn listings() -> BTreeMap<VariantKey, Listing> {
+    let state = ScaleState {
+        wanted: n(2),
+        current: n(2),
+        ready: n(1),
+        pending: n(1),
+        bounds: Some(spec("a", 2.0, (1, 9)).bounds),
+    };
+    let owners = WhyUnknown::DuplicateOwners(vec!["hpa one".to_owned(), "hpa two".to_owned()]);
+    let listing = |variant, scale| Listing {
+        replicas: vec![replica(variant, 0), replica(variant, 1)],
+        unready: vec![replica(variant, 1)],
+        scale,
+        way: Way::Relayed,
+        as_of: at(4),
+    };
+    let scales = [("a", Scale::Known(state)), ("b", Scale::Unknown(owners))];
+    scales.map(|(variant, scale)| (key(variant), listing(variant, scale))).into()
+}
+
+/// A page that says nothing, one of two ranks with adapters and numbers that are none, and failures.
+fn scrapes() -> Vec<Scrape> {
+    let adapters = BTreeSet::from([ModelName::new("sql").unwrap()]);
+    let lora = LoraPage {
+        value: f64::INFINITY,
+        slots: Slots::new(4),
+        running: adapters,
+        waiting: BTreeSet::new(),
+    };
+    let full = page(Some(0.1 + 0.2), Some(3.0));
+    let ranks = vec![full.ranks[0].clone(), RankReading { rank: 1, ..RankReading::default() }];
+    let full = Reading { started: Some(at(1)), lora: Some(Box::new(lora)), ranks, ..full };
+
+    let first = ReplicaKey { incarnation: Incarnation::new("life"), ..replica("a", 0) };
+    let read = [page(None, None), full].map(|reading| (first.clone(), Ok(reading)));
+    let failed = ScrapeFailure::ALL.map(|failure| (replica("a", 1), Err(failure)));
+    let outcomes = read.into_iter().chain(failed);
+    outcomes.map(|(replica, outcome)| Scrape { replica, at: at(3), outcome }).collect()
+}
+
 fn inputs() -> Inputs {
     let (list_price, start_time) = (CostPerHour::new(8.0), Seconds::new(12.5));
     let mismatch = Fraction::new(1.5).unwrap();
@@ -108,7 +153,8 @@ fn inputs() -> Inputs {
         demand: [(model, demand.to_vec())].into(),
         starts: [(replica("a", 0), start(Some(at(2)))), (replica("a", 1), start(None))].into(),
         templates: [(key("a"), template())].into(),
-        ..Inputs::default()
+        listings: listings(),
+        scrapes: scrapes(),
     }
 }
 

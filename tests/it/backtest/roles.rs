@@ -162,5 +162,5 @@ fn a_run_that_nobody_decides_by_plimsoll_in_its_own_settings_is_not_traced() {
     let Output { status, stdout, stderr } = simulate(&[&[EXAMPLE][..], &again].concat());
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!((status.code(), stdout.len()), (Some(69), 0), "{said}");
-    assert!(said.contains("000001.trace.gz: cannot be made: File exists"), "{said}");
+    assert!(said.contains("000001.trace.zst: cannot be made: File exists"), "{said}");
 }

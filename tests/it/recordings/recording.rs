@@ -12,7 +12,6 @@ use jiff::{SignedDuration, Timestamp};
 use plimsoll::collect::exposition::read;
 use plimsoll::fleet::ModelName;
 use plimsoll::observe::{Reading, ScrapeFailure};
-use ruzstd::decoding::StreamingDecoder;
 
 use crate::recordings::show;
 
@@ -261,10 +260,7 @@ fn phases(events: &[Row]) -> Vec<Phase> {
 
 /// Reads records one after the other: a line that says how many bytes follow, and the bytes.
 fn pages(path: &Path) -> Vec<Page> {
-    let mut all = Vec::new();
-    let mut decoder = StreamingDecoder::new(File::open(path).unwrap()).unwrap();
-    decoder.read_to_end(&mut all).unwrap();
-    let mut rest = Bytes::from(all);
+    let mut rest = Bytes::from(zstd::decode_all(File::open(path).unwrap()).unwrap());
     let mut pages = Vec::new();
     while !rest.is_empty() {
         let end = rest.iter().position(|byte| *byte == b'\n').unwrap();
