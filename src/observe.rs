@@ -9,6 +9,7 @@ pub mod adapters;
 pub mod engine;
 pub mod histogram;
 pub mod inventory;
+pub mod policy;
 pub mod record;
 pub mod stride;
 pub mod template;
