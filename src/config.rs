@@ -10,10 +10,8 @@ mod file;
 pub(crate) mod layers;
 pub(crate) mod names;
 mod print;
-pub(crate) mod problem;
 mod resolve;
 mod sources;
-pub(crate) mod written;
 mod wva;
 pub(crate) mod yaml;
 
@@ -27,12 +25,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-pub(crate) use crate::config::problem::counted;
-pub use crate::config::problem::{Problem, Severity};
 pub(crate) use crate::config::resolve::HOLD as EXTERNAL_METRICS_HOLD;
 pub(crate) use crate::config::resolve::capacity::START_TIMES;
 pub(crate) use crate::config::resolve::wake::INTERVALS as WAKE_INTERVALS;
 pub use crate::config::sources::Sources;
+pub(crate) use crate::settings::problem;
+pub(crate) use crate::settings::problem::counted;
+pub use crate::settings::problem::{Problem, Severity};
+pub(crate) use crate::settings::written;
 
 use crate::analyze::foresight::card::Card;
 use crate::collect::demand::Signal;

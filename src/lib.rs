@@ -8,6 +8,8 @@
 
 pub mod units;
 
+pub mod settings;
+
 pub mod fleet;
 
 pub mod observe;

@@ -10,6 +10,7 @@ pub mod engine;
 mod exact;
 pub mod histogram;
 pub mod inventory;
+pub mod policy;
 pub mod record;
 pub mod stride;
 pub mod template;

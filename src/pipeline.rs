@@ -553,7 +553,7 @@ mod tests {
             overrides: BTreeMap::new(),
             transition: TransitionRule::PendingOnly,
             transition_patience: spare,
-            behavior: Behavior::default(),
+            behavior: Behavior::of_hpa(),
             sizing: None,
             zero: Zero::default(),
             pools: BTreeMap::new(),

@@ -423,8 +423,9 @@ impl<'a> Side<'a> {
         let Rates { least, carries, there } = self.rates()?;
         let queues = &self.queues();
         let startup = standby::startup(self, policy).seconds();
-        let until =
-            |startup: f64| (startup + policy.reaction.seconds()).min(arrivals::HORIZON_MAX as f64);
+        let until = |startup: f64| {
+            (startup + policy.reaction_time.seconds()).min(arrivals::HORIZON_MAX as f64)
+        };
         let horizon = until(startup);
         let reserve =
             standby.map(|it| Reserve { horizon: until(it.startup.seconds()), room: it.room });

@@ -46,9 +46,15 @@ mod targets;
 mod tests;
 
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::fleet::ReplicaKey;
-use crate::units::{Fraction, Replicas, Requests};
+use crate::settings;
+use crate::settings::{Written, above_zero, hours, minutes, secs};
+use crate::units::{Fraction, Replicas, Requests, Seconds};
 
 pub use crate::analyze::saturation::by_variant::ByVariant;
 pub use crate::analyze::saturation::explain::{
@@ -60,21 +66,57 @@ pub use crate::analyze::saturation::targets::{Patience, Target, VariantState, ta
 /// could be spread over nobody.
 pub const SCALE_DOWN_MIN: Replicas = Replicas::ONE.up();
 
-/// When a replica counts as saturated, and how much spare capacity a model must keep.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Thresholds {
-    /// KV cache usage from which a replica is saturated.
-    pub kv_cache: Fraction,
-    /// Waiting requests from which a replica is saturated.
-    pub queue_length: Requests,
-    /// Mean spare KV cache below which the model grows.
-    pub kv_spare: Fraction,
-    /// Mean spare queue below which the model grows.
-    pub queue_spare: Requests,
+/// More waiting requests than any engine holds.
+const QUEUE_LENGTH_MAX: f64 = 1e6;
+
+/// Declares sections of which each has the keys of thresholds, and some more.
+macro_rules! with_thresholds {
+    ($($(#[$($meta:tt)*])* pub struct $name:ident { $($more:tt)* })*) => {
+        settings! {$(
+            $(#[$($meta)*])*
+            pub struct $name {
+                /// KV cache usage from which a replica is saturated, as a share of the cache.
+                kv_cache as "kv_cache_threshold": Fraction = 0.80, in above_zero(1.0);
+
+                /// Waiting requests from which a replica is saturated.
+                queue_length as "queue_length_threshold": Requests = 5.0,
+                    in above_zero(QUEUE_LENGTH_MAX);
+
+                /// Mean KV-cache headroom below which the model scales up, as a share of the cache.
+                kv_spare as "kv_spare_trigger": Fraction = 0.10, in above_zero(1.0);
+
+                /// Mean queue headroom below which the model scales up, in requests.
+                queue_spare as "queue_spare_trigger": Requests = 3.0,
+                    in above_zero(QUEUE_LENGTH_MAX);
+
+                $($more)*
+            }
+        )*}
+    };
+}
+
+with_thresholds! {
+    /// Saturation thresholds of replicas, and the headroom that a model keeps.
+    #[derive(Copy)]
+    pub struct Thresholds {}
+
+    /// Saturation thresholds of replicas, and the headroom that a model keeps.
+    pub struct Saturation {
+        /// Unfinished earlier decisions that block new ones.
+        transition: TransitionRule = TransitionRule::PendingOnly;
+
+        /// Time after which an earlier decision that is not carried out stops blocking.
+        // The time in which a replica of a large model starts.
+        transition_patience: Seconds = minutes(5), in secs(1)..=hours(24);
+
+        /// Thresholds of single models, by `MODEL#NAMESPACE`, over those above.
+        overrides: BTreeMap<String, Option<Written<Thresholds>>>;
+    }
 }
 
 /// What blocks new decisions while an earlier one is being carried out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum TransitionRule {
     /// One variant whose replicas are not what was decided, or do not all report, blocks every
     /// variant of the model.
@@ -82,13 +124,14 @@ pub enum TransitionRule {
     /// A variant whose replicas are not what was decided keeps that decision; the others go on.
     PerVariant,
     /// The model waits while any of its variants has replicas that are not ready yet.
-    ///
-    /// A wish that is not carried out blocks as well, if the caller states one. The pipeline states
-    /// none under this rule, because the rule needs no memory: a target is the present number, one
-    /// more or one less, so asking twice asks for the same.
+    // A wish that is not carried out blocks as well, if the caller states one. The pipeline states
+    // none under this rule, because the rule needs no memory: a target is the present number, one
+    // more or one less, so asking twice asks for the same.
     #[default]
     PendingOnly,
 }
+
+settings! { plain: TransitionRule; }
 
 /// What one replica carries at its peak.
 ///

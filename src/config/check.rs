@@ -14,6 +14,7 @@ use crate::config::sources::Sources;
 use crate::config::written::{WrittenDuration, WrittenSize};
 use crate::config::wva::{self, Entries};
 use crate::config::{FILE_MAX, Files, Surroundings};
+use crate::settings::above_zero;
 
 /// The problems so far, and what checks look at beside the value.
 #[derive(Debug)]
@@ -97,12 +98,7 @@ impl<'a> Checks<'a> {
 
     /// A number that is above zero and at most a limit.
     pub(crate) fn positive(&mut self, path: &str, written: Option<f64>, limit: f64) -> Option<f64> {
-        let written = written?;
-        if !(written > 0.0 && written <= limit) {
-            self.problems.error(path, format!("must be above 0 and at most {limit}"), written);
-            return None;
-        }
-        Some(written)
+        above_zero(limit).check::<f64>(written?, path, &mut self.problems)
     }
 
     /// An address with a port to listen on.

@@ -10,7 +10,11 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::saturation::Saturation;
 use crate::config::written::{WrittenDuration, WrittenSize};
+use crate::decide::enforce::Behavior;
+use crate::observe::policy::Observe;
+use crate::settings::Written;
 
 macro_rules! sections {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $ty:ty,)* })*) => {$(
@@ -35,11 +39,9 @@ macro_rules! choices {
 
 mod capacity;
 mod cards;
-mod foresight;
 mod leader_election;
 mod limits;
 mod pools;
-mod rank;
 mod targets;
 mod trace;
 mod zero;
@@ -49,14 +51,9 @@ pub(crate) use crate::config::file::cards::{
     Card, CardEngine, CardEngineName, CardFile, CardGeneration, CardIteration, CardLessons,
     CardRequests, CardShown,
 };
-pub(crate) use crate::config::file::foresight::{
-    Backlog, Bursts, ColdStart, ErrorBudget, Foresight, Gateway, Growth, Hold, Learning, Memory,
-    Ramp, Rounding, Schedule, Unevenness, Young,
-};
 pub(crate) use crate::config::file::leader_election::LeaderElection;
 pub(crate) use crate::config::file::limits::{Limits, NamespaceLimits, Standing};
 pub(crate) use crate::config::file::pools::{Adapter, Copies, Packing, Pool};
-pub(crate) use crate::config::file::rank::Rank;
 pub(crate) use crate::config::file::targets::{
     DnsTargets, FileTargets, PrometheusTargets, ScaleTarget, Targets,
 };
@@ -88,16 +85,16 @@ sections! {
         /// section.
         trace: Trace,
         /// How values over time are seen.
-        observe: Observe,
+        observe: Written<Observe>,
         /// When a replica is saturated, and how much spare capacity a model keeps.
-        saturation: Saturation,
+        saturation: Written<Saturation>,
         /// What decides how many replicas a model needs: `capacity`, unless thresholds are given in
         /// `saturation` or `compatibility.wva_config`.
         analysis: Analysis,
         /// Analyzers that size a model, and what they judge by; used with `analysis: capacity`.
         capacity: Capacity,
         /// How fast published numbers may move.
-        enforce: Enforce,
+        enforce: Written<Behavior>,
         /// Which models may have no replicas, and when.
         scale_to_zero: ScaleToZero,
         /// Variants whose replicas each serve several adapters, by `NAMESPACE/VARIANT`.
@@ -213,101 +210,6 @@ sections! {
         /// Folder in which its `ConfigMap` with the saturation thresholds is mounted; what
         /// `saturation` says wins.
         wva_config: PathBuf,
-    }
-
-    /// How values over time are seen.
-    Observe {
-        /// Length of the window over which peaks, means and rates are taken.
-        window: WrittenDuration,
-        /// Age from which a replica's data is too old to act on.
-        stale_after: WrittenDuration,
-    }
-
-    /// When a replica is saturated, and how much spare capacity a model keeps.
-    Saturation {
-        /// KV cache usage from which a replica is saturated, as a share of the cache.
-        kv_cache_threshold: f64,
-        /// Waiting requests from which a replica is saturated.
-        queue_length_threshold: f64,
-        /// Mean spare KV cache below which the model grows, as a share of the cache.
-        kv_spare_trigger: f64,
-        /// Mean spare queue below which the model grows, in requests.
-        queue_spare_trigger: f64,
-        /// What blocks new decisions while an earlier one is being carried out.
-        transition: Transition,
-        /// How long an earlier decision that nobody carries out keeps blocking.
-        transition_patience: WrittenDuration,
-        /// Thresholds of single models, by `MODEL#NAMESPACE`; what is absent there comes from here.
-        overrides: BTreeMap<String, Option<Thresholds>>,
-    }
-
-    /// Thresholds of one model.
-    Thresholds {
-        /// KV cache usage from which a replica is saturated, as a share of the cache.
-        kv_cache_threshold: f64,
-        /// Waiting requests from which a replica is saturated.
-        queue_length_threshold: f64,
-        /// Mean spare KV cache below which the model grows, as a share of the cache.
-        kv_spare_trigger: f64,
-        /// Mean spare queue below which the model grows, in requests.
-        queue_spare_trigger: f64,
-    }
-
-    /// How fast published numbers may move, in the vocabulary of an HPA's `behavior`.
-    Enforce {
-        /// Rules for more replicas.
-        scale_up: Rules,
-        /// Rules for fewer replicas.
-        scale_down: Rules,
-        /// How long a number stays before it moves the other way.
-        min_dwell: Dwell,
-        /// How many times an hour a number may turn before it is no longer lowered.
-        flap_budget: u32,
-        /// What counts as a burst of demand. Without this section, nothing does.
-        panic: Panic,
-        /// Takes what the stabilisation windows of the HPA that carries out the number say off those
-        /// here, so that nothing is waited for twice.
-        defer_to_hpa: bool,
-    }
-
-    /// How long a number stays before it moves the other way.
-    Dwell {
-        /// After it was raised, until it is lowered.
-        after_scale_up: WrittenDuration,
-        /// After it was lowered, until it is raised.
-        after_scale_down: WrittenDuration,
-    }
-
-    /// What counts as a burst of demand: while there is one, nothing is lowered, and no window is
-    /// waited for before more replicas are asked for.
-    Panic {
-        /// The short window, of which the largest number that was asked for counts.
-        window: WrittenDuration,
-        /// The long window, of which the mean counts; so long after a burst it is over.
-        stable_window: WrittenDuration,
-        /// How many times the mean of the long window the short one must ask for.
-        threshold: f64,
-    }
-
-    /// Rules for one direction.
-    Rules {
-        /// Length of the window whose most cautious recommendation counts.
-        stabilization_window: WrittenDuration,
-        /// Which of the policies counts.
-        select_policy: SelectPolicy,
-        /// What may change in a period. An empty list limits nothing.
-        #[schemars(with = "Option<Vec<StepPolicy>>")]
-        policies: Items<StepPolicy>,
-    }
-
-    /// How much may change in a period.
-    StepPolicy {
-        /// What `value` counts.
-        r#type: StepType,
-        /// The amount of change.
-        value: u32,
-        /// Length of the period.
-        period: WrittenDuration,
     }
 
     /// How replicas are scraped.
@@ -500,34 +402,6 @@ choices! {
         SubjectAccessReview = "subject_access_review",
         /// Everyone whom the cluster's front proxy has let through.
         TrustFrontProxy = "trust_front_proxy",
-    }
-
-    /// What blocks new decisions while an earlier one is being carried out.
-    Transition {
-        /// One variant whose replicas are not what was decided blocks every variant of the model.
-        ModelWide = "model_wide",
-        /// A variant whose replicas are not what was decided keeps that decision.
-        PerVariant = "per_variant",
-        /// The model waits while any of its variants has replicas that are not ready yet.
-        PendingOnly = "pending_only",
-    }
-
-    /// Which of several step policies counts.
-    SelectPolicy {
-        /// The one that allows the largest change.
-        Max = "max",
-        /// The one that allows the smallest change.
-        Min = "min",
-        /// None: the number does not move in this direction.
-        Disabled = "disabled",
-    }
-
-    /// What a step policy counts.
-    StepType {
-        /// Replicas.
-        Pods = "pods",
-        /// Per cent of the replicas at the start of the period.
-        Percent = "percent",
     }
 
     /// How queries are sent.

@@ -4,10 +4,8 @@
 //! so a default that is printed here is the default that holds.
 
 pub(crate) mod cards;
-mod foresight;
 mod limits;
 mod pools;
-mod rank;
 mod trace;
 
 use std::collections::BTreeMap;
@@ -19,7 +17,7 @@ use serde_json::Value;
 
 use crate::analyze::ballot::Analyzer;
 use crate::analyze::queueing::{self, Statistic};
-use crate::analyze::saturation::{Thresholds, TransitionRule};
+use crate::analyze::saturation::{Saturation, Thresholds};
 use crate::collect::demand::{self, Signal};
 use crate::collect::prometheus;
 use crate::collect::scrape::{Client, Identity, Settings};
@@ -32,15 +30,15 @@ use crate::config::{
     ScaleTarget, Scrape, SelfManaged, ServerCertificate, Shutdown, Surroundings, Targets, Variant,
     yaml,
 };
-use crate::decide::enforce::{
-    Amount, Behavior, Deference, Dwell, Panic, Rules, Select, StepPolicy,
-};
+use crate::decide::optimize;
+use crate::decide::rank;
 use crate::decide::zero::ZeroPolicy;
 use crate::fleet::{ModelKey, VariantSpec};
 use crate::observe::Counts;
 use crate::pipeline::Policy;
 use crate::pipeline::sizing::Sizing;
 use crate::pipeline::zero::{Rule, Zero};
+use crate::settings::{Setting, Written};
 use crate::units::{CostPerHour, Gpus, Replicas, Seconds};
 
 /// The smallest configuration, whose effective form shows the defaults of everything global.
@@ -140,14 +138,14 @@ fn file(config: &Config) -> File {
         }),
         state_file: state_file.clone(),
         trace: trace.as_ref().map(trace::section),
-        observe: Some(trace::observe(policy)),
-        saturation: Some(saturation_section(policy)),
+        observe: trace::observe(policy),
+        saturation: saturation_section(policy),
         analysis: Some(trace::analysis(policy)),
         capacity: policy.sizing.as_ref().map(|sizing| file::Capacity {
             card_files: cards::files(card_files),
             ..capacity_section(sizing)
         }),
-        enforce: Some(enforce_section(&policy.behavior)),
+        enforce: policy.behavior.written(),
         scale_to_zero: Some(zero_section(&policy.zero, wake)),
         pools: (!policy.pools.is_empty()).then(|| pools::section(&policy.pools)),
         limits: Some(limits::section(&policy.limits)),
@@ -242,38 +240,27 @@ fn leader_election_section(election: Option<LeaderElection>) -> file::LeaderElec
     }
 }
 
-fn saturation_section(policy: &Policy) -> file::Saturation {
-    let file::Thresholds {
-        kv_cache_threshold,
-        queue_length_threshold,
-        kv_spare_trigger,
-        queue_spare_trigger,
-    } = thresholds_section(&policy.thresholds);
+pub(super) fn saturation_section(policy: &Policy) -> Option<Written<Saturation>> {
+    let Thresholds { kv_cache, queue_length, kv_spare, queue_spare } = policy.thresholds;
     let overrides = policy.overrides.iter();
-    file::Saturation {
-        kv_cache_threshold,
-        queue_length_threshold,
-        kv_spare_trigger,
-        queue_spare_trigger,
-        transition: Some(match policy.transition {
-            TransitionRule::ModelWide => file::Transition::ModelWide,
-            TransitionRule::PerVariant => file::Transition::PerVariant,
-            TransitionRule::PendingOnly => file::Transition::PendingOnly,
-        }),
-        transition_patience: Some(written(policy.transition_patience)),
-        overrides: Some(
-            overrides
-                .map(|(key, thresholds): (&ModelKey, _)| {
-                    (key.to_string(), Some(thresholds_section(thresholds)))
-                })
-                .collect(),
-        ),
-    }
+    let section = Saturation {
+        kv_cache,
+        queue_length,
+        kv_spare,
+        queue_spare,
+        transition: policy.transition,
+        transition_patience: policy.transition_patience,
+        overrides: overrides.map(|(key, it)| (key.to_string(), it.written())).collect(),
+    };
+    section.written()
 }
 
 fn capacity_section(sizing: &Sizing) -> file::Capacity {
     let Sizing { analyzers, tokens, queueing, foresight, cards, optimizer, .. } = sizing;
-    let (rule, rank) = rank::sections(&optimizer.rule);
+    let (rule, rank) = match &optimizer.rule {
+        optimize::Rule::LeastCost => (file::Optimizer::LeastCost, rank::Policy::default()),
+        optimize::Rule::Ranked(policy) => (file::Optimizer::Rank, *policy),
+    };
     let queueing::Targets { ttft, itl } = queueing.targets;
     let percentile = ttft.and_then(|ttft| match ttft.of {
         Statistic::Mean => None,
@@ -295,52 +282,14 @@ fn capacity_section(sizing: &Sizing) -> file::Capacity {
             itl: itl.map(written),
         }),
         optimizer: Some(rule),
-        rank: Some(rank),
+        rank: rank.written(),
         start_cost: Some(optimizer.switching.start.fraction()),
         drain_cost: Some(optimizer.switching.drain.fraction()),
         utilisation: Some(foresight.used.fraction()),
         start_time: Some(written(foresight.startup)),
-        foresight: analyzers.contains(&Analyzer::Foresight).then(|| foresight::section(foresight)),
+        foresight: analyzers.contains(&Analyzer::Foresight).then(|| foresight.written()).flatten(),
         cards: cards::list(cards),
         card_files: None,
-    }
-}
-
-fn thresholds_section(thresholds: &Thresholds) -> file::Thresholds {
-    let Thresholds { kv_cache, queue_length, kv_spare, queue_spare } = thresholds;
-    file::Thresholds {
-        kv_cache_threshold: Some(kv_cache.fraction()),
-        queue_length_threshold: Some(queue_length.requests()),
-        kv_spare_trigger: Some(kv_spare.fraction()),
-        queue_spare_trigger: Some(queue_spare.requests()),
-    }
-}
-
-fn enforce_section(behavior: &Behavior) -> file::Enforce {
-    let Behavior { scale_up, scale_down, dwell, flap_budget, panic, deference } = behavior;
-    let Dwell { after_up, after_down } = *dwell;
-    file::Enforce {
-        scale_up: Some(rules_section(scale_up)),
-        scale_down: Some(rules_section(scale_down)),
-        min_dwell: Some(file::Dwell {
-            after_scale_up: Some(written(after_up)),
-            after_scale_down: Some(written(after_down)),
-        }),
-        flap_budget: Some(*flap_budget),
-        panic: panic.map(panic_section),
-        defer_to_hpa: Some(match deference {
-            Deference::ToHpa => true,
-            Deference::None => false,
-        }),
-    }
-}
-
-fn panic_section(panic: Panic) -> file::Panic {
-    let Panic { window, stable_window, threshold } = panic;
-    file::Panic {
-        window: Some(written(window)),
-        stable_window: Some(written(stable_window)),
-        threshold: Some(threshold.fraction()),
     }
 }
 
@@ -390,28 +339,6 @@ fn zero_rule_section(rule: Rule) -> file::ZeroRule {
     };
     let awake_for = Some(written(awake_min));
     file::ZeroRule { enabled: Some(enabled), after: Some(after), awake_for }
-}
-
-fn rules_section(rules: &Rules) -> file::Rules {
-    let Rules { stabilization_window, select, policies } = rules;
-    file::Rules {
-        stabilization_window: Some(written(*stabilization_window)),
-        select_policy: Some(match select {
-            Select::Max => file::SelectPolicy::Max,
-            Select::Min => file::SelectPolicy::Min,
-            Select::Disabled => file::SelectPolicy::Disabled,
-        }),
-        policies: Some(policies.iter().map(|policy| Some(policy_section(*policy))).collect()),
-    }
-}
-
-fn policy_section(policy: StepPolicy) -> file::StepPolicy {
-    let StepPolicy { amount, period } = policy;
-    let (r#type, value) = match amount {
-        Amount::Pods(value) => (file::StepType::Pods, value),
-        Amount::Percent(value) => (file::StepType::Percent, value),
-    };
-    file::StepPolicy { r#type: Some(r#type), value: Some(value), period: Some(written(period)) }
 }
 
 fn scrape_section(scrape: &Scrape, concurrency: usize) -> file::Scrape {

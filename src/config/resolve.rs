@@ -8,7 +8,6 @@ pub(crate) mod cards;
 mod certificate;
 mod discovery;
 mod enforce;
-mod foresight;
 mod leader_election;
 mod limits;
 mod pools;
@@ -26,22 +25,25 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::analyze::foresight::policy::Window;
-use crate::analyze::saturation::{Thresholds, TransitionRule};
+use crate::analyze::saturation::{Saturation, Thresholds};
 use crate::collect::demand::Signal;
 use crate::config::check::{Checks, Durations};
 use crate::config::file::{self, File};
 use crate::config::names;
-use crate::config::problem::join;
-use crate::config::resolve::saturation::{Numbers, resolve_overrides};
+use crate::config::problem::{Problems, join};
+use crate::config::resolve::saturation::{check_together, resolve_overrides};
 use crate::config::resolve::scrape::Scraped;
 use crate::config::written::WrittenDuration;
 use crate::config::wva::{self, Wva};
 use crate::config::{
     Authorization, Config, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
 };
+use crate::decide::enforce::Behavior;
+use crate::observe::policy::Observe;
 use crate::pipeline::Policy;
 use crate::pipeline::sizing::Sizing;
 use crate::pipeline::zero::Zero;
+use crate::settings::{self, Written};
 use crate::units::Seconds;
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -68,15 +70,6 @@ const SHUTDOWN_DELAY: Duration = Duration::from_secs(5);
 /// With the delay, below the 30 s that Kubernetes waits before it kills.
 const SHUTDOWN_DRAIN: Duration = Duration::from_secs(20);
 const SHUTDOWNS: Durations = Duration::ZERO..=HOUR;
-
-const WINDOW: Duration = MINUTE;
-const WINDOWS: Durations = Duration::from_secs(1)..=HOUR;
-/// Ten missed scrapes at the default interval.
-const STALE_AFTER: Duration = Duration::from_secs(10);
-const STALE_AFTERS: Durations = Duration::from_millis(100)..=HOUR;
-
-/// The time in which a replica of a large model starts.
-const TRANSITION_PATIENCE: Duration = Duration::from_mins(5);
 
 /// Makes a configuration of a file. The value is usable only when there is no error; `None` is
 /// returned when there is none that could be built at all.
@@ -130,7 +123,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     };
     let resolved = resolve_policy(file, &around, checks);
     let shadows = trace::resolve_shadows(file, &around, checks);
-    let (policy, wake) = resolved?;
+    let (policy, wake) = resolved;
     let card_files = cards::files(capacity.as_ref(), policy.sizing.as_ref(), checks);
     let Scraped { scrape, concurrency } = global;
     Some(Config {
@@ -303,7 +296,7 @@ fn resolve_policy(
     file: &File,
     around: &Around<'_>,
     checks: &mut Checks<'_>,
-) -> Option<(Policy, Vec<Signal>)> {
+) -> (Policy, Vec<Signal>) {
     let Around { discovery, cluster, relayed, wva, global, variants } = *around;
     let File {
         observe, saturation, analysis, capacity, enforce, scale_to_zero, pools, limits, ..
@@ -314,20 +307,20 @@ fn resolve_policy(
     let (sizing, limits) = ((*analysis, capacity.as_ref()), (limits.as_ref(), cluster));
     let policies =
         Policies { discovery, observe, saturation, sizing, enforce, zero, limits, wva, relayed };
-    let policy = policies.resolve(global, variants, checks)?;
+    let policy = policies.resolve(global, variants, checks);
     let pools = pools::resolve(pools.as_ref(), known, policy.window, checks);
-    Some((Policy { pools, ..policy }, wake))
+    (Policy { pools, ..policy }, wake)
 }
 
 /// The sections that become the policy.
 struct Policies<'a> {
     /// Whether there may be variants that are not in the file.
     discovery: bool,
-    observe: &'a Option<file::Observe>,
-    saturation: &'a Option<file::Saturation>,
+    observe: &'a Option<Written<Observe>>,
+    saturation: &'a Option<Written<Saturation>>,
     /// Whether models are sized, and by what.
     sizing: (Option<file::Analysis>, Option<&'a file::Capacity>),
-    enforce: &'a Option<file::Enforce>,
+    enforce: &'a Option<Written<Behavior>>,
     /// Which models may have no replicas.
     zero: Zero,
     /// What may be used, and whether there is a cluster that could say it.
@@ -339,56 +332,37 @@ struct Policies<'a> {
 }
 
 impl Policies<'_> {
-    fn resolve(
-        self,
-        global: &Scraped,
-        variants: &[Variant],
-        checks: &mut Checks<'_>,
-    ) -> Option<Policy> {
-        let (window, stale_after) =
-            resolve_observe(&self.observe.clone().unwrap_or_default(), global, variants, checks);
-        let saturation = self.saturation.clone().unwrap_or_default();
-        let written = file::Thresholds {
-            kv_cache_threshold: saturation.kv_cache_threshold,
-            queue_length_threshold: saturation.queue_length_threshold,
-            kv_spare_trigger: saturation.kv_spare_trigger,
-            queue_spare_trigger: saturation.queue_spare_trigger,
-        };
-        let beneath = Numbers::DEFAULT.overlaid(wva::KEY, &self.wva.default, checks);
-        let numbers = beneath.overlaid("saturation", &written, checks);
-        numbers.check_together("saturation", checks);
-        let overrides = saturation.overrides.unwrap_or_default();
+    fn resolve(self, global: &Scraped, variants: &[Variant], checks: &mut Checks<'_>) -> Policy {
+        let observe = resolve_observe(self.observe.as_ref(), global, variants, checks);
+        let written = self.saturation.as_ref();
+        let saturation = resolve_saturation(written, &self.wva.default, &mut checks.problems);
+        let Saturation { kv_cache, queue_length, kv_spare, queue_spare, .. } = saturation;
+        let thresholds = Thresholds { kv_cache, queue_length, kv_spare, queue_spare };
+        check_together(&thresholds, "saturation", &mut checks.problems);
+
         let known = (!self.discovery).then_some(variants);
         let (limits, cluster) = self.limits;
         let limits = limits::resolve(limits, (known, cluster), checks);
-        let overrides = resolve_overrides(&overrides, &self.wva.overrides, &numbers, known, checks);
-        let patience = "saturation.transition_patience";
-        let transition_patience = checks
-            .duration(patience, saturation.transition_patience, &AGES)
-            .unwrap_or(TRANSITION_PATIENCE);
-        let thresholds = numbers.thresholds();
-        let section = self.enforce.clone().unwrap_or_default();
-        let sizing = self.size(thresholds.as_ref(), enforce::window(&section), checks);
+        let overrides = &saturation.overrides;
+        let overrides =
+            resolve_overrides(overrides, &self.wva.overrides, &thresholds, known, checks);
+        let section = self.enforce.as_ref();
+        let sizing = self.size(&thresholds, enforce::window(section), checks);
         let behavior = enforce::resolve(section, checks);
-        let thresholds = thresholds?;
-        Some(Policy {
-            window: seconds(window),
-            stale_after: seconds(stale_after),
-            stale_after_relayed: seconds(self.relayed.unwrap_or(stale_after)),
+        Policy {
+            window: observe.window,
+            stale_after: observe.stale_after,
+            stale_after_relayed: self.relayed.map_or(observe.stale_after, seconds),
             thresholds,
             overrides,
-            transition: match saturation.transition {
-                Some(file::Transition::ModelWide) => TransitionRule::ModelWide,
-                Some(file::Transition::PerVariant) => TransitionRule::PerVariant,
-                Some(file::Transition::PendingOnly) | None => TransitionRule::PendingOnly,
-            },
-            transition_patience: seconds(transition_patience),
+            transition: saturation.transition,
+            transition_patience: saturation.transition_patience,
             behavior,
             sizing,
             zero: self.zero,
             pools: BTreeMap::new(),
             limits,
-        })
+        }
     }
 }
 
@@ -399,12 +373,12 @@ impl Policies<'_> {
     /// analysis it is that of the saturation.
     fn size(
         &self,
-        thresholds: Option<&Thresholds>,
+        thresholds: &Thresholds,
         window: Window,
         checks: &mut Checks<'_>,
     ) -> Option<Sizing> {
         let has_thresholds = self.wva.mounted
-            || self.saturation.as_ref().is_some_and(|it| *it != file::Saturation::default());
+            || self.saturation.as_ref().is_some_and(|it| *it != Written::<Saturation>::default());
         let (written, section) = self.sizing;
         let (analysis, why) = match written {
             Some(analysis) => (analysis, "analysis is not capacity"),
@@ -430,40 +404,50 @@ impl Policies<'_> {
     }
 }
 
+fn resolve_saturation(
+    written: Option<&Written<Saturation>>,
+    beneath: &Written<Thresholds>,
+    problems: &mut Problems,
+) -> Saturation {
+    let beneath: Thresholds = settings::resolve(Some(beneath), wva::KEY, problems);
+    let Thresholds { kv_cache, queue_length, kv_spare, queue_spare } = beneath;
+    let usual =
+        Saturation { kv_cache, queue_length, kv_spare, queue_spare, ..Saturation::default() };
+    settings::resolve_over(written, &usual, "saturation", problems)
+}
+
 fn resolve_observe(
-    section: &file::Observe,
+    section: Option<&Written<Observe>>,
     global: &Scraped,
     variants: &[Variant],
     checks: &mut Checks<'_>,
-) -> (Duration, Duration) {
-    let file::Observe { window, stale_after } = *section;
-    let window = checks.duration("observe.window", window, &WINDOWS).unwrap_or(WINDOW);
-    let stale_after =
-        checks.duration("observe.stale_after", stale_after, &STALE_AFTERS).unwrap_or(STALE_AFTER);
+) -> Observe {
+    let problems = &mut checks.problems;
+    let observe: Observe = settings::resolve(section, "observe", problems);
+    let [window, stale_after] = [observe.window, observe.stale_after].map(WrittenDuration::of);
+
     let scraped = variants.iter().filter(|variant| variant.read_by == ReadBy::Scrape);
     let used = scraped.map(|variant| variant.scrape.interval);
     let all = if variants.is_empty() { global.scrape.settings.interval } else { Duration::ZERO };
-    let longest = used.max().unwrap_or(all);
-    let longest_written = WrittenDuration(longest);
-    if window < longest.saturating_mul(2) {
-        let rule = format!(
-            "must be at least twice the longest scrape interval, which is {longest_written}"
-        );
-        checks.problems.error("observe.window", rule, WrittenDuration(window));
+    let longest = WrittenDuration(used.max().unwrap_or(all));
+    let twice = longest.0.saturating_mul(2);
+    if window.0 < twice {
+        let rule =
+            format!("must be at least twice the longest scrape interval, which is {longest}");
+        problems.error("observe.window", rule, window);
     }
     if stale_after < longest {
+        let rule =
+            format!("must not be shorter than the longest scrape interval, which is {longest}");
+        problems.error("observe.stale_after", rule, stale_after);
+    } else if stale_after.0 < twice {
         let rule = format!(
-            "must not be shorter than the longest scrape interval, which is {longest_written}"
+            "is less than twice the longest scrape interval, which is {longest}, so one missed \
+             scrape makes a replica stale"
         );
-        checks.problems.error("observe.stale_after", rule, WrittenDuration(stale_after));
-    } else if stale_after < longest.saturating_mul(2) {
-        let rule = format!(
-            "is less than twice the longest scrape interval, which is {longest_written}, so one \
-             missed scrape makes a replica stale"
-        );
-        checks.problems.warning("observe.stale_after", rule);
+        problems.warning("observe.stale_after", rule);
     }
-    (window, stale_after)
+    observe
 }
 
 /// A duration in the unit of the models; a `Duration` always is one.

@@ -22,10 +22,14 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::analyze::saturation;
 use crate::config::check::Checks;
-use crate::config::file::Thresholds;
 use crate::config::problem::nearest;
 use crate::config::{names, yaml};
+use crate::settings::{Written, above_zero};
+
+/// Thresholds of which each may be absent.
+type Thresholds = Written<saturation::Thresholds>;
 
 /// The key of the configuration, with which the paths of problems begin.
 pub(crate) const KEY: &str = "compatibility.wva_config";
@@ -190,12 +194,7 @@ impl<'a> Entry<'a> {
         }
         let [kv_cache, queue_length, kv_spare, queue_spare] =
             THRESHOLDS.map(|(field, limit)| self.threshold(field, limit, checks));
-        Thresholds {
-            kv_cache_threshold: kv_cache,
-            queue_length_threshold: queue_length,
-            kv_spare_trigger: kv_spare,
-            queue_spare_trigger: queue_spare,
-        }
+        Thresholds { kv_cache, queue_length, kv_spare, queue_spare }
     }
 
     fn threshold(&self, field: &str, limit: f64, checks: &mut Checks<'_>) -> Option<f64> {
@@ -209,7 +208,7 @@ impl<'a> Entry<'a> {
             checks.problems.warning(self.field(field), rule);
             return None;
         }
-        checks.positive(&self.field(field), Some(number), limit)
+        above_zero(limit).check::<f64>(number, &self.field(field), &mut checks.problems)
     }
 
     /// Whether it lets models have no replicas.
@@ -305,12 +304,9 @@ mod tests {
             ("nothing", "model_id: m\nnamespace: lab\n"),
         ]);
         assert_eq!(problems, Vec::<String>::new());
-        let default = Thresholds {
-            kv_cache_threshold: Some(0.75),
-            queue_length_threshold: Some(10.0),
-            ..Thresholds::default()
-        };
-        let granite = Thresholds { kv_spare_trigger: Some(0.2), ..Thresholds::default() };
+        let default =
+            Thresholds { kv_cache: Some(0.75), queue_length: Some(10.0), ..Thresholds::default() };
+        let granite = Thresholds { kv_spare: Some(0.2), ..Thresholds::default() };
         let overrides = [("ibm/granite-13b#lab", granite), ("m#lab", Thresholds::default())];
         let overrides = overrides.map(|(model, thresholds)| (model.to_owned(), thresholds));
         assert_eq!(wva, Wva { default, overrides: overrides.into(), ..Wva::default() });

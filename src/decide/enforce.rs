@@ -12,21 +12,25 @@
 //! `calculateScaleDownLimitWithBehaviors`. What an HPA reads from `spec.replicas` is here the
 //! number that was published before.
 
+mod behavior;
 mod burst;
 mod restraint;
 mod saved;
 mod turns;
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::foresight::policy::JITTER_MAX;
 use crate::decide::{Decision, Reason, Stage, Step};
 use crate::observe::Autoscaler;
 use crate::units::{Replicas, Seconds};
 
+pub use crate::decide::enforce::behavior::{
+    Behavior, Deference, Rules, Select, StepKeys, StepPolicy, StepType,
+};
 pub use crate::decide::enforce::burst::{Burst, Panic, panic};
 pub use crate::decide::enforce::restraint::Restraint;
 pub use crate::decide::enforce::saved::{
@@ -37,66 +41,6 @@ pub use crate::decide::enforce::turns::{Dwell, Moved, TURNS_MAX, Turns, dwell, s
 /// Recommendations and changes that a history keeps at most. With a tick each second it covers the
 /// longest window that an HPA allows (3600 s); with faster ticks, the oldest go first.
 const HISTORY_MAX: usize = 4096;
-
-/// How fast the published number may move, in the vocabulary of an HPA's `behavior`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Behavior {
-    /// Rules for more replicas.
-    pub scale_up: Rules,
-    /// Rules for fewer replicas.
-    pub scale_down: Rules,
-    /// How long a number stays before it moves the other way.
-    pub dwell: Dwell,
-    /// How many times an hour a number may turn before it is no longer lowered.
-    pub flap_budget: u32,
-    /// When demand is a burst; `None` when it never is.
-    pub panic: Option<Panic>,
-    /// Whether a window that an HPA waits anyway is waited here, too.
-    pub deference: Deference,
-}
-
-/// Whether a window that an HPA waits anyway is waited here, too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Deference {
-    /// It is not: the HPA's window is taken off ours.
-    #[default]
-    ToHpa,
-    /// It is, and the two add up.
-    None,
-}
-
-/// Rules for one direction.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rules {
-    /// Length of the window whose most cautious recommendation counts: the smallest for more
-    /// replicas, the largest for fewer.
-    pub stabilization_window: Seconds,
-    /// Which of the policies counts.
-    pub select: Select,
-    /// What may change in a period; without any, nothing limits the step.
-    pub policies: Vec<StepPolicy>,
-}
-
-/// Which of several step policies counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Select {
-    /// The one that allows the largest change.
-    #[default]
-    Max,
-    /// The one that allows the smallest change.
-    Min,
-    /// None: the number does not move in this direction.
-    Disabled,
-}
-
-/// How much may change in a period.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepPolicy {
-    /// The amount.
-    pub amount: Amount,
-    /// Length of the period.
-    pub period: Seconds,
-}
 
 /// An amount of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,35 +85,6 @@ pub enum Direction {
     Up,
     /// To fewer replicas.
     Down,
-}
-
-// === impl Behavior ===
-
-impl Default for Behavior {
-    /// An HPA's own defaults: up at once, by the larger of four replicas and doubling in 15 s; down
-    /// after the recommendations of five minutes agree.
-    fn default() -> Self {
-        let period = Seconds::new(15.0).unwrap_or_default();
-        Self {
-            scale_up: Rules {
-                stabilization_window: Seconds::ZERO,
-                select: Select::Max,
-                policies: vec![
-                    StepPolicy { amount: Amount::Percent(100), period },
-                    StepPolicy { amount: Amount::Pods(4), period },
-                ],
-            },
-            scale_down: Rules {
-                stabilization_window: Seconds::new(300.0).unwrap_or_default(),
-                select: Select::Max,
-                policies: vec![StepPolicy { amount: Amount::Percent(100), period }],
-            },
-            dwell: Dwell::default(),
-            flap_budget: u32::MAX,
-            panic: None,
-            deference: Deference::ToHpa,
-        }
-    }
 }
 
 // === impl History ===
@@ -309,10 +224,6 @@ pub fn stabilize_before(
     }
     decision
 }
-
-/// The longest time for which [`settle`] looks back, so that what it needs is remembered however
-/// short all windows are.
-pub const JITTER_MAX: Duration = Duration::from_mins(2);
 
 /// Takes the largest number that was recommended in so short a time, whatever an autoscaler waits
 /// afterwards: what jitters around a whole number is no reason to turn a number each second.

@@ -137,7 +137,7 @@ impl Sizing {
     /// jitter: where `foresight` decides alone, and the window of scaling down is not waited for
     /// beside its hold.
     pub(crate) fn holds_alone(&self) -> Option<Seconds> {
-        let hold = self.foresight.hold.filter(|hold| hold.window == Window::Replaced)?;
+        let hold = self.foresight.hold.filter(|hold| hold.replaces_window == Window::Replaced)?;
         (self.analyzers == [Analyzer::Foresight]).then_some(hold.jitter)
     }
 }

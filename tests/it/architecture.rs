@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The core: it must not know where its inputs come from.
-const CORE: &[&str] = &["units", "fleet", "observe", "analyze", "decide", "pipeline"];
+const CORE: &[&str] = &["units", "settings", "fleet", "observe", "analyze", "decide", "pipeline"];
 
 /// What the programs are made of.
 const PARTS: &[&str] = &[
     "units",
+    "settings",
     "fleet",
     "observe",
     "analyze",
@@ -30,20 +31,33 @@ const PROGRAMS: &[&str] = &["backtest", "daemon", "demo", "study", "cli"];
 /// Each top-level module and the top-level modules that it may name beside itself.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("units", &[]),
-    ("fleet", &["units"]),
-    ("observe", &["fleet", "units"]),
-    ("analyze", &["observe", "fleet", "units"]),
-    ("decide", &["analyze", "observe", "fleet", "units"]),
-    ("pipeline", &["decide", "analyze", "observe", "fleet", "units"]),
+    ("settings", &["units"]),
+    ("fleet", &["units", "settings"]),
+    ("observe", &["fleet", "units", "settings"]),
+    ("analyze", &["observe", "fleet", "units", "settings"]),
+    ("decide", &["analyze", "observe", "fleet", "units", "settings"]),
+    ("pipeline", &["decide", "analyze", "observe", "fleet", "units", "settings"]),
     ("clock", &[]),
     ("telemetry", &[]),
-    ("config", &["pipeline", "decide", "analyze", "observe", "collect", "fleet", "units", "trace"]),
-    ("collect", &["observe", "fleet", "units", "clock"]),
+    (
+        "config",
+        &[
+            "pipeline", "decide", "analyze", "observe", "collect", "fleet", "units", "trace",
+            "settings",
+        ],
+    ),
+    ("collect", &["observe", "fleet", "units", "clock", "settings"]),
     ("leader", &["clock"]),
     ("server", &["clock"]),
-    ("publish", &["pipeline", "decide", "observe", "fleet", "units", "clock", "server"]),
-    ("trace", &["publish", "pipeline", "decide", "observe", "fleet", "units"]),
-    ("simulate", &["pipeline", "decide", "analyze", "observe", "fleet", "units", "clock"]),
+    (
+        "publish",
+        &["pipeline", "decide", "observe", "fleet", "units", "clock", "server", "settings"],
+    ),
+    ("trace", &["publish", "pipeline", "decide", "observe", "fleet", "units", "settings"]),
+    (
+        "simulate",
+        &["pipeline", "decide", "analyze", "observe", "fleet", "units", "clock", "settings"],
+    ),
     ("daemon", &[]),
     ("demo", &["daemon", "simulate"]),
     ("study", &["simulate"]),

@@ -1176,7 +1176,8 @@ fn what_foresight_cannot_judge_by_is_refused() {
 fn a_window_that_somebody_writes_is_waited_for_beside_the_hold_of_foresight() {
     let window = |text: &str| {
         let policy = valid(&format!("{text}\n{VARIANT}")).config.policy;
-        let hold = policy.sizing.and_then(|sizing| sizing.foresight.hold).map(|hold| hold.window);
+        let hold =
+            policy.sizing.and_then(|sizing| sizing.foresight.hold).map(|hold| hold.replaces_window);
         (hold, policy.behavior.scale_down.stabilization_window.seconds())
     };
     assert_eq!(window(""), (Some(Window::Replaced), 300.0));

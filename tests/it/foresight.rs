@@ -21,7 +21,7 @@ use crate::working::{Engine, Work};
 
 /// The default, with the windows of the tests.
 fn by_default() -> Policy {
-    Policy { behavior: Behavior::default(), ..sized(&[Analyzer::Foresight]) }
+    Policy { behavior: Behavior::of_hpa(), ..sized(&[Analyzer::Foresight]) }
 }
 
 /// Foresight that holds and waits for seconds only, so that a test sees it shrink.
@@ -32,7 +32,7 @@ pub(crate) fn quick() -> Policy {
             starts: Fraction::ONE,
             min: Seconds::literal(5),
             jitter: Seconds::ZERO,
-            window: Window::Replaced,
+            replaces_window: Window::Replaced,
         };
         sizing.foresight = foresight::Policy {
             startup: Seconds::literal(5),
@@ -67,14 +67,15 @@ fn a_lower_number_that_saturation_finds_in_its_place_waits_for_the_window() {
 #[test]
 fn a_lower_number_of_its_own_waits_for_no_window_but_its_hold() {
     let mut policy = quick();
-    policy.behavior = Behavior::default();
+    policy.behavior = Behavior::of_hpa();
     let specs = || vec![spec("a", 1.0, (1, 30))];
     let mut work = Work::with(policy.clone(), specs(), Engine::default());
     let _ = work.run(8, 160.0, 90);
     let shrunk = work.run(8, 20.0, 60);
     assert!(desired(&shrunk, "a") < 8, "{:?}", of(&shrunk, "a").steps);
     if let Some(sizing) = &mut policy.sizing {
-        let hold = sizing.foresight.hold.map(|hold| Hold { window: Window::Waited, ..hold });
+        let hold =
+            sizing.foresight.hold.map(|hold| Hold { replaces_window: Window::Waited, ..hold });
         sizing.foresight.hold = hold;
     }
     let mut work = Work::with(policy, specs(), Engine::default());
@@ -399,7 +400,7 @@ proptest! {
     #[test]
     fn engines_that_count_no_iterations_are_scaled_as_by_saturation(story in story()) {
         let specs = || vec![spec("a", 1.0, (1, 12)), spec("b", 2.0, (1, 12))];
-        let saturation = Policy { behavior: Behavior::default(), ..policy() };
+        let saturation = Policy { behavior: Behavior::of_hpa(), ..policy() };
         let mut worlds =
             [World::with(by_default(), specs()), World::with(saturation, specs())];
         for world in &mut worlds {

@@ -81,7 +81,7 @@ pub(crate) fn policy() -> Policy {
         behavior: Behavior {
             scale_up: immediate.clone(),
             scale_down: immediate,
-            ..Behavior::default()
+            ..Behavior::of_hpa()
         },
         sizing: None,
         zero: Zero::default(),

@@ -54,7 +54,7 @@ impl Demand {
         startup: f64,
     ) -> (Timestamp, f64) {
         // The rest of it is held as a number of replicas.
-        let replaced = policy.hold.filter(|hold| hold.window == Window::Replaced);
+        let replaced = policy.hold.filter(|hold| hold.replaces_window == Window::Replaced);
         let jitter = replaced.map_or(0.0, |hold| hold.jitter.seconds());
         let length = (held_for(policy, startup) - jitter).max(0.0);
         let lasting = self.hold.take(now, need.total - need.backlog.unwrap_or(0.0), length);

@@ -3,378 +3,328 @@
 //! Terms that are `None` are switched off. The values were found together, by simulation over
 //! recorded and synthetic workloads; `docs/scoreboard.md` has what half and twice of each does.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
+use crate::settings;
+use crate::settings::{hours, minutes, on, secs};
 use crate::units::{Fraction, Requests, Seconds};
 
 /// The target for the time to first token where none is given: that of `MLPerf` Inference for large
 /// language models in its server scenario (Llama 2 70B, since v4.0).
 const USUAL_TTFT: Seconds = Seconds::literal(2);
 
-/// By what a fleet is judged.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
-    /// The target for the time to first token.
-    pub ttft: Seconds,
-    /// The target for the mean time between tokens of a request; `None` for the
-    /// [usual one](crate::analyze::foresight::capacity::usual_itl).
-    pub itl: Option<Seconds>,
-    /// The share of what a replica carries that load may use. Bursts have a share of their own, so
-    /// this is one where nothing else is known.
-    pub used: Fraction,
-    /// How long a replica takes from being asked for to carrying load, where it was not measured.
-    pub startup: Seconds,
-    /// How long it takes until a number is acted on: a tick, and an HPA's sync period of 15 s.
-    pub reaction: Seconds,
-    /// Places in a batch, where no engine showed more, or that it has fewer.
-    pub seats: Requests,
-    /// Tokens of an iteration, where no engine showed more.
-    pub budget: f64,
-    /// The share of each limit of an engine that may be used: a random batch needs some above its
-    /// mean.
-    pub limit_share: Fraction,
-    /// Time in which growth, the peak that caps it, and unevenness are looked for.
-    pub look_back: Seconds,
-    /// What the load has grown by before.
-    pub growth: Option<Growth>,
-    /// A load that rises steadily.
-    pub ramp: Option<Ramp>,
-    /// Strides that differ.
-    pub unevenness: Option<Unevenness>,
-    /// What is held ready while little is known.
-    pub young: Option<Young>,
-    /// Requests that come close together.
-    pub bursts: Option<Bursts>,
-    /// What waits.
-    pub backlog: Option<Backlog>,
-    /// What queues at a gateway, where somebody says so.
-    pub gateway: Option<Gateway>,
-    /// More, while too many first tokens come late.
-    pub error_budget: Option<ErrorBudget>,
-    /// What has come at this time of the day and of the week.
-    pub schedule: Option<Schedule>,
-    /// How long a need is held.
-    pub hold: Option<Hold>,
-    /// How much must be known at least before anything is spare.
-    pub history_min: Seconds,
-    /// How needs become whole replicas.
-    pub rounding: Rounding,
-    /// A fleet of which nothing is known but its queues.
-    pub cold_start: Option<ColdStart>,
-    /// How fast what was seen is forgotten.
-    pub memory: Memory,
-    /// How an iteration is learned.
-    pub learning: Learning,
+/// A term that is off by more than this is no more than a large fixed number.
+const FACTORS: RangeInclusive<f64> = 0.0..=10.0;
+/// Below one, the capped value would be below the load that arrives already.
+const CAPS: RangeInclusive<f64> = 1.0..=10.0;
+const COUNTS: RangeInclusive<f64> = 0.0..=1000.0;
+const DRAINS: RangeInclusive<Duration> = secs(1)..=minutes(10);
+const MEMORIES: RangeInclusive<Duration> = secs(10)..=hours(24);
+
+/// The longest `hold.jitter`; the history of a number remembers no longer.
+pub const JITTER_MAX: Duration = minutes(2);
+
+settings! {
+    /// Parameters of `foresight`. The defaults were found together, by simulation over many
+    /// workloads.
+    #[derive(Copy)]
+    pub struct Policy {
+        /// Usable share of each limit of an engine: time between tokens, places in the batch, KV
+        /// cache, and tokens of an iteration. A random batch needs some above its mean.
+        limit_share: Fraction = 0.92, in 0.05..=1.0;
+
+        /// Time until a new number of replicas is acted on: a tick, and the sync period of an HPA.
+        reaction_time: Seconds = secs(22), in Duration::ZERO..=minutes(10);
+
+        /// Time in which growth, the peak that caps it, and unevenness are looked for.
+        // Strides are kept for 75 minutes, the longest start-up time among them.
+        look_back: Seconds = minutes(15), in minutes(1)..=hours(1);
+
+        /// Expects the growth of the past, within one start-up time, to happen again.
+        growth: Option<Growth> = on();
+
+        /// Expects a load that rises steadily to go on rising.
+        ramp: Option<Ramp> = on();
+
+        /// Prepares for strides of 15 s that differ from each other.
+        unevenness: Option<Unevenness> = on();
+
+        /// Holds a margin ready while little is known about the load.
+        young: Option<Young> = on();
+
+        /// Serves requests that arrive close together within their own time.
+        bursts: Option<Bursts> = on();
+
+        /// Works off the queues of replicas.
+        backlog: Option<Backlog> = on();
+
+        /// Works off the queue of a gateway with new replicas, and counts it as arrived. Known by
+        /// signals of `scale_to_zero.wake` that count requests.
+        gateway: Option<Gateway> = on();
+
+        /// Asks for more while too many first tokens come late. Off without this section.
+        error_budget: Option<ErrorBudget>;
+
+        /// Expects the load of this time of the day and of the week to come again.
+        schedule: Option<Schedule> = on();
+
+        /// Holds a need for some start-up times.
+        hold: Option<Hold> = on();
+
+        /// Least history before any replica counts as spare.
+        // A fleet is not judged by its first seconds.
+        history_min: Seconds = minutes(2), in secs(30)..=hours(1);
+
+        /// Rounds needs to whole replicas.
+        rounding: Rounding;
+
+        /// Grows a fleet by its requests in flight while only its queues are known.
+        cold_start: Option<ColdStart> = on();
+
+        /// Time constants of forgetting.
+        memory: Memory;
+
+        /// Learns the time of an iteration.
+        learning: Learning;
+
+        ..
+
+        /// The target for the time to first token.
+        ttft: Seconds = USUAL_TTFT;
+
+        /// The target for the mean time between tokens of a request; `None` for the
+        /// [usual one](crate::analyze::foresight::capacity::usual_itl).
+        itl: Option<Seconds> = None;
+
+        /// The share of a replica's capacity that load may use. Bursts have a share of their own,
+        /// so this is one where nothing else is known.
+        used: Fraction = Fraction::ONE;
+
+        /// The time from asking for a replica until it serves, where it was not measured.
+        startup: Seconds = Seconds::literal(120);
+
+        /// Places in a batch, where no engine showed more, or that it has fewer. The default is
+        /// that of vLLM on the smaller accelerators, and so is the next.
+        seats: Requests = Requests::new(256.0).unwrap_or_default();
+
+        /// Tokens of an iteration, where no engine showed more.
+        budget: f64 = 2048.0;
+    }
+
+    /// Expects the growth of the past, within one start-up time, to happen again.
+    #[derive(Copy)]
+    pub optional Growth {
+        /// Share of past growths that the expected growth is not below.
+        quantile: Fraction = 0.9, in 0.0..=1.0;
+
+        /// Highest growth if the past has no higher peak, as a multiple of the present rate.
+        // After a jump the past has grown by all of it, and would have it grow by as much again.
+        cap: Fraction = 1.1, in CAPS;
+    }
+
+    /// Expects a load that rises steadily to go on rising.
+    #[derive(Copy)]
+    pub optional Ramp {
+        /// Standard errors that a slope must exceed.
+        // Chance alone exceeds 2.5 once in fifty.
+        certainty: Fraction = 2.5, in FACTORS;
+
+        /// Share of a rise that a single stride may make; beyond it, the rise is a jump.
+        jump: Fraction = 0.5, in FACTORS;
+
+        /// Share of the slope with which the second half must still rise.
+        still_rising: Fraction = 0.3, in FACTORS;
+
+        /// Steepest extrapolation of a ramp, as a multiple of the slope of its second half.
+        bend: Fraction = 1.5, in FACTORS;
+
+        /// Highest extrapolation, as a multiple of the present rate.
+        cap: Fraction = 2.5, in CAPS;
+    }
+
+    /// Prepares for strides of 15 s that differ from each other.
+    #[derive(Copy)]
+    pub optional Unevenness {
+        /// Standard deviations that are held ready.
+        // The margin of bursts is counted apart.
+        deviations: Fraction = 0.5, in FACTORS;
+    }
+
+    /// Holds a margin ready while little is known about the load.
+    #[derive(Copy)]
+    pub optional Young {
+        /// The margin, in square roots of the load in replicas.
+        margin: Fraction = 0.3, in FACTORS;
+
+        /// Start-up times of history below which little is known.
+        horizons: Fraction = 3.0, in COUNTS;
+    }
+
+    /// Serves requests that arrive close together within their own time.
+    #[derive(Copy)]
+    pub optional Bursts {
+        /// Share of requests whose burst is served in time.
+        quantile: Fraction = 0.95, in 0.0..=1.0;
+
+        /// Time in which bursts are looked for.
+        // Single seconds are kept for little more than five minutes, and over a longer time a jump
+        // that is over would be a burst.
+        over: Seconds = minutes(1), in minutes(1)..=minutes(5);
+
+        /// Time of a burst's first tokens beyond its own length, as a share of `capacity.slo.ttft`.
+        // The rest is the time of a prompt alone.
+        ttft_share: Fraction = 0.6, in FACTORS;
+    }
+
+    /// Works off the queues of replicas.
+    #[derive(Copy)]
+    pub optional Backlog {
+        /// Requests that usually wait at a replica, between two iterations.
+        usual: Requests = 4.0, in COUNTS;
+
+        /// Time to work off the waiting requests.
+        drain: Seconds = secs(30), in DRAINS;
+
+        /// Most that this term adds, as a share of the present rate.
+        // A queue is gone by the time that more replicas than that would be ready.
+        cap: Fraction = 0.25, in FACTORS;
+    }
+
+    /// Works off the queue of a gateway, which is bound to no replica, with new replicas.
+    #[derive(Copy)]
+    pub optional Gateway {
+        /// Time to work off the queued requests.
+        drain: Seconds = secs(30), in DRAINS;
+
+        /// Most that this term adds, as a share of the present rate or of a replica's capacity.
+        cap: Fraction = 1.0, in FACTORS;
+    }
+
+    /// Asks for more while too many first tokens come late.
+    #[derive(Copy)]
+    pub optional ErrorBudget {
+        /// Share of requests that may miss `capacity.slo.ttft`.
+        share: Fraction = 0.01, in 0.0..=1.0;
+
+        /// Share of the need that each 15 s with more misses add.
+        step: Fraction = 0.05, in 0.0..=1.0;
+
+        /// Time in which an addition falls to a third.
+        // An addition that fades sooner than a replica starts is gone before it can help.
+        decay: Seconds = minutes(15), in minutes(1)..=hours(24);
+
+        /// Most that this term adds, as a share of the need.
+        // Misses that half as many replicas again do not end have another cause.
+        cap: Fraction = 0.5, in FACTORS;
+    }
+
+    /// Expects the load of this time of the day and of the week to come again.
+    #[derive(Copy)]
+    pub optional Schedule {
+        /// Share of a rise seen before that is prepared for.
+        share: Fraction = 1.0, in FACTORS;
+
+        /// Highest growth, as a multiple of the growth seen at this time before.
+        cap: Fraction = 1.1, in CAPS;
+    }
+
+    /// Holds a need for some start-up times: a replica that is given up and needed again costs its
+    /// start, and the requests that it fails meanwhile.
+    #[derive(Copy)]
+    pub optional Hold {
+        /// Holding time, in start-up times.
+        // Ski rental says one, and the requests that a start fails count as much.
+        starts: Fraction = 2.0, in FACTORS;
+
+        /// Shortest holding time.
+        // A shorter one would follow every wave of a minute.
+        min: Seconds = minutes(3), in Duration::ZERO..=hours(24);
+
+        /// Time for which the largest number of replicas is held rather than the largest need, so
+        /// that a need close to a whole number does not change direction with each look.
+        jitter: Seconds = secs(30), in Duration::ZERO..=JITTER_MAX;
+
+        /// Lets a lower number that foresight alone finds pass
+        /// `enforce.scale_down.stabilization_window`. On by default, unless that window is written.
+        replaces_window: Window = Window::Replaced;
+    }
+
+    /// Rounds needs to whole replicas.
+    #[derive(Copy, Serialize, Deserialize)]
+    pub struct Rounding {
+        /// Part of a replica by which a need may exceed a whole number.
+        // More than half a replica is not rounded away.
+        excess: Fraction = 0.05, in 0.0..=0.5;
+
+        /// Part of a replica that must be spare in addition to the replica that goes, so that a
+        /// load between two numbers changes nothing.
+        // As a whole replica, it would be two that must be spare.
+        spare: Fraction = 0.2, in 0.0..=1.0;
+    }
+
+    /// Grows a fleet by its requests in flight while only its queues are known.
+    #[derive(Copy)]
+    pub optional ColdStart {
+        /// Waiting requests per replica from which this term counts.
+        waiting: Requests = 8.0, in COUNTS;
+
+        /// Load to prepare for, as a multiple of the requests in flight.
+        margin: Fraction = 1.3, in FACTORS;
+
+        /// Most growth at once, as a multiple of the present replicas.
+        times: Fraction = 4.0, in CAPS;
+    }
+
+    /// Time constants of forgetting.
+    #[derive(Copy)]
+    pub struct Memory {
+        /// Time in which half of the lengths of requests is forgotten.
+        // Some hundred requests at one a second, and soon enough where the mix changes by the hour.
+        lengths: Seconds = minutes(3), in MEMORIES;
+
+        /// Time in which the KV tokens of running requests are forgotten to a third.
+        kv: Seconds = minutes(2), in MEMORIES;
+    }
+
+    /// Learns the time of an iteration.
+    #[derive(Copy)]
+    pub struct Learning {
+        /// Generated tokens per iteration below which an engine is too idle to learn from.
+        // Below one request in a batch, an engine is idle.
+        batch_min: Fraction = 4.0, in 1.0..=256.0;
+
+        /// Error of a mean over many iterations, as a share of it.
+        // Without any, the last lesson alone would count.
+        noise: Fraction = 0.05, in 0.001..=1.0;
+
+        /// Drift of a coefficient from one lesson to the next, as a share of it.
+        // Lengths, contexts and caches change its meaning.
+        drift: Fraction = 0.002, in 0.0..=1.0;
+
+        /// Standard deviations at which the distance of a lesson is cut off.
+        clip: Fraction = 4.0, in CAPS;
+    }
 }
 
-/// What the load has grown by, in the time that a start takes, is expected again.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Growth {
-    /// The share of past growths that the expected one is not below.
-    pub quantile: Fraction,
-    /// How far above the present rate it may go where the past has no higher peak. After a jump the
-    /// past has grown by all of it, and would have it grow by as much again.
-    pub cap: Fraction,
-}
-
-/// A load that rises steadily goes on to do so.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ramp {
-    /// Standard errors that a slope must exceed. Chance alone exceeds 2.5 once in fifty.
-    pub certainty: Fraction,
-    /// The share of a rise that a single stride may make: beyond half, it is a jump.
-    pub jump: Fraction,
-    /// The share of the slope with which the second half must still rise.
-    pub still_rising: Fraction,
-    /// How much steeper than its second half a ramp is extrapolated at most.
-    pub bend: Fraction,
-    /// How far it is extrapolated at most, as a multiple of the present rate.
-    pub cap: Fraction,
-}
-
-/// Strides of 15 s differ, and the next may be a large one.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Unevenness {
-    /// Standard deviations that are held ready. What bursts need is counted apart.
-    pub deviations: Fraction,
-}
-
-/// Little is known yet.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Young {
-    /// What is held ready, in square roots of the load in replicas.
-    pub margin: Fraction,
-    /// Start-up times of history below which little is known.
-    pub horizons: Fraction,
-}
-
-/// Requests come in bursts, and each is served in its own time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bursts {
-    /// The share of requests whose burst is served in time.
-    pub quantile: Fraction,
-    /// Time in which bursts are looked for: longer, and a jump that is over is one.
-    pub over: Seconds,
-    /// What the first tokens of a burst may take beyond its own length, as a share of the target for
-    /// the time to first token. The rest is what a prompt takes by itself.
-    pub ttft_share: Fraction,
-}
-
-/// A queue is worked off.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Backlog {
-    /// Requests that wait at a replica as a matter of course, between two iterations.
-    pub usual: Requests,
-    /// Time in which what waits should be worked off.
-    pub drain: Seconds,
-    /// The share of the present rate that this may ask for in addition: a queue is gone by the time
-    /// that many more replicas would be ready.
-    pub cap: Fraction,
-}
-
-/// What queues at a gateway is worked off by new replicas, as it is bound to none.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gateway {
-    /// Time in which what queues should be worked off.
-    pub drain: Seconds,
-    /// The share of the present rate, or of what a replica carries, that this may ask for in
-    /// addition.
-    pub cap: Fraction,
-}
-
-/// More is asked for while too many first tokens come late.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ErrorBudget {
-    /// The share of requests that may miss the target for the first token.
-    pub share: Fraction,
-    /// The share of the need that is asked for in addition for each 15 s in which more do.
-    pub step: Fraction,
-    /// That is forgotten to a third in this time.
-    pub decay: Seconds,
-    /// The most that is asked for in addition: what half as many replicas again do not mend is not
-    /// for want of replicas.
-    pub cap: Fraction,
-}
-
-/// What has come at this time of the day and of the week comes again.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Schedule {
-    /// Of a rise that the past has seen, the share that is prepared for.
-    pub share: Fraction,
-    /// How far growth may exceed what the past has seen at this time, as a multiple of it.
-    pub cap: Fraction,
-}
-
-/// What was needed once is held: a replica that is given up and needed again costs its start, and
-/// what its start lets down.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hold {
-    /// How long, in start-up times: ski rental says one, and what a start lets down counts as much.
-    pub starts: Fraction,
-    /// How long at least: less would follow every wave of a minute.
-    pub min: Seconds,
-    /// For how long of that it is the largest number of replicas that counts, and not the largest
-    /// need: one that stays about a whole number would turn that number with each look.
-    pub jitter: Seconds,
-    /// Whether the window of `enforce.scale_down` is waited for beside it.
-    pub window: Window,
-}
-
-/// Whether a lower number waits for a stabilisation window, too, where foresight alone sizes.
+/// The stabilization window of a lower number, where foresight alone sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Window {
-    /// It does not: what was needed has been held already.
+    /// Not waited for: the need has been held already.
     #[default]
     Replaced,
-    /// It does.
+    /// Waited for.
     Waited,
 }
 
-/// How needs become whole replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Rounding {
-    /// How much of a replica a need may exceed a whole number by.
-    pub excess: Fraction,
-    /// How much of a replica must be spare beside the one that goes, so that a load between two
-    /// numbers changes nothing.
-    pub spare: Fraction,
-}
-
-/// A fleet of which nothing is known but its queues grows by what is in flight.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ColdStart {
-    /// Requests that wait at each replica from which it does.
-    pub waiting: Requests,
-    /// What it is given, as a multiple of what it has in flight.
-    pub margin: Fraction,
-    /// The most that it grows to at once, as a multiple of what it is.
-    pub times: Fraction,
-}
-
-/// How fast what was seen is forgotten.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Memory {
-    /// Half of the lengths of requests is forgotten in this time: some hundred requests at one a
-    /// second, and soon enough where the mix changes by the hour.
-    pub lengths: Seconds,
-    /// KV tokens of running requests are forgotten to a third in this time.
-    pub kv: Seconds,
-}
-
-/// How an iteration is learned.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Learning {
-    /// Mean number of generated tokens an iteration below which an engine is too idle to learn from.
-    pub batch_min: Fraction,
-    /// How far a mean of many iterations is off, as a share of it.
-    pub noise: Fraction,
-    /// How far a coefficient drifts from one lesson to the next, as a share of it: lengths, contexts
-    /// and what is cached change what it stands for.
-    pub drift: Fraction,
-    /// Standard deviations beyond which a lesson counts as that far away only.
-    pub clip: Fraction,
-}
+settings! { switch: Window, Window::Replaced, Window::Waited }
 
 impl Policy {
     /// How much must be known before anything is spare, where replicas take so long to start.
     pub(crate) fn settles_after(&self, startup: Seconds) -> Seconds {
         let starts = self.hold.map_or(0.0, |hold| hold.starts.fraction());
         Seconds::new(starts * startup.seconds()).unwrap_or_default().max(self.history_min)
-    }
-}
-
-/// A literal as a quantity, for constants.
-fn of(value: f64) -> Fraction {
-    Fraction::new(value).unwrap_or_default()
-}
-
-fn requests(count: f64) -> Requests {
-    Requests::new(count).unwrap_or_default()
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            ttft: USUAL_TTFT,
-            itl: None,
-            used: Fraction::ONE,
-            startup: Seconds::literal(120),
-            reaction: Seconds::literal(22),
-            // vLLM's own defaults on the smaller accelerators.
-            seats: requests(256.0),
-            budget: 2048.0,
-            limit_share: of(0.92),
-            look_back: Seconds::literal(900),
-            growth: Some(Growth::default()),
-            ramp: Some(Ramp::default()),
-            unevenness: Some(Unevenness::default()),
-            young: Some(Young::default()),
-            bursts: Some(Bursts::default()),
-            backlog: Some(Backlog::default()),
-            gateway: Some(Gateway::default()),
-            error_budget: None,
-            schedule: Some(Schedule::default()),
-            hold: Some(Hold::default()),
-            history_min: Seconds::literal(120),
-            rounding: Rounding::default(),
-            cold_start: Some(ColdStart::default()),
-            memory: Memory::default(),
-            learning: Learning::default(),
-        }
-    }
-}
-
-impl Default for Growth {
-    fn default() -> Self {
-        Self { quantile: of(0.9), cap: of(1.1) }
-    }
-}
-
-impl Default for Ramp {
-    fn default() -> Self {
-        Self {
-            certainty: of(2.5),
-            jump: of(0.5),
-            still_rising: of(0.3),
-            bend: of(1.5),
-            cap: of(2.5),
-        }
-    }
-}
-
-impl Default for Unevenness {
-    fn default() -> Self {
-        Self { deviations: of(0.5) }
-    }
-}
-
-impl Default for Young {
-    fn default() -> Self {
-        Self { margin: of(0.3), horizons: of(3.0) }
-    }
-}
-
-impl Default for Bursts {
-    fn default() -> Self {
-        Self { quantile: of(0.95), over: Seconds::literal(60), ttft_share: of(0.6) }
-    }
-}
-
-impl Default for Backlog {
-    fn default() -> Self {
-        Self { usual: requests(4.0), drain: Seconds::literal(30), cap: of(0.25) }
-    }
-}
-
-impl Default for Gateway {
-    fn default() -> Self {
-        Self { drain: Seconds::literal(30), cap: of(1.0) }
-    }
-}
-
-impl Default for ErrorBudget {
-    fn default() -> Self {
-        Self { share: of(0.01), step: of(0.05), decay: Seconds::literal(900), cap: of(0.5) }
-    }
-}
-
-impl Default for Schedule {
-    fn default() -> Self {
-        Self { share: Fraction::ONE, cap: of(1.1) }
-    }
-}
-
-impl Default for Hold {
-    fn default() -> Self {
-        Self {
-            starts: of(2.0),
-            min: Seconds::literal(180),
-            jitter: Seconds::literal(30),
-            window: Window::default(),
-        }
-    }
-}
-
-impl Default for Rounding {
-    fn default() -> Self {
-        Self { excess: of(0.05), spare: of(0.2) }
-    }
-}
-
-impl Default for ColdStart {
-    fn default() -> Self {
-        Self { waiting: requests(8.0), margin: of(1.3), times: of(4.0) }
-    }
-}
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self { lengths: Seconds::literal(180), kv: Seconds::literal(120) }
-    }
-}
-
-impl Default for Learning {
-    fn default() -> Self {
-        Self { batch_min: of(4.0), noise: of(0.05), drift: of(0.002), clip: of(4.0) }
     }
 }

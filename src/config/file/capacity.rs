@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::file::{Analyzer, Card, Foresight, Items, Optimizer, Rank};
+use crate::analyze::foresight;
+use crate::config::file::{Analyzer, Card, Items, Optimizer};
 use crate::config::written::WrittenDuration;
+use crate::decide::rank;
+use crate::settings::Written;
 
 sections! {
     /// Analyzers that size a model: all that are named vote, and the cheapest mix of variants that
@@ -25,7 +28,7 @@ sections! {
         /// Which variants are chosen for what is required.
         optimizer: Optimizer,
         /// How variants are ranked, where `optimizer` is `rank`.
-        rank: Rank,
+        rank: Written<rank::Policy>,
         /// What it costs to start a replica, as a share of what it costs in an hour.
         start_cost: f64,
         /// What it costs to drain a replica, as a share of what it costs in an hour.
@@ -34,8 +37,8 @@ sections! {
         utilisation: f64,
         /// How long a replica takes from being asked for to carrying load, where it was not measured.
         start_time: WrittenDuration,
-        /// What `foresight` judges by.
-        foresight: Foresight,
+        /// Parameters of `foresight`.
+        foresight: Written<foresight::Policy>,
         /// What was learned elsewhere of engines like these, for the first minutes of `foresight`.
         #[schemars(with = "Option<Vec<Card>>")]
         cards: Items<Card>,

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::file::{
-    Analysis, Capacity, Enforce, Limits, Observe, Pool, Saturation, ScaleToZero,
-};
+use crate::analyze::saturation::Saturation;
+use crate::config::file::{Analysis, Capacity, Limits, Pool, ScaleToZero};
 use crate::config::written::WrittenSize;
+use crate::decide::enforce::Behavior;
+use crate::observe::policy::Observe;
+use crate::settings::Written;
 
 sections! {
     /// What the pipeline gets and decides, written for `plimsoll backtest`.
@@ -28,15 +30,15 @@ sections! {
         /// What metrics and pages call it. Required.
         name: String,
         /// How values over time are seen.
-        observe: Observe,
+        observe: Written<Observe>,
         /// When a replica is saturated, and how much spare capacity a model keeps.
-        saturation: Saturation,
+        saturation: Written<Saturation>,
         /// What decides how many replicas a model needs.
         analysis: Analysis,
         /// Analyzers that size a model, and what they judge by.
         capacity: Capacity,
         /// How fast numbers may move.
-        enforce: Enforce,
+        enforce: Written<Behavior>,
         /// Which models may have no replicas, and when. Its signals are not read.
         scale_to_zero: ScaleToZero,
         /// Variants whose replicas each serve several adapters.

@@ -1,11 +1,11 @@
 //! The trace and the policies beside the one in force, as a file says them.
 
-use crate::config::print::{
-    capacity_section, enforce_section, limits, pools, saturation_section, written, zero_section,
-};
+use crate::config::print::{capacity_section, limits, pools, saturation_section, zero_section};
 use crate::config::written::WrittenSize;
 use crate::config::{Shadow, Trace, file};
+use crate::observe::policy::Observe;
 use crate::pipeline::Policy;
+use crate::settings::{Setting, Written};
 use crate::trace::Limits;
 
 /// The section that gives this trace.
@@ -23,22 +23,19 @@ pub(crate) fn shadow(shadow: &Shadow) -> file::Shadow {
     let Shadow { name, policy } = shadow;
     file::Shadow {
         name: Some(name.clone()),
-        observe: Some(observe(policy)),
-        saturation: Some(saturation_section(policy)),
+        observe: observe(policy),
+        saturation: saturation_section(policy),
         analysis: Some(analysis(policy)),
         capacity: policy.sizing.as_ref().map(capacity_section),
-        enforce: Some(enforce_section(&policy.behavior)),
+        enforce: policy.behavior.written(),
         scale_to_zero: Some(zero_section(&policy.zero, &[])),
         pools: Some(pools::section(&policy.pools)),
         limits: Some(limits::section(&policy.limits)),
     }
 }
 
-pub(crate) fn observe(policy: &Policy) -> file::Observe {
-    file::Observe {
-        window: Some(written(policy.window)),
-        stale_after: Some(written(policy.stale_after)),
-    }
+pub(crate) fn observe(policy: &Policy) -> Option<Written<Observe>> {
+    Observe { window: policy.window, stale_after: policy.stale_after }.written()
 }
 
 pub(crate) fn analysis(policy: &Policy) -> file::Analysis {

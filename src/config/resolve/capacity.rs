@@ -12,9 +12,10 @@ use crate::analyze::{foresight, queueing, throughput, tokens};
 use crate::config::check::{Checks, Durations};
 use crate::config::{file, resolve};
 use crate::decide::optimize::{Policy as Optimizer, Rule, Switching};
-use crate::decide::rank::{self, Preference};
+use crate::decide::rank;
 use crate::pipeline::sizing::Sizing;
-use crate::units::{Fraction, Replicas, Seconds};
+use crate::settings::{self, Written};
+use crate::units::{Fraction, Seconds};
 
 /// The key of the section.
 pub(crate) const PATH: &str = "capacity";
@@ -35,15 +36,6 @@ const LATENCIES: Durations = Duration::from_millis(1)..=Duration::from_hours(1);
 
 pub(crate) const START_TIMES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
 
-/// The loss of one of a hundred is no loss.
-const PREFERRED: RangeInclusive<u32> = 1..=100;
-/// At two, size counts with its square, which no price makes good.
-const WEIGHTS: RangeInclusive<f64> = 0.0..=2.0;
-const UNFITNESS: RangeInclusive<f64> = 1.0..=1000.0;
-/// Without any damper there is nothing to hold the cost of a tiny demand against.
-const DAMPERS: RangeInclusive<f64> = 0.01..=100.0;
-const COLD: RangeInclusive<f64> = 1.0..=100.0;
-
 /// How long what an analyzer knew has a say while it knows nothing new.
 const PATIENCE: f64 = 300.0;
 
@@ -51,7 +43,7 @@ const PATIENCE: f64 = 300.0;
 /// where that says nothing of it.
 pub(crate) fn resolve(
     section: Option<&file::Capacity>,
-    thresholds: Option<&Thresholds>,
+    thresholds: &Thresholds,
     window: Window,
     checks: &mut Checks<'_>,
 ) -> Sizing {
@@ -94,13 +86,12 @@ pub(crate) fn resolve(
             checks.problems.warning(at(key), rule);
         }
     }
-    let thresholds = thresholds.copied();
     let usual = tokens::Policy::default();
     Sizing {
         analyzers,
         tokens: tokens::Policy {
-            kv_threshold: thresholds.map_or(usual.kv_threshold, |it| it.kv_cache),
-            queue_threshold: thresholds.map_or(usual.queue_threshold, |it| it.queue_length),
+            kv_threshold: thresholds.kv_cache,
+            queue_threshold: thresholds.queue_length,
             utilisation,
             ..usual
         },
@@ -126,7 +117,15 @@ fn foresight_policy(
         let rule = "has no effect, because capacity.analyzers does not name foresight";
         checks.problems.warning(at("foresight"), rule);
     }
-    let own = resolve::foresight::resolve(written.foresight.as_ref(), window, checks);
+    let mut own: foresight::Policy =
+        settings::resolve(written.foresight.as_ref(), &at("foresight"), &mut checks.problems);
+    let hold = written.foresight.as_ref().and_then(|it| it.hold.as_ref());
+    if let Some(resolved) = &mut own.hold
+        && hold.is_none_or(|it| it.replaces_window.is_none())
+    {
+        resolved.replaces_window = window;
+    }
+
     let usual = if votes { own } else { foresight::Policy::default() };
     let used = checks.number(&at("utilisation"), written.utilisation, &UTILISATIONS);
     let startup = checks.duration(&at("start_time"), written.start_time, &START_TIMES);
@@ -140,7 +139,7 @@ fn foresight_policy(
 /// By which rule variants are chosen.
 fn rule(
     written: Option<file::Optimizer>,
-    section: Option<&file::Rank>,
+    section: Option<&Written<rank::Policy>>,
     checks: &mut Checks<'_>,
 ) -> Rule {
     let path = format!("{PATH}.rank");
@@ -149,26 +148,7 @@ fn rule(
         let rule = "has no effect, because capacity.optimizer is not rank";
         checks.problems.warning(&path, rule);
     }
-    let usual = rank::Policy::default();
-    let section = section.cloned().unwrap_or_default();
-    let at = |key: &str| format!("{path}.{key}");
-    let replicas = checks.number(&at("preferred_replicas"), section.preferred_replicas, &PREFERRED);
-    let preference = replicas.map(|it| Preference::Spread(Replicas::saturating(it)));
-    let mut factor = |key: &str, written, range: &RangeInclusive<f64>, usual| {
-        checks.number(&at(key), written, range).and_then(Fraction::new).unwrap_or(usual)
-    };
-    let policy = rank::Policy {
-        preference: preference.unwrap_or(usual.preference),
-        weight: factor("weight", section.weight, &WEIGHTS, usual.weight),
-        unfitness_max: factor(
-            "unfitness_max",
-            section.unfitness_max,
-            &UNFITNESS,
-            usual.unfitness_max,
-        ),
-        damper: factor("damper", section.damper, &DAMPERS, usual.damper),
-        cold: factor("cold", section.cold, &COLD, usual.cold),
-    };
+    let policy = settings::resolve(section, &path, &mut checks.problems);
     if is_ranked { Rule::Ranked(policy) } else { Rule::LeastCost }
 }
 

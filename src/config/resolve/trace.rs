@@ -65,7 +65,7 @@ pub(crate) fn resolve_shadows(
         }
         let overlaid = overlaid(file, shadow);
         let mut own = checks.beside();
-        let policy = resolve_policy(&overlaid, around, &mut own);
+        let (policy, _) = resolve_policy(&overlaid, around, &mut own);
         checks.sources.extend(own.sources);
         let (errors, warnings) = own.problems.split();
         // What is wrong with the sections of the policy in force is said there.
@@ -74,7 +74,7 @@ pub(crate) fn resolve_shadows(
             let path = format!("{path}.{}", problem.path);
             checks.problems.take_over(Problem { path, ..problem });
         }
-        if let (Some(name), Some((policy, _))) = (name, policy) {
+        if let Some(name) = name {
             shadows.push(Shadow { name: name.to_owned(), policy });
         }
     }

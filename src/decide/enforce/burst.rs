@@ -16,22 +16,38 @@
 //! whole stable window has passed without. Its largest rate of growth holds in panic as well, as
 //! step policies do here.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::enforce::{History, Restraint, remaining, step_or_note, within};
 use crate::decide::{Decision, Reason, Stage};
+use crate::settings;
+use crate::settings::{hours, minutes, secs};
 use crate::units::{Fraction, Replicas, Seconds};
 
-/// When a demand is a burst.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Panic {
-    /// The short window, of which the largest number counts.
-    pub window: Seconds,
-    /// The long window, of which the mean counts; a panic ends when no burst was seen for so long.
-    pub stable_window: Seconds,
-    /// How many times the mean the largest number must be.
-    pub threshold: Fraction,
+/// Windows without a length see nothing, and an hour is the longest that an HPA accepts.
+const WINDOWS: RangeInclusive<Duration> = secs(1)..=hours(1);
+
+settings! {
+    /// Definition of a burst of demand. During a burst nothing is lowered, and more replicas are
+    /// asked for without waiting for a window.
+    #[derive(Copy)]
+    pub struct Panic {
+        /// Short window, of which the largest number that was asked for counts.
+        // Knative's panic window, a tenth of its stable window.
+        window: Seconds = secs(6), in WINDOWS;
+
+        /// Long window, of which the mean counts. A burst is over after this time without another.
+        // Knative's stable window.
+        stable_window: Seconds = minutes(1), in WINDOWS;
+
+        /// Smallest ratio of the short window to the mean of the long window in a burst.
+        // Knative's panic threshold is 200 percent, and it accepts 110 to 1000.
+        threshold: Fraction = 2.0, in 1.1..=10.0;
+    }
 }
 
 /// A burst that was seen.

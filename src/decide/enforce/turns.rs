@@ -6,28 +6,36 @@
 //! ever, and each start of a large model is minutes of an accelerator that serves nobody.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::enforce::{Direction, History, Published, Restraint, remaining, step, within};
 use crate::decide::{Decision, Reason, Stage};
+use crate::settings;
+use crate::settings::hours;
 use crate::units::{Replicas, Seconds};
 
 /// The time in which turns are counted, and within which a change the other way is one.
 const HOUR: Seconds = Seconds::literal(3600);
 
-/// The largest budget, and so how many turns are remembered: one each half minute, which is less
-/// than any model takes to start.
-pub const TURNS_MAX: usize = 120;
+/// The largest budget: one turn each half minute, which is less than any model takes to start.
+pub(crate) const FLAP_BUDGET_MAX: u32 = 120;
 
-/// How long a number stays before it moves the other way.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Dwell {
-    /// After it was raised, until it is lowered.
-    pub after_up: Seconds,
-    /// After it was lowered, until it is raised.
-    pub after_down: Seconds,
+/// Turns that are remembered.
+pub const TURNS_MAX: usize = FLAP_BUDGET_MAX as usize;
+
+settings! {
+    /// Time that a number stays before it changes direction.
+    #[derive(Copy)]
+    pub struct Dwell {
+        /// Time from a scale-up to the next scale-down.
+        after_up as "after_scale_up": Seconds, in Duration::ZERO..=hours(1);
+
+        /// Time from a scale-down to the next scale-up.
+        after_down as "after_scale_down": Seconds, in Duration::ZERO..=hours(1);
+    }
 }
 
 /// In which direction a published number has moved, and when it turned.

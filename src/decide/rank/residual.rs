@@ -24,6 +24,7 @@ use crate::analyze::capacity::Unit;
 use crate::decide::optimize::{Candidate, Room};
 use crate::decide::rank::{Dropped, Formula, Offer, Preference, Record, Start};
 use crate::fleet::{Role, VariantKey};
+use crate::settings;
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
 /// A share of the demand that is too small to be worth a replica: it comes from rounding.
@@ -63,33 +64,40 @@ pub enum Warmth {
     Cold,
 }
 
-/// How variants are ranked.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
-    /// The preferred size.
-    pub preference: Preference,
-    /// The exponent of the unfitness. 1, as for nodes, would buy 50 % dearer replicas to have
-    /// the preferred size; at 1/4 size decides between prices that are near.
-    pub weight: Fraction,
-    /// The largest unfitness.
-    pub unfitness_max: Fraction,
-    /// The damper, as a number of the smallest replicas at their theoretical price.
-    pub damper: Fraction,
-    /// Factor on a cold start.
-    pub cold: Fraction,
+settings! {
+    /// Ranking of variants by their price.
+    #[derive(Copy)]
+    pub struct Policy {
+        /// Number of replicas that a model should have; each then has the preferred size.
+        // The loss of one of a hundred is no loss.
+        preference as "preferred_replicas": Preference = 5, in 1..=100;
+
+        /// Weight of a replica's distance from the preferred size: 1 as in the Cluster Autoscaler, 0
+        /// not at all.
+        // 1, as for nodes, would buy 50 % dearer replicas to have the preferred size; at 1/4 size
+        // decides between prices that are near. At two, size counts with its square, which no price
+        // makes good.
+        weight: Fraction = 0.25, in 0.0..=2.0;
+
+        /// Largest weight of a size, as a factor on the score.
+        unfitness_max: Fraction = 8.0, in 1.0..=1000.0;
+
+        /// Damper of the score for little demand, in replicas of the smallest size at their list
+        /// price.
+        // Without any damper there is nothing to hold the cost of a tiny demand against.
+        damper: Fraction = 0.5, in 0.01..=100.0;
+
+        /// Factor on the score of a variant that has no replicas yet.
+        cold: Fraction = 2.0, in 1.0..=100.0;
+    }
 }
 
-impl Default for Policy {
-    fn default() -> Self {
-        let number = |number| Fraction::new(number).unwrap_or_default();
-        Self {
-            preference: Preference::default(),
-            weight: number(0.25),
-            unfitness_max: number(8.0),
-            damper: number(0.5),
-            cold: number(2.0),
-        }
-    }
+settings! { value:
+    // Nothing in a file becomes a size.
+    Preference: u32 as u32, |it| Some(Self::Spread(Replicas::saturating(it))), |it| match it {
+        Self::Spread(replicas) => replicas.count(),
+        Self::Size(_) => Replicas::ONE.count(),
+    };
 }
 
 /// One variant's option in a round.

@@ -72,7 +72,7 @@ impl World {
             behavior: Behavior {
                 scale_up: still(Seconds::ZERO),
                 scale_down: still(Seconds::ZERO),
-                ..Behavior::default()
+                ..Behavior::of_hpa()
             },
             sizing: None,
             zero: Zero::default(),

@@ -100,7 +100,7 @@ fn standby_keeps_what_it_carries_while_nobody_can_say_what_arrives() {
 fn a_variant_that_has_never_started_makes_no_other_one_standby_and_nobody_wait() {
     let mut pair = Pair::new();
     pair.measured = [Some(Seconds::literal(30)), None];
-    let reaction = pair.policy.reaction.seconds();
+    let reaction = pair.policy.reaction_time.seconds();
     let alone = |analysis: &Analysis, startup: f64| {
         let found = &analysis.foreseen[&Role::Both];
         (found.horizon - startup - reaction).abs() < 1e-9 && found.relief.is_none()

@@ -29,10 +29,10 @@ pub enum Severity {
 
 /// Problems as they are found.
 #[derive(Debug, Default)]
-pub(crate) struct Problems(Vec<Problem>);
+pub struct Problems(Vec<Problem>);
 
 /// A list of problems, one a line, errors first.
-pub(crate) struct List<'a>(pub(crate) &'a [Problem]);
+pub struct List<'a>(pub &'a [Problem]);
 
 // === impl Problem ===
 
@@ -66,7 +66,7 @@ impl fmt::Display for Severity {
 
 impl Problems {
     /// Adds an error about a value that is there.
-    pub(crate) fn error(
+    pub fn error(
         &mut self,
         path: impl Into<String>,
         rule: impl Into<String>,
@@ -76,31 +76,36 @@ impl Problems {
     }
 
     /// Adds what was found elsewhere.
-    pub(crate) fn take_over(&mut self, problem: Problem) {
+    pub fn take_over(&mut self, problem: Problem) {
         let Problem { severity, path, rule, found } = problem;
         self.push(severity, path, rule, found);
     }
 
     /// Adds an error that has no value to show.
-    pub(crate) fn error_at(&mut self, path: impl Into<String>, rule: impl Into<String>) {
+    pub fn error_at(&mut self, path: impl Into<String>, rule: impl Into<String>) {
         self.push(Severity::Error, path.into(), rule.into(), None);
     }
 
     /// Adds a warning.
-    pub(crate) fn warning(&mut self, path: impl Into<String>, rule: impl Into<String>) {
+    pub fn warning(&mut self, path: impl Into<String>, rule: impl Into<String>) {
         self.push(Severity::Warning, path.into(), rule.into(), None);
     }
 
     /// Adds an error about a value that is not there, unless what was there has been refused.
-    pub(crate) fn missing(&mut self, path: impl Into<String>, rule: impl Into<String>) {
+    pub fn missing(&mut self, path: impl Into<String>, rule: impl Into<String>) {
         let path = path.into();
         if !self.refused(&path) {
             self.error_at(path, rule);
         }
     }
 
+    /// Warns of a section that is switched off and has other keys.
+    pub fn without_effect(&mut self, path: &str) {
+        self.warning(path, "is not enabled, so its other keys have no effect");
+    }
+
     /// Whether there is an error at this path, or at a part of it.
-    pub(crate) fn refused(&self, path: &str) -> bool {
+    pub fn refused(&self, path: &str) -> bool {
         self.0.iter().any(|problem| {
             problem.severity == Severity::Error
                 && path
@@ -110,7 +115,7 @@ impl Problems {
     }
 
     /// Whether there is an error at this path, at a part of it, or at anything below it.
-    pub(crate) fn refused_below(&self, path: &str) -> bool {
+    pub fn refused_below(&self, path: &str) -> bool {
         self.refused(path)
             || self.0.iter().any(|problem| {
                 problem.severity == Severity::Error
@@ -122,7 +127,7 @@ impl Problems {
     }
 
     /// Splits into errors and warnings, each in the order of their paths.
-    pub(crate) fn split(mut self) -> (Vec<Problem>, Vec<Problem>) {
+    pub fn split(mut self) -> (Vec<Problem>, Vec<Problem>) {
         self.0.sort_by(|one, other| natural(&one.path).cmp(&natural(&other.path)));
         self.0.into_iter().partition(|problem| problem.severity == Severity::Error)
     }
@@ -150,7 +155,7 @@ impl fmt::Display for List<'_> {
 }
 
 /// One more part of a path: `.key`, or `["key"]` where the key is not a plain word.
-pub(crate) fn join(path: &str, key: &str) -> String {
+pub fn join(path: &str, key: &str) -> String {
     let plain = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     match (path.is_empty(), plain && !key.is_empty()) {
         (true, true) => key.to_owned(),
@@ -174,15 +179,12 @@ enum Part<'a> {
 }
 
 /// How a number of things is said.
-pub(crate) fn counted(count: usize, noun: &str) -> String {
+pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The candidate that is most likely meant by a misspelt word.
-pub(crate) fn nearest<'a>(
-    word: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A third of the letters wrong is a typing mistake; more is another word.
     let tolerated = (word.chars().count() / 3).max(1);
     candidates

@@ -13,6 +13,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::units::Seconds;
+
 /// What a duration looks like, for messages.
 const DURATION: &str = "a duration with a unit, such as 900ms, 30s, 5m or 1h30m";
 
@@ -31,18 +33,37 @@ const SIZE_UNITS: [(&str, u64); 7] = [
 ];
 
 /// A duration as written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WrittenDuration(pub(crate) Duration);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub struct WrittenDuration(pub Duration);
 
 /// A size in bytes as written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WrittenSize(pub(crate) u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub struct WrittenSize(pub u64);
 
 // === impl WrittenDuration ===
 
+impl From<Duration> for WrittenDuration {
+    fn from(duration: Duration) -> Self {
+        Self(duration)
+    }
+}
+
+impl From<WrittenDuration> for Duration {
+    fn from(written: WrittenDuration) -> Self {
+        written.0
+    }
+}
+
 impl WrittenDuration {
+    /// A length of time of the models. Configured ones are whole nanoseconds and far from the limits
+    /// of either type, so nothing is lost.
+    #[must_use]
+    pub fn of(seconds: Seconds) -> Self {
+        Self(Duration::try_from_secs_f64(seconds.seconds()).unwrap_or(Duration::MAX))
+    }
+
     /// Reads a duration that is not negative.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let duration: SignedDuration = text.parse().ok()?;
         Duration::try_from(duration).ok().map(Self)
     }
@@ -89,7 +110,7 @@ impl JsonSchema for WrittenDuration {
 
 impl WrittenSize {
     /// Reads a whole number with a unit.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let digits = text.find(|c: char| !c.is_ascii_digit())?;
         let (number, unit) = text.split_at(digits);
         let (_, bytes) = SIZE_UNITS.iter().find(|(name, _)| *name == unit.trim_start())?;

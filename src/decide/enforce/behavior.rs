@@ -1,0 +1,196 @@
+//! The keys of `enforce`: windows, step policies and budgets.
+
+use std::convert::Infallible;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+
+use crate::decide::enforce::turns::FLAP_BUDGET_MAX;
+use crate::decide::enforce::{Amount, Dwell, Panic};
+use crate::settings;
+use crate::settings::problem::{Problems, join};
+use crate::settings::{Setting, Written, hours, minutes, secs};
+use crate::units::Seconds;
+
+/// The longest window that an HPA accepts.
+const STABILIZATIONS: RangeInclusive<Duration> = Duration::ZERO..=hours(1);
+
+settings! {
+    /// Speed of changes to published numbers, in the vocabulary of an HPA's `behavior`.
+    pub struct Behavior {
+        /// Rules for more replicas.
+        scale_up: Rules = Rules::up();
+
+        /// Rules for fewer replicas.
+        scale_down: Rules = Rules::down();
+
+        /// Time that a number stays before it changes direction.
+        dwell as "min_dwell": Dwell;
+
+        /// Direction changes per hour after which a number is no longer lowered.
+        // Six times up and down again in an hour: a large model that takes minutes to load would be
+        // starting for most of it.
+        flap_budget: u32 = 12, in 1..=FLAP_BUDGET_MAX;
+
+        /// Definition of a burst of demand. Without this section, nothing counts as a burst.
+        panic: Option<Panic>;
+
+        /// Subtracts the stabilization windows of the HPA that carries out the number from those
+        /// here, so that no time is waited for twice.
+        deference as "defer_to_hpa": Deference = Deference::ToHpa;
+    }
+
+    /// Rules for one direction.
+    pub struct Rules {
+        /// Length of the window whose most cautious recommendation counts: the smallest for more
+        /// replicas, the largest for fewer.
+        stabilization_window: Seconds, in STABILIZATIONS;
+
+        /// The policy that counts if there are several.
+        select as "select_policy": Select = Select::Max;
+
+        /// Most change in a period. An empty list limits nothing.
+        policies: Vec<StepPolicy>;
+    }
+
+    /// Most change in a period.
+    pub struct StepKeys {
+        /// Unit of `value`. Required.
+        kind as "type": Option<StepType>;
+
+        /// Amount of change. Required.
+        value: Option<u32>, in 1..=1_000_000;
+
+        /// Length of the period. Required.
+        // The longest that an HPA accepts.
+        period: Option<Seconds>, in secs(1)..=minutes(30);
+    }
+}
+
+/// The windows of an HPA that this autoscaler waits for again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deference {
+    /// None: the HPA's window is taken off ours.
+    #[default]
+    ToHpa,
+    /// All of them, so that the two add up.
+    None,
+}
+
+settings! { switch: Deference, Deference::ToHpa, Deference::None }
+
+/// The policy that counts if there are several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Select {
+    /// The one that allows the largest change.
+    #[default]
+    Max,
+    /// The one that allows the smallest change.
+    Min,
+    /// None: the number does not move in this direction.
+    Disabled,
+}
+
+/// The unit of a step policy's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StepType {
+    /// Replicas.
+    Pods,
+    /// Percent of the replicas at the start of the period.
+    Percent,
+}
+
+settings! { plain: Select; StepType; }
+
+/// How much may change in a period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepPolicy {
+    /// The amount.
+    pub amount: Amount,
+    /// Length of the period.
+    pub period: Seconds,
+}
+
+// === impl Behavior ===
+
+impl Behavior {
+    /// The defaults of an HPA, which knows no budget of direction changes.
+    #[must_use]
+    pub fn of_hpa() -> Self {
+        Self { flap_budget: u32::MAX, ..Self::default() }
+    }
+}
+
+// === impl Rules, StepPolicy ===
+
+impl Rules {
+    /// An HPA's defaults for more replicas: at once, by the larger of four replicas and doubling in
+    /// the period of its loop.
+    fn up() -> Self {
+        let period = Seconds::literal(15);
+        let policies =
+            [Amount::Pods(4), Amount::Percent(100)].map(|amount| StepPolicy { amount, period });
+        Self { policies: policies.into(), ..Self::default() }
+    }
+
+    /// An HPA's defaults for fewer replicas: after the recommendations of five minutes agree.
+    fn down() -> Self {
+        let period = Seconds::literal(15);
+        Self {
+            stabilization_window: Seconds::literal(300),
+            policies: vec![StepPolicy { amount: Amount::Percent(100), period }],
+            ..Self::default()
+        }
+    }
+}
+
+impl Setting for StepPolicy {
+    type Written = Written<StepKeys>;
+    type Plain = Self;
+    type Allowed = Infallible;
+
+    fn declared(plain: Self) -> Self {
+        plain
+    }
+
+    fn read(
+        written: &Self::Written,
+        _: Option<&Self>,
+        _: Option<&Infallible>,
+        path: &str,
+        problems: &mut Problems,
+    ) -> Option<Self> {
+        let StepKeys { kind, value, period } = settings::resolve(Some(written), path, problems);
+        let missing = [
+            ("type", written.kind.is_none()),
+            ("value", written.value.is_none()),
+            ("period", written.period.is_none()),
+        ];
+        for (key, _) in missing.iter().filter(|(_, missing)| *missing) {
+            problems.missing(join(path, key), "is missing");
+        }
+
+        let amount = match kind? {
+            StepType::Pods => Amount::Pods(value?),
+            StepType::Percent => Amount::Percent(value?),
+        };
+        Some(Self { amount, period: period? })
+    }
+
+    fn written(&self) -> Option<Self::Written> {
+        let (kind, value) = match self.amount {
+            Amount::Pods(value) => (StepType::Pods, value),
+            Amount::Percent(value) => (StepType::Percent, value),
+        };
+        let step = StepKeys { kind: Some(kind), value: Some(value), period: Some(self.period) };
+        step.written()
+    }
+
+    fn schema(_: Option<&Self>, _: Option<&Infallible>, generator: &mut SchemaGenerator) -> Schema {
+        StepKeys::schema(None, None, generator)
+    }
+}

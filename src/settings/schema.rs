@@ -1,0 +1,147 @@
+//! The JSON Schema of a section: its keys with their descriptions, defaults and ranges.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Serialize;
+
+use crate::settings::values::Allowed;
+
+/// The keyword of the shortest duration or smallest size. JSON Schema has none for text.
+pub const MINIMUM: &str = "x-minimum";
+
+/// The keyword of the longest duration or largest size.
+pub const MAXIMUM: &str = "x-maximum";
+
+/// The keyword of a key whose change needs a restart of the daemon.
+pub const RESTART: &str = "x-restart";
+
+/// The flag of a declaration that becomes [`RESTART`].
+const RESTART_FLAG: &str = "restart";
+
+/// The keys of a section as they are added.
+#[derive(Debug)]
+pub struct Keys {
+    schema: Schema,
+    properties: Schema,
+}
+
+impl Keys {
+    /// A section with this description and without keys.
+    #[must_use]
+    pub fn of(description: &[&str]) -> Self {
+        let schema = json_schema!({
+            "type": "object",
+            "description": prose(description),
+            "additionalProperties": false,
+        });
+        Self { schema, properties: json_schema!({}) }
+    }
+
+    /// Adds the key that switches the section on and off.
+    pub fn add_switch(&mut self, name: &str) {
+        let schema = json_schema!({ "type": ["boolean", "null"] });
+        self.add(name, &["Enables this term."], &[], schema);
+    }
+
+    /// Adds a key.
+    pub fn add(&mut self, name: &str, description: &[&str], flags: &[&str], mut schema: Schema) {
+        if schema.get("type").and_then(|it| it.as_str()) == Some("object") {
+            insert(&mut schema, "type", ["object", "null"]);
+        }
+        insert(&mut schema, "description", prose(description));
+        if flags.contains(&RESTART_FLAG) {
+            schema.insert(RESTART.to_owned(), true.into());
+        }
+        self.properties.insert(name.to_owned(), schema.into());
+    }
+
+    /// The schema of the section.
+    #[must_use]
+    pub fn schema(mut self) -> Schema {
+        self.schema.insert("properties".to_owned(), self.properties.into());
+        self.schema
+    }
+
+    /// The schema of a single value, with its default and range.
+    pub fn value<W, P>(
+        usual: Option<W>,
+        allowed: Option<&Allowed<P>>,
+        generator: &mut SchemaGenerator,
+    ) -> Schema
+    where
+        W: JsonSchema + Serialize + From<P>,
+        P: Clone,
+    {
+        let mut schema = generator.subschema_for::<Option<W>>();
+        if let Some(usual) = usual {
+            insert(&mut schema, "default", usual);
+        }
+        let Some(Allowed { minimum, maximum, is_above }) = allowed else { return schema };
+
+        // They take the place of the type's own, which say no more than "not negative".
+        schema.remove("minimum");
+        schema.remove("maximum");
+        let lower = if *is_above { "exclusiveMinimum" } else { "minimum" };
+        insert_bound(&mut schema, [lower, MINIMUM], W::from(minimum.clone()));
+        insert_bound(&mut schema, ["maximum", MAXIMUM], W::from(maximum.clone()));
+        schema
+    }
+
+    /// The schema of a list.
+    #[must_use]
+    pub fn list(items: Schema, usual: Option<impl Serialize>) -> Schema {
+        let mut schema = json_schema!({ "type": ["array", "null"] });
+        schema.insert("items".to_owned(), items.into());
+        if let Some(usual) = usual {
+            insert(&mut schema, "default", usual);
+        }
+        schema
+    }
+
+    /// The schema of a value that is written as it is.
+    #[must_use]
+    pub fn plain<T: JsonSchema + Serialize>(
+        usual: Option<&T>,
+        generator: &mut SchemaGenerator,
+    ) -> Schema {
+        let mut schema = generator.subschema_for::<Option<T>>();
+        if let Some(usual) = usual {
+            insert(&mut schema, "default", usual);
+        }
+        schema
+    }
+
+    /// A section that can be switched off, with the default of its switch.
+    #[must_use]
+    pub fn switched(mut section: Schema, is_on: bool) -> Schema {
+        let switch = section.pointer_mut("/properties/enabled");
+        if let Some(switch) = switch.and_then(|it| it.as_object_mut()) {
+            switch.insert("default".to_owned(), is_on.into());
+        }
+        section
+    }
+}
+
+/// Inserts a bound under the first keyword where it is a number, and else under the second.
+fn insert_bound(schema: &mut Schema, [of_number, of_text]: [&str; 2], bound: impl Serialize) {
+    insert(schema, of_number, bound);
+    if schema.get(of_number).is_some_and(|it| !it.is_number())
+        && let Some(text) = schema.remove(of_number)
+    {
+        schema.insert(of_text.to_owned(), text);
+    }
+}
+
+/// Inserts a value under a keyword.
+fn insert(schema: &mut Schema, keyword: &str, value: impl Serialize) {
+    let mut made = json_schema!({ "value": value });
+    if let Some(value) = made.remove("value") {
+        schema.insert(keyword.to_owned(), value);
+    }
+}
+
+/// A description without the line breaks of the source; an empty line starts a paragraph.
+fn prose(lines: &[&str]) -> String {
+    let lines: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
+    let paragraphs = lines.split(|line| line.is_empty());
+    paragraphs.map(|lines| lines.join(" ")).collect::<Vec<_>>().join("\n\n")
+}

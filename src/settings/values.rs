@@ -1,0 +1,211 @@
+//! The types that a key can have, each with its form in a file and in a declaration.
+
+use std::collections::BTreeMap;
+use std::fmt::{Debug, Display};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::settings;
+use crate::settings::Setting;
+use crate::settings::problem::Problems;
+use crate::settings::schema::Keys;
+use crate::settings::written::WrittenDuration;
+use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Requests, Seconds, Tokens, Weight};
+
+/// The values that a key may have.
+#[derive(Clone, Debug)]
+pub struct Allowed<P> {
+    /// The smallest, or the limit above which they are.
+    pub minimum: P,
+    /// The largest.
+    pub maximum: P,
+    /// Set if the smallest itself is not among them.
+    pub is_above: bool,
+}
+
+/// The texts that a key may have.
+#[derive(Clone, Copy, Debug)]
+pub struct TextRule {
+    accepts: fn(&str) -> bool,
+    rule: &'static str,
+}
+
+/// Some milliseconds, for declarations.
+#[must_use]
+pub const fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// Some seconds, for declarations.
+#[must_use]
+pub const fn secs(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Some minutes, for declarations.
+#[must_use]
+pub const fn minutes(count: u64) -> Duration {
+    Duration::from_mins(count)
+}
+
+/// Some hours, for declarations.
+#[must_use]
+pub const fn hours(count: u64) -> Duration {
+    Duration::from_hours(count)
+}
+
+/// Numbers above zero, up to a limit.
+#[must_use]
+pub const fn above_zero(maximum: f64) -> Allowed<f64> {
+    Allowed { minimum: 0.0, maximum, is_above: true }
+}
+
+/// Texts that a predicate accepts, and the words that messages ask for them with.
+#[must_use]
+pub const fn text(accepts: fn(&str) -> bool, rule: &'static str) -> TextRule {
+    TextRule { accepts, rule }
+}
+
+// === impl Allowed ===
+
+impl<P> From<RangeInclusive<P>> for Allowed<P> {
+    fn from(range: RangeInclusive<P>) -> Self {
+        let (minimum, maximum) = range.into_inner();
+        Self { minimum, maximum, is_above: false }
+    }
+}
+
+impl<P: PartialOrd + Clone> Allowed<P> {
+    /// Returns the value if it is allowed, and otherwise reports it in the words of a file.
+    pub fn check<W: Display + From<P>>(
+        &self,
+        value: P,
+        path: &str,
+        problems: &mut Problems,
+    ) -> Option<P> {
+        let Self { minimum, maximum, is_above } = self;
+        let is_allowed =
+            *minimum <= value && value <= *maximum && !(*is_above && value == *minimum);
+        if is_allowed {
+            return Some(value);
+        }
+
+        let [minimum, maximum] = [minimum, maximum].map(|it| W::from(it.clone()));
+        let rule = if *is_above {
+            format!("must be above {minimum} and at most {maximum}")
+        } else {
+            format!("must be from {minimum} to {maximum}")
+        };
+        problems.error(path, rule, W::from(value));
+        None
+    }
+}
+
+settings! {
+    value:
+    f64: f64 as f64, Some, |it| it;
+    u16: u16 as u16, Some, |it| it;
+    u32: u32 as u32, Some, |it| it;
+    usize: u32 as u32, |it| usize::try_from(it).ok(), |it| u32::try_from(it).unwrap_or(u32::MAX);
+    Fraction: f64 as f64, Self::new, Self::fraction;
+    Requests: f64 as f64, Self::new, Self::requests;
+    Tokens: f64 as f64, Self::new, Self::tokens;
+    CostPerHour: f64 as f64, Self::new, Self::per_hour;
+    Weight: f64 as f64, Self::new, Self::weight;
+    Replicas: u32 as u32, Self::new, Self::count;
+    Gpus: u32 as u32, |it| Some(Self::new(it)), Self::count;
+    Duration: Duration as WrittenDuration, Some, |it| it;
+    Seconds: Duration as WrittenDuration, |it| Self::new(it.as_secs_f64()), |it| WrittenDuration::of(it).0;
+}
+
+/// Elements of lists and maps.
+pub trait Plain: Clone + Debug + PartialEq + Serialize + DeserializeOwned + JsonSchema {}
+
+impl<T: Clone + Debug + PartialEq + Serialize + DeserializeOwned + JsonSchema> Plain for T {}
+
+settings! {
+    plain:
+    bool;
+    PathBuf;
+    @T BTreeMap<String, Option<T>>;
+}
+
+/// A list. An element that cannot be read leaves a hole, and the others keep their index.
+impl<T: Setting> Setting for Vec<T> {
+    type Written = Vec<Option<T::Written>>;
+    type Plain = Self;
+    type Allowed = T::Allowed;
+
+    fn declared(plain: Self) -> Self {
+        plain
+    }
+
+    fn read(
+        written: &Self::Written,
+        _: Option<&Self>,
+        allowed: Option<&T::Allowed>,
+        path: &str,
+        problems: &mut Problems,
+    ) -> Option<Self> {
+        let read = written.iter().enumerate().filter_map(|(at, item)| {
+            T::read(item.as_ref()?, None, allowed, &format!("{path}[{at}]"), problems)
+        });
+        Some(read.collect())
+    }
+
+    fn written(&self) -> Option<Self::Written> {
+        Some(self.iter().map(T::written).collect())
+    }
+
+    fn schema(
+        usual: Option<&Self>,
+        _: Option<&T::Allowed>,
+        generator: &mut SchemaGenerator,
+    ) -> Schema {
+        let items = generator.subschema_for::<T::Written>();
+        Keys::list(items, usual.and_then(Self::written))
+    }
+}
+
+impl Setting for String {
+    type Written = Self;
+    type Plain = &'static str;
+    type Allowed = TextRule;
+
+    fn declared(plain: &'static str) -> Self {
+        plain.to_owned()
+    }
+
+    fn read(
+        written: &Self,
+        _: Option<&Self>,
+        allowed: Option<&TextRule>,
+        path: &str,
+        problems: &mut Problems,
+    ) -> Option<Self> {
+        if let Some(TextRule { accepts, rule }) = allowed
+            && !accepts(written)
+        {
+            problems.error(path, *rule, format!("{written:?}"));
+            return None;
+        }
+        Some(written.clone())
+    }
+
+    fn written(&self) -> Option<Self> {
+        Some(self.clone())
+    }
+
+    fn schema(
+        usual: Option<&Self>,
+        _: Option<&TextRule>,
+        generator: &mut SchemaGenerator,
+    ) -> Schema {
+        Keys::plain(usual, generator)
+    }
+}
