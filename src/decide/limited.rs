@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::Unit;
-use crate::decide::limit::{Cut, LimitName, Refusal};
+use crate::decide::limit::{Cut, LimitName};
 use crate::decide::rank::Rank;
 use crate::fleet::{Accelerator, VariantKey, VariantName};
 use crate::units::{Amount, Seconds};
@@ -56,18 +56,6 @@ pub enum Short {
     Accelerator(Option<Accelerator>),
     /// Money for an hour.
     CostPerHour,
-}
-
-impl Limited {
-    /// The reason as a label value.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Cut { cut: Cut { why: Refusal::Unread, .. }, .. } => "limit_unread",
-            Self::Cut { .. } => "limited",
-            Self::Instead { .. } => "limited_elsewhere",
-        }
-    }
 }
 
 impl fmt::Display for Limited {

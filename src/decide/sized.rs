@@ -63,25 +63,6 @@ pub enum Unmeetable {
     Foresight(Floor),
 }
 
-// === impl Sized ===
-
-impl Sized {
-    /// The reason as a label value.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self.because {
-            Because::Kept => "capacity_kept",
-            Because::Added => "capacity_added",
-            Because::Tried => "capacity_tried",
-            Because::Removed => "capacity_removed",
-            Because::Replaced => "capacity_replaced",
-            Because::Serving { .. } => "capacity_serving",
-            Because::Refused { .. } => "capacity_refused",
-            Because::Unknown => "capacity_unknown",
-        }
-    }
-}
-
 impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { verdict, because, method, stuck, absent, short, rank, foreseen, card, .. } =

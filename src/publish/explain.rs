@@ -9,7 +9,11 @@
 //!   "desired":3,"unconstrained":3,"current":2,"ready":2,"pending":0,"min":1,"max":8,
 //!   "basis":"fresh","at":"2026-11-21T09:30:00Z","age_seconds":0.4,
 //!   "because":"analyze: 2 -> 3, KV spare low (0.045 < 0.100)",
-//!   "steps":[{"stage":"analyze","before":2,"after":3,"reason":"spare_low","text":"KV spare low …"}],
+//!   "headline":"Scale up 2 -> 3: low headroom: KV 4.5% < 10%",
+//!   "steps":[{"stage":"analyze","before":2,"after":3,"reason":"spare_low",
+//!             "headline":"Scale up 2 -> 3: low headroom: KV 4.5% < 10%",
+//!             "facts":[{"name":"kv_spare","value":0.045,"unit":"ratio","text":null},…],
+//!             "text":"KV spare low …","ranking":[],"foreseen":null,"carries":null}],
 //!   "replicas":[{"replica":"llama-l4-0","freshness":"fresh","age_seconds":0.4,
 //!                "failure":null,"failure_detail":null,"kv_cache_usage":0.75,"waiting":1,"running":9}]}]}
 //! ```
@@ -26,8 +30,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::decide::reason::{Fact, Value};
 use crate::decide::workload::EngineReport;
-use crate::decide::{Decision, ModelReport, Step};
+use crate::decide::{Decision, ModelReport, ReasonCode, Step};
 use crate::fleet::{Accelerator, ModelKey, ReplicaKey, Role, VariantKey};
 use crate::observe::{Freshness, ReplicaObservation, ScrapeFailure};
 use crate::publish::api::Asked;
@@ -138,6 +143,8 @@ struct Variant<'a> {
     age_seconds: Option<f64>,
     /// The step that explains the number best; without a number, what is missing.
     because: String,
+    /// The same in at most 80 characters; null without a number.
+    headline: Option<String>,
     /// The chain of steps that made the number, in their order; empty when nothing was ever
     /// decided.
     steps: Vec<StepLine>,
@@ -208,19 +215,42 @@ struct StepLine {
     before: u32,
     /// The number after it, in replicas; that of the last step is `desired`.
     after: u32,
-    /// Why, as a word; the same as the label `reason` in the metrics.
+    /// The code of the reason; the same as the label `reason` in the metrics.
+    #[schemars(extend("enum" = codes()))]
     reason: &'static str,
+    /// The step in at most 80 characters.
+    headline: String,
+    /// The values that the reason compares; each has another name.
+    facts: Vec<FactLine>,
     /// Why, as a sentence with the numbers that were compared.
     text: String,
     /// How the variants of the model were ranked by their price, round by round; empty where they
-    /// were not, and on replicas of Plimsoll that did not decide.
+    /// were not.
     ranking: Vec<RankedOption>,
-    /// What is foreseen for the variant's role; null where `foresight` has no say, and on replicas
-    /// of Plimsoll that did not decide.
+    /// What is foreseen for the variant's role; null where `foresight` has no say.
     foreseen: Option<ForeseenLine>,
-    /// What one replica of the variant carries; null while `foresight` does not know, and on
-    /// replicas of Plimsoll that did not decide.
+    /// What one replica of the variant carries; null while `foresight` does not know.
     carries: Option<CarriesLine>,
+}
+
+/// The codes of all reasons.
+fn codes() -> Vec<&'static str> {
+    ReasonCode::ALL.iter().map(|code| code.label()).collect()
+}
+
+/// A value that a reason compares.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Fact")]
+struct FactLine {
+    /// The name.
+    name: &'static str,
+    /// The number; null of a text.
+    value: Option<f64>,
+    /// The unit of the number, such as `s`, `replicas`, `requests/s`, `KV tokens` or `ratio`; null
+    /// of a text, and of a number that counts times or copies.
+    unit: Option<&'static str>,
+    /// The text, such as the name of a variant; null of a number.
+    text: Option<String>,
 }
 
 /// One replica and how recent its data is.
@@ -335,6 +365,7 @@ fn variant<'a>(
             .as_ref()
             .map(|decided| now.saturating_sub(decided.elapsed).as_secs_f64()),
         because: because.or(missing).unwrap_or_default(),
+        headline: decision.and_then(Decision::because).map(Step::headline),
         steps: decision.map(|it| it.steps.iter().map(step).collect()).unwrap_or_default(),
         saturation: report.as_ref().map(|report| report.saturation.fraction()),
         saturated: report.as_ref().map(|report| report.saturated.count()),
@@ -368,13 +399,25 @@ fn shadows<'a>(published: &'a Published, key: &VariantKey) -> Vec<Shadow<'a>> {
     said.map(shadow).collect()
 }
 
-fn step(step: &Step) -> StepLine {
-    let Step { stage, before, after, reason } = step;
+impl FactLine {
+    fn new(Fact { name, value, unit }: Fact) -> Self {
+        let (value, text) = match value {
+            Value::Number(number) => (Some(number), None),
+            Value::Text(text) => (None, Some(text)),
+        };
+        Self { name, value, unit, text }
+    }
+}
+
+fn step(link: &Step) -> StepLine {
+    let Step { stage, before, after, reason } = link;
     StepLine {
         stage: stage.label(),
         before: before.count(),
         after: after.count(),
         reason: reason.label(),
+        headline: link.headline(),
+        facts: reason.facts().into_iter().map(FactLine::new).collect(),
         text: reason.to_string(),
         ranking: options(reason),
         foreseen: foreseen(reason),

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::clock::Clock;
 use crate::decide::pools::pooled::{PoolAdapter, PoolReport};
 use crate::decide::workload::WorkloadReport;
-use crate::decide::{Basis, Decision, Stage};
+use crate::decide::{Basis, Decision, ReasonCode, Stage};
 use crate::observe::{Freshness, Observation, Quantiles, ReplicaObservation, Startup};
 use crate::publish::load::{Load, sum};
 use crate::publish::{Published, PublishedVariant};
@@ -324,7 +324,8 @@ impl Sheet {
             self.set(&DECISION_HELD, &labels, Some(one_if(held(decision))));
             let has = |stage| Some(one_if(decision.steps.iter().any(|step| step.stage == stage)));
             self.set(&FLAP_BUDGET_SPENT, &labels, has(Stage::FlapBudget));
-            let unmeetable = decision.steps.iter().any(|it| it.reason.label() == SLO_REASON);
+            let unmeetable =
+                decision.steps.iter().any(|it| it.reason.code() == ReasonCode::SloUnmeetable);
             self.set(&SLO_UNMEETABLE, &labels, Some(one_if(unmeetable)));
             self.set(&PANICKING, &labels, has(Stage::Panic));
             self.cuts(published, decision);
@@ -435,10 +436,6 @@ fn labels(published: &PublishedVariant) -> [&str; 3] {
     let spec = &published.spec;
     [spec.key.namespace.as_str(), spec.model.as_str(), spec.key.variant.as_str()]
 }
-
-/// The label of the reason that a latency target cannot be met. It is compared as a label, because a
-/// replica that shows what another has decided has nothing else.
-const SLO_REASON: &str = "slo_unmeetable";
 
 fn count(replicas: Replicas) -> f64 {
     f64::from(replicas.count())

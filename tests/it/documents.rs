@@ -13,6 +13,7 @@ use hyper::Response;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use plimsoll::config::{Files, Surroundings, parse};
 use plimsoll::daemon::{Daemon, Options};
+use plimsoll::decide::ReasonCode;
 use plimsoll::demo::pki::{FRONT_PROXY, Pki};
 use plimsoll::publish::gauges::{FAMILIES, Family, WVA_FAMILIES};
 use plimsoll::server::auth::TrustAnchor;
@@ -98,6 +99,24 @@ fn the_gauges_are_documented_word_for_word() {
         let want =
             Row { kind: "gauge".to_owned(), labels: labels(names), meaning: help.to_owned() };
         assert_eq!(table.get(name), Some(&want), "{name}");
+    }
+}
+
+#[test]
+fn every_reason_is_documented_with_its_meaning() {
+    let file = root("docs/reasons.md");
+    let kept = std::fs::read_to_string(&file).unwrap();
+    let (head, _) = kept.split_once("|---|---|\n").unwrap();
+    let row = |code: &ReasonCode| format!("| `{}` | {} |\n", code.label(), code.meaning());
+    let rows: String = ReasonCode::ALL.iter().map(row).collect();
+    let table = format!("{head}|---|---|\n{rows}");
+    if std::env::var("INSTA_UPDATE").as_deref() == Ok("always") {
+        std::fs::write(&file, &table).unwrap();
+    } else {
+        assert!(
+            kept == table,
+            "INSTA_UPDATE=always cargo test --test it documents writes {file:?}"
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The paces are short enough for a test; nothing here measures them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,6 +71,18 @@ fn decided(fake: &FakeCluster) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
+/// The series of variants and models, but for those that count events and are the leader's alone.
+async fn series(daemon: &Running) -> BTreeSet<String> {
+    let page = daemon.ask("GET", "/metrics").await.1;
+    let names = page.lines().filter_map(|line| line.rsplit_once(' ')).map(|(name, _)| name);
+    let told = ["plimsoll_decisions_total", "plimsoll_desired_changes_total"];
+    names
+        .filter(|name| name.starts_with("plimsoll_") && name.contains("namespace="))
+        .filter(|name| !told.iter().any(|told| name.starts_with(told)))
+        .map(str::to_owned)
+        .collect()
+}
+
 async fn leads(daemon: &Running) -> bool {
     daemon.sample("plimsoll_leader ").await == Some(1.0)
 }
@@ -86,6 +98,10 @@ async fn followers_show_the_leaders_numbers_with_their_reasons() {
     first.until_desired("llama", Some(2.0)).await;
     second.until_desired("llama", Some(2.0)).await;
     assert!(leads(&first).await && !leads(&second).await);
+    let shown = [variant(&first).await.1, variant(&second).await.1];
+    assert_eq!(shown[0]["steps"], shown[1]["steps"]);
+    assert_eq!(shown[0]["headline"], shown[1]["headline"]);
+    assert_eq!(series(&first).await, series(&second).await);
     for daemon in [&first, &second] {
         assert_eq!(daemon.ask("GET", "/readyz").await.0, 200, "ready, leading or not");
         let (by, variant) = variant(daemon).await;
@@ -186,11 +202,11 @@ fn document(written_ago: Duration, age: Duration, data: &Value) -> Value {
     let now = Clock::start().now();
     let written = now.checked_sub(written_ago).unwrap();
     let at = written.checked_sub(age).unwrap();
-    let body = json!({"version": 1, "generation": 812, "written": written, "decisions": [{
-        "namespace": "shop", "variant": "llama", "model": "m", "at": at,
-        "age": age.as_secs_f64(), "basis": "held", "current": 3, "min": 1, "max": 8,
-        "steps": [{"stage": "hold", "before": 4, "after": 4, "reason": "no_data",
-                   "text": "holding: no replica has fresh data"}],
+    let body = json!({"version": 2, "generation": 812, "written": written, "decisions": [{
+        "variant": {"namespace": "shop", "variant": "llama"}, "model": "m", "at": at,
+        "age": age.as_secs_f64(), "basis": "held", "current": 3, "bounds": {"min": 1, "max": 8},
+        "steps": [{"stage": "hold", "before": 4, "after": 4, "code": "no_data",
+                   "reason": {"no_data": "no_fresh_replica"}}],
     }]});
     let mut document = json!({
         "metadata": {"name": "plimsoll-decisions", "uid": "history"},
@@ -300,7 +316,7 @@ async fn a_leader_keeps_the_numbers_of_variants_that_it_does_not_know() {
     let kept = decided(&fake);
     let of = |name: &str| {
         let all = kept["decisions"].as_array().unwrap();
-        all.iter().find(|line| line["variant"] == name).cloned()
+        all.iter().find(|line| line["variant"]["variant"] == name).cloned()
     };
     assert!(of("llama").is_some(), "{kept}");
     let unseen = of("unseen").unwrap();
@@ -320,11 +336,12 @@ async fn a_leader_that_vanishes_is_followed_by_one_that_changes_no_number() {
     });
     fake.put(LEASES, &lease);
     let written = Clock::start().now();
-    let body = json!({"version": 1, "generation": 812, "written": written, "decisions": [{
-        "namespace": "shop", "variant": "llama", "model": "m", "at": written, "age": 0.5,
-        "basis": "fresh", "current": 3, "min": 1, "max": 8,
-        "steps": [{"stage": "analyze", "before": 3, "after": 4, "reason": "spare_low",
-                   "text": "KV spare low (0.045 < 0.100)"}],
+    let low = json!({"load": {"spare_low": {"kv": [0.045, 0.1], "queue": null}}});
+    let body = json!({"version": 2, "generation": 812, "written": written, "decisions": [{
+        "variant": {"namespace": "shop", "variant": "llama"}, "model": "m", "at": written,
+        "age": 0.5, "basis": "fresh", "current": 3, "bounds": {"min": 1, "max": 8},
+        "steps": [{"stage": "analyze", "before": 3, "after": 4, "code": "spare_low",
+                   "reason": low}],
     }]});
     let document = json!({
         "metadata": {"name": "plimsoll-decisions", "uid": "history"},

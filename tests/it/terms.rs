@@ -15,6 +15,7 @@ use plimsoll::publish::api::{ConfigInForce, Surface, Vitals};
 use plimsoll::publish::explain::Details;
 use plimsoll::publish::gauges::{Gauges, Wva};
 use plimsoll::publish::history::History;
+use plimsoll::publish::state::shared::{self, Arrival, Receipt};
 use plimsoll::units::Fraction;
 use prometheus::core::Collector;
 use prometheus::proto::LabelPair;
@@ -195,6 +196,47 @@ fn what_is_needed_and_carried_is_as_the_api_says_and_vanishes_with_the_variant()
     let left: Vec<String> = series(published(&work.world, &left)).into_keys().collect();
     let kept: Vec<String> = found.into_keys().filter(|it| !it.ends_with(" b")).collect();
     assert_eq!(left, kept);
+}
+
+/// The same as another replica of Plimsoll shows it.
+fn followed(leader: &Published) -> Published {
+    let decided = leader.variants.values().filter_map(|it| it.decided.as_ref());
+    let decided: Vec<_> = decided.map(|decided| (decided, None)).collect();
+    let now = decided[0].0.at;
+    let elapsed = decided[0].0.elapsed;
+    let text = shared::encode(now, elapsed, leader.generation, decided, usize::MAX).unwrap();
+
+    println!("{} bytes: {text}", text.len());
+    let receipt = Receipt { elapsed, now, arrival: Arrival::Prompt, holder: "leader" };
+    let mut read = shared::decode(&text, receipt).unwrap();
+    let mut follower = leader.clone();
+    for (key, variant) in &mut follower.variants {
+        variant.decided = read.decided.remove(key);
+    }
+    follower
+}
+
+#[test]
+fn a_follower_shows_the_terms_and_the_series_of_its_leader() {
+    let mut work = work(sized(&[Analyzer::Foresight]));
+    let decisions = work.run(4, 80.0, 120);
+    let leader = published(&work.world, &decisions);
+    let follower = followed(&leader);
+    let decided = |of: &Published| -> Vec<_> {
+        of.variants.values().map(|it| it.decided.clone().unwrap().decision).collect()
+    };
+    assert_eq!(decided(&follower), decided(&leader));
+    let found = series(leader.clone());
+    assert!(found.keys().any(|it| it.starts_with("need_per_second")), "{found:?}");
+    assert_eq!(series(follower.clone()), found);
+    let steps = |of: Published| -> Value {
+        let answer: Value =
+            serde_json::from_str(&surface(of).answer("/api/v1/decisions", None).1).unwrap();
+        answer["variants"][0]["steps"].clone()
+    };
+    let shown = steps(leader);
+    assert!(!shown[0]["foreseen"].is_null() && !shown[0]["carries"].is_null(), "{shown}");
+    assert_eq!(steps(follower), shown);
 }
 
 #[test]

@@ -33,23 +33,6 @@ pub enum Outcome {
     Unmeasured(Unmeasured),
 }
 
-impl Outcome {
-    /// The outcome as a label value.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::SpareLow(_) => "spare_low",
-            Self::SpareLowElsewhere(_) => "spare_low_elsewhere",
-            Self::SpareLowNoRoom(_) => "spare_low_no_room",
-            Self::SpareEnough(_) => "spare_enough",
-            Self::SpareEnoughElsewhere(_) => "spare_enough_elsewhere",
-            Self::SpareKept(_) => "spare_kept",
-            Self::Transition(_) => "transition",
-            Self::Unmeasured(_) => "unmeasured",
-        }
-    }
-}
-
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -47,19 +47,6 @@ pub enum Restraint {
     },
 }
 
-impl Restraint {
-    /// The reason as a label value.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::LeftToHpa { .. } => "left_to_hpa",
-            Self::Dwelling { .. } => "dwelling",
-            Self::FlapBudgetSpent { .. } => "flap_budget_spent",
-            Self::Burst { .. } => "burst",
-        }
-    }
-}
-
 impl fmt::Display for Restraint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

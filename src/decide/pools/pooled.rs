@@ -25,6 +25,29 @@ pub struct Pooled {
     pub unsure: Option<Unsure>,
 }
 
+/// The part of a pool's reason that decides its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It may need more than is known.
+    Unsure,
+    /// Nothing needs a replica.
+    Idle,
+    /// The copies of one adapter.
+    Copies,
+    /// The slots for all adapters.
+    Slots,
+    /// The load.
+    Load,
+    /// Less is needed, and not for long enough.
+    Waiting,
+    /// Empty replicas are given back.
+    Emptied,
+    /// Copies move so that fewer replicas are enough.
+    Packed,
+    /// Less is needed, and neither is possible.
+    Kept,
+}
+
 /// Why a pool may need more than is known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -97,35 +120,22 @@ pub struct PoolReplica {
 // === impl Pooled ===
 
 impl Pooled {
-    /// The label values of all reasons.
-    pub const LABELS: [&'static str; 9] = [
-        "pool_unsure",
-        "pool_idle",
-        "pool_copies",
-        "pool_slots",
-        "pool_load",
-        "pool_waiting",
-        "pool_emptied",
-        "pool_packed",
-        "pool_kept",
-    ];
-
-    /// The reason as a label value.
+    /// The part of it that decides the number.
     #[must_use]
-    pub fn label(&self) -> &'static str {
+    pub fn cause(&self) -> Cause {
         let Self { need, lowering, unsure } = self;
         match (lowering, unsure) {
-            (Lowering::Needed(_), Some(_)) => "pool_unsure",
+            (Lowering::Needed(_), Some(_)) => Cause::Unsure,
             (Lowering::Needed(_), None) => match need.binding() {
-                Binding::Nothing => "pool_idle",
-                Binding::Copies => "pool_copies",
-                Binding::Slots => "pool_slots",
-                Binding::Load => "pool_load",
+                Binding::Nothing => Cause::Idle,
+                Binding::Copies => Cause::Copies,
+                Binding::Slots => Cause::Slots,
+                Binding::Load => Cause::Load,
             },
-            (Lowering::Waiting { .. }, _) => "pool_waiting",
-            (Lowering::Emptied { .. }, _) => "pool_emptied",
-            (Lowering::Packed { .. }, _) => "pool_packed",
-            (Lowering::Kept { .. }, _) => "pool_kept",
+            (Lowering::Waiting { .. }, _) => Cause::Waiting,
+            (Lowering::Emptied { .. }, _) => Cause::Emptied,
+            (Lowering::Packed { .. }, _) => Cause::Packed,
+            (Lowering::Kept { .. }, _) => Cause::Kept,
         }
     }
 }
@@ -175,14 +185,10 @@ impl fmt::Display for Unsure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::Reason;
     use crate::decide::pools::adapters::need;
 
     #[test]
-    fn every_label_is_one_of_a_reason_and_an_uncertain_pool_says_why() {
-        for label in Pooled::LABELS {
-            assert!(Reason::LABELS.contains(&label), "{label}");
-        }
+    fn an_uncertain_pool_says_why() {
         let three = Replicas::saturating(3);
         let pooled = Pooled {
             need: need(&[], Slots::new(2), Some(Replicas::ONE)),
@@ -193,7 +199,7 @@ mod tests {
                 why: None,
             }),
         };
-        assert_eq!(pooled.label(), "pool_unsure");
+        assert_eq!(pooled.cause(), Cause::Unsure);
         assert_eq!(
             pooled.to_string(),
             "none for copies, 0 for 0 copies at 2 slots a replica, 1 for the load; not lowered: the \

@@ -40,24 +40,6 @@ pub enum Move {
     },
 }
 
-impl Move {
-    /// The label values of all.
-    pub const LABELS: [&'static str; 5] =
-        ["idle", "idle_unproved", "paired", "woken", "kept_awake"];
-
-    /// The move as a label value.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::ToZero(_) => "idle",
-            Self::Stays(_) => "idle_unproved",
-            Self::Paired { .. } => "paired",
-            Self::Woken { .. } => "woken",
-            Self::KeptAwake { .. } => "kept_awake",
-        }
-    }
-}
-
 impl fmt::Display for Move {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::decide::{Basis, Decision, Reason as Why, Step};
+use crate::decide::{Basis, Decision, Reason as Why, ReasonCode, Step};
 use crate::fleet::VariantKey;
 use crate::publish::events::Reason;
 use crate::publish::{Published, PublishedVariant};
@@ -172,16 +172,16 @@ fn at_max(
     Some((Reason::AtMaximum, format!("the load asks for more than the maximum of {max}: {why}")))
 }
 
-/// The reasons of steps that a limit makes. They are compared as labels, because of what another
-/// replica has decided nothing else is known.
-const CUTS: [&str; 2] = ["limited", "limit_unread"];
+/// The reasons of steps that a limit makes. They are compared by their codes, because a leader that
+/// has no room shares nothing else of them.
+const CUTS: [ReasonCode; 2] = [ReasonCode::Limited, ReasonCode::LimitUnread];
 
 fn limited(
     now: Duration,
     memory: &mut Memory,
     variant: &PublishedVariant,
 ) -> Option<(Reason, String)> {
-    let is_cut = |step: &&Step| step.after < step.before && CUTS.contains(&step.reason.label());
+    let is_cut = |step: &&Step| step.after < step.before && CUTS.contains(&step.reason.code());
     let cut = decision(variant).and_then(|decision| decision.steps.iter().rfind(is_cut));
     let change = memory.limited.look(now, cut.is_some(), CONTENT);
     let Step { before, after, reason, .. } = cut.filter(|_| change == Change::Entered)?;
@@ -261,8 +261,8 @@ mod tests {
         let fresh = published(Some((3, Basis::Fresh)));
         let mut cut = fresh.clone();
         let variant = cut.variants.values_mut().next().unwrap();
-        let said = "limited by quota: a replica takes 4 H100 and 0 are free".to_owned();
-        let reason = Why::Told(TheirWhy::new("limited", said));
+        let text = "limited by quota: a replica takes 4 H100 and 0 are free".to_owned();
+        let reason = Why::Told(TheirWhy { code: ReasonCode::Limited, text });
         let step = Step { stage: Stage::Limit, before: n(5), after: n(3), reason };
         variant.decided.as_mut().unwrap().decision.steps.push(step);
         let mut told = Vec::new();

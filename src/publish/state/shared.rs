@@ -6,20 +6,21 @@
 //! # Shape
 //!
 //! ```json
-//! {"version":1,"generation":812,"written":"2026-11-21T09:30:01Z","decisions":[{
-//!   "namespace":"shop","variant":"llama-l4","model":"meta/llama",
-//!   "at":"2026-11-21T09:30:00Z","age":0.4,"basis":"fresh","current":2,"min":1,"max":8,
-//!   "steps":[{"stage":"analyze","before":2,"after":3,"reason":"spare_low","text":"KV spare low (0.045 < 0.100)"}]}]}
+//! {"version":2,"generation":812,"written":"2026-11-21T09:30:01Z","decisions":[{
+//!   "variant":{"namespace":"shop","variant":"llama-l4"},"model":"meta/llama",
+//!   "at":"2026-11-21T09:30:00Z","age":0.4,"basis":"fresh","current":2,"bounds":{"min":1,"max":8},
+//!   "steps":[{"stage":"analyze","before":2,"after":3,"code":"spare_low",
+//!             "reason":{"load":{"spare_low":{"kv":[0.045,0.1],"queue":null}}}}]}]}
 //! ```
 //!
-//! Stages and reasons that only another release knows cost nothing but their names as labels: an
-//! unknown stage becomes the one before it, stands in the text and is told by its name, and an
-//! unknown reason is `told`.
+//! Stages and reasons that only another release knows cost nothing but their names: an unknown stage
+//! becomes the one before it and stands in the text, and a reason of which nothing but the code can
+//! be read says who decided.
 //!
-//! About 400 bytes a decision. A decision may also have the `memory` of its variant, in the shape of
-//! the state file and without the observations that something was learned from: a replica that has
-//! just begun goes on from it. When everything is too large, what was learned is left out, then all
-//! memory, then the texts, which leaves about 300 bytes; the reason then says who decided.
+//! A decision may also have the `memory` of its variant, in the shape of the state file and without
+//! the observations that something was learned from: a replica that has just begun goes on from it.
+//! When everything is too large, the rankings of variants are left out, then what was learned, then
+//! all memory, then the data of the reasons, so that their codes remain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,15 +29,16 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::decide::{Basis, Decision, Reason, Stage, Step, Told};
-use crate::fleet::{Bounds, ModelKey, ModelName, Namespace, VariantKey, VariantName};
+use crate::decide::limited::Limited;
+use crate::decide::{Basis, Decision, Reason, ReasonCode, Stage, Step, Told};
+use crate::fleet::{Bounds, ModelKey, ModelName, VariantKey};
 use crate::pipeline::saved::{Length, Memory};
 use crate::publish::Decided;
 use crate::publish::state::Remembered;
-use crate::units::Replicas;
+use crate::units::{Replicas, Seconds};
 
 /// The version of the document's shape; another one is refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The decisions of a document.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,7 +52,7 @@ pub struct Shared {
     /// What the writer remembers of them.
     pub memories: SharedMemories,
     /// What only the writer's release knows, by name: words of its memories, which are not in
-    /// these, and stages of its steps.
+    /// these, and stages and reasons of its steps.
     pub strange: BTreeSet<String>,
 }
 
@@ -87,7 +89,7 @@ pub enum SharedError {
     TooLarge {
         /// How many variants have a decision.
         variants: usize,
-        /// What they take without texts.
+        /// What they take with the codes of reasons alone.
         bytes: usize,
         /// What fits.
         bytes_max: usize,
@@ -110,17 +112,14 @@ struct Document {
 
 #[derive(Serialize, Deserialize)]
 struct Line {
-    namespace: String,
-    variant: String,
-    model: String,
+    variant: VariantKey,
+    model: ModelName,
     at: Timestamp,
-    age: f64,
-    basis: LineBasis,
+    age: Seconds,
+    basis: Basis,
     #[serde(skip_serializing_if = "Option::is_none")]
-    current: Option<u32>,
-    min: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max: Option<u32>,
+    current: Option<Replicas>,
+    bounds: Bounds,
     steps: Vec<LineStep>,
     /// Of any shape, because another release may remember more: a memory that we do not understand
     /// must not cost a number.
@@ -129,30 +128,52 @@ struct Line {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum LineBasis {
-    Fresh,
-    Held,
+struct LineStep {
+    stage: Readable<Stage, String>,
+    before: Replicas,
+    after: Replicas,
+    code: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<Readable<Reason, Value>>,
 }
 
+/// Something that another release may know otherwise.
 #[derive(Serialize, Deserialize)]
-struct LineStep {
-    stage: String,
-    before: u32,
-    after: u32,
-    reason: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    text: String,
+#[serde(untagged)]
+enum Readable<T, Other> {
+    Known(T),
+    Foreign(Other),
 }
 
 // === writing ===
 
+/// The length of the memories, and the detail of the reasons, of a document that is made smaller step
+/// by step.
+const LENGTHS: [(Option<Length>, Detail); 5] = [
+    (Some(Length::Conclusions), Detail::Ranked),
+    (Some(Length::Conclusions), Detail::Facts),
+    (Some(Length::Windows), Detail::Facts),
+    (None, Detail::Facts),
+    (None, Detail::Code),
+];
+
+/// The part of a reason that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detail {
+    /// All of it.
+    Ranked,
+    /// All but the ranking of the other variants, which grows with their square.
+    Facts,
+    /// The code alone.
+    Code,
+}
+
 /// Writes the decisions, at `now` on the wall clock and `elapsed` on the monotonic one, with what is
-/// remembered of their variants as far as there is room.
+/// remembered of their variants and with the data of their reasons as far as there is room.
 ///
 /// # Errors
 ///
-/// They do not fit into `bytes_max` even without memory and texts.
+/// They do not fit into `bytes_max` even without all that.
 pub fn encode<'a>(
     now: Timestamp,
     elapsed: Duration,
@@ -161,60 +182,65 @@ pub fn encode<'a>(
     bytes_max: usize,
 ) -> Result<String, SharedError> {
     let decided: Vec<_> = decided.into_iter().collect();
-    let decisions = decided.iter().map(|(decided, _)| line(elapsed, decided)).collect();
-    let mut document = Document { version: VERSION, generation, written: now, decisions };
-    for length in [Some(Length::Conclusions), Some(Length::Windows), None] {
-        for (line, (_, memory)) in document.decisions.iter_mut().zip(&decided) {
+    let mut bytes = 0;
+
+    for (length, detail) in LENGTHS {
+        let lines = decided.iter().map(|(decided, memory)| {
             let told = length.zip(*memory).map(|(length, memory)| Remembered::new(memory, length));
-            let written = told.map(serde_json::to_value);
-            line.memory = written.transpose().map_err(SharedError::Shape)?;
+            let memory = told.map(serde_json::to_value);
+            let memory = memory.transpose().map_err(SharedError::Shape)?;
+            Ok(Line { memory, ..Line::new(elapsed, decided, detail) })
+        });
+        let decisions = lines.collect::<Result<_, SharedError>>()?;
+        let document = Document { version: VERSION, generation, written: now, decisions };
+        let text = serde_json::to_string(&document).map_err(SharedError::Shape)?;
+        if text.len() <= bytes_max {
+            return Ok(text);
         }
-        let whole = serde_json::to_string(&document).map_err(SharedError::Shape)?;
-        if whole.len() <= bytes_max {
-            return Ok(whole);
+        bytes = text.len();
+    }
+    Err(SharedError::TooLarge { variants: decided.len(), bytes, bytes_max })
+}
+
+impl Line {
+    fn new(elapsed: Duration, decided: &Decided, detail: Detail) -> Self {
+        let Decided { decision, at, elapsed: decided_at } = decided;
+        let Decision { variant, model, current, bounds, steps, inputs_at: _, basis } = decision;
+        let age = elapsed.saturating_sub(*decided_at).as_secs_f64();
+
+        Self {
+            variant: variant.clone(),
+            model: model.model.clone(),
+            at: *at,
+            age: Seconds::new(age).unwrap_or_default(),
+            basis: *basis,
+            current: *current,
+            bounds: *bounds,
+            steps: steps.iter().map(|step| LineStep::new(step, detail)).collect(),
+            memory: None,
         }
-    }
-    for step in document.decisions.iter_mut().flat_map(|line| &mut line.steps) {
-        step.text.clear();
-    }
-    let short = serde_json::to_string(&document).map_err(SharedError::Shape)?;
-    let (variants, bytes) = (document.decisions.len(), short.len());
-    if bytes <= bytes_max {
-        Ok(short)
-    } else {
-        Err(SharedError::TooLarge { variants, bytes, bytes_max })
     }
 }
 
-fn line(elapsed: Duration, decided: &Decided) -> Line {
-    let Decided { decision, at, elapsed: decided_at } = decided;
-    let Decision { variant, model, current, bounds, steps, inputs_at: _, basis } = decision;
-    Line {
-        namespace: variant.namespace.as_str().to_owned(),
-        variant: variant.variant.as_str().to_owned(),
-        model: model.model.as_str().to_owned(),
-        at: *at,
-        age: elapsed.saturating_sub(*decided_at).as_secs_f64(),
-        basis: match basis {
-            Basis::Fresh => LineBasis::Fresh,
-            Basis::Held => LineBasis::Held,
-        },
-        current: current.map(Replicas::count),
-        min: bounds.min().count(),
-        max: bounds.max().map(Replicas::count),
-        steps: steps.iter().map(line_step).collect(),
-        memory: None,
-    }
-}
+impl LineStep {
+    fn new(step: &Step, detail: Detail) -> Self {
+        let Step { stage, before, after, reason } = step;
+        let code = reason.label().to_owned();
+        let mut shown = Some(reason.clone());
 
-fn line_step(step: &Step) -> LineStep {
-    let Step { stage, before, after, reason } = step;
-    LineStep {
-        stage: stage.label().to_owned(),
-        before: before.count(),
-        after: after.count(),
-        reason: reason.label().to_owned(),
-        text: reason.to_string(),
+        match (&mut shown, detail) {
+            (Some(Reason::Told(_)), _) | (_, Detail::Code) => shown = None,
+            (Some(Reason::Sized(sized)), Detail::Facts) => sized.rank = None,
+            (Some(Reason::Limited(Limited::Instead { rank, .. })), Detail::Facts) => *rank = None,
+            (_, Detail::Ranked | Detail::Facts) => {}
+        }
+        Self {
+            stage: Readable::Known(*stage),
+            before: *before,
+            after: *after,
+            code,
+            reason: shown.map(Readable::Known),
+        }
     }
 }
 
@@ -238,68 +264,46 @@ pub fn decode(text: &str, receipt: Receipt<'_>) -> Result<Shared, SharedError> {
             Duration::try_from(receipt.now.duration_since(written)).unwrap_or_default()
         }
     };
-    let impossible =
-        |index| SharedError::Content(format!("decisions[{index}] says what cannot be"));
-    let (mut all, mut memories) = (BTreeMap::new(), SharedMemories::new());
-    let mut strange = BTreeSet::new();
+
+    let mut shared = Shared { generation, lain, ..Shared::default() };
     for (index, mut line) in decisions.into_iter().enumerate() {
         let memory = line.memory.take().and_then(|memory| serde_json::from_value(memory).ok());
         let memory = memory.map(|told: Remembered| {
-            strange.extend(told.strange);
+            shared.strange.extend(told.strange);
             told.memory
         });
-        strange.extend(line.unknown_stages().map(str::to_owned));
-        let decided = line.decided(receipt, lain).ok_or_else(|| impossible(index))?;
+        shared.strange.extend(line.steps.iter().flat_map(LineStep::strange));
+        let decided = line.decided(receipt, lain).ok_or_else(|| {
+            SharedError::Content(format!("decisions[{index}] has no steps or an impossible age"))
+        })?;
         let Decision { variant, model, .. } = &decided.decision;
-        memories.extend(memory.map(|memory| (variant.clone(), (model.clone(), memory))));
-        all.insert(variant.clone(), decided);
+        shared.memories.extend(memory.map(|memory| (variant.clone(), (model.clone(), memory))));
+        shared.decided.insert(variant.clone(), decided);
     }
-    Ok(Shared { generation, lain, decided: all, memories, strange })
+    Ok(shared)
 }
-
-fn stage(label: &str) -> Option<Stage> {
-    Stage::ALL.into_iter().find(|stage| stage.label() == label)
-}
-
-/// A count that may be missing.
-fn count(count: Option<u32>) -> Result<Option<Replicas>, Impossible> {
-    count.map(|count| Replicas::new(count).ok_or(Impossible)).transpose()
-}
-
-/// A count that is larger than any can be.
-struct Impossible;
 
 impl Line {
-    fn unknown_stages(&self) -> impl Iterator<Item = &str> {
-        let unknown = |step: &&LineStep| stage(&step.stage).is_none();
-        self.steps.iter().filter(unknown).map(|step| step.stage.as_str())
-    }
-
     fn decided(self, receipt: Receipt<'_>, lain: Duration) -> Option<Decided> {
-        let namespace = Namespace::new(&self.namespace)?;
         let mut steps: Vec<Step> = Vec::with_capacity(self.steps.len());
         for step in self.steps {
             let before = steps.last().map_or(Stage::Analyze, |step| step.stage);
-            steps.push(step.step(receipt.holder, before)?);
+            steps.push(step.step(receipt.holder, before));
         }
         if steps.is_empty() {
             return None;
         }
-        let age = Duration::try_from_secs_f64(self.age).ok()?;
+
+        let age = Duration::try_from_secs_f64(self.age.seconds()).ok()?;
+        let namespace = self.variant.namespace.clone();
         let decision = Decision {
-            variant: VariantKey {
-                namespace: namespace.clone(),
-                variant: VariantName::new(&self.variant)?,
-            },
-            model: ModelKey { namespace, model: ModelName::new(&self.model)? },
-            current: count(self.current).ok()?,
-            bounds: Bounds::new(Replicas::new(self.min)?, count(self.max).ok()?)?,
+            variant: self.variant,
+            model: ModelKey { namespace, model: self.model },
+            current: self.current,
+            bounds: self.bounds,
             steps,
             inputs_at: self.at,
-            basis: match self.basis {
-                LineBasis::Fresh => Basis::Fresh,
-                LineBasis::Held => Basis::Held,
-            },
+            basis: self.basis,
         };
         let elapsed = receipt.elapsed.saturating_sub(age).saturating_sub(lain);
         Some(Decided { decision, at: self.at, elapsed })
@@ -307,22 +311,41 @@ impl Line {
 }
 
 impl LineStep {
+    /// The names in it that are not known here.
+    fn strange(&self) -> impl Iterator<Item = String> {
+        let stage = match &self.stage {
+            Readable::Known(_) => None,
+            Readable::Foreign(name) => Some(name.clone()),
+        };
+        let reason = match &self.reason {
+            None | Some(Readable::Known(_)) => None,
+            Some(Readable::Foreign(_)) => Some(self.code.clone()),
+        };
+        stage.into_iter().chain(reason)
+    }
+
     /// The step, which follows one of the stage `last`. Stages come in their order, so one that is
     /// unknown here belongs next to it.
-    fn step(self, holder: &str, last: Stage) -> Option<Step> {
-        let said = Some(self.text).filter(|text| !text.is_empty());
-        let mut text = said.unwrap_or_else(|| format!("decided by {holder}"));
-        let known = stage(&self.stage);
-        if known.is_none() {
-            text = format!("{}: {text}", self.stage);
+    fn step(self, holder: &str, last: Stage) -> Step {
+        let Self { stage, before, after, code, reason } = self;
+        let known = ReasonCode::ALL.iter().find(|known| known.label() == code);
+        let reason = match (reason, known) {
+            (Some(Readable::Known(reason)), _) => reason,
+            (_, Some(code)) => told(*code, format!("decided by {holder}")),
+            (_, None) => told(ReasonCode::Told, format!("{code}, decided by {holder}")),
+        };
+        match stage {
+            Readable::Known(stage) => Step { stage, before, after, reason },
+            Readable::Foreign(stage) => {
+                let reason = told(reason.code(), format!("{stage}: {reason}"));
+                Step { stage: last, before, after, reason }
+            }
         }
-        Some(Step {
-            stage: known.unwrap_or(last),
-            before: Replicas::new(self.before)?,
-            after: Replicas::new(self.after)?,
-            reason: Reason::Told(Told::new(&self.reason, text)),
-        })
     }
+}
+
+fn told(code: ReasonCode, text: String) -> Reason {
+    Reason::Told(Told { code, text })
 }
 
 #[cfg(test)]
@@ -428,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_loses_its_texts_first_and_is_then_refused() {
+    fn what_is_too_large_loses_all_but_the_codes_of_reasons_and_is_then_refused() {
         let fleet = published(100);
         let whole = written(&fleet, usize::MAX).unwrap();
         let short = written(&fleet, whole.len() - 1).unwrap();
@@ -506,15 +529,16 @@ mod tests {
         let text = written(&before, usize::MAX).unwrap();
         let text = text
             .replacen("\"stage\":\"bounds\"", "\"stage\":\"quota\"", 1)
-            .replacen("\"reason\":\"below_min\"", "\"reason\":\"over_quota\"", 1)
+            .replacen("\"code\":\"below_min\"", "\"code\":\"over_quota\"", 1)
+            .replacen("{\"below_min\":3}", "{\"over_quota\":[3]}", 1)
             .replacen("\"generation\"", "\"added\":[1],\"generation\"", 1);
         let shared = decode(&text, receipt(Arrival::Prompt, 0)).unwrap();
-        assert_eq!(shared.strange, ["quota".to_owned()].into());
+        assert_eq!(shared.strange, ["over_quota".to_owned(), "quota".to_owned()].into());
         let decided = shared.decided.into_values().next().unwrap();
         assert_eq!(decided.decision.desired(), n(3));
         let said = said(&decided.decision);
         let (quota, label) = said.last().unwrap();
-        assert_eq!(quota, "hold: 2 -> 3, quota: raised to the minimum of 3");
+        assert_eq!(quota, "hold: 2 -> 3, quota: over_quota, decided by a");
         assert_eq!(*label, "told");
         let first = text.replacen("\"stage\":\"hold\"", "\"stage\":\"sense\"", 1);
         let shared = decode(&first, receipt(Arrival::Prompt, 0)).unwrap();
@@ -529,7 +553,7 @@ mod tests {
         let bad = [
             "{}".to_owned(),
             "[".to_owned(),
-            good.replacen("\"version\":1", "\"version\":2", 1),
+            good.replacen("\"version\":2", "\"version\":1", 1),
             good.replacen("\"after\":3", "\"after\":3000000", 1),
             good.replacen("\"age\":7.0", "\"age\":-7.0", 1),
             good.replacen("\"min\":1", "\"min\":9", 1),

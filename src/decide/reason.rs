@@ -1,0 +1,804 @@
+//! Why a stage did what it did: as a code, as values with units, as a headline and as a sentence.
+//!
+//! [`Reason`] is the data. Each code is one row of the table at the end of this file: its meaning,
+//! its label, the reasons that have it, the facts that they state and the template of its headline.
+//! Everything that lists reasons is made of the rows: labels of metrics, the JSON API with its
+//! OpenAPI document, and the table in `docs/reasons.md`.
+
+mod facts;
+mod headline;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::analyze::foresight::standby::Bridge;
+use crate::analyze::saturation::Outcome;
+use crate::decide::check::Violation;
+use crate::decide::enforce::Restraint;
+use crate::decide::limit::{Cut, Refusal};
+use crate::decide::limited::Limited;
+use crate::decide::optimize::Because;
+use crate::decide::pools::pooled::{Cause, Pooled};
+use crate::decide::reason::facts::Stated;
+use crate::decide::sized::{Sized, Unmeetable};
+use crate::decide::unheard::Unheard;
+use crate::decide::zero::Move;
+use crate::fleet::VariantName;
+use crate::units::{Replicas, Seconds};
+
+pub use crate::decide::reason::facts::{Fact, Value};
+
+/// Why a stage did what it did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// What the load asks for.
+    Load(Outcome),
+    /// What analyzers say that the load takes, at the least cost.
+    Sized(Sized),
+    /// It is standby and carries load until others serve.
+    Bridged(Bridge),
+    /// What the adapters of a pool need.
+    Pool(Box<Pooled>),
+    /// There is no fresh data, so the last number stays.
+    NoData(NoData),
+    /// The number is not lowered, because some replicas have not been heard.
+    Incomplete {
+        /// Ready replicas without fresh data.
+        missing: Replicas,
+    },
+    /// The number is not lowered, because nobody says how many requests are in front of the model.
+    Unheard {
+        /// What would say it.
+        signal: String,
+        /// Why it does not.
+        why: Unheard,
+    },
+    /// The number is not lowered, because a variant of the model has not been listed, and may
+    /// carry any load.
+    Unlisted {
+        /// The variant.
+        variant: VariantName,
+    },
+    /// The number is not lowered, because the list of replicas is old.
+    Outdated {
+        /// Age of the list.
+        age: Seconds,
+    },
+    /// The number is not lowered, because the same replicas have not been measured long enough.
+    Settling {
+        /// How long it takes from now.
+        remaining: Seconds,
+    },
+    /// The minimum is higher.
+    BelowMin(Replicas),
+    /// The maximum is lower.
+    AboveMax(Replicas),
+    /// A recommendation inside the stabilisation window is nearer to the present number.
+    Stabilized {
+        /// Length of the window.
+        window: Seconds,
+    },
+    /// No number of replicas meets a latency target, so it asks for none.
+    SloUnmeetable(Unmeetable),
+    /// A rule holds the number back, or lets it go.
+    Restrained(Restraint),
+    /// The number may not move further in this period.
+    StepLimited {
+        /// Length of the period.
+        period: Seconds,
+    },
+    /// The model goes to zero, comes back, or stays.
+    Zero(Move),
+    /// A limit on what may be used cuts it.
+    Limited(Limited),
+    /// The set of decisions broke an invariant, so the last good number stays.
+    Refused(Violation),
+    /// Another replica decided it, and nothing but its code is known.
+    Told(Told),
+}
+
+/// A reason of another replica, without its data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// The code; [`ReasonCode::Told`] where only another release knows it.
+    pub code: ReasonCode,
+    /// A sentence in its place.
+    pub text: String,
+}
+
+/// Why there is nothing to decide on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoData {
+    /// No replica of the variant has fresh data.
+    NoFreshReplica,
+    /// The scale target is unknown; says why.
+    ScaleUnknown(String),
+    /// The replicas have not been listed yet.
+    NotListed,
+    /// Some of the listed targets have not been tried yet.
+    NotTried,
+    /// The daemon has restarted, and has no data yet.
+    Restored,
+    /// The replicas of this daemon have not shared a decision about it.
+    NotShared,
+    /// The decisions of this tick broke an invariant, and no number was in force before.
+    Refused,
+    /// The scale target was brought back from zero, and its replicas are starting.
+    BroughtBack,
+}
+
+impl fmt::Display for NoData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoFreshReplica => f.write_str("no replica has fresh data"),
+            Self::ScaleUnknown(why) => f.write_str(why),
+            Self::NotListed => f.write_str("the replicas have not been listed yet"),
+            Self::NotTried => f.write_str("not every listed target has been tried yet"),
+            Self::NotShared => f.write_str("no decision about it is shared by the replicas yet"),
+            Self::Refused => f.write_str("the decisions break an invariant and are not published"),
+            Self::Restored => f.write_str("restored after a restart, without data yet"),
+            Self::BroughtBack => f.write_str("brought back from zero, without data yet"),
+        }
+    }
+}
+
+impl From<Outcome> for Reason {
+    fn from(outcome: Outcome) -> Self {
+        Self::Load(outcome)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Load(outcome) => write!(f, "{outcome}"),
+            Self::Sized(sized) => write!(f, "{sized}"),
+            Self::Bridged(bridge) => write!(f, "{bridge}"),
+            Self::Pool(pooled) => write!(f, "{pooled}"),
+            Self::NoData(no_data) => write!(f, "holding: {no_data}"),
+            Self::Incomplete { missing } => {
+                let (replicas, have) = if *missing == Replicas::ONE {
+                    ("replica", "has")
+                } else {
+                    ("replicas", "have")
+                };
+                write!(f, "not lowered: {missing} ready {replicas} {have} no fresh data")
+            }
+            Self::Unheard { signal, why } => {
+                write!(f, "not lowered: {signal}, which counts requests that no replica has, {why}")
+            }
+            Self::Unlisted { variant } => {
+                write!(f, "not lowered: the replicas of {variant} have not been listed yet")
+            }
+            Self::Outdated { age } => {
+                write!(f, "not lowered: the list of replicas is {:.0} s old", age.seconds())
+            }
+            Self::Settling { remaining } => write!(
+                f,
+                "not lowered: these replicas must be measured for another {:.0} s",
+                remaining.seconds().ceil()
+            ),
+            Self::BelowMin(min) => write!(f, "raised to the minimum of {min}"),
+            Self::AboveMax(max) => write!(f, "lowered to the maximum of {max}"),
+            Self::Stabilized { window } => {
+                write!(f, "held by the stabilisation window of {:.0} s", window.seconds())
+            }
+            Self::SloUnmeetable(why) => write!(f, "{why}, so this target has no say"),
+            Self::Restrained(restraint) => write!(f, "{restraint}"),
+            Self::StepLimited { period } => {
+                write!(f, "limited to what may change in {:.0} s", period.seconds())
+            }
+            Self::Zero(moved) => write!(f, "{moved}"),
+            Self::Limited(limited) => write!(f, "{limited}"),
+            Self::Refused(violation) => write!(f, "not published: {violation}"),
+            Self::Told(told) => f.write_str(&told.text),
+        }
+    }
+}
+
+impl Reason {
+    /// The code.
+    #[must_use]
+    pub fn code(&self) -> ReasonCode {
+        match self {
+            Self::Told(told) => told.code,
+            known => known.row(),
+        }
+    }
+
+    /// The code as a label value.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        self.code().label()
+    }
+}
+
+// === the rows ===
+
+/// Declares each code with its meaning, its label, the reasons that have it, the facts that these
+/// state, and the template of its headline (see [`headline`]). The first row that matches holds.
+macro_rules! reasons {
+    ($(
+        $(#[doc = $meaning:literal])+
+        $code:ident $label:literal = $reason:pat $(if $condition:expr)? => [$($fact:ident),*]
+        $headline:literal;
+    )*) => {
+        /// The code of a reason.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum ReasonCode {
+            $($(#[doc = $meaning])+ #[serde(rename = $label)] $code,)*
+        }
+
+        impl ReasonCode {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$code,)*];
+
+            /// The code as a label value.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$code => $label,)* }
+            }
+
+            /// The meaning in a sentence.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$code => concat!($($meaning),+),)* }.trim_start()
+            }
+
+            /// The template of the headline.
+            const fn template(self) -> &'static str {
+                match self { $(Self::$code => $headline,)* }
+            }
+        }
+
+        impl Reason {
+            /// The code of the row that matches.
+            #[allow(unused_variables, reason = "the facts")]
+            fn row(&self) -> ReasonCode {
+                match self { $($reason $(if $condition)? => ReasonCode::$code,)* }
+            }
+
+            /// The values that were compared, by name and with their units.
+            #[must_use]
+            pub fn facts(&self) -> Vec<Fact> {
+                let mut facts = Vec::new();
+                match self { $($reason $(if $condition)? => {
+                    $($fact.state(stringify!($fact), &mut facts);)*
+                })* }
+                facts
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Headroom is below its trigger, and this is the cheapest variant that can scale up.
+    SpareLow "spare_low" = Reason::Load(Outcome::SpareLow(low)) => [low]
+        "low headroom[: KV {kv_spare} < {kv_trigger}][, queue {queue_spare} < {queue_trigger}]";
+    /// Headroom is below its trigger, and a cheaper variant of the model scales up.
+    SpareLowElsewhere "spare_low_elsewhere" = Reason::Load(Outcome::SpareLowElsewhere(variant))
+        => [variant] "low headroom; scaling up {variant} instead";
+    /// Headroom is below its trigger, and every variant of the model has its maximum.
+    SpareLowNoRoom "spare_low_no_room" = Reason::Load(Outcome::SpareLowNoRoom(low)) => [low]
+        "low headroom, and every variant is at its maximum";
+    /// Headroom stays above its triggers without one replica of this variant.
+    SpareEnough "spare_enough" = Reason::Load(Outcome::SpareEnough(enough)) => [enough]
+        "headroom is sufficient: KV {kv_spare}, queue {queue_spare} remain";
+    /// Headroom is sufficient, and a more expensive variant of the model scales down.
+    SpareEnoughElsewhere "spare_enough_elsewhere"
+        = Reason::Load(Outcome::SpareEnoughElsewhere(variant))
+        => [variant] "headroom is sufficient; scaling down {variant} instead";
+    /// Headroom is not low, and too little would remain without one replica.
+    SpareKept "spare_kept" = Reason::Load(Outcome::SpareKept(kept)) => [kept]
+        "headroom is needed[: KV load {kv_load} of {kv_threshold}]\
+         [, queue {queue_load} of {queue_threshold}]";
+    /// An earlier decision is not in effect yet.
+    Transition "transition" = Reason::Load(Outcome::Transition(transition)) => [transition]
+        "waiting until the replicas of {variant} are ready and reporting";
+    /// No replica of the variant was measured.
+    Unmeasured "unmeasured" = Reason::Load(Outcome::Unmeasured(_)) => []
+        "no replica was measured";
+    /// The cheapest plan needs no other number.
+    CapacityKept "capacity_kept"
+        = Reason::Sized(sized @ Sized { because: Because::Kept, .. }) => [sized]
+        "capacity fits demand[: {demand} of {capacity}]";
+    /// The cheapest plan adds replicas for demand that exceeds capacity.
+    CapacityAdded "capacity_added"
+        = Reason::Sized(sized @ Sized { because: Because::Added, .. }) => [sized]
+        "demand[ {demand}] exceeds capacity[ {capacity}]";
+    /// A replica is added to learn the capacity of one, because the others are not enough.
+    CapacityTried "capacity_tried"
+        = Reason::Sized(sized @ Sized { because: Because::Tried, .. }) => [sized]
+        "trying one replica: its capacity is unknown";
+    /// The other replicas have the capacity that is required.
+    CapacityRemoved "capacity_removed"
+        = Reason::Sized(sized @ Sized { because: Because::Removed, .. }) => [sized]
+        "[{spare} of {capacity}|capacity] is spare";
+    /// The replicas that replace these serve load.
+    CapacityReplaced "capacity_replaced"
+        = Reason::Sized(sized @ Sized { because: Because::Replaced, .. }) => [sized]
+        "cheaper replicas have taken over";
+    /// Replicas stay until those that replace them serve load.
+    CapacityServing "capacity_serving"
+        = Reason::Sized(sized @ Sized { because: Because::Serving { .. }, .. }) => [sized]
+        "scale-down to {planned} waits until replacements serve";
+    /// Fewer replicas would be enough, and an analyzer does not consent.
+    CapacityRefused "capacity_refused"
+        = Reason::Sized(sized @ Sized { because: Because::Refused { .. }, .. }) => [sized]
+        "scale-down to {planned} is blocked[: {absent} has no recent data]";
+    /// The capacity of a replica is unknown.
+    CapacityUnknown "capacity_unknown"
+        = Reason::Sized(sized @ Sized { because: Because::Unknown, .. }) => [sized]
+        "capacity per replica is unknown";
+    /// A standby variant serves load until slower variants have started.
+    Bridged "bridged" = Reason::Bridged(bridge) => [bridge]
+        "standby serves {bridged} until slower variants start";
+    /// A pool may need more than is known.
+    PoolUnsure "pool_unsure" = Reason::Pool(pooled) if pooled.cause() == Cause::Unsure => [pooled]
+        "scale-down blocked: the adapters of some replicas are unknown";
+    /// No adapter of a pool and no load needs a replica.
+    PoolIdle "pool_idle" = Reason::Pool(pooled) if pooled.cause() == Cause::Idle => [pooled]
+        "no adapter and no load needs a replica";
+    /// The copies of one adapter decide the size of a pool.
+    PoolCopies "pool_copies" = Reason::Pool(pooled) if pooled.cause() == Cause::Copies => [pooled]
+        "{needed} needed for the copies of adapter {adapter}";
+    /// The adapter slots decide the size of a pool.
+    PoolSlots "pool_slots" = Reason::Pool(pooled) if pooled.cause() == Cause::Slots => [pooled]
+        "{needed} needed for adapter slots";
+    /// The load decides the size of a pool.
+    PoolLoad "pool_load" = Reason::Pool(pooled) if pooled.cause() == Cause::Load => [pooled]
+        "{needed} needed for load";
+    /// A pool needs fewer replicas, for too short a time to scale down.
+    PoolWaiting "pool_waiting"
+        = Reason::Pool(pooled) if pooled.cause() == Cause::Waiting => [pooled]
+        "{needed} needed; scale-down waits another {remaining}";
+    /// Empty replicas of a pool are removed.
+    PoolEmptied "pool_emptied"
+        = Reason::Pool(pooled) if pooled.cause() == Cause::Emptied => [pooled]
+        "{empty} empty, {needed} needed";
+    /// Adapter copies move, so that fewer replicas of a pool are enough.
+    PoolPacked "pool_packed" = Reason::Pool(pooled) if pooled.cause() == Cause::Packed => [pooled]
+        "packing {moved} adapter copies onto fewer replicas";
+    /// A pool needs fewer replicas, none is empty, and packing is not safe.
+    PoolKept "pool_kept" = Reason::Pool(pooled) => [pooled]
+        "{needed} needed, no replica is empty, and packing is not safe";
+    /// No fresh data, so the last number stays.
+    NoData "no_data" = Reason::NoData(_) => [] "held: no fresh data";
+    /// Ready replicas without fresh data block scale-down.
+    IncompleteData "incomplete_data" = Reason::Incomplete { missing } => [missing]
+        "scale-down blocked: no fresh data from {missing}";
+    /// A signal that counts queued requests is not available, which blocks scale-down.
+    SignalSilent "signal_silent" = Reason::Unheard { signal, why } => [signal, why]
+        "scale-down blocked: no data from {signal}";
+    /// The replicas of a variant of the model have not been listed, which blocks scale-down.
+    NotListed "not_listed" = Reason::Unlisted { variant } => [variant]
+        "scale-down blocked: replicas of {variant} not listed yet";
+    /// The list of replicas is old, which blocks scale-down.
+    OutdatedListing "outdated_listing" = Reason::Outdated { age } => [age]
+        "scale-down blocked: replica list is {age} old";
+    /// Replicas have not been measured for long enough, which blocks scale-down.
+    Settling "settling" = Reason::Settling { remaining } => [remaining]
+        "scale-down blocked for {remaining}: measuring the current replicas";
+    /// The minimum is higher.
+    BelowMin "below_min" = Reason::BelowMin(min) => [min] "raised to the minimum of {min}";
+    /// The maximum is lower.
+    AboveMax "above_max" = Reason::AboveMax(max) => [max] "limited to the maximum of {max}";
+    /// No number of replicas meets a latency target, so the target is ignored.
+    SloUnmeetable "slo_unmeetable" = Reason::SloUnmeetable(why) => [why]
+        "latency target[ {target}] is unreachable[ (an idle replica takes {idle})]";
+    /// A recommendation inside the stabilization window holds the number.
+    Stabilized "stabilized" = Reason::Stabilized { window } => [window]
+        "held by the stabilization window of {window}";
+    /// An HPA has a stabilization window of its own.
+    LeftToHpa "left_to_hpa" = Reason::Restrained(Restraint::LeftToHpa { hpa, window })
+        => [hpa, window] "stabilization left to HPA {hpa} ({window} window)";
+    /// The number changed in the other direction too recently.
+    Dwelling "dwelling" = Reason::Restrained(Restraint::Dwelling { direction, remaining })
+        => [direction, remaining] "scale-{direction} blocked for {remaining} by the dwell time";
+    /// The number has changed direction as often as it may within an hour.
+    FlapBudgetSpent "flap_budget_spent"
+        = Reason::Restrained(Restraint::FlapBudgetSpent { turned, refills_in })
+        => [turned, refills_in] "scale-down blocked for {refills_in}: flap budget spent";
+    /// Demand has jumped, so nothing is scaled down and no window delays scale-up.
+    Burst "burst" = Reason::Restrained(Restraint::Burst { asked, mean, age, remaining })
+        => [asked, mean, age, remaining] "demand burst to {asked}; no scale-down for {remaining}";
+    /// The number may not change further in this period.
+    StepLimited "step_limited" = Reason::StepLimited { period } => [period]
+        "limited by the scaling policy over {period}";
+    /// The model is proved to be idle.
+    Idle "idle" = Reason::Zero(Move::ToZero(idleness)) => [idleness]
+        "model is idle[ for {retention}]";
+    /// The model is not proved to be idle, so it keeps a replica.
+    IdleUnproved "idle_unproved" = Reason::Zero(Move::Stays(idleness)) => [idleness]
+        "not scaled to zero: model is not proved idle";
+    /// The model is idle, and a variant of the other role must keep replicas.
+    Paired "paired" = Reason::Zero(Move::Paired { with, min }) => [with, min]
+        "not scaled to zero: {with} keeps {min} and needs it";
+    /// Requests queue for a model without replicas.
+    Woken "woken" = Reason::Zero(Move::Woken { queued, signal }) => [queued, signal]
+        "woken: {queued} queued by {signal}";
+    /// The model was woken recently and has not served yet.
+    KeptAwake "kept_awake" = Reason::Zero(Move::KeptAwake { ago, at_least })
+        => [ago, at_least] "kept awake: woken {ago} ago";
+    /// A limit that was never read lets nothing scale up.
+    LimitUnread "limit_unread" = Reason::Limited(Limited::Cut {
+        cut: Cut { why: Refusal::Unread, limit }, ..
+    }) => [limit] "limit {limit} has not been read yet";
+    /// A quota, an inventory or a budget limits the variant.
+    Limited "limited" = Reason::Limited(Limited::Cut { cut, age, price: _ }) => [cut, age]
+        "limited by {limit}[: {needed} needed, {free} free]";
+    /// A limit holds back another variant of the model, so this one is planned in its place.
+    LimitedElsewhere "limited_elsewhere" = Reason::Limited(Limited::Instead { of, limit, rank: _ })
+        => [of, limit] "{limit} limits {of}; planned with the rest";
+    /// The decisions broke an invariant, so the last valid number stays.
+    Refused "refused" = Reason::Refused(violation) => [violation]
+        "not published: an invariant is broken";
+    /// Another replica of Plimsoll decided it, and its reason has no data here.
+    Told "told" = Reason::Told(_) => [] "decided by another replica";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::analyze::ballot::{Analyzer, Binding, Standing, Stay, Verdict};
+    use crate::analyze::capacity::Unit;
+    use crate::analyze::foresight::card::CardTitle;
+    use crate::analyze::foresight::demand::Need as Demand;
+    use crate::analyze::foresight::estimate::Teacher;
+    use crate::analyze::foresight::gateway::Held;
+    use crate::analyze::foresight::policy::Rounding;
+    use crate::analyze::foresight::standby::Relief;
+    use crate::analyze::foresight::{Floor, Foreseen};
+    use crate::analyze::queueing::{
+        LatencyTarget, Metric, Percentile, Refusal as Unsolvable, Statistic,
+    };
+    use crate::analyze::saturation::{
+        SpareEnough, SpareKept, SpareLow, SpareTight, Tight, Transition, Unmeasured,
+    };
+    use crate::decide::enforce::Direction;
+    use crate::decide::limited::{Price, Short};
+    use crate::decide::optimize::Method;
+    use crate::decide::pools::adapters::{Need, SlotNeed};
+    use crate::decide::pools::packing::{Lowering, Unpacked};
+    use crate::decide::pools::pooled::Unsure;
+    use crate::decide::rank::{Choice, Dropped, Rank, Ranking, Record, Residual, Round};
+    use crate::decide::sized::{Bound, Estimate, Interval, Shortfall};
+    use crate::decide::zero::{Evidence, Idleness, Unproved};
+    use crate::decide::{Stage, Step};
+    use crate::fleet::{
+        Accelerator, LimitName, ModelName, ReplicaName, Role, VariantKey, VariantSpec,
+    };
+    use crate::observe::adapters::Unlisted;
+    use crate::observe::engine::lora::Slots;
+    use crate::units::{Amount, CostPerHour, Fraction, Gpus, RequestRate, Requests, Tokens};
+
+    fn n(count: u32) -> Replicas {
+        Replicas::saturating(count)
+    }
+
+    fn seconds(seconds: f64) -> Seconds {
+        Seconds::new(seconds).unwrap()
+    }
+
+    fn share(share: f64) -> Fraction {
+        Fraction::new(share).unwrap()
+    }
+
+    fn requests(count: f64) -> Requests {
+        Requests::new(count).unwrap()
+    }
+
+    fn key() -> VariantKey {
+        VariantSpec::example("llama-h100").key
+    }
+
+    fn limit() -> LimitName {
+        LimitName::new("quota").unwrap()
+    }
+
+    fn h100() -> Accelerator {
+        Accelerator::new("H100").unwrap()
+    }
+
+    fn rank() -> Box<Rank> {
+        let amount = |it| Amount::new(it).unwrap();
+        let record = Record {
+            count: n(2),
+            counted: 1.7,
+            real: CostPerHour::new(12.1).unwrap(),
+            theoretical: CostPerHour::new(6.15).unwrap(),
+            ratio: 1.86,
+            unfitness: None,
+            suppressed: 1.1,
+            cold: 2.0,
+            mismatch: 1.0,
+            score: 1.0 / 3.0,
+        };
+        let option = |scored| Choice { key: key(), served: amount(8.3), scored };
+        let options = vec![option(Ok(record)), option(Err(Dropped::NoSize))];
+        let round = Round { options, taken: (key(), n(2)), served: amount(8.3) };
+        let residual =
+            Residual { rounds: vec![round], unserved: amount(0.1), preferred: Some(amount(5.0)) };
+        let ranking = Ranking { unit: Unit::KvTokens, role: Some(Role::Decode), residual };
+        Box::new(Rank { variant: key(), rankings: Arc::from([ranking]) })
+    }
+
+    fn foreseen() -> Foreseen {
+        let gateway = Held { requests: 12.0, adds: 0.4, takes: None, allowed: 2.0 };
+        let need = Demand {
+            arriving: 30.1,
+            growth: Some(35.7),
+            spread: Some(1.1),
+            young: Some(0.0),
+            burst: Some((33.3, 15)),
+            gateway: Some(gateway),
+            total: 37.6,
+            ..Demand::default()
+        };
+        Foreseen {
+            role: Role::Both,
+            need,
+            held: 37.6,
+            since: Timestamp::from_second(1_800_000_000).unwrap(),
+            least: 9.1,
+            carries: 9.77,
+            bound: Some(Bound::Itl),
+            horizon: 95.0,
+            relief: Some(Relief { startup: 12.0, reserve: 1.5, bridge: 0.0 }),
+            mature: true,
+            used: share(0.9),
+            rounding: Rounding { excess: share(0.05), spare: share(0.25) },
+        }
+    }
+
+    fn sized(because: Because) -> Reason {
+        let amount = |it| Amount::new(it).unwrap();
+        let analyzer = Analyzer::Foresight;
+        let unit = Unit::RequestsPerSecond;
+        let binding = Binding { analyzer, unit, amount: amount(8.3), supply: amount(29.3) };
+        let verdict = match because {
+            Because::Added | Because::Tried => Verdict::Grow(binding),
+            Because::Removed | Because::Replaced => Verdict::Shrink(binding),
+            Because::Refused { .. } => Verdict::Stay(Stay::NotHeard(Analyzer::Queueing)),
+            _ => Verdict::Held,
+        };
+        let rate = |it| RequestRate::new(it).unwrap();
+        let tokens = |it| Tokens::new(it).unwrap();
+        Reason::Sized(Sized {
+            verdict,
+            because,
+            method: Method::Exact { steps: 5 },
+            stuck: n(1),
+            absent: vec![(Analyzer::Queueing, Standing::Stale(seconds(391.0)))],
+            short: Shortfall::Some,
+            rank: Some(rank()),
+            foreseen: Some(Box::new(foreseen())),
+            card: Some(CardTitle {
+                model: ModelName::new("meta/llama").unwrap(),
+                accelerator: h100(),
+                from: Some(key()),
+                at: Some(Timestamp::from_second(1_800_000_000).unwrap()),
+                prompt: tokens(512.5),
+                output: tokens(128.25),
+            }),
+            carries: Some(Estimate {
+                rate: rate(9.77),
+                interval: Some(Interval { low: rate(8.1), high: rate(11.2) }),
+                bound: Bound::Itl,
+                said_by: Teacher::Card,
+            }),
+        })
+    }
+
+    fn pooled(lowering: Lowering, unsure: Option<Unsure>, copies: u32, load: u32) -> Reason {
+        let slots = SlotNeed::Known { copies: n(4), slots: Slots::new(2).unwrap(), replicas: n(2) };
+        let adapter = ModelName::new("sql").unwrap();
+        let copies = (copies > 0).then(|| (adapter, n(copies)));
+        let slots = if copies.is_none() { SlotNeed::Unknown } else { slots };
+        let need = Need { copies, slots, load: Some(n(load)) };
+        Reason::Pool(Box::new(Pooled { need, lowering, unsure }))
+    }
+
+    fn cut(why: Refusal) -> Reason {
+        let price = Price {
+            of: Short::Accelerator(Some(h100())),
+            next: key(),
+            carries: Amount::new(9.1).unwrap(),
+            unit: Unit::KvTokens,
+        };
+        let cut = Cut { limit: limit(), why };
+        Reason::Limited(Limited::Cut { cut, age: Some(seconds(61.0)), price: Some(price) })
+    }
+
+    /// One reason or more of every code, in the order of the rows.
+    fn examples() -> Vec<Reason> {
+        let mut all = of_the_analysis();
+        all.extend(of_plans_and_pools());
+        all.extend(of_data_and_bounds());
+        all.extend(of_rules_and_zero());
+        all.extend(of_limits());
+        all
+    }
+
+    fn of_the_analysis() -> Vec<Reason> {
+        let kv = Some((share(0.045), share(0.1)));
+        let queue = Some((requests(1.5), requests(2.0)));
+        let enough = SpareEnough { kv: share(0.31), queue: requests(4.4) };
+        let tight = SpareTight {
+            kv: Some(Tight { load: share(0.77), threshold: share(0.8), trigger: share(0.1) }),
+            queue: Some(Tight {
+                load: requests(4.0),
+                threshold: requests(5.0),
+                trigger: requests(3.0),
+            }),
+        };
+        [
+            Outcome::SpareLow(SpareLow { kv, queue }),
+            Outcome::SpareLow(SpareLow { kv: None, queue }),
+            Outcome::SpareLowElsewhere(key()),
+            Outcome::SpareLowNoRoom(SpareLow { kv, queue: None }),
+            Outcome::SpareEnough(enough),
+            Outcome::SpareEnoughElsewhere(key()),
+            Outcome::SpareKept(SpareKept::Tight(tight)),
+            Outcome::SpareKept(SpareKept::TooFew { non_saturated: n(1) }),
+            Outcome::SpareKept(SpareKept::NoneToSpare(enough)),
+            Outcome::Transition(Transition::Pending(key())),
+            Outcome::Unmeasured(Unmeasured::NoReplicas),
+        ]
+        .map(Reason::Load)
+        .into()
+    }
+
+    fn of_plans_and_pools() -> Vec<Reason> {
+        let unsure = Unsure::Unlisted {
+            replica: ReplicaName::new("p-0").unwrap(),
+            replicas: n(2),
+            why: Some(Unlisted::Stale(seconds(12.0))),
+        };
+        let remaining = seconds(44.0);
+        let unpacked = Unpacked::TooMany { moved: n(9), max: n(8) };
+        let emptied =
+            Lowering::Emptied { left: n(3), needed: n(2), empty: n(1), unpacked: Some(unpacked) };
+        let bridge = Bridge { replicas: n(2), missing: 8.25, startup: 12.0 };
+        vec![
+            sized(Because::Kept),
+            sized(Because::Added),
+            sized(Because::Tried),
+            sized(Because::Removed),
+            sized(Because::Replaced),
+            sized(Because::Serving { planned: n(2) }),
+            sized(Because::Refused { planned: n(1) }),
+            sized(Because::Unknown),
+            Reason::Bridged(bridge),
+            pooled(Lowering::Needed(n(2)), Some(unsure), 1, 1),
+            pooled(Lowering::Needed(n(0)), None, 0, 0),
+            pooled(Lowering::Needed(n(3)), None, 3, 1),
+            pooled(Lowering::Needed(n(2)), None, 1, 1),
+            pooled(Lowering::Needed(n(5)), None, 1, 5),
+            pooled(Lowering::Waiting { asked: n(3), needed: n(2), remaining }, None, 1, 1),
+            pooled(emptied, None, 1, 1),
+            pooled(Lowering::Packed { asked: n(3), left: n(2), moved: n(4) }, None, 1, 1),
+            pooled(Lowering::Kept { asked: n(3), needed: n(2), unpacked }, None, 1, 1),
+        ]
+    }
+
+    fn of_data_and_bounds() -> Vec<Reason> {
+        let percentile = Percentile::new(share(0.95)).unwrap();
+        let of = Statistic::Percentile(percentile);
+        let target = LatencyTarget { limit: seconds(0.005), of };
+        let floor = Unsolvable::IdleFloor { metric: Metric::Ttft, target, idle: seconds(0.0655) };
+        let floors = Floor { target: seconds(0.05), alone: seconds(0.07), share: share(0.9) };
+        vec![
+            Reason::NoData(NoData::ScaleUnknown("no such object".to_owned())),
+            Reason::Incomplete { missing: n(1) },
+            Reason::Unheard { signal: "epp".to_owned(), why: Unheard::For(seconds(31.0)) },
+            Reason::Unlisted { variant: key().variant },
+            Reason::Outdated { age: seconds(391.4) },
+            Reason::Settling { remaining: seconds(20.2) },
+            Reason::BelowMin(n(3)),
+            Reason::AboveMax(n(9)),
+            Reason::SloUnmeetable(Unmeetable::Queueing(floor)),
+            Reason::SloUnmeetable(Unmeetable::Foresight(floors)),
+            Reason::Stabilized { window: seconds(300.0) },
+        ]
+    }
+
+    fn of_rules_and_zero() -> Vec<Reason> {
+        let remaining = seconds(59.5);
+        let asked = n(6);
+        let evidence = Evidence { replicas: n(2), pages: 1200 };
+        let too_short = Unproved::TooShort { seen: seconds(60.0), retention: seconds(600.0) };
+        vec![
+            Reason::Restrained(Restraint::LeftToHpa {
+                hpa: "llama".to_owned(),
+                window: seconds(600.0),
+            }),
+            Reason::Restrained(Restraint::Dwelling { direction: Direction::Down, remaining }),
+            Reason::Restrained(Restraint::FlapBudgetSpent { turned: 2, refills_in: remaining }),
+            Reason::Restrained(Restraint::Burst { asked, mean: 2.5, age: remaining, remaining }),
+            Reason::StepLimited { period: seconds(60.0) },
+            Reason::Zero(Move::ToZero(Idleness::Proved { retention: seconds(600.0), evidence })),
+            Reason::Zero(Move::Stays(Idleness::Unproved(too_short))),
+            Reason::Zero(Move::Paired { with: key().variant, min: n(1) }),
+            Reason::Zero(Move::Woken { queued: requests(3.0), signal: "epp".to_owned() }),
+            Reason::Zero(Move::KeptAwake { ago: remaining, at_least: seconds(300.0) }),
+        ]
+    }
+
+    fn of_limits() -> Vec<Reason> {
+        let gpus = Gpus::new;
+        let money = |it| CostPerHour::new(it).unwrap();
+        let instead = Limited::Instead { of: key().variant, limit: limit(), rank: Some(rank()) };
+        let told = Told { code: ReasonCode::Told, text: "decided by a".to_owned() };
+        vec![
+            cut(Refusal::Unread),
+            cut(Refusal::Accelerators { kind: Some(h100()), needed: gpus(4), free: gpus(0) }),
+            cut(Refusal::Budget { needed: money(12.0), left: money(3.5) }),
+            Reason::Limited(instead),
+            Reason::Refused(Violation::OutOfBounds(key(), n(7))),
+            Reason::Told(told),
+        ]
+    }
+
+    #[test]
+    fn every_code_has_an_example_in_the_order_of_the_rows() {
+        let mut codes: Vec<ReasonCode> = examples().iter().map(Reason::code).collect();
+        codes.dedup();
+        assert_eq!(codes, ReasonCode::ALL);
+    }
+
+    #[test]
+    fn every_reason_is_the_same_after_it_was_written_and_read() {
+        for reason in examples() {
+            let text = serde_json::to_string(&reason).unwrap();
+            let read: Reason =
+                serde_json::from_str(&text).unwrap_or_else(|it| panic!("{it}: {text}"));
+            assert_eq!(read, reason, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_reason_has_a_headline_that_fits_and_facts_by_different_names() {
+        for reason in examples() {
+            let step = Step { stage: Stage::Analyze, before: n(10), after: n(12), reason };
+            let headline = step.headline();
+            let facts = step.reason.facts();
+            let cut_off = headline.ends_with('\u{2026}');
+            assert!(headline.chars().count() <= 80 && !cut_off, "{headline}");
+            assert!(!headline.contains(['{', '[', '|']), "{headline}");
+            for (index, fact) in facts.iter().enumerate() {
+                assert!(facts[..index].iter().all(|it| it.name != fact.name), "{facts:?}");
+            }
+            println!("{}: {headline}", step.reason.label());
+        }
+    }
+
+    #[test]
+    fn a_headline_is_cut_where_a_name_is_too_long() {
+        let hpa = "h".repeat(253);
+        let reason = Reason::Restrained(Restraint::LeftToHpa { hpa, window: seconds(600.0) });
+        let step = Step { stage: Stage::Stabilize, before: n(3), after: n(2), reason };
+        let headline = step.headline();
+        assert_eq!(headline.chars().count(), 80);
+        assert!(headline.starts_with("Scale down 3 -> 2: stabilization left to HPA hhh"));
+    }
+
+    #[test]
+    fn what_cannot_be_is_not_read() {
+        for text in [
+            r#"{"below_min":3000000}"#,
+            r#"{"settling":{"remaining":-1.0}}"#,
+            r#"{"unlisted":{"variant":""}}"#,
+            r#"{"over_quota":1}"#,
+        ] {
+            assert!(serde_json::from_str::<Reason>(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! The values that a reason states, by name and with their units.
+
+use std::fmt;
+
+use crate::analyze::ballot::{Analyzer, Binding, Verdict};
+use crate::analyze::foresight::standby::Bridge;
+use crate::analyze::queueing::Refusal as Unsolvable;
+use crate::analyze::saturation::{SpareEnough, SpareKept, SpareLow, SpareTight, Tight, Transition};
+use crate::decide::check::Violation;
+use crate::decide::enforce::Direction;
+use crate::decide::limit::{Cut, Refusal};
+use crate::decide::optimize::Because;
+use crate::decide::pools::packing::Lowering;
+use crate::decide::pools::pooled::Pooled;
+use crate::decide::sized::{Sized, Unmeetable};
+use crate::decide::unheard::Unheard;
+use crate::decide::zero::{Evidence, Idleness, Unproved};
+use crate::fleet::{Accelerator, LimitName, ModelName, VariantKey, VariantName};
+use crate::units::{CostPerHour, Fraction, Gpus, Replicas, RequestRate, Requests, Seconds, Tokens};
+
+/// A value that a reason states.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fact {
+    /// Its name in the reason.
+    pub name: &'static str,
+    /// The value.
+    pub value: Value,
+    /// Its unit; `None` of a text, and of a number that counts what its name says.
+    pub unit: Option<&'static str>,
+}
+
+/// The value of a fact.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A number.
+    Number(f64),
+    /// A name or a word.
+    Text(String),
+}
+
+/// Something that a reason states in one or more facts.
+pub(super) trait Stated {
+    /// Adds its facts; one that has no better name gets this one.
+    fn state(&self, name: &'static str, facts: &mut Vec<Fact>);
+}
+
+// === impl Fact ===
+
+impl Fact {
+    fn number(name: &'static str, number: f64, unit: &'static str) -> Self {
+        Self { name, value: Value::Number(number), unit: Some(unit) }
+    }
+}
+
+impl fmt::Display for Fact {
+    /// The value as a headline has it: `3 replicas`, `37.6 req/s`, `44%`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = match &self.value {
+            Value::Number(number) => *number,
+            Value::Text(text) => return f.write_str(text),
+        };
+        match self.unit {
+            Some(RATIO) => write!(f, "{}%", Short(100.0 * number)),
+            Some(SECONDS) if number > 0.0 && number < 1.0 => {
+                write!(f, "{} ms", Short(1000.0 * number))
+            }
+            Some(SECONDS) => write!(f, "{:.0} s", number.ceil()),
+            Some(REPLICAS) if (number - 1.0).abs() < f64::EPSILON => f.write_str("1 replica"),
+            Some("requests") | None => write!(f, "{}", Short(number)),
+            Some("requests/s") => write!(f, "{} req/s", Short(number)),
+            Some(unit) => write!(f, "{} {unit}", Short(number)),
+        }
+    }
+}
+
+/// A number with about three digits.
+struct Short(f64);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.0;
+        if number >= 1e7 {
+            write!(f, "{:.0}M", number / 1e6)
+        } else if number >= 1e4 {
+            write!(f, "{:.0}k", number / 1e3)
+        } else if number >= 100.0 {
+            write!(f, "{number:.0}")
+        } else {
+            let decimals = if number >= 10.0 { 1 } else { 2 };
+            let text = format!("{number:.decimals$}");
+            f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
+        }
+    }
+}
+
+// === units ===
+
+/// The unit of a share of a whole.
+const RATIO: &str = "ratio";
+
+/// The unit of time.
+const SECONDS: &str = "s";
+
+/// The unit of a number of replicas.
+const REPLICAS: &str = "replicas";
+
+/// States quantities in their units.
+macro_rules! quantities {
+    ($($quantity:ty, $number:expr, $unit:expr;)*) => {$(
+        impl Stated for $quantity {
+            fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+                let number: fn($quantity) -> f64 = $number;
+                facts.push(Fact::number(name, number(*self), $unit));
+            }
+        }
+    )*};
+}
+
+quantities! {
+    Seconds, Seconds::seconds, SECONDS;
+    Replicas, |it| f64::from(it.count()), REPLICAS;
+    Gpus, |it| f64::from(it.count()), "accelerators";
+    Fraction, Fraction::fraction, RATIO;
+    Requests, Requests::requests, "requests";
+    RequestRate, RequestRate::requests_per_second, "requests/s";
+    Tokens, Tokens::tokens, "tokens";
+    CostPerHour, CostPerHour::per_hour, "per hour";
+    f64, |it| it, REPLICAS;
+}
+
+/// States names and words as texts.
+macro_rules! texts {
+    ($($text:ty),*) => {$(
+        impl Stated for $text {
+            fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+                facts.push(Fact { name, value: Value::Text(self.to_string()), unit: None });
+            }
+        }
+    )*};
+}
+
+texts!(str, String, Analyzer, VariantKey, VariantName, LimitName, ModelName, Accelerator);
+
+impl Stated for u32 {
+    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+        facts.push(Fact { name, value: Value::Number(f64::from(*self)), unit: None });
+    }
+}
+
+impl<T: Stated> Stated for Option<T> {
+    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+        if let Some(stated) = self {
+            stated.state(name, facts);
+        }
+    }
+}
+
+// === the analysis ===
+
+impl Stated for SpareLow {
+    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+        let Self { kv, queue } = self;
+        if let Some((spare, trigger)) = kv {
+            spare.state("kv_spare", facts);
+            trigger.state("kv_trigger", facts);
+        }
+        if let Some((spare, trigger)) = queue {
+            spare.state("queue_spare", facts);
+            trigger.state("queue_trigger", facts);
+        }
+    }
+}
+
+impl Stated for SpareEnough {
+    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+        self.kv.state("kv_spare", facts);
+        self.queue.state("queue_spare", facts);
+    }
+}
+
+impl Stated for SpareKept {
+    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+        match self {
+            Self::Tight(SpareTight { kv, queue }) => {
+                if let Some(Tight { load, threshold, trigger }) = kv {
+                    load.state("kv_load", facts);
+                    threshold.state("kv_threshold", facts);
+                    trigger.state("kv_trigger", facts);
+                }
+                if let Some(Tight { load, threshold, trigger }) = queue {
+                    load.state("queue_load", facts);
+                    threshold.state("queue_threshold", facts);
+                    trigger.state("queue_trigger", facts);
+                }
+            }
+            Self::TooFew { non_saturated } => non_saturated.state("non_saturated", facts),
+            Self::NoneToSpare(enough) => enough.state(name, facts),
+        }
+    }
+}
+
+impl Stated for Transition {
+    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+        match self {
+            Self::Pending(variant) | Self::NotActuated(variant) | Self::NotReporting(variant) => {
+                variant.state("variant", facts);
+            }
+        }
+    }
+}
+
+// === sizing ===
+
+impl Stated for Verdict {
+    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+        let (Self::Grow(binding) | Self::Shrink(binding)) = self else { return };
+        let Binding { analyzer, unit, amount, supply } = binding;
+        let unit = unit.label();
+        let supply = supply.amount();
+        let amount = amount.amount();
+
+        analyzer.state("analyzer", facts);
+        facts.push(Fact::number("capacity", supply, unit));
+        if matches!(self, Self::Grow(_)) {
+            facts.push(Fact::number("shortfall", amount, unit));
+            facts.push(Fact::number("demand", supply + amount, unit));
+        } else {
+            facts.push(Fact::number("spare", amount, unit));
+            facts.push(Fact::number("demand", (supply - amount).max(0.0), unit));
+        }
+    }
+}
+
+impl Stated for Sized {
+    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+        let Self { verdict, because, stuck, absent, foreseen, carries, card, .. } = self;
+        verdict.state(name, facts);
+        if let Because::Serving { planned } | Because::Refused { planned } = because {
+            planned.state("planned", facts);
+        }
+        if *stuck > Replicas::ZERO {
+            stuck.state("stuck", facts);
+        }
+        for (analyzer, _) in absent {
+            analyzer.state("absent", facts);
+        }
+        if let Some(foreseen) = foreseen {
+            facts.push(Fact::number("forecast", foreseen.held, "requests/s"));
+        }
+        if let Some(carries) = carries {
+            carries.rate.state("capacity_per_replica", facts);
+        }
+        card.as_ref().and_then(|card| card.from.clone()).state("card_of", facts);
+    }
+}
+
+impl Stated for Bridge {
+    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+        let Self { replicas, missing, startup } = *self;
+        replicas.state("replicas", facts);
+        facts.push(Fact::number("bridged", missing, "requests/s"));
+        facts.push(Fact::number("startup", startup, SECONDS));
+    }
+}
+
+impl Stated for Unmeetable {
+    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+        match self {
+            Self::Foresight(floor) => {
+                floor.target.state("target", facts);
+                floor.alone.state("idle", facts);
+            }
+            Self::Queueing(Unsolvable::IdleFloor { metric, target, idle }) => {
+                metric.label().state("metric", facts);
+                target.limit.state("target", facts);
+                idle.state("idle", facts);
+            }
+            Self::Queueing(Unsolvable::Overload { arrival, max }) => {
+                arrival.state("demand", facts);
+                max.state("capacity", facts);
+            }
+            Self::Queueing(Unsolvable::Idle | Unsolvable::NoWork) => {}
+        }
+    }
+}
+
+// === pools ===
+
+impl Stated for Pooled {
+    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+        let Self { need, lowering, unsure: _ } = self;
+        need.replicas().state("needed", facts);
+        if let Some((adapter, copies)) = &need.copies {
+            adapter.state("adapter", facts);
+            copies.state("copies", facts);
+        }
+        need.load.state("load", facts);
+        match lowering {
+            Lowering::Needed(_) | Lowering::Kept { .. } => {}
+            Lowering::Waiting { remaining, .. } => remaining.state("remaining", facts),
+            Lowering::Emptied { empty, .. } => empty.state("empty", facts),
+            Lowering::Packed { moved, .. } => moved.count().state("moved", facts),
+        }
+    }
+}
+
+// === rules ===
+
+impl Stated for Direction {
+    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+        match self {
+            Self::Up => "up".state(name, facts),
+            Self::Down => "down".state(name, facts),
+        }
+    }
+}
+
+impl Stated for Unheard {
+    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+        match self {
+            Self::Never | Self::NoNumber => {}
+            Self::For(age) => age.state("age", facts),
+            Self::Ahead(ahead) => ahead.state("ahead", facts),
+        }
+    }
+}
+
+impl Stated for Idleness {
+    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+        match self {
+            Self::Proved { retention, evidence: Evidence { replicas, pages: _ } } => {
+                retention.state("retention", facts);
+                replicas.state("replicas", facts);
+            }
+            Self::Busy { finished, on_replicas, in_front } => {
+                finished.state("finished", facts);
+                on_replicas.state("on_replicas", facts);
+                in_front.state("in_front", facts);
+            }
+            Self::Unproved(Unproved::TooShort { seen, retention }) => {
+                seen.state("seen", facts);
+                retention.state("retention", facts);
+            }
+            Self::Unproved(Unproved::Starting(starting)) => starting.state("starting", facts),
+            Self::Unproved(Unproved::Finished | Unproved::OnReplicas | Unproved::InFront) => {}
+        }
+    }
+}
+
+impl Stated for Cut {
+    fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
+        let Self { limit, why } = self;
+        limit.state("limit", facts);
+        match why {
+            Refusal::Accelerators { kind, needed, free } => {
+                kind.state("accelerator", facts);
+                needed.state("needed", facts);
+                free.state("free", facts);
+            }
+            Refusal::Scattered { kind, needed, largest, free } => {
+                kind.state("accelerator", facts);
+                needed.state("needed", facts);
+                free.state("free", facts);
+                largest.state("free_on_one_node", facts);
+            }
+            Refusal::Budget { needed, left } => {
+                needed.state("needed", facts);
+                left.state("free", facts);
+            }
+            Refusal::NotListed(kind) => kind.state("accelerator", facts),
+            Refusal::UnknownKind | Refusal::Unread => {}
+        }
+    }
+}
+
+impl Stated for Violation {
+    fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
+        self.label().state(name, facts);
+    }
+}

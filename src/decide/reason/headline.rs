@@ -1,0 +1,75 @@
+//! Headlines: a reason in at most [`LENGTH_MAX`] characters, for tables, lists and notifications.
+//!
+//! # Templates
+//!
+//! `{name}` stands for the fact of that name, with its unit. A part in square brackets is left out
+//! unless the reason states all its facts; of several parts separated by `|`, the first that is
+//! complete stands.
+
+use std::cmp::Ordering;
+
+use crate::decide::Step;
+use crate::decide::reason::{Fact, Reason};
+
+/// Characters of a headline at most: it fits into a cell of a table.
+const LENGTH_MAX: usize = 80;
+
+impl Reason {
+    /// The reason in a few words.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        fill(self.code().template(), &self.facts())
+    }
+}
+
+impl Step {
+    /// The step in at most 80 characters, such as `Scale up 2 -> 3: demand 37.6 req/s exceeds
+    /// capacity 29.3 req/s`.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        let Self { before, after, reason, stage: _ } = self;
+        let action = match after.cmp(before) {
+            Ordering::Greater => format!("Scale up {before} -> {after}"),
+            Ordering::Less => format!("Scale down {before} -> {after}"),
+            Ordering::Equal => format!("Keep {after}"),
+        };
+        shortened(format!("{action}: {}", reason.headline()))
+    }
+}
+
+/// The template with its facts.
+fn fill(template: &str, facts: &[Fact]) -> String {
+    let mut filled = String::new();
+    let mut rest = template;
+
+    while let Some((before, bracket)) = rest.split_once('[') {
+        let (optional, after) = bracket.split_once(']').unwrap_or((bracket, ""));
+        filled += &complete(before, facts).unwrap_or_default();
+        filled += &optional.split('|').find_map(|part| complete(part, facts)).unwrap_or_default();
+        rest = after;
+    }
+    filled + &complete(rest, facts).unwrap_or_default()
+}
+
+/// The part with its facts; `None` when one of them is not stated.
+fn complete(part: &str, facts: &[Fact]) -> Option<String> {
+    let mut filled = String::new();
+    let mut rest = part;
+
+    while let Some((before, brace)) = rest.split_once('{') {
+        let (name, after) = brace.split_once('}')?;
+        let fact = facts.iter().find(|fact| fact.name == name)?;
+        filled += before;
+        filled += &fact.to_string();
+        rest = after;
+    }
+    Some(filled + rest)
+}
+
+/// The text, cut where it is too long.
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(LENGTH_MAX) {
+        None => text,
+        Some(_) => text.chars().take(LENGTH_MAX - 1).chain(['\u{2026}']).collect(),
+    }
+}
