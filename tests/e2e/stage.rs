@@ -34,6 +34,7 @@ pub(crate) struct Stage {
     /// What the pods' engines say.
     pub(crate) engines: Engines,
     client: Client,
+    browser: reqwest::Client,
     runtime: Runtime,
 }
 
@@ -94,7 +95,9 @@ impl Stage {
         let client = runtime.block_on(cluster::client(Some(&admin), None)).unwrap();
         let engines = Engines::default();
         runtime.spawn(engines.clone().serve(client.clone()));
-        let stage = Self { folder, net, engines, client, runtime };
+        // A connection that is kept would show the end of a process late.
+        let browser = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+        let stage = Self { folder, net, engines, client, browser, runtime };
         let ca = fs::read(stage.cluster().join("pki/serving-ca.crt")).unwrap();
         let ca = k8s_openapi::ByteString(ca);
         let ca = serde_json::to_string(&ca).unwrap();
@@ -202,7 +205,7 @@ impl Stage {
     /// The page at a URL; `None` while nothing answers there.
     pub(crate) fn page(&self, url: &str) -> Option<String> {
         let get = async {
-            let answer = reqwest::Client::new().get(url).timeout(Duration::from_secs(5)).send();
+            let answer = self.browser.get(url).timeout(Duration::from_secs(5)).send();
             answer.await?.error_for_status()?.text().await
         };
         self.runtime.block_on(get).ok()
