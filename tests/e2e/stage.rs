@@ -48,8 +48,8 @@ pub(crate) struct Lease {
     began: Duration,
 }
 
-/// Lends a stage on which nothing plays, and builds one when there is none. So there are as many as
-/// scenarios run at once; they end with this process.
+/// Lends a stage on which nothing plays, and builds one when there is none, so there are as many as
+/// scenarios run at once. They end with this process.
 pub(crate) fn stage() -> Lease {
     let clock = Clock::start();
     let began = clock.elapsed();
@@ -73,7 +73,7 @@ impl Drop for Lease {
         let thread = std::thread::current();
         let scenario = thread.name().unwrap_or_default();
         let folder = self.stage.folder.display();
-        // Written past what captures the output of tests: it is for those who wait for the end.
+        // Past the capture of the tests' output, so that it is seen at once.
         let _ = writeln!(std::io::stderr(), "{took:>4} s  {scenario} in {folder}");
 
         FREE.lock().unwrap().push(self.stage);
