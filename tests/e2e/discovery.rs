@@ -19,10 +19,10 @@ const HPA: &str = include_str!("../../examples/hpa-annotated.yaml");
 
 /// The right to look through the whole cluster, for as long as this lives. The other scenarios run
 /// without it.
-struct Granted(&'static Stage);
+struct Granted<'s>(&'s Stage);
 
-impl Granted {
-    fn everywhere(stage: &'static Stage) -> Self {
+impl<'s> Granted<'s> {
+    fn everywhere(stage: &'s Stage) -> Self {
         let grant = ["create", "clusterrolebinding", "plimsoll-discovery"];
         let whom = ["--clusterrole=plimsoll-discovery", "--serviceaccount=plimsoll:plimsoll"];
         stage.kubectl(&[grant.as_slice(), &whom].concat()).unwrap();
@@ -30,7 +30,7 @@ impl Granted {
     }
 }
 
-impl Drop for Granted {
+impl Drop for Granted<'_> {
     fn drop(&mut self) {
         let _ = self.0.kubectl(&["delete", "clusterrolebinding", "plimsoll-discovery"]);
     }
@@ -84,7 +84,7 @@ fn variant_of(hpa: &HorizontalPodAutoscaler) -> String {
 #[test]
 #[expect(clippy::print_stderr, reason = "how long it takes is for people to judge")]
 fn an_annotated_hpa_alone_is_served_scaled_and_forgotten() {
-    let stage = stage();
+    let stage = &stage();
     let _granted = Granted::everywhere(stage);
     deploy(stage, "found");
     stage.engines.load("found", 0.3);
@@ -141,7 +141,7 @@ fn an_annotated_hpa_alone_is_served_scaled_and_forgotten() {
 
 #[test]
 fn an_hpa_of_the_workload_variant_autoscaler_scales_by_its_own_metric() {
-    let stage = stage();
+    let stage = &stage();
     let _granted = Granted::everywhere(stage);
     deploy(stage, "moved");
     stage.engines.load("moved", 0.3);
@@ -164,7 +164,7 @@ fn an_hpa_of_the_workload_variant_autoscaler_scales_by_its_own_metric() {
 
 #[test]
 fn a_scaled_object_is_discovered_and_bounds_as_soon_as_there_is_such_a_kind() {
-    let stage = stage();
+    let stage = &stage();
     let _granted = Granted::everywhere(stage);
     let crds = tools().join("keda-crds/keda.sh_scaledobjects.yaml");
     deploy(stage, "events");

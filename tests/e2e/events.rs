@@ -7,13 +7,13 @@ use crate::wait::until;
 
 #[test]
 fn describing_the_hpa_shows_what_was_decided() {
-    let stage = stage();
-    stage.open("told", 1);
-    stage.engines.load("told", 0.3);
-    let daemon = Daemon::start(stage, "told");
+    let stage = &stage();
+    stage.open("described", 1);
+    stage.engines.load("described", 0.3);
+    let daemon = Daemon::start(stage, "described");
     until("a first number", || (daemon.desired(stage)? == 1).then_some(()));
-    follows(stage, &daemon, "told", 1.3, 2);
-    let describe = || stage.kubectl(&["describe", "hpa", "llama", "-n", "told"]).ok();
+    follows(stage, &daemon, "described", 1.3, 2);
+    let describe = || stage.kubectl(&["describe", "hpa", "llama", "-n", "described"]).ok();
     let line = until("the event", || {
         let text = describe()?;
         Some(text.lines().find(|line| line.contains("ScaledUp"))?.to_owned())
@@ -22,18 +22,18 @@ fn describing_the_hpa_shows_what_was_decided() {
     assert!(line.contains("plimsoll"), "{line}");
 
     // Nothing is heard for a minute, at a tick a second, and it is said once.
-    stage.engines.wedge("told", true);
+    stage.engines.wedge("described", true);
     let held = until("that the number is held", || {
         let text = describe()?;
         Some(text.lines().find(|line| line.contains("DecisionHeld"))?.to_owned())
     });
     assert!(held.contains("desired stays 2: no replica has fresh data"), "{held}");
-    stage.engines.wedge("told", false);
+    stage.engines.wedge("described", false);
     until("that it is decided again", || describe()?.contains("DecisionResumed").then_some(()));
 
     let path =
         "jsonpath={range .items[*]}{.reportingController} {.reason} {.series.count}{\"\\n\"}{end}";
-    let list = ["get", "events.events.k8s.io", "-n", "told", "-o", path];
+    let list = ["get", "events.events.k8s.io", "-n", "described", "-o", path];
     let events = stage.kubectl(&list).unwrap();
     let ours = events.lines().filter_map(|line| line.strip_prefix("plimsoll "));
     let mut reasons: Vec<&str> = ours.map(str::trim).collect();

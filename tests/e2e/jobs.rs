@@ -147,7 +147,7 @@ fn volume(path: &Path) -> String {
 
 #[test]
 fn i_the_jobs_of_the_examples_come_to_what_one_machine_comes_to() {
-    let stage = stage();
+    let stage = &stage();
     let kubelet = Kubelet { stage, folder: stage.folder.join("studies") };
     let results = kubelet.folder.join("results");
     fs::create_dir_all(&results).unwrap();

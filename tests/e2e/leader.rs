@@ -12,7 +12,7 @@ const TAKEOVER: Duration = Duration::from_secs(12);
 
 #[test]
 fn a_killed_leader_changes_no_count() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("pair", 3);
     stage.engines.load("pair", 2.0);
     let first = Daemon::start_replica(stage, "pair", Replica::Second);

@@ -63,7 +63,7 @@ fn keeps(stage: &Stage, namespace: &str, replicas: u32) {
 /// Without Plimsoll: the stage itself.
 #[test]
 fn a_the_stage_has_an_engine_on_the_address_of_every_pod() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("empty", 2);
     stage.engines.load("empty", 1.5);
     let path = "jsonpath={range .items[*]}{.status.podIP}{\"\\n\"}{end}";
@@ -85,7 +85,7 @@ fn a_the_stage_has_an_engine_on_the_address_of_every_pod() {
 
 #[test]
 fn b_the_hpa_scales_with_the_load_up_and_down() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("tide", 1);
     stage.engines.load("tide", 0.3);
     let clock = Clock::start();
@@ -107,7 +107,7 @@ fn b_the_hpa_scales_with_the_load_up_and_down() {
 
 #[test]
 fn b_by_capacity_the_hpa_jumps_to_what_the_load_needs() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("capacity", 1);
     stage.engines.load("capacity", 0.3);
     let daemon = Daemon::start_with(
@@ -126,7 +126,7 @@ fn b_by_capacity_the_hpa_jumps_to_what_the_load_needs() {
 /// test can wait for. Engines serve requests in real time, and nobody is told what one carries.
 #[test]
 fn b_by_default_the_hpa_follows_the_requests_that_come() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("requests", 1);
     stage.engines.serve_requests("requests", 11.0);
     let daemon = Daemon::start_with(
@@ -151,7 +151,7 @@ capacity:
 
 #[test]
 fn c_past_ten_replicas_the_number_is_followed_exactly_or_its_neglect_is_reported() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("exact", 10);
     stage.engines.load("exact", 6.9);
     let daemon = Daemon::start(stage, "exact");
@@ -186,7 +186,7 @@ fn c_past_ten_replicas_the_number_is_followed_exactly_or_its_neglect_is_reported
 
 #[test]
 fn d_engines_that_hang_change_no_count() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("wedged", 3);
     stage.engines.load("wedged", 2.0);
     let daemon = Daemon::start(stage, "wedged");
@@ -204,7 +204,7 @@ fn d_engines_that_hang_change_no_count() {
 
 #[test]
 fn e_a_killed_a_restarted_and_a_paused_plimsoll_change_no_count() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("crash", 3);
     stage.engines.load("crash", 2.0);
     let daemon = Daemon::start(stage, "crash");
@@ -224,7 +224,7 @@ fn e_a_killed_a_restarted_and_a_paused_plimsoll_change_no_count() {
 
 #[test]
 fn f_a_namespace_is_deleted_while_plimsoll_has_no_data() {
-    let stage = stage();
+    let stage = &stage();
     stage.engines.wedge("cold", true);
     stage.open("cold", 2);
     let daemon = Daemon::start(stage, "cold");
@@ -238,7 +238,7 @@ fn f_a_namespace_is_deleted_while_plimsoll_has_no_data() {
 
 #[test]
 fn g_an_api_server_that_restarts_changes_no_count() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("away", 3);
     stage.engines.load("away", 2.0);
     let daemon = Daemon::start(stage, "away");
@@ -252,7 +252,7 @@ fn g_an_api_server_that_restarts_changes_no_count() {
 
 #[test]
 fn h_kubectl_finds_its_way() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("tools", 1);
     stage.engines.load("tools", 0.3);
     let daemon = Daemon::start(stage, "tools");

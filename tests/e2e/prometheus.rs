@@ -26,6 +26,7 @@ use plimsoll::observe::Reading;
 use plimsoll::trace::{self, Record};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
+use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -46,7 +47,7 @@ pub(crate) struct Prometheus {
 
 impl Prometheus {
     /// Starts one with this configuration that keeps its files in a folder, and waits until it is
-    /// ready.
+    /// ready. It ends with the thread that calls this.
     pub(crate) fn start(folder: &Path, config: &str) -> Self {
         fs::create_dir_all(folder).unwrap();
         // The port is free now, and few things take one in the moment until it is used.
@@ -179,7 +180,7 @@ fn unseen(stage: &Stage, daemon: &Daemon, want: u32) {
 
 #[test]
 fn a_a_prometheus_that_is_the_only_source_scales_up_and_down() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("told", 1);
     stage.engines.load("told", 0.3);
     let (_prometheus, daemon) = both(stage, "told");
@@ -196,7 +197,7 @@ fn a_a_prometheus_that_is_the_only_source_scales_up_and_down() {
 
 #[test]
 fn b_a_dead_an_empty_and_a_half_blind_prometheus_change_no_count() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("blind", 3);
     stage.engines.load("blind", 2.0);
     let (mut prometheus, daemon) = both(stage, "blind");
@@ -307,7 +308,7 @@ fn variant(name: &str) -> VariantKey {
     VariantKey { namespace: namespace.unwrap(), variant: variant.unwrap() }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn c_readings_from_a_real_prometheus_are_those_of_the_pages() {
     let folder = TempDir::new().unwrap();
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -320,9 +321,7 @@ async fn c_readings_from_a_real_prometheus_are_those_of_the_pages() {
         let targets = format!("static_configs: [{{targets: [\"{address}\"]}}]");
         writeln!(config, "- {{job_name: {name}, metrics_path: /{name}, {targets}}}").unwrap();
     }
-    let started = folder.path().to_owned();
-    let prometheus =
-        tokio::task::spawn_blocking(move || Prometheus::start(&started, &config)).await.unwrap();
+    let prometheus = block_in_place(|| Prometheus::start(folder.path(), &config));
     let settings = Settings {
         url: prometheus.url.clone(),
         method: Method::Post,
@@ -388,7 +387,7 @@ fn backtest(url: &str, folder: &Path, save: &str) -> (Vec<Reading>, String) {
     (readings, said)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn d_a_backtest_reads_from_a_real_prometheus_what_the_pages_said() {
     let folder = TempDir::new().unwrap();
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -400,9 +399,8 @@ async fn d_a_backtest_reads_from_a_real_prometheus_what_the_pages_said() {
          metrics_path: /{}, static_configs: [{{targets: [\"{address}\"]}}]}}\n",
         page.name
     );
-    let started = folder.path().join("prometheus");
-    let prometheus =
-        tokio::task::spawn_blocking(move || Prometheus::start(&started, &scraping)).await.unwrap();
+    let data = folder.path().join("prometheus");
+    let prometheus = block_in_place(|| Prometheus::start(&data, &scraping));
     let config = format!(
         "prometheus: {{url: \"{}\"}}\nvariants: [{{name: past, model: {:?}, \
          targets: {{prometheus: {{match: {{job: past}}}}}}}}]\n",
@@ -410,17 +408,15 @@ async fn d_a_backtest_reads_from_a_real_prometheus_what_the_pages_said() {
         page.reading.models[0].as_str()
     );
     fs::write(folder.path().join("past.yaml"), config).unwrap();
-    let (url, path) = (prometheus.url.clone(), folder.path().to_owned());
-    let (readings, said) = tokio::task::spawn_blocking(move || {
+    let (readings, said) = block_in_place(|| {
         let mut run = 0;
         until("ten scrapes", || {
             run += 1;
-            let (readings, said) = backtest(&url, &path, &format!("past-{run}"));
+            let save = format!("past-{run}");
+            let (readings, said) = backtest(&prometheus.url, folder.path(), &save);
             (readings.len() >= 10).then_some((readings, said))
         })
-    })
-    .await
-    .unwrap();
+    });
     for reading in readings {
         assert_eq!(reading, page.reading);
     }

@@ -1,13 +1,18 @@
-//! What the scenarios play on: a control plane that all of them share, and the engines in it.
+//! What the scenarios play on: control planes of which each serves one scenario at a time, and the
+//! engines in them.
 
 use std::fs;
+use std::io::Write as _;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, Client};
+use plimsoll::clock::Clock;
 use plimsoll::collect::cluster;
 use tokio::runtime::Runtime;
 
@@ -29,19 +34,58 @@ pub(crate) struct Stage {
     /// What the pods' engines say.
     pub(crate) engines: Engines,
     client: Client,
+    browser: reqwest::Client,
     runtime: Runtime,
 }
 
-/// The stage, which is built when it is first asked for and ends with this process.
-pub(crate) fn stage() -> &'static Stage {
-    static STAGE: OnceLock<Stage> = OnceLock::new();
-    STAGE.get_or_init(Stage::build)
+/// Stages on which nothing plays at the moment.
+static FREE: Mutex<Vec<&Stage>> = Mutex::new(Vec::new());
+
+/// A stage that one scenario has to itself until it drops this.
+pub(crate) struct Lease {
+    stage: &'static Stage,
+    clock: Clock,
+    began: Duration,
+}
+
+/// Lends a stage on which nothing plays, and builds one when there is none, so there are as many as
+/// scenarios run at once. They end with this process.
+pub(crate) fn stage() -> Lease {
+    let clock = Clock::start();
+    let began = clock.elapsed();
+    let free = FREE.lock().unwrap().pop();
+    let stage = free.unwrap_or_else(|| Box::leak(Box::new(Stage::build())));
+
+    Lease { stage, clock, began }
+}
+
+impl Deref for Lease {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        self.stage
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let took = self.clock.elapsed().saturating_sub(self.began).as_secs();
+        let thread = std::thread::current();
+        let scenario = thread.name().unwrap_or_default();
+        let folder = self.stage.folder.display();
+        // Past the capture of the tests' output, so that it is seen at once.
+        let _ = writeln!(std::io::stderr(), "{took:>4} s  {scenario} in {folder}");
+
+        FREE.lock().unwrap().push(self.stage);
+    }
 }
 
 impl Stage {
     fn build() -> Self {
+        static BUILT: AtomicU32 = AtomicU32::new(0);
         let folder = std::env::var_os("PLIMSOLL_E2E_DIR")
             .map_or_else(|| tempfile::tempdir().unwrap().keep(), PathBuf::from);
+        let folder = folder.join(format!("stage-{}", BUILT.fetch_add(1, Ordering::Relaxed) + 1));
         let cluster = folder.join("cluster");
         control_plane("up", &cluster, &[]);
         control_plane("cert", &cluster, &["plimsoll", "plimsoll"]);
@@ -51,7 +95,9 @@ impl Stage {
         let client = runtime.block_on(cluster::client(Some(&admin), None)).unwrap();
         let engines = Engines::default();
         runtime.spawn(engines.clone().serve(client.clone()));
-        let stage = Self { folder, net, engines, client, runtime };
+        // A connection that is kept would show the end of a process late.
+        let browser = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+        let stage = Self { folder, net, engines, client, browser, runtime };
         let ca = fs::read(stage.cluster().join("pki/serving-ca.crt")).unwrap();
         let ca = k8s_openapi::ByteString(ca);
         let ca = serde_json::to_string(&ca).unwrap();
@@ -115,7 +161,7 @@ impl Stage {
         let mut command = self.kubectl_command();
         let child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.unwrap();
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), manifests.as_bytes()).unwrap();
+        child.stdin.take().unwrap().write_all(manifests.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -159,7 +205,7 @@ impl Stage {
     /// The page at a URL; `None` while nothing answers there.
     pub(crate) fn page(&self, url: &str) -> Option<String> {
         let get = async {
-            let answer = reqwest::Client::new().get(url).timeout(Duration::from_secs(5)).send();
+            let answer = self.browser.get(url).timeout(Duration::from_secs(5)).send();
             answer.await?.error_for_status()?.text().await
         };
         self.runtime.block_on(get).ok()

@@ -563,7 +563,7 @@ fn blurred(settings: &Settings, asked: &[Asked]) -> bool {
 #[test]
 fn a_the_twin_of_the_hpa_does_what_the_real_controller_does() {
     let series = all();
-    let seen = play(stage(), &series);
+    let seen = play(&stage(), &series);
     let (mut whole, mut differences) = (0, Vec::new());
     for series in &series {
         let asked = seen.get(series.name).map(Vec::as_slice).unwrap_or_default();

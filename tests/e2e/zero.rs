@@ -51,7 +51,7 @@ impl Picker {
 
 #[test]
 fn a_an_idle_model_goes_to_zero_and_wakes_by_the_queue_in_front_of_it() {
-    let stage = stage();
+    let stage = &stage();
     stage.open("nightly", 1);
     stage.engines.load("nightly", 0.3);
     let from_zero = r#"{"spec":{"minReplicas":0}}"#;

@@ -87,7 +87,7 @@ fn condition(stage: &Stage, namespace: &str, kind: &str) -> Option<String> {
 
 #[test]
 fn a_keda_scales_by_the_gauge_up_and_down_and_plimsoll_takes_its_bounds() {
-    let stage = stage();
+    let stage = &stage();
     open(stage, "tide", SCALED_OBJECT);
     stage.engines.load("tide", 0.3);
     let daemon = Daemon::launch(stage, "tide", &gauge_only(stage, "tide"));
@@ -108,7 +108,7 @@ fn a_keda_scales_by_the_gauge_up_and_down_and_plimsoll_takes_its_bounds() {
 
 #[test]
 fn b_a_plimsoll_that_is_gone_drops_no_replica() {
-    let stage = stage();
+    let stage = &stage();
     open(stage, "gone", SCALED_OBJECT);
     stage.engines.load("gone", 0.3);
     let daemon = Daemon::launch(stage, "gone", &gauge_only(stage, "gone"));
@@ -125,7 +125,7 @@ fn b_a_plimsoll_that_is_gone_drops_no_replica() {
 
 #[test]
 fn c_without_the_two_guards_of_the_example_everything_goes_to_zero() {
-    let stage = stage();
+    let stage = &stage();
     let (start, rest) = SCALED_OBJECT.split_once("  fallback:").unwrap();
     let (_, end) = rest.split_once("  triggers:").unwrap();
     let without = format!("{start}  cooldownPeriod: 5\n  triggers:{end}")
@@ -148,7 +148,7 @@ fn c_without_the_two_guards_of_the_example_everything_goes_to_zero() {
 
 #[test]
 fn d_a_provider_that_is_there_already_is_named_with_what_to_do() {
-    let stage = stage();
+    let stage = &stage();
     open(stage, "foreign", SCALED_OBJECT);
     stage.engines.load("foreign", 0.3);
     let daemon =
@@ -166,7 +166,7 @@ fn d_a_provider_that_is_there_already_is_named_with_what_to_do() {
 
 #[test]
 fn e_the_scaled_object_of_the_migration_guide_works_with_the_old_annotations_and_metric() {
-    let stage = stage();
+    let stage = &stage();
     let grant = ["create", "clusterrolebinding", "plimsoll-discovery"];
     let whom = ["--clusterrole=plimsoll-discovery", "--serviceaccount=plimsoll:plimsoll"];
     stage.kubectl(&[grant.as_slice(), &whom].concat()).unwrap();
@@ -181,7 +181,7 @@ fn e_the_scaled_object_of_the_migration_guide_works_with_the_old_annotations_and
 
 #[test]
 fn f_every_scaled_object_of_the_examples_is_one_for_keda_and_nothing_in_it_is_dropped() {
-    let stage = stage();
+    let stage = &stage();
     keda(stage);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
     let mut seen = 0;
@@ -203,7 +203,7 @@ fn f_every_scaled_object_of_the_examples_is_one_for_keda_and_nothing_in_it_is_dr
 /// Why docs/migrating-from-wva.md says that entries are found by what is inside them.
 #[test]
 fn g_no_config_map_has_a_key_with_a_hash_in_it() {
-    let stage = stage();
+    let stage = &stage();
     let file = stage.folder.join("overrides.yaml");
     let text = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: default}, \
                 data: {\"llama#shop\": \"kvCacheThreshold: 0.7\"}}\n";

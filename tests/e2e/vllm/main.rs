@@ -41,7 +41,7 @@ const RATE: f64 = 10.0;
 
 #[test]
 fn real_engines_are_scaled_up_under_load_and_down_without() {
-    let stage = stage();
+    let stage = &stage();
     stage.open_within("real", 1, STARTING);
     let cap = r#"{"spec":{"maxReplicas":2}}"#;
     stage.kubectl(&["patch", "hpa", "llama", "-n", "real", "-p", cap]).unwrap();
