@@ -515,7 +515,7 @@ mod tests {
             real: CostPerHour::new(12.1).unwrap(),
             theoretical: CostPerHour::new(6.15).unwrap(),
             ratio: 1.86,
-            unfitness: None,
+            unfitness: 0.5,
             suppressed: 1.1,
             cold: 2.0,
             mismatch: 1.0,

@@ -93,11 +93,7 @@ settings! {
 }
 
 settings! { value:
-    // Nothing in a file becomes a size.
-    Preference: u32 as u32, |it| Some(Self::Spread(Replicas::saturating(it))), |it| match it {
-        Self::Spread(replicas) => replicas.count(),
-        Self::Size(_) => Replicas::ONE.count(),
-    };
+    Preference: u32 as u32, |it| Some(Self::Spread(Replicas::saturating(it))), |Self::Spread(it)| it.count();
 }
 
 /// One variant's option in a round.
