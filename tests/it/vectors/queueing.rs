@@ -108,7 +108,7 @@ impl Replica {
                 Outcome::Differs(ONE_PLACE)
             }
             (Ok(at), None) => {
-                let same = self.same_prediction(at, &expected["metrics"]);
+                let same = same_prediction(at, &expected["metrics"]);
                 same.map_or_else(Outcome::Failed, |()| Outcome::Passed)
             }
             _ => Outcome::Failed(format!("{found:?} at {rate}, not {error:?}")),
@@ -152,7 +152,7 @@ impl Replica {
         if tps > 0.0 {
             return Outcome::Differs(TPS);
         }
-        let same = self.same_prediction(&found.at, &expected["metrics"]);
+        let same = same_prediction(&found.at, &expected["metrics"]);
         same.map_or_else(Outcome::Failed, |()| Outcome::Passed)
     }
 
@@ -161,26 +161,26 @@ impl Replica {
         let itl = |rate: f64| self.model.at(rate).unwrap().itl;
         itl(self.model.rate_max()) <= itl(self.model.rate_min()) * (1.0 + TOLERANCE)
     }
+}
 
-    fn same_prediction(&self, at: &Prediction, expected: &Value) -> Result<(), String> {
-        let slack = 1e-5 * 1000.0 * at.response + 0.01;
-        for (found, name, slack) in [
-            (at.throughput, "throughput_req_per_s", 0.0),
-            (1000.0 * at.response, "avg_response_ms", 0.0),
-            (1000.0 * at.wait, "avg_wait_ms", slack),
-            (at.in_service, "avg_requests_in_service", 0.0),
-            (1000.0 * at.prefill, "avg_prefill_ms", 0.0),
-            (1000.0 * at.itl, "avg_itl_ms", 0.0),
-            (1000.0 * at.sized_ttft(), "avg_ttft_ms", slack),
-            (at.batch_use, "rho_ratio", 0.0),
-        ] {
-            let wanted = number(expected, name);
-            if !close(found, wanted) && (found - wanted).abs() > slack {
-                return Err(format!("{name} {found}, not {wanted}"));
-            }
+fn same_prediction(at: &Prediction, expected: &Value) -> Result<(), String> {
+    let slack = 1e-5 * 1000.0 * at.response + 0.01;
+    for (found, name, slack) in [
+        (at.throughput, "throughput_req_per_s", 0.0),
+        (1000.0 * at.response, "avg_response_ms", 0.0),
+        (1000.0 * at.wait, "avg_wait_ms", slack),
+        (at.in_service, "avg_requests_in_service", 0.0),
+        (1000.0 * at.prefill, "avg_prefill_ms", 0.0),
+        (1000.0 * at.itl, "avg_itl_ms", 0.0),
+        (1000.0 * at.sized_ttft(), "avg_ttft_ms", slack),
+        (at.batch_use, "rho_ratio", 0.0),
+    ] {
+        let wanted = number(expected, name);
+        if !close(found, wanted) && (found - wanted).abs() > slack {
+            return Err(format!("{name} {found}, not {wanted}"));
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// `ekf_tuner`: a sequence of observations.

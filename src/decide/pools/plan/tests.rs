@@ -32,7 +32,7 @@ fn what_is_spare_stays_where_there_are_slots_up_to_the_most_that_are_allowed() {
     assert_eq!(kept.loads(), Replicas::ONE);
     assert!(kept.replicas.values().all(|it| it.keep.len() + it.load.len() == 2), "{kept:?}");
     let on = |plan: &Plan, adapter: &str| {
-        after(&plan).values().filter(|on| on.contains(&name(adapter))).count()
+        after(plan).values().filter(|on| on.contains(&name(adapter))).count()
     };
     assert_eq!(on(&spare(Some(1)), "a"), 1);
     let again = plan(&after(&kept), &wish).keeping_spare(wish.slots, |_| None);

@@ -13,7 +13,7 @@ use plimsoll::analyze::capacity::{
 };
 use plimsoll::analyze::throughput::{Arrivals, ReplicaPace, VariantPace};
 use plimsoll::fleet::{Role, VariantKey};
-use plimsoll::units::{Amount, Replicas, RequestRate, Seconds, TokenRate, Tokens};
+use plimsoll::units::{Amount, Fraction, Replicas, RequestRate, Seconds, TokenRate, Tokens};
 
 const READINGS_MAX: usize = 20;
 const READINGS_MIN: usize = 10;
@@ -431,7 +431,7 @@ fn usable(replica: &ReplicaPace) -> Result<Usable<'_>, WhyUnusable> {
     let output = length(replica.requests.output)?;
     let capacity = replica.kv_capacity.filter(|capacity| *capacity > Tokens::ZERO);
     capacity.ok_or(WhyUnusable::KvCapacity)?;
-    let kv = replica.kv_usage.map(|kv| kv.fraction()).filter(|kv| *kv <= 1.0);
+    let kv = replica.kv_usage.map(Fraction::fraction).filter(|kv| *kv <= 1.0);
     let kv = kv.ok_or(WhyUnusable::KvUsage)?;
     let hits = replica.requests.prefix_hits.unwrap_or_default().fraction().min(1.0);
     Ok(Usable { replica, kv, itl, shape: Shape { prompt, output, hits } })
