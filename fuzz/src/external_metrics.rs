@@ -21,6 +21,7 @@ use plimsoll::fleet::{
 use plimsoll::observe::Observation;
 use plimsoll::publish::external_metrics::authorize::{Access, Authorize, Source, Verdict};
 use plimsoll::publish::external_metrics::metrics::Metrics;
+use plimsoll::publish::external_metrics::state::Ages;
 use plimsoll::publish::external_metrics::{Api, Settings};
 use plimsoll::publish::{Decided, Published, PublishedVariant};
 use plimsoll::server::Phase;
@@ -38,6 +39,9 @@ const CLOSED: &str = "closed";
 
 /// The variant in it: a text that only an answer about it can have.
 const HIDDEN: &str = "hidden-5d1f0c";
+
+/// Ages up to which a number is served as it is, and held.
+const AGES: Ages = Ages { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
 
 /// The variants that are served, with their numbers.
 const SERVED: [(&str, &str, u32); 3] = [("shop", "a", 3), ("shop", "b", 7), ("lab", "a", 11)];
@@ -124,7 +128,7 @@ impl Scene {
         let (anchor, peer) = front_proxy();
         let trust = watch::Sender::new(Some(Arc::new(anchor)));
         let api = Api::new(
-            Settings { wva_metrics: true, ..Settings::default() },
+            Settings { ages: AGES, wva_metrics: true },
             published.subscribe(),
             clock,
             trust.subscribe(),
