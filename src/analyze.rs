@@ -1,5 +1,6 @@
 //! Analyzers: what a model's replicas carry, against what is asked of them.
 
+pub mod analyzers;
 pub mod ballot;
 pub mod capacity;
 pub mod engine_args;

@@ -37,40 +37,8 @@ use crate::analyze::capacity::{CapacityReport, Totals, Unit};
 use crate::fleet::Role;
 use crate::units::{Amount, Fraction, Seconds};
 
+pub use crate::analyze::analyzers::Analyzer;
 pub use crate::analyze::ballot::wva::{Anchor, anchor};
-
-/// An analyzer that may vote. Ties go to the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Analyzer {
-    /// Tokens in the KV cache.
-    Tokens,
-    /// Tokens generated a second.
-    Throughput,
-    /// Latency at a rate of requests.
-    Queueing,
-    /// Requests that will arrive.
-    Foresight,
-}
-
-impl Analyzer {
-    /// The analyzer as a label value.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Tokens => "tokens",
-            Self::Throughput => "throughput",
-            Self::Queueing => "queueing",
-            Self::Foresight => "foresight",
-        }
-    }
-}
-
-impl fmt::Display for Analyzer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.label())
-    }
-}
 
 /// Whether what an analyzer finds has a say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -121,7 +121,7 @@ fn remembered(state: &Path, config: &Path) -> anyhow::Result<Vec<Arc<Card>>> {
     let mut cards: Vec<Arc<Card>> = Vec::new();
     for Saved { variant, memory, .. } in state::load(state)? {
         let known = config.variants.iter().find(|known| known.spec.key == variant);
-        let saved = memory.as_ref().and_then(|memory| memory.foresight.as_ref());
+        let saved = memory.as_ref().and_then(|memory| memory.learned.foresight.as_ref());
         let Some((known, saved)) = known.zip(saved) else { continue };
         let Some(card) = card::remembered(&known.spec, saved) else { continue };
         match cards.iter_mut().find(|other| other.kind == card.kind) {

@@ -10,17 +10,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 pub use crate::analyze::ballot::Analyzer;
 use crate::analyze::foresight::card::Card;
-use crate::analyze::throughput::Curve;
-use crate::analyze::tuner::Tuner;
 use crate::decide::Decision;
 use crate::decide::enforce::History;
 use crate::fleet::{ModelKey, VariantKey};
-use crate::pipeline::sizing::Taught;
 use crate::pipeline::{InForce, PAUSE_MAX, Pipeline, Unsettled};
 use crate::units::Replicas;
 
@@ -33,10 +29,7 @@ pub use crate::analyze::tokens::knowledge::{SavedKnowledge, SavedLimit, SavedRec
 pub use crate::analyze::tuner::{Agreed, SavedFilter, SavedPoint, SavedTuner};
 pub use crate::decide::enforce::{Burst, Direction, Moved, SavedChange, SavedHistory, SavedSpan};
 pub use crate::pipeline::silence::saved::{SavedHeard, SavedSilence};
-
-/// Those whose last word is remembered.
-const ANALYZERS: [Analyzer; 4] =
-    [Analyzer::Tokens, Analyzer::Throughput, Analyzer::Queueing, Analyzer::Foresight];
+pub use crate::pipeline::sizing::analyzers::{SavedAnalyzers, SavedTaught};
 
 /// What is remembered of one variant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,20 +43,8 @@ pub struct Memory {
     /// When analyzers could last say what its model carries.
     #[serde(with = "crate::units::instants", skip_serializing_if = "BTreeMap::is_empty")]
     pub informed: BTreeMap<Analyzer, Timestamp>,
-    /// What its replicas carry, in tokens.
-    pub knowledge: SavedKnowledge,
-    /// The pace of its replicas.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub curve: Option<SavedCurve>,
-    /// What an iteration of its engines costs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tuner: Option<SavedTuner>,
-    /// When the tuner has learned last.
-    #[serde(with = "crate::units::instants", skip_serializing_if = "Option::is_none")]
-    pub taught_at: Option<Timestamp>,
-    /// What will be asked of its model, and what its replicas carry by their iterations.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "sound")]
-    pub foresight: Option<SavedForesight>,
+    /// What analyzers have learned.
+    pub learned: SavedAnalyzers,
     /// Since when its model has had nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silence: Option<SavedSilence>,
@@ -103,16 +84,6 @@ pub enum Length {
     Windows,
 }
 
-fn sound<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SavedForesight>, D::Error> {
-    let foresight = Option::<SavedForesight>::deserialize(deserializer)?;
-
-    if foresight.as_ref().is_none_or(SavedForesight::is_sound) {
-        Ok(foresight)
-    } else {
-        Err(D::Error::custom("foresight knows what cannot be"))
-    }
-}
-
 // === impl Memory ===
 
 impl Memory {
@@ -121,11 +92,7 @@ impl Memory {
     pub fn told(mut self, length: Length) -> Self {
         match length {
             Length::Whole => {}
-            Length::Conclusions => {
-                self.curve.iter_mut().for_each(|curve| curve.readings.clear());
-                self.tuner.iter_mut().for_each(|tuner| tuner.points.clear());
-                self.foresight.iter_mut().for_each(SavedForesight::shorten);
-            }
+            Length::Conclusions => self.learned.shorten(),
             Length::Windows => {
                 let Self { history, waits, silence, named, .. } = self;
                 self = Self { history, waits, silence, named, ..Self::default() };
@@ -169,20 +136,15 @@ impl Pipeline {
         let history = self.in_force.get(variant)?.history.save();
         let waits = self.unsettled.get(variant);
         let learned = &self.learned;
-        let informed = ANALYZERS.into_iter().filter_map(|analyzer| {
-            let at = learned.informed.get(&(model.clone(), analyzer))?;
-            Some((analyzer, *at))
+        let informed = Analyzer::ALL.iter().filter_map(|analyzer| {
+            let at = learned.informed.get(&(model.clone(), *analyzer))?;
+            Some((*analyzer, *at))
         });
-        let taught = learned.tuners.get(variant);
         Some(Memory {
             history,
             waits: waits.map(|&Unsettled { wanted, since }| SavedWait { wanted, since }),
             informed: informed.collect(),
-            knowledge: learned.tokens.save(&model.model, variant),
-            curve: learned.curves.get(variant).map(Curve::save),
-            tuner: taught.map(|taught| taught.tuner.save()),
-            taught_at: taught.and_then(|taught| taught.at),
-            foresight: learned.foresight.save(model, variant),
+            learned: learned.analyzers.save(model, variant),
             silence: self.zeros.saved(model, variant),
             named: learned.fronts.save(model),
         })
@@ -190,7 +152,7 @@ impl Pipeline {
 
     /// What was learned of engines, for others of the same kind.
     pub fn cards(&self) -> impl Iterator<Item = &Arc<Card>> {
-        self.learned.foresight.cards()
+        self.learned.analyzers.foresight.cards()
     }
 
     /// Goes on from what was remembered of a variant whose number [has been restored](Self::restore).
@@ -202,7 +164,7 @@ impl Pipeline {
         variant: &VariantKey,
         memory: &Memory,
     ) {
-        let Memory { history, waits, informed, knowledge, curve, tuner, taught_at, .. } = memory;
+        let Memory { history, waits, informed, learned: remembered, silence, named } = memory;
         if let Some(in_force) = self.in_force.get_mut(variant)
             && in_force.restored == Some(Recall::Number)
             && let Some(mut history) = History::restore(history)
@@ -226,21 +188,10 @@ impl Pipeline {
             let known = learned.informed.entry((model.clone(), *analyzer)).or_insert(*at);
             *known = (*known).max(*at);
         }
-        learned.tokens.recall(&model.model, variant, knowledge);
-        if let Some(curve) = curve
-            && learned.curves.get(variant).is_none()
-        {
-            let _sound = learned.curves.restore(variant.clone(), curve);
-        }
-        if let Some(tuner) = tuner.as_ref().and_then(Tuner::restore) {
-            let taught = Taught { tuner, at: *taught_at };
-            learned.tuners.entry(variant.clone()).or_insert(taught);
-        }
-        learned.fronts.recall(model, &memory.named);
-        if let Some(foresight) = &memory.foresight {
-            learned.foresight.recall(model, variant, foresight);
-        }
-        if let Some(silence) = &memory.silence {
+        learned.analyzers.recall(model, variant, remembered);
+        learned.fronts.recall(model, named);
+
+        if let Some(silence) = silence {
             self.zeros.recall(now, model, variant, silence);
         }
     }

@@ -8,27 +8,21 @@
 //! Replicas that take twice the time that starts usually take are [*stuck*](crate::pipeline): they are
 //! counted neither as supply nor as coming, and stay on top of what the plan asks for.
 
+pub(crate) mod analyzers;
 pub(crate) mod bridged;
 mod exchange;
-mod loads;
 mod queued;
-mod taught;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
 use crate::analyze::capacity::{CapacityReport, Unit, VariantCapacity};
 use crate::analyze::foresight::card::Card;
-use crate::analyze::foresight::estimate::Estimate;
 use crate::analyze::foresight::policy::Window;
-use crate::analyze::foresight::{self, Foreseen, Foresight, ReplicaStrides, VariantStrides};
-use crate::analyze::queueing::{self, Refusal, Unsized};
-use crate::analyze::throughput::{self, Arrivals, Curves, ReplicaPace, VariantPace};
-use crate::analyze::tokens::knowledge::Knowledge;
-use crate::analyze::tokens::{self, ReplicaLoad, VariantLoad};
+use crate::analyze::{foresight, queueing, throughput, tokens};
 use crate::decide::optimize::{self, Candidate, Consent, Model, Standing, Voice};
 use crate::decide::sized::{Shortfall, Sized, Unmeetable};
 use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
@@ -36,14 +30,12 @@ use crate::observe::{Demand, Inputs, Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
 use crate::pipeline::limits::{Planned, Room, Shared, rank};
-use crate::pipeline::sizing::bridged::{Bridged, Bridges};
+use crate::pipeline::sizing::analyzers::{Analyzers, Outlook, Roster, Scene};
+use crate::pipeline::sizing::bridged::Bridged;
 use crate::pipeline::sizing::exchange::Exchange;
-use crate::pipeline::sizing::loads::{pace, queue_load, token_load, told};
 use crate::pipeline::sizing::queued::Fronts;
 use crate::pipeline::workloads::Workloads;
 use crate::units::{Amount, Gpus, Replicas, Seconds, Weight};
-
-pub(crate) use crate::pipeline::sizing::taught::Taught;
 
 /// Which analyzers vote, and by what they judge.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,27 +96,17 @@ pub(crate) struct Judged<'a> {
     members: Vec<Sizable<'a>>,
     reports: Vec<(Analyzer, CapacityReport)>,
     ballot: Ballot,
-    /// What is foreseen of each role.
-    foreseen: BTreeMap<Role, Foreseen>,
-    /// The cards that `foresight` goes by.
-    cards: BTreeMap<VariantKey, Arc<Card>>,
-    /// What one replica carries by it.
-    estimates: BTreeMap<VariantKey, Estimate>,
-    /// What carries load until others serve, beside the plan.
-    bridges: Bridges,
+    outlook: Outlook,
     shrinking: Shrinking,
 }
 
 /// What was learned of models and variants.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Learned {
-    pub(crate) tokens: Knowledge,
-    pub(crate) curves: Curves,
-    pub(crate) tuners: BTreeMap<VariantKey, Taught>,
+    pub(crate) analyzers: Analyzers,
     pub(crate) informed: BTreeMap<(ModelKey, Analyzer), Timestamp>,
     /// Of variants whose idle replicas already miss a latency target, who says so.
     pub(crate) floors: BTreeMap<VariantKey, BTreeMap<Analyzer, Unmeetable>>,
-    pub(crate) foresight: Foresight,
     pub(crate) fronts: Fronts,
     pub(crate) workloads: Workloads,
 }
@@ -226,15 +208,15 @@ impl Pipeline {
 impl Learned {
     /// Forgets what is of no use any more, and variants that are gone.
     pub(crate) fn forget(&mut self, now: Timestamp, groups: &[Group<'_>]) {
-        self.tokens.forget(now);
-        self.curves.forget(now);
-        let models: BTreeSet<&ModelKey> = groups.iter().map(|group| &group.model).collect();
-        self.informed.retain(|(model, _), _| models.contains(model));
         let members = groups.iter().flat_map(|group| &group.members);
-        let variants: BTreeSet<&VariantKey> = members.map(|member| &member.spec.key).collect();
-        self.tuners.retain(|variant, _| variants.contains(variant));
-        self.floors.retain(|variant, _| variants.contains(variant));
-        self.foresight.retain(now, &models, &variants);
+        let roster = Roster {
+            models: groups.iter().map(|group| &group.model).collect(),
+            variants: members.map(|member| &member.spec.key).collect(),
+        };
+
+        self.informed.retain(|(model, _), _| roster.models.contains(model));
+        self.floors.retain(|variant, _| roster.variants.contains(variant));
+        self.analyzers.forget(now, &roster);
     }
 
     /// What the analyzers say of one model; `None` while none has anything to say.
@@ -246,28 +228,27 @@ impl Learned {
         members: Vec<Sizable<'a>>,
         shrinking: Shrinking,
     ) -> Option<Judged<'a>> {
-        let (mut foreseen, mut cards) = (BTreeMap::new(), BTreeMap::new());
-        let (mut bridges, mut estimates) = (BTreeMap::new(), BTreeMap::new());
+        let mut outlook = Outlook::default();
         let mut reports = Vec::with_capacity(policy.analyzers.len());
         for &analyzer in &policy.analyzers {
-            let report = match analyzer {
-                Analyzer::Tokens => self.tokens_of(moment.now, policy, model, &members),
-                Analyzer::Throughput => self.throughput_of(moment.now, policy, &members),
-                Analyzer::Queueing => self.queueing_of(moment, policy, &members),
-                Analyzer::Foresight => {
-                    let found = self.foresight_of(moment, policy, model, &members);
-                    (foreseen, cards, bridges) = (found.foreseen, found.cards, found.bridges);
-                    estimates = found.estimates;
-                    for member in &members {
-                        let floor = found.floors.get(&member.spec.key).copied();
-                        let floor = floor.map(Unmeetable::Foresight);
-                        self.floor(&member.spec.key, analyzer, floor);
-                    }
-                    found.report
-                }
+            let mut scene = Scene {
+                moment,
+                model,
+                members: &members,
+                workloads: &self.workloads,
+                fronts: &mut self.fronts,
+                cards: &policy.cards,
             };
-            reports.push((analyzer, report));
+            let found = self.analyzers.judge(analyzer, &mut scene, policy);
+
+            for member in &members {
+                let key = &member.spec.key;
+                self.floor(key, analyzer, found.floors.get(key).copied());
+            }
+            outlook = found.outlook.unwrap_or(outlook);
+            reports.push((analyzer, found.report));
         }
+
         // What is remembered of a variant is no data: somebody must be heard.
         let heard = members.iter().any(|member| member.measured().next().is_some());
         for (analyzer, report) in reports.iter().filter(|_| heard) {
@@ -287,145 +268,12 @@ impl Learned {
         let ballot = ballot::cast(moment.now, policy.patience, &votes);
         let model = model.clone();
         // What others have taught takes nothing away.
-        let by_card =
-            |it: &Sizable<'_>| it.counted() > Replicas::ZERO && cards.contains_key(&it.spec.key);
-        let forbidden = members.iter().any(by_card);
+        let forbidden = members
+            .iter()
+            .any(|it| it.counted() > Replicas::ZERO && outlook.cards.contains_key(&it.spec.key));
         let shrinking = if forbidden { Shrinking::Forbidden } else { shrinking };
-        let judged = Judged {
-            model,
-            members,
-            reports,
-            ballot,
-            foreseen,
-            cards,
-            estimates,
-            bridges,
-            shrinking,
-        };
+        let judged = Judged { model, members, reports, ballot, outlook, shrinking };
         (judged.ballot.model != Verdict::Held).then_some(judged)
-    }
-
-    fn tokens_of(
-        &mut self,
-        now: Timestamp,
-        policy: &Sizing,
-        model: &ModelKey,
-        members: &[Sizable<'_>],
-    ) -> CapacityReport {
-        let loads: Vec<Vec<ReplicaLoad>> =
-            members.iter().map(|member| member.measured().map(token_load).collect()).collect();
-        let variants: Vec<VariantLoad<'_>> = members
-            .iter()
-            .zip(&loads)
-            .map(|(member, replicas)| VariantLoad {
-                spec: member.spec,
-                gpus: None,
-                current: member.counted(),
-                pending: member.coming(),
-                leaving: member.leaving,
-                arguments: self.workloads.arguments(&member.spec.key).map(Arc::as_ref),
-                replicas,
-            })
-            .collect();
-        tokens::analyze(now, &policy.tokens, model, &variants, None, &mut self.tokens).report
-    }
-
-    fn throughput_of(
-        &mut self,
-        now: Timestamp,
-        policy: &Sizing,
-        members: &[Sizable<'_>],
-    ) -> CapacityReport {
-        let paces: Vec<Vec<ReplicaPace>> =
-            members.iter().map(|member| member.measured().map(pace).collect()).collect();
-        let variants: Vec<VariantPace<'_>> = members
-            .iter()
-            .zip(&paces)
-            .map(|(member, replicas)| VariantPace {
-                spec: member.spec,
-                current: member.counted(),
-                pending: member.coming(),
-                leaving: member.leaving,
-                replicas,
-            })
-            .collect();
-        let arrivals = Arrivals::default();
-        throughput::analyze(now, &policy.throughput, &variants, arrivals, &mut self.curves).report
-    }
-
-    fn queueing_of(
-        &mut self,
-        moment: Moment<'_>,
-        policy: &Sizing,
-        members: &[Sizable<'_>],
-    ) -> CapacityReport {
-        let variants: Vec<queueing::VariantLoad> = members
-            .iter()
-            .map(|member| {
-                let taught = self.tuners.entry(member.spec.key.clone()).or_default();
-                taught.learn(moment, member);
-                let estimate = taught.tuner.estimate();
-                queueing::VariantLoad {
-                    key: member.spec.key.clone(),
-                    role: member.spec.role,
-                    cost: member.spec.cost,
-                    replicas: member.staying().beyond(member.coming()),
-                    pending: member.coming().min(member.staying()),
-                    learned: estimate.map(|it| (it.coefficients, it.confidence)),
-                    loads: member.measured().filter_map(queue_load).collect(),
-                }
-            })
-            .collect();
-        let found = queueing::analyze(&variants, &policy.queueing);
-        for queueing::VariantSizing { key, sizing, .. } in &found.variants {
-            match sizing {
-                queueing::Sizing::Unsized(Unsized::Refused(floor @ Refusal::IdleFloor { .. })) => {
-                    self.floor(key, Analyzer::Queueing, Some(Unmeetable::Queueing(*floor)));
-                }
-                queueing::Sizing::Sized { .. } | queueing::Sizing::Unsized(_) => {
-                    self.floor(key, Analyzer::Queueing, None);
-                }
-            }
-        }
-        found.report
-    }
-
-    fn foresight_of(
-        &mut self,
-        moment: Moment<'_>,
-        policy: &Sizing,
-        model: &ModelKey,
-        members: &[Sizable<'_>],
-    ) -> foresight::Analysis {
-        let now = moment.now;
-        let Self { foresight, workloads, fronts, .. } = self;
-        let variants: Vec<VariantStrides<'_>> = members
-            .iter()
-            .map(|member| {
-                let arguments = workloads.arguments(&member.spec.key);
-                VariantStrides {
-                    spec: member.spec,
-                    current: member.counted(),
-                    pending: member.coming(),
-                    leaving: member.leaving,
-                    room: member.room(),
-                    startup: member.startup,
-                    told: told(arguments.map(Arc::as_ref)),
-                    arguments,
-                    ttft: member.observation.ttft.as_ref(),
-                    replicas: member.measured().map(strides).collect(),
-                }
-            })
-            .collect();
-        let ages = members.iter().filter_map(|member| member.observation.oldest_measured());
-        let oldest = ages.fold(Seconds::ZERO, Seconds::max);
-        let through = SignedDuration::try_from_secs_f64(oldest.seconds())
-            .ok()
-            .and_then(|age| now.checked_sub(age).ok())
-            .unwrap_or(now);
-        foresight.import(&policy.cards);
-        let heard = (through, fronts.front(&moment, model));
-        foresight::analyze(now, heard, &policy.foresight, model, &variants, foresight)
     }
 
     /// Notes that no number of replicas meets a target, or that some does.
@@ -472,7 +320,7 @@ impl Judged<'_> {
 
     /// What is asked for one variant.
     fn asked(&self, member: &Sizable<'_>, planned: &Planned) -> Option<(VariantKey, Asked)> {
-        let Self { ballot, foreseen, .. } = self;
+        let Self { ballot, outlook, .. } = self;
         let Planned { alone: plan, shared } = planned;
         let key = &member.spec.key;
         let placement = plan.placements.iter().find(|placement| placement.key == *key)?;
@@ -493,11 +341,11 @@ impl Judged<'_> {
                 .collect(),
             short: if plan.shortfall().is_some() { Shortfall::Some } else { Shortfall::None },
             rank: rank(key, &plan.rankings),
-            foreseen: foreseen.get(&member.spec.role).copied().map(Box::new),
-            card: self.cards.get(key).map(|card| card.title()),
-            carries: self.estimates.get(key).copied(),
+            foreseen: outlook.foreseen.get(&member.spec.role).copied().map(Box::new),
+            card: outlook.cards.get(key).map(|card| card.title()),
+            carries: outlook.estimates.get(key).copied(),
         };
-        let bridge = self.bridges.get(key).copied();
+        let bridge = outlook.bridges.get(key).copied();
         let after = placement.after + member.stuck;
         let shared = shared.get(key).cloned();
         let shared = shared.map(|it| Shared { after: it.after + member.stuck, ..it });
@@ -547,17 +395,6 @@ impl<'a> Sizable<'a> {
             leaving: self.leaving,
             untried: self.wanted == Replicas::ZERO,
         }
-    }
-}
-
-// === what replicas show ===
-
-fn strides(replica: &ReplicaObservation) -> ReplicaStrides<'_> {
-    ReplicaStrides {
-        replica: &replica.replica,
-        strides: &replica.strides,
-        waiting: replica.waiting.map(|waiting| waiting.last),
-        running: replica.running.map(|running| running.last),
     }
 }
 

@@ -15,13 +15,13 @@
 //! A number that was not in force when the file was written, because its variant has not been seen
 //! since the start, has a `written` of its own: when it last was.
 //!
-//! A [`Memory`] is written as it is, with its instants in milliseconds. Another release may say more
-//! of a number or of its memory: what is not known here is left out and named, and costs no number. A
-//! version is later only where what is known would mean something else.
+//! A [`Memory`] is written as it is, with its instants in milliseconds. Words that only another release
+//! knows are left out and named, and cost no number. The version changes only if a known word means
+//! something else.
 //!
 //! # Size
 //!
-//! What is remembered of a variant takes some 300 bytes before anything was learned, 6,000 with a week
+//! The memory of a variant takes some 300 bytes before anything was learned, 6,000 with a week
 //! of `foresight`, and 25,000 at the very most, of which windows are half. When all of it is larger
 //! than the file may be, the observations that something was learned from are left out, then what was
 //! learned. Numbers and windows are never left out.
@@ -117,7 +117,7 @@ struct File {
 
 /// The beginning of a file of any version.
 #[derive(Deserialize)]
-struct Version {
+struct Preamble {
     version: u32,
 }
 
@@ -213,7 +213,7 @@ pub fn as_value(written: Timestamp, saved: &[Saved]) -> Result<Value, serde_json
 /// The value is not what [`as_value`] gives.
 pub fn from_value(path: &Path, value: Value) -> Result<Vec<Saved>, StateError> {
     let shape = |source| StateError::Shape { path: path.to_owned(), source };
-    let Version { version } = Version::deserialize(&value).map_err(shape)?;
+    let Preamble { version } = Preamble::deserialize(&value).map_err(shape)?;
     check(path, version)?;
     let file: File = serde_json::from_value(value).map_err(shape)?;
     Ok(file.numbers())
@@ -261,7 +261,7 @@ pub fn load(path: &Path) -> Result<Vec<Saved>, StateError> {
 /// The content is not what [`save`] writes.
 pub fn parse(path: &Path, content: &[u8]) -> Result<Vec<Saved>, StateError> {
     let shape = |source| StateError::Shape { path: path.to_owned(), source };
-    let Version { version } = serde_json::from_slice(content).map_err(shape)?;
+    let Preamble { version } = serde_json::from_slice(content).map_err(shape)?;
     check(path, version)?;
     let file: File = serde_json::from_slice(content).map_err(shape)?;
     Ok(file.numbers())

@@ -10,8 +10,8 @@ use plimsoll::fleet::{Incarnation, ReplicaName, Role, VariantSpec};
 use plimsoll::leader::share::BODY_MAX;
 use plimsoll::observe::Observation;
 use plimsoll::pipeline::saved::{
-    Length, Memory, SavedArrivals, SavedDemand, SavedForesight, SavedHeard, SavedPace, SavedSeen,
-    SavedSilence, SavedWeek,
+    Length, Memory, SavedAnalyzers, SavedArrivals, SavedDemand, SavedForesight, SavedHeard,
+    SavedPace, SavedSeen, SavedSilence, SavedWeek,
 };
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::publish::state::{self, Memories};
@@ -147,7 +147,7 @@ fn a_memory_is_told_in_three_lengths_and_numbers_are_in_all_of_them() {
     world.set("a", 4, (0.6, 0.0));
     let decisions = world.run(60);
     let Some(memory) = through_a_file(&world, &decisions).remove(0).memory else { panic!() };
-    assert!(memory.knowledge.record.is_some() && memory.informed.len() == 1, "{memory:?}");
+    assert!(memory.learned.tokens.is_some() && memory.informed.len() == 1, "{memory:?}");
     let windows = memory.clone().told(Length::Windows);
     let history = memory.history.clone();
     let waits = memory.waits;
@@ -278,11 +278,14 @@ fn much() -> Memory {
         counted: [Some(7.0), Some(9.0), None, Some(35_000.0), Some(9_000.0)],
     };
     Memory {
-        foresight: Some(SavedForesight {
-            learned_at: at(99),
-            seen: Some(seen),
-            demands: vec![demand],
-        }),
+        learned: SavedAnalyzers {
+            foresight: Some(SavedForesight {
+                learned_at: at(99),
+                seen: Some(seen),
+                demands: vec![demand],
+            }),
+            ..SavedAnalyzers::default()
+        },
         silence: Some(SavedSilence {
             since: at(7),
             pages: 412,
@@ -311,12 +314,16 @@ fn what_is_foreseen_and_silent_goes_through_a_file_and_fits_the_leaders_document
     let path = std::path::Path::new("state.json");
     assert_eq!(state::parse(path, &written(Length::Whole)).unwrap(), saved);
     let told = state::parse(path, &written(Length::Conclusions)).unwrap().remove(0).memory.unwrap();
-    assert_eq!(told.foresight.unwrap().demands[0].arrivals.rates.len(), 60, "a quarter of an hour");
+    assert_eq!(
+        told.learned.foresight.unwrap().demands[0].arrivals.rates.len(),
+        60,
+        "a quarter of an hour"
+    );
     assert_eq!(told.silence, much().silence);
     let bytes = written(Length::Conclusions).len();
     assert!(bytes < BODY_MAX / 2, "{bytes} bytes beside decisions and what else was learned");
     let windows = state::parse(path, &written(Length::Windows)).unwrap().remove(0).memory.unwrap();
-    assert_eq!((windows.foresight, windows.silence), (None, much().silence));
+    assert_eq!((windows.learned, windows.silence), (SavedAnalyzers::default(), much().silence));
     assert_eq!(windows.named, ["gateway"], "it keeps numbers from falling");
 }
 
@@ -337,7 +344,7 @@ fn a_memory_that_cannot_be_is_refused() {
         ("\"latest\":", "\"latest\":9223372036854775807,\"recommended\":[],\"was\":"),
         ("\"kv_capacity\":", "\"kv_capacity\":-1.0,\"was\":"),
         ("\"capacity\":", "\"capacity\":-"),
-        ("\"memory\":{", "\"memory\":{\"foresight\":1,"),
+        ("\"learned\":{", "\"learned\":{\"foresight\":1,"),
     ] {
         let bad = good.replacen(part, instead, 1);
         assert_ne!(bad, good, "{part} is there: {good}");

@@ -65,7 +65,7 @@ impl Judged<'_> {
         let mut parts: Vec<(&Sizable<'_>, Leaves)> = Vec::new();
         for member in &self.members {
             let placement = plan.placements.iter().find(|it| it.key == member.spec.key)?;
-            let bridges = self.bridges.get(&member.spec.key).map(|it| it.replicas);
+            let bridges = self.outlook.bridges.get(&member.spec.key).map(|it| it.replicas);
             let leaves = match bridges {
                 // What bridges goes as soon as the rest serves.
                 Some(bridges) if bridges > placement.after => Leaves::Beyond(placement.after),

@@ -332,7 +332,7 @@ mod tests {
     use crate::fleet::VariantSpec;
     use crate::observe::Observation;
     use crate::pipeline::saved::{
-        OutputLength, SavedHistory, SavedKnowledge, SavedLimit, SavedSpan,
+        OutputLength, SavedAnalyzers, SavedHistory, SavedKnowledge, SavedLimit, SavedSpan,
     };
     use crate::publish::Published;
     use crate::publish::PublishedVariant;
@@ -455,7 +455,10 @@ mod tests {
         let span = SavedSpan { first: at(-300), last: at(-7), replicas: n(2) };
         Memory {
             history: SavedHistory { recommended: vec![span], ..SavedHistory::default() },
-            knowledge: SavedKnowledge { record: None, limits: vec![limit] },
+            learned: SavedAnalyzers {
+                tokens: Some(SavedKnowledge { record: None, limits: vec![limit] }),
+                ..SavedAnalyzers::default()
+            },
             ..Memory::default()
         }
     }

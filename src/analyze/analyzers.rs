@@ -1,0 +1,69 @@
+//! The analyzers that may size a model: a row each.
+//!
+//! A new one is a module here that says what replicas carry, a module of the same name below
+//! `pipeline::sizing` that shows it what there is, and a row.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Hands the rows to a macro: the name of each analyzer, and its word. The word is its label, its name
+/// in the configuration and in a memory, the field of its policy, and its module. Ties go to the first.
+macro_rules! each_analyzer {
+    ($make:ident) => {
+        $make! {
+            /// Tokens in the KV cache.
+            Tokens tokens,
+            /// Tokens generated a second.
+            Throughput throughput,
+            /// Latency at a rate of requests.
+            Queueing queueing,
+            /// Requests that will arrive.
+            Foresight foresight,
+        }
+    };
+}
+pub(crate) use each_analyzer;
+
+macro_rules! analyzer {
+    ($($(#[$doc:meta])* $Name:ident $word:ident,)*) => {
+        /// An analyzer that may vote. Ties go to the first.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Analyzer {
+            $($(#[$doc])* $Name,)*
+        }
+
+        impl Analyzer {
+            /// All of them, in the order of their rows.
+            pub const ALL: &[Self] = &[$(Self::$Name),*];
+
+            /// The analyzer as a label value.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$Name => stringify!($word),)*
+                }
+            }
+        }
+    };
+}
+each_analyzer!(analyzer);
+
+impl fmt::Display for Analyzer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.label())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_analyzer_is_written_as_it_is_labelled() {
+        for analyzer in Analyzer::ALL {
+            assert_eq!(serde_json::to_value(analyzer).unwrap(), analyzer.label());
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What is shown to the analyzer of requests that will arrive.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::foresight::saved::SavedForesight;
+use crate::analyze::foresight::{self, Foresight, ReplicaStrides, Told, VariantStrides};
+use crate::decide::sized::Unmeetable;
+use crate::fleet::{ModelKey, VariantKey};
+use crate::observe::ReplicaObservation;
+use crate::pipeline::sizing::analyzers::{Judgment, Learner, Outlook, Roster, Savable, Scene};
+use crate::units::Seconds;
+
+pub(crate) use crate::analyze::foresight::Foresight as State;
+pub(crate) use crate::analyze::foresight::saved::SavedForesight as SavedState;
+
+impl Learner for Foresight {
+    type Policy = foresight::Policy;
+    type Saved = SavedForesight;
+
+    fn judge(&mut self, scene: &mut Scene<'_>, policy: &Self::Policy) -> Judgment {
+        let variants: Vec<VariantStrides<'_>> = scene
+            .members
+            .iter()
+            .map(|member| {
+                let arguments = scene.workloads.arguments(&member.spec.key);
+
+                VariantStrides {
+                    spec: member.spec,
+                    current: member.counted(),
+                    pending: member.coming(),
+                    leaving: member.leaving,
+                    room: member.room(),
+                    startup: member.startup,
+                    told: told(arguments.map(Arc::as_ref)),
+                    arguments,
+                    ttft: member.observation.ttft.as_ref(),
+                    replicas: member.measured().map(strides).collect(),
+                }
+            })
+            .collect();
+
+        self.import(scene.cards);
+        let now = scene.moment.now;
+        let heard = (through(scene), scene.fronts.front(&scene.moment, scene.model));
+        let found = foresight::analyze(now, heard, policy, scene.model, &variants, self);
+
+        let floors = found.floors.into_iter().map(|(key, it)| (key, Unmeetable::Foresight(it)));
+        Judgment {
+            report: found.report,
+            floors: floors.collect(),
+            outlook: Some(Outlook {
+                foreseen: found.foreseen,
+                cards: found.cards,
+                estimates: found.estimates,
+                bridges: found.bridges,
+            }),
+        }
+    }
+
+    fn forget(&mut self, now: Timestamp, roster: &Roster<'_>) {
+        self.retain(now, &roster.models, &roster.variants);
+    }
+
+    fn save(&self, model: &ModelKey, variant: &VariantKey) -> Option<SavedForesight> {
+        self.save(model, variant)
+    }
+
+    fn recall(&mut self, model: &ModelKey, variant: &VariantKey, saved: &SavedForesight) {
+        self.recall(model, variant, saved);
+    }
+}
+
+impl Savable for SavedForesight {
+    fn is_sound(&self) -> bool {
+        self.is_sound()
+    }
+
+    fn shorten(&mut self) {
+        self.shorten();
+    }
+}
+
+/// The instant up to which every replica was heard.
+fn through(scene: &Scene<'_>) -> Timestamp {
+    let now = scene.moment.now;
+    let ages = scene.members.iter().filter_map(|member| member.observation.oldest_measured());
+    let oldest = ages.fold(Seconds::ZERO, Seconds::max);
+
+    SignedDuration::try_from_secs_f64(oldest.seconds())
+        .ok()
+        .and_then(|age| now.checked_sub(age).ok())
+        .unwrap_or(now)
+}
+
+fn strides(replica: &ReplicaObservation) -> ReplicaStrides<'_> {
+    ReplicaStrides {
+        replica: &replica.replica,
+        strides: &replica.strides,
+        waiting: replica.waiting.map(|waiting| waiting.last),
+        running: replica.running.map(|running| running.last),
+    }
+}
+
+/// What engines were told that bounds what they carry.
+fn told(arguments: Option<&EngineArguments>) -> Told {
+    Told {
+        seats: arguments.and_then(|it| it.sequences),
+        budget: arguments.and_then(|it| it.step_tokens),
+    }
+}

@@ -1,0 +1,71 @@
+//! What is shown to the analyzer of tokens generated a second.
+
+use jiff::Timestamp;
+
+use crate::analyze::throughput::{
+    self, Arrivals, Curve, Curves, ReplicaPace, SavedCurve, VariantPace,
+};
+use crate::fleet::{ModelKey, VariantKey};
+use crate::observe::ReplicaObservation;
+use crate::pipeline::sizing::analyzers::loads::request_shape;
+use crate::pipeline::sizing::analyzers::{Judgment, Learner, Roster, Savable, Scene};
+
+pub(crate) use crate::analyze::throughput::{Curves as State, SavedCurve as SavedState};
+
+impl Learner for Curves {
+    type Policy = throughput::Policy;
+    type Saved = SavedCurve;
+
+    fn judge(&mut self, scene: &mut Scene<'_>, policy: &Self::Policy) -> Judgment {
+        let paces: Vec<Vec<ReplicaPace>> =
+            scene.members.iter().map(|member| member.measured().map(pace).collect()).collect();
+        let variants: Vec<VariantPace<'_>> = scene
+            .members
+            .iter()
+            .zip(&paces)
+            .map(|(member, replicas)| VariantPace {
+                spec: member.spec,
+                current: member.counted(),
+                pending: member.coming(),
+                leaving: member.leaving,
+                replicas,
+            })
+            .collect();
+
+        let now = scene.moment.now;
+        let arrivals = Arrivals::default();
+        Judgment::of(throughput::analyze(now, policy, &variants, arrivals, self).report)
+    }
+
+    fn forget(&mut self, now: Timestamp, _: &Roster<'_>) {
+        self.forget(now);
+    }
+
+    fn save(&self, _: &ModelKey, variant: &VariantKey) -> Option<SavedCurve> {
+        self.get(variant).map(Curve::save)
+    }
+
+    fn recall(&mut self, _: &ModelKey, variant: &VariantKey, saved: &SavedCurve) {
+        if self.get(variant).is_none() {
+            let _sound = self.restore(variant.clone(), saved);
+        }
+    }
+}
+
+impl Savable for SavedCurve {
+    fn shorten(&mut self) {
+        self.readings.clear();
+    }
+}
+
+fn pace(replica: &ReplicaObservation) -> ReplicaPace {
+    ReplicaPace {
+        kv_usage: replica.kv_usage.map(|kv| kv.mean),
+        kv_capacity: replica.work.and_then(|work| work.kv_capacity),
+        itl: replica.itl_mean,
+        requests: request_shape(replica),
+        arrivals: replica.arrivals,
+        completions: replica.completions,
+        generation: replica.generation_rate,
+    }
+}
