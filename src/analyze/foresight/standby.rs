@@ -49,6 +49,8 @@ pub(super) struct Standby<'a> {
     pub(super) room: f64,
     /// What serves beside it.
     pub(super) beside: f64,
+    /// The share of a replica that may be missing without another.
+    excess: f64,
     /// Its variants with what one replica carries, those first that cost the least for that.
     variants: Vec<(&'a VariantStrides<'a>, f64)>,
 }
@@ -95,7 +97,8 @@ impl<'a> Standby<'a> {
         let room = variants.iter().map(|(it, rate)| times(it.room, *rate)).sum();
         let serving = |it: &VariantStrides<'_>| it.current.beyond(it.pending);
         let beside = others.iter().map(|(it, rate)| times(serving(it), *rate)).sum();
-        Some(Self { startup, room, beside, variants })
+        let excess = policy.rounding.excess.fraction();
+        Some(Self { startup, room, beside, excess, variants })
     }
 
     /// Replicas that carry this much until others do.
@@ -109,7 +112,7 @@ impl<'a> Standby<'a> {
                 clippy::cast_sign_loss,
                 reason = "it saturates, and there is less room than that"
             )]
-            let wanted = (left / rate - EXCESS).ceil().max(0.0) as u32;
+            let wanted = (left / rate - self.excess).ceil().max(0.0) as u32;
             let replicas = Replicas::saturating(wanted).min(most);
             left -= f64::from(replicas.count()) * rate;
             if replicas > Replicas::ZERO {
@@ -119,9 +122,6 @@ impl<'a> Standby<'a> {
         bridges
     }
 }
-
-/// The share of a replica that may be missing without another.
-const EXCESS: f64 = 0.05;
 
 /// How long replicas of a variant take to serve: as was measured, else as was declared of it, else
 /// as is usual.

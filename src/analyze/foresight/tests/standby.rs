@@ -124,3 +124,18 @@ fn a_variant_that_has_never_started_makes_no_other_one_standby_and_nobody_wait()
     let usual = pair.run(10, 0.4 * truth()).foreseen[&Role::Both].horizon;
     assert!((usual - 60.0 - reaction).abs() < 1e-9, "{usual}");
 }
+
+#[test]
+fn a_bridge_does_without_the_share_of_a_replica_that_the_policy_allows() {
+    let bridged = |excess: f64| -> u32 {
+        let mut pair = Pair::new();
+        pair.policy.rounding.excess = Fraction::new(excess).unwrap();
+        pair.declared = [Some(Seconds::literal(120)), Some(Seconds::literal(5))];
+        let _ = pair.run(300, 0.4 * truth());
+        let bridging = pair.run(20, 1.4 * truth());
+        bridging.bridges.values().map(|bridge| bridge.replicas.count()).sum()
+    };
+
+    assert!(bridged(0.05) > 1);
+    assert_eq!(bridged(0.95), bridged(0.05) - 1);
+}
