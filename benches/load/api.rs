@@ -21,6 +21,7 @@ use plimsoll::fleet::{Bounds, ModelName, Namespace, Role, VariantKey, VariantNam
 use plimsoll::observe::Observation;
 use plimsoll::publish::external_metrics::authorize::TrustFrontProxy;
 use plimsoll::publish::external_metrics::metrics::Metrics;
+use plimsoll::publish::external_metrics::state::Ages;
 use plimsoll::publish::external_metrics::{Api, Settings, serve};
 use plimsoll::publish::{Decided, Published, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
@@ -180,7 +181,9 @@ pub(crate) async fn serve_api(folder: &str) -> Result<()> {
     let registry = prometheus::Registry::new();
     let metrics = Metrics::register(&registry)?;
     let (seen, authorizer) = (published.subscribe(), Arc::new(TrustFrontProxy));
-    let api = Api::new(Settings::default(), seen, clock, trust.subscribe(), authorizer, metrics);
+    let ages = Ages { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
+    let settings = Settings { ages, wva_metrics: false };
+    let api = Api::new(settings, seen, clock, trust.subscribe(), authorizer, metrics);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
     let (tls, phases, tracker) =
