@@ -21,6 +21,7 @@ use plimsoll::fleet::{
 use plimsoll::observe::Observation;
 use plimsoll::publish::external_metrics::authorize::{Access, Authorize, Source, Verdict};
 use plimsoll::publish::external_metrics::metrics::Metrics;
+use plimsoll::publish::external_metrics::state::Ages;
 use plimsoll::publish::external_metrics::{Api, Settings};
 use plimsoll::publish::{Decided, Published, PublishedVariant};
 use plimsoll::server::Phase;
@@ -32,6 +33,9 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::request;
+
+/// The ages that a daemon serves by unless configured.
+const AGES: Ages = Ages { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
 
 /// The namespace in which nobody may read.
 const CLOSED: &str = "closed";
@@ -124,7 +128,7 @@ impl Scene {
         let (anchor, peer) = front_proxy();
         let trust = watch::Sender::new(Some(Arc::new(anchor)));
         let api = Api::new(
-            Settings { wva_metrics: true, ..Settings::default() },
+            Settings { ages: AGES, wva_metrics: true },
             published.subscribe(),
             clock,
             trust.subscribe(),
