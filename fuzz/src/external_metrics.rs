@@ -34,6 +34,9 @@ use tokio::sync::watch;
 
 use super::request;
 
+/// The ages that a daemon serves by unless configured.
+const AGES: Ages = Ages { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
+
 /// The namespace in which nobody may read.
 const CLOSED: &str = "closed";
 

@@ -450,14 +450,14 @@ fn a_state_file_gives_the_cards_of_what_it_remembers() {
         "plimsoll.yaml",
         "variants: [{name: a, model: m, accelerator: L4, targets: {static: ['127.0.0.1:1']}}]",
     );
-    let pace =
-        json!([[0.006, 4e-5, 7e-5], [[1e-6, 0.0, 0.0], [0.0, 1e-10, 0.0], [0.0, 0.0, 1e-10]], 40]);
+    let covariance = [[1e-6, 0.0, 0.0], [0.0, 1e-10, 0.0], [0.0, 0.0, 1e-10]];
+    let pace = json!({"theta": [0.006, 4e-5, 7e-5], "covariance": covariance, "lessons": 40});
     let seen = json!({"pace": pace, "lengths": [50_000.0, 10_000.0, 100.0], "held": [5.5e6, 1e4],
         "ranks": 1, "kv": 16_000.0, "most_running": 31.0, "busiest": 300.0});
-    let foresight = json!({"at": 1_795_253_460_000_i64, "seen": seen});
-    let state = json!({"version": 2, "written": "2026-11-21T09:31:01Z", "decisions": [{
+    let foresight = json!({"learned_at": 1_795_253_460_000_i64, "seen": seen});
+    let state = json!({"version": 3, "written": "2026-11-21T09:31:01Z", "decisions": [{
         "namespace": "default", "variant": "a", "model": "m", "desired": 2,
-        "at": "2026-11-21T09:31:00Z", "memory": {"foresight": foresight}}]});
+        "at": "2026-11-21T09:31:00Z", "memory": {"learned": {"foresight": foresight}}}]});
     fs::write(folder.path().join("state.json"), state.to_string()).unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (state, config) = (path("state.json"), path("plimsoll.yaml"));

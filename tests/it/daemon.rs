@@ -369,7 +369,7 @@ async fn a_state_file_that_cannot_be_read_is_set_aside_counted_and_no_reason_not
     let aside = fs::read_to_string(folder.path().join("state.json.corrupt")).unwrap();
     assert_eq!(aside, r#"{"version":9,"written":"#);
     let written = fs::read_to_string(folder.path().join("state.json")).unwrap();
-    assert!(written.starts_with("{\"version\":2,"), "{written}");
+    assert!(written.starts_with("{\"version\":3,"), "{written}");
 }
 
 #[tokio::test]
@@ -379,7 +379,7 @@ async fn what_a_later_release_remembers_is_counted_and_costs_no_number() {
     let now = Clock::start().now();
     let line = format!(
         r#"{{"namespace":"default","variant":"a","model":"m","desired":12,"at":"{now}",
-             "memory":{{"clairvoyance":{{"at":1}},"augury":[],"turned":[]}}}}"#
+             "memory":{{"clairvoyance":{{"at":1}},"augury":[],"history":{{"turned":[]}}}}}}"#
     );
     fs::write(&path, format!(r#"{{"version":3,"written":"{now}","decisions":[{line}]}}"#)).unwrap();
     let state = format!("state_file: {}\n", path.display());
