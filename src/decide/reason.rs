@@ -256,7 +256,7 @@ macro_rules! reasons {
 
         impl Reason {
             /// The code of the row that matches.
-            #[allow(unused_variables, reason = "the facts")]
+            #[expect(unused_variables, reason = "patterns bind what facts state")]
             fn row(&self) -> ReasonCode {
                 match self { $($reason $(if $condition)? => ReasonCode::$code,)* }
             }
