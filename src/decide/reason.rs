@@ -2,8 +2,8 @@
 //!
 //! [`Reason`] is the data. Each code is one row of the table at the end of this file: its meaning,
 //! its label, the reasons that have it, the facts that they state and the template of its headline.
-//! Everything that lists reasons is made of the rows: labels of metrics, the JSON API with its
-//! API document, and the table in `docs/reasons.md`.
+//! Everything that lists reasons is made of the rows: labels of metrics, the JSON API and its
+//! schema, and the table in `docs/reasons.md`.
 
 mod facts;
 mod headline;
