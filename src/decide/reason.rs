@@ -507,7 +507,7 @@ mod tests {
         Accelerator::new("H100").unwrap()
     }
 
-    fn rank() -> Box<Rank> {
+    fn rank() -> Rank {
         let amount = |it| Amount::new(it).unwrap();
         let record = Record {
             count: n(2),
@@ -527,7 +527,7 @@ mod tests {
         let residual =
             Residual { rounds: vec![round], unserved: amount(0.1), preferred: Some(amount(5.0)) };
         let ranking = Ranking { unit: Unit::KvTokens, role: Some(Role::Decode), residual };
-        Box::new(Rank { variant: key(), rankings: Arc::from([ranking]) })
+        Rank { variant: key(), rankings: Arc::from([ranking]) }
     }
 
     fn foreseen() -> Foreseen {
@@ -578,7 +578,7 @@ mod tests {
             stuck: n(1),
             absent: vec![(Analyzer::Queueing, Standing::Stale(seconds(391.0)))],
             short: Shortfall::Some,
-            rank: Some(rank()),
+            rank: Some(Box::new(rank())),
             foreseen: Some(Box::new(foreseen())),
             card: Some(CardTitle {
                 model: ModelName::new("meta/llama").unwrap(),
@@ -735,7 +735,8 @@ mod tests {
     fn of_limits() -> Vec<Reason> {
         let gpus = Gpus::new;
         let money = |it| CostPerHour::new(it).unwrap();
-        let instead = Limited::Instead { of: key().variant, limit: limit(), rank: Some(rank()) };
+        let instead =
+            Limited::Instead { of: key().variant, limit: limit(), rank: Some(Box::new(rank())) };
         let told = Told { code: ReasonCode::Told, text: "decided by a".to_owned() };
         vec![
             cut(Refusal::Unread),
