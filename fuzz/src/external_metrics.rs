@@ -43,9 +43,6 @@ const CLOSED: &str = "closed";
 /// The variant in it: a text that only an answer about it can have.
 const HIDDEN: &str = "hidden-5d1f0c";
 
-/// Ages up to which a number is served as it is, and held.
-const AGES: Ages = Ages { fresh: Duration::from_secs(45), hold: Duration::from_mins(5) };
-
 /// The variants that are served, with their numbers.
 const SERVED: [(&str, &str, u32); 3] = [("shop", "a", 3), ("shop", "b", 7), ("lab", "a", 11)];
 

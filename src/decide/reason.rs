@@ -2,8 +2,8 @@
 //!
 //! [`Reason`] is the data. Each code is one row of the table at the end of this file: its meaning,
 //! its label, the reasons that have it, the facts that they state and the template of its headline.
-//! Everything that lists reasons is made of the rows: labels of metrics, the JSON API with its
-//! OpenAPI document, and the table in `docs/reasons.md`.
+//! Everything that lists reasons is made of the rows: labels of metrics, the JSON API and its
+//! schema, and the table in `docs/reasons.md`.
 
 mod facts;
 mod headline;
@@ -256,7 +256,7 @@ macro_rules! reasons {
 
         impl Reason {
             /// The code of the row that matches.
-            #[allow(unused_variables, reason = "the facts")]
+            #[expect(unused_variables, reason = "patterns bind what facts state")]
             fn row(&self) -> ReasonCode {
                 match self { $($reason $(if $condition)? => ReasonCode::$code,)* }
             }
@@ -297,7 +297,7 @@ reasons! {
          [, queue {queue_load} of {queue_threshold}]";
     /// An earlier decision is not in effect yet.
     Transition "transition" = Reason::Load(Outcome::Transition(transition)) => [transition]
-        "waiting until the replicas of {variant} are ready and reporting";
+        "waiting for the replicas of {variant}";
     /// No replica of the variant was measured.
     Unmeasured "unmeasured" = Reason::Load(Outcome::Unmeasured(_)) => []
         "no replica was measured";
@@ -328,7 +328,7 @@ reasons! {
     /// Fewer replicas would be enough, and an analyzer does not consent.
     CapacityRefused "capacity_refused"
         = Reason::Sized(sized @ Sized { because: Because::Refused { .. }, .. }) => [sized]
-        "scale-down to {planned} is blocked[: {absent} has no recent data]";
+        "scale-down to {planned} blocked[: no recent {absent} data]";
     /// The capacity of a replica is unknown.
     CapacityUnknown "capacity_unknown"
         = Reason::Sized(sized @ Sized { because: Because::Unknown, .. }) => [sized]
@@ -338,7 +338,7 @@ reasons! {
         "standby serves {bridged} until slower variants start";
     /// A pool may need more than is known.
     PoolUnsure "pool_unsure" = Reason::Pool(pooled) if pooled.cause() == Cause::Unsure => [pooled]
-        "scale-down blocked: the adapters of some replicas are unknown";
+        "scale-down blocked: adapters of some replicas unknown";
     /// No adapter of a pool and no load needs a replica.
     PoolIdle "pool_idle" = Reason::Pool(pooled) if pooled.cause() == Cause::Idle => [pooled]
         "no adapter and no load needs a replica";
@@ -364,7 +364,7 @@ reasons! {
         "packing {moved} adapter copies onto fewer replicas";
     /// A pool needs fewer replicas, none is empty, and packing is not safe.
     PoolKept "pool_kept" = Reason::Pool(pooled) => [pooled]
-        "{needed} needed, no replica is empty, and packing is not safe";
+        "{needed} needed; none is empty, packing is not safe";
     /// No fresh data, so the last number stays.
     NoData "no_data" = Reason::NoData(_) => [] "held: no fresh data";
     /// Ready replicas without fresh data block scale-down.
@@ -381,14 +381,14 @@ reasons! {
         "scale-down blocked: replica list is {age} old";
     /// Replicas have not been measured for long enough, which blocks scale-down.
     Settling "settling" = Reason::Settling { remaining } => [remaining]
-        "scale-down blocked for {remaining}: measuring the current replicas";
+        "scale-down blocked for {remaining}: measuring replicas";
     /// The minimum is higher.
     BelowMin "below_min" = Reason::BelowMin(min) => [min] "raised to the minimum of {min}";
     /// The maximum is lower.
     AboveMax "above_max" = Reason::AboveMax(max) => [max] "limited to the maximum of {max}";
     /// No number of replicas meets a latency target, so the target is ignored.
     SloUnmeetable "slo_unmeetable" = Reason::SloUnmeetable(why) => [why]
-        "latency target[ {target}] is unreachable[ (an idle replica takes {idle})]";
+        "latency target[ {target}] is unreachable[ (idle: {idle})]";
     /// A recommendation inside the stabilization window holds the number.
     Stabilized "stabilized" = Reason::Stabilized { window } => [window]
         "held by the stabilization window of {window}";
@@ -507,7 +507,7 @@ mod tests {
         Accelerator::new("H100").unwrap()
     }
 
-    fn rank() -> Box<Rank> {
+    fn rank() -> Rank {
         let amount = |it| Amount::new(it).unwrap();
         let record = Record {
             count: n(2),
@@ -527,7 +527,7 @@ mod tests {
         let residual =
             Residual { rounds: vec![round], unserved: amount(0.1), preferred: Some(amount(5.0)) };
         let ranking = Ranking { unit: Unit::KvTokens, role: Some(Role::Decode), residual };
-        Box::new(Rank { variant: key(), rankings: Arc::from([ranking]) })
+        Rank { variant: key(), rankings: Arc::from([ranking]) }
     }
 
     fn foreseen() -> Foreseen {
@@ -578,7 +578,7 @@ mod tests {
             stuck: n(1),
             absent: vec![(Analyzer::Queueing, Standing::Stale(seconds(391.0)))],
             short: Shortfall::Some,
-            rank: Some(rank()),
+            rank: Some(Box::new(rank())),
             foreseen: Some(Box::new(foreseen())),
             card: Some(CardTitle {
                 model: ModelName::new("meta/llama").unwrap(),
@@ -735,7 +735,8 @@ mod tests {
     fn of_limits() -> Vec<Reason> {
         let gpus = Gpus::new;
         let money = |it| CostPerHour::new(it).unwrap();
-        let instead = Limited::Instead { of: key().variant, limit: limit(), rank: Some(rank()) };
+        let instead =
+            Limited::Instead { of: key().variant, limit: limit(), rank: Some(Box::new(rank())) };
         let told = Told { code: ReasonCode::Told, text: "decided by a".to_owned() };
         vec![
             cut(Refusal::Unread),
@@ -776,7 +777,6 @@ mod tests {
             for (index, fact) in facts.iter().enumerate() {
                 assert!(facts[..index].iter().all(|it| it.name != fact.name), "{facts:?}");
             }
-            println!("{}: {headline}", step.reason.label());
         }
     }
 

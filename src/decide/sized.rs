@@ -34,12 +34,16 @@ pub struct Sized {
     /// Whether the plan leaves a part of what is asked uncarried.
     pub short: Shortfall,
     /// How it fared when its model's variants were ranked, if they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<Box<Rank>>,
     /// What is foreseen for its role, where `foresight` votes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub foreseen: Option<Box<Foreseen>>,
     /// The card that says what its replicas carry, until they have shown it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub card: Option<CardTitle>,
     /// What one of its replicas carries by `foresight`, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub carries: Option<Estimate>,
 }
 

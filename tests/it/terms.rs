@@ -206,7 +206,6 @@ fn followed(leader: &Published) -> Published {
     let elapsed = decided[0].0.elapsed;
     let text = shared::encode(now, elapsed, leader.generation, decided, usize::MAX).unwrap();
 
-    println!("{} bytes: {text}", text.len());
     let receipt = Receipt { elapsed, now, arrival: Arrival::Prompt, holder: "leader" };
     let mut read = shared::decode(&text, receipt).unwrap();
     let mut follower = leader.clone();
@@ -227,7 +226,7 @@ fn a_follower_shows_the_terms_and_the_series_of_its_leader() {
     };
     assert_eq!(decided(&follower), decided(&leader));
     let found = series(leader.clone());
-    assert!(found.keys().any(|it| it.starts_with("need_per_second")), "{found:?}");
+    assert!(found.keys().any(|it| it.starts_with("plimsoll_need_per_second")), "{found:?}");
     assert_eq!(series(follower.clone()), found);
     let steps = |of: Published| -> Value {
         let answer: Value =

@@ -86,23 +86,31 @@ pub struct Need {
     pub growth: Option<f64>,
     /// Growth beyond that, for which nothing runs because something starts in time; `None` without
     /// such.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reserve: Option<f64>,
     /// What it grows to if it goes on rising; `None` when it is on no ramp.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ramp: Option<f64>,
     /// In addition, because strides differ; `None` while there is no replica and nothing arrives.
     pub spread: Option<f64>,
     /// In addition, because little is known yet; `None` once enough is.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub young: Option<f64>,
     /// What bursts take, and the window in seconds in which they are the tightest; `None` where
     /// pages are too far apart to see any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<(f64, i64)>,
     /// In addition, for what waits; `None` where no replica says.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog: Option<f64>,
     /// What queues at a gateway, where anything does.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<gateway::Held>,
     /// What came at this time of the day or the week before, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub usual: Option<f64>,
     /// In addition, because too many first tokens come late.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<f64>,
     /// All together.
     pub total: f64,

@@ -34,6 +34,7 @@ pub struct Foreseen {
     /// Seconds until what is asked for now carries load.
     pub horizon: f64,
     /// What standby does for it, where there is some.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub relief: Option<Relief>,
     /// Whether enough is known for anything to be spare.
     pub mature: bool,

@@ -66,7 +66,7 @@ impl fmt::Display for Fact {
             }
             Some(SECONDS) => write!(f, "{:.0} s", number.ceil()),
             Some(REPLICAS) if (number - 1.0).abs() < f64::EPSILON => f.write_str("1 replica"),
-            Some("requests") | None => write!(f, "{}", Short(number)),
+            Some("requests" | "accelerators") | None => write!(f, "{}", Short(number)),
             Some("requests/s") => write!(f, "{} req/s", Short(number)),
             Some(unit) => write!(f, "{} {unit}", Short(number)),
         }
