@@ -333,7 +333,7 @@ macro_rules! settings {
         const _: () = {
             #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
             #[serde(deny_unknown_fields)]
-            pub struct WrittenKeys {
+            $vis struct WrittenKeys {
                 $(pub $enabled: Option<bool>,)?
                 $(
                     $(#[serde($($serde)*)])?

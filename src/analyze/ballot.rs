@@ -34,12 +34,18 @@ use jiff::Timestamp;
 
 use crate::analyze::capacity::{CapacityReport, Totals, Unit};
 use crate::fleet::Role;
+use crate::settings;
 use crate::units::{Amount, Fraction, Seconds};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use crate::analyze::ballot::wva::{Anchor, anchor};
 
 /// An analyzer that may vote. Ties go to the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Analyzer {
     /// Tokens in the KV cache.
     Tokens,
@@ -50,6 +56,8 @@ pub enum Analyzer {
     /// Requests that will arrive.
     Foresight,
 }
+
+settings! { plain: Analyzer; }
 
 impl Analyzer {
     /// The analyzer as a label value.

@@ -39,6 +39,7 @@ mod pools;
 mod prometheus;
 mod properties;
 mod recordings;
+mod reference;
 mod restart;
 mod scrape;
 mod selector;
