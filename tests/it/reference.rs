@@ -62,9 +62,11 @@ fn schema_of(section: &str) -> Value {
 fn collect(schema: &Value, path: &str, keys: &mut Vec<Key>) {
     let properties = schema["properties"].as_object();
     for (name, property) in properties.into_iter().flatten() {
+        let mut property = property.clone();
+        inherit_restart(schema, &mut property);
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         let nested = [
-            (property, String::new()),
+            (&property, String::new()),
             (&property["items"], "[]".to_owned()),
             (&property["additionalProperties"], ".NAME".to_owned()),
         ];
@@ -73,12 +75,10 @@ fn collect(schema: &Value, path: &str, keys: &mut Vec<Key>) {
         for (schema, suffix) in sections {
             is_leaf = false;
             let mut schema = (*schema).clone();
-            inherit_restart(property, &mut schema);
+            inherit_restart(&property, &mut schema);
             collect(&schema, &format!("{path}{suffix}"), keys);
         }
         if is_leaf {
-            let mut property = property.clone();
-            inherit_restart(schema, &mut property);
             keys.push(Key { path, schema: property });
         }
     }
