@@ -23,9 +23,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub(crate) use crate::config::resolve::HOLD as EXTERNAL_METRICS_HOLD;
+pub(crate) use crate::config::file::EXTERNAL_METRICS_HOLD;
+pub use crate::config::file::{LeaderElection, Shutdown};
 pub(crate) use crate::config::resolve::capacity::START_TIMES;
 pub(crate) use crate::config::resolve::wake::INTERVALS as WAKE_INTERVALS;
 pub use crate::config::sources::Sources;
@@ -44,6 +47,7 @@ use crate::config::problem::List;
 use crate::config::written::WrittenDuration;
 use crate::fleet::{ModelName, Namespace, VariantSpec};
 use crate::pipeline::Policy;
+use crate::settings;
 use crate::trace::Limits;
 
 /// The largest configuration file: more than a thousand variants, and far less than a log file
@@ -154,7 +158,8 @@ pub struct SelfManaged {
 }
 
 /// Who may ask for external metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Authorization {
     /// Whom the cluster's API server allows, asked by a `SubjectAccessReview`.
     SubjectAccessReview,
@@ -162,14 +167,7 @@ pub enum Authorization {
     TrustFrontProxy,
 }
 
-/// How the process ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shutdown {
-    /// Time to go on serving after the signal.
-    pub delay: Duration,
-    /// Time that open requests have to finish.
-    pub drain: Duration,
-}
+settings! { plain: Authorization; }
 
 /// The connection to a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,24 +195,6 @@ pub struct Discovery {
     pub wva: bool,
 }
 
-/// How one of several replicas is chosen to decide.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaderElection {
-    /// Where the Lease and the shared decisions are; `None` for the pod's own namespace.
-    pub namespace: Option<String>,
-    /// The name of the Lease.
-    pub name: String,
-    /// Who this replica is, to which a random part is added; `None` for the name of its pod or
-    /// machine.
-    pub identity: Option<String>,
-    /// How long the others wait for a leader that says nothing.
-    pub lease_duration: Duration,
-    /// How long a leader that cannot renew the Lease goes on.
-    pub renew_deadline: Duration,
-    /// How often the Lease is looked at and renewed.
-    pub retry_period: Duration,
-}
-
 /// One variant: what it is, where its replicas are, and how they are scraped.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
@@ -233,13 +213,16 @@ pub struct Variant {
 }
 
 /// Who reads the metrics of a variant's replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum ReadBy {
     /// Plimsoll itself, from their pages.
     Scrape,
     /// A Prometheus that has scraped them already.
     Prometheus,
 }
+
+settings! { plain: ReadBy; }
 
 /// Where a variant's replicas are listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -434,6 +417,20 @@ fn parse_noting(
 #[must_use]
 pub fn schema() -> serde_json::Value {
     print::schema()
+}
+
+/// The keys that differ, and of which the daemon keeps the old values until it is restarted.
+pub(crate) fn restart_keys(old: &Config, new: &Config) -> Vec<String> {
+    let [old_file, new_file] = [old, new].map(print::value);
+    let mut keys = Vec::new();
+    print::restart_keys(&schema(), "", [&old_file, &new_file], &mut keys);
+
+    // Secrets are not printed.
+    let prometheus = "prometheus".to_owned();
+    if old.prometheus != new.prometheus && !keys.contains(&prometheus) {
+        keys.push(prometheus);
+    }
+    keys
 }
 
 /// The variables of the environment that mean something here. Those that are not text cannot.

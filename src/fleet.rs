@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::settings;
 use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
+use schemars::JsonSchema;
 
 /// A name without a character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -149,7 +151,18 @@ pub struct ReplicaKey {
 
 /// What part of a request a variant serves.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -161,6 +174,8 @@ pub enum Role {
     /// Decode only, in a disaggregated deployment.
     Decode,
 }
+
+settings! { plain: Role; }
 
 impl Role {
     /// The role as a label value.

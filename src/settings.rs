@@ -333,7 +333,7 @@ macro_rules! settings {
         const _: () = {
             #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
             #[serde(deny_unknown_fields)]
-            pub struct WrittenKeys {
+            $vis struct WrittenKeys {
                 $(pub $enabled: Option<bool>,)?
                 $(
                     $(#[serde($($serde)*)])?
@@ -440,10 +440,10 @@ macro_rules! settings {
                     allowed: Option<&Self::Allowed>,
                     generator: &mut schemars::SchemaGenerator,
                 ) -> schemars::Schema {
-                    let is_on = usual.is_some();
-                    let usual = usual.cloned().unwrap_or_default();
-                    let schema = Self::schema(Some(&usual), allowed, generator);
-                    $crate::settings::Keys::switched(schema, is_on)
+                    let keys = usual.cloned().unwrap_or_default();
+                    let schema = Self::schema(Some(&keys), allowed, generator);
+                    let switches: &[&str] = &[$(stringify!($enabled))?];
+                    $crate::settings::Keys::switched(schema, switches, usual.is_some())
                 }
             }
         };

@@ -5,7 +5,10 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::settings;
 
 /// Hands the rows to a macro: the name of each analyzer, and its word. The word is its label, its name
 /// in the configuration and in a memory, the field of its policy, and its module. Ties go to the first.
@@ -28,7 +31,9 @@ pub(crate) use each_analyzer;
 macro_rules! analyzer {
     ($($(#[$doc:meta])* $Name:ident $word:ident,)*) => {
         /// An analyzer that may vote. Ties go to the first.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+        )]
         #[serde(rename_all = "snake_case")]
         pub enum Analyzer {
             $($(#[$doc])* $Name,)*
@@ -49,6 +54,8 @@ macro_rules! analyzer {
     };
 }
 each_analyzer!(analyzer);
+
+settings! { plain: Analyzer; }
 
 impl fmt::Display for Analyzer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -25,7 +25,10 @@ use crate::analyze::engine_args::flags::Flags;
 use crate::observe::engine::Engine;
 pub use crate::observe::template::Container;
 use crate::observe::template::VLLM_GENERATION;
+use crate::settings;
 use crate::units::{Fraction, Requests, Tokens};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Tokens that vLLM's first engine computes in a step at least, in chunks or not.
 const STEP_TOKENS_V0: f64 = 2048.0;
@@ -152,7 +155,8 @@ pub struct EngineArguments {
 }
 
 /// Generations of an engine that schedule differently.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Generation {
     /// vLLM before its V1 engine, or with `VLLM_USE_V1=0`.
     V0,
@@ -160,6 +164,8 @@ pub enum Generation {
     #[default]
     V1,
 }
+
+settings! { plain: Generation; }
 
 /// How steps are run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -36,8 +36,13 @@ use tokio_util::task::TaskTracker;
 use crate::clock::Clock;
 use crate::collect::prometheus::round::Rounds;
 use crate::collect::scrape::{self, Board};
+use crate::fleet::names::{PROMETHEUS_LABEL, is_prometheus_label};
 use crate::fleet::{ModelName, ReplicaKey, VariantKey};
 use crate::observe::Scrape;
+use crate::settings;
+use crate::settings::{TextRule, text};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use crate::collect::prometheus::ask::Asker;
 pub use crate::collect::prometheus::decode::{Answer, Each, Point, decode};
@@ -80,13 +85,16 @@ pub struct Settings {
 }
 
 /// How queries are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Method {
     /// In the body of a POST, or by GET where the server refuses that.
     Post,
     /// In the URL.
     Get,
 }
+
+settings! { plain: Method; }
 
 /// A user and the file with the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,16 +109,24 @@ pub struct BasicAuth {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
-/// The labels by which replicas are found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LabelNames {
-    /// The namespace of a pod.
-    pub namespace: String,
-    /// The name of a pod.
-    pub pod: String,
-    /// The address that was scraped.
-    pub instance: String,
+settings! {
+    /// The labels by which replicas are found.
+    // The defaults are the names that the Prometheus Operator gives.
+    #[derive(Eq)]
+    pub struct LabelNames {
+        /// The namespace of a pod.
+        namespace: String = "namespace", in LABELS;
+
+        /// The name of a pod.
+        pod: String = "pod", in LABELS;
+
+        /// The address that was scraped.
+        instance: String = "instance", in LABELS;
+    }
 }
+
+/// Names of labels as the selectors of series have them.
+const LABELS: TextRule = text(is_prometheus_label, PROMETHEUS_LABEL);
 
 /// A variant whose replicas are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,13 +192,6 @@ impl fmt::Debug for Secret {
 }
 
 // === impl LabelNames ===
-
-impl Default for LabelNames {
-    /// The names that the Prometheus Operator gives.
-    fn default() -> Self {
-        Self { namespace: "namespace".into(), pod: "pod".into(), instance: "instance".into() }
-    }
-}
 
 // === impl Source ===
 

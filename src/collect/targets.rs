@@ -26,6 +26,9 @@ use crate::collect::scrape::{Settings, Target};
 use crate::collect::targets::dns::Resolver;
 use crate::collect::targets::file_sd::Files;
 use crate::fleet::{ModelName, ReplicaKey, VariantKey};
+use crate::settings;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use crate::collect::targets::address::{Address, AddressError};
 pub use crate::collect::targets::dns::NameServer;
@@ -63,7 +66,8 @@ pub enum Source {
 }
 
 /// A type of DNS record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
 pub enum Record {
     /// IPv4 addresses.
     A,
@@ -72,6 +76,8 @@ pub enum Record {
     /// Hosts and ports.
     Srv,
 }
+
+settings! { plain: Record; }
 
 /// How an address becomes the URL of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,13 +91,18 @@ pub struct Endpoint {
 }
 
 /// The scheme of a page's URL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Scheme {
     /// Plain HTTP.
     Http,
     /// HTTP over TLS.
     Https,
 }
+
+settings! { plain: Scheme; }
 
 /// What a source lists.
 #[derive(Clone, Debug, PartialEq, Eq)]

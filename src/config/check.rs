@@ -4,14 +4,13 @@
 //! it can go on without repeating the complaint.
 
 use std::fmt::Display;
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::problem::Problems;
 use crate::config::sources::Sources;
-use crate::config::written::{WrittenDuration, WrittenSize};
+use crate::config::written::WrittenDuration;
 use crate::config::wva::{self, Entries};
 use crate::config::{FILE_MAX, Files, Surroundings};
 use crate::settings::above_zero;
@@ -60,26 +59,6 @@ impl<'a> Checks<'a> {
         Some(written.0)
     }
 
-    /// A size in a range.
-    pub(crate) fn size(
-        &mut self,
-        path: &str,
-        written: Option<WrittenSize>,
-        allowed: &RangeInclusive<u64>,
-    ) -> Option<usize> {
-        let written = written?;
-        if !allowed.contains(&written.0) {
-            let rule = format!(
-                "must be from {} to {}",
-                WrittenSize(*allowed.start()),
-                WrittenSize(*allowed.end())
-            );
-            self.problems.error(path, rule, written);
-            return None;
-        }
-        usize::try_from(written.0).ok()
-    }
-
     /// A number in a range.
     pub(crate) fn number<N: PartialOrd + Display>(
         &mut self,
@@ -99,17 +78,6 @@ impl<'a> Checks<'a> {
     /// A number that is above zero and at most a limit.
     pub(crate) fn positive(&mut self, path: &str, written: Option<f64>, limit: f64) -> Option<f64> {
         above_zero(limit).check::<f64>(written?, path, &mut self.problems)
-    }
-
-    /// An address with a port to listen on.
-    pub(crate) fn listen(&mut self, path: &str, written: Option<&str>) -> Option<SocketAddr> {
-        let written = written?;
-        let parsed = written.parse();
-        if parsed.is_err() {
-            let rule = "must be an IP address with a port, such as 0.0.0.0:8080 or [::]:8080";
-            self.problems.error(path, rule, format!("{written:?}"));
-        }
-        parsed.ok()
     }
 
     /// Text that a predicate accepts.

@@ -1,450 +1,431 @@
-//! The configuration file as written.
+//! The sections of the configuration file, but for those that a stage declares for itself.
 //!
-//! Every key is optional here, so that a file with mistakes can still be read for all of them. The
-//! doc comments are the descriptions in the JSON Schema. Elements of lists are optional for the
-//! same reason: an element that cannot be read leaves a hole, and the others keep their index.
-
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use crate::analyze::saturation::Saturation;
-use crate::config::written::{WrittenDuration, WrittenSize};
-use crate::decide::enforce::Behavior;
-use crate::observe::policy::Observe;
-use crate::settings::Written;
-
-macro_rules! sections {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $ty:ty,)* })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-        #[serde(deny_unknown_fields)]
-        pub(crate) struct $name {
-            $($(#[$field_meta])* pub(crate) $field: Option<$ty>,)*
-        }
-    )*};
-}
-
-macro_rules! choices {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-        pub(crate) enum $name {
-            $($(#[$variant_doc])* #[serde(rename = $text)] $variant,)*
-        }
-    )*};
-}
+//! Every key of a section as written is optional, so that a file with mistakes can still be read
+//! for all of them. Keys that must fit together, name files or depend on each other are checked in
+//! `config/resolve`; names, ranges and defaults are here.
 
 mod capacity;
 mod cards;
-mod leader_election;
 mod limits;
 mod pools;
 mod targets;
 mod trace;
+mod variants;
 mod zero;
 
-pub(crate) use crate::config::file::capacity::{Capacity, Slo};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::analyze::saturation::Saturation;
+use crate::collect::prometheus::{LabelNames, Method};
+use crate::collect::targets::Scheme;
+use crate::config::Authorization;
+use crate::config::names::{self, is_dns_label, is_label_text, is_object_name};
+use crate::decide::enforce::Behavior;
+use crate::observe::policy::Observe;
+use crate::settings;
+use crate::settings::values::Bytes;
+use crate::settings::{Written, hours, millis, minutes, secs, text};
+
+pub(crate) use crate::config::file::capacity::{Analysis, CapacityKeys, Optimizer, SloKeys};
 pub(crate) use crate::config::file::cards::{
-    Card, CardEngine, CardEngineName, CardFile, CardGeneration, CardIteration, CardLessons,
-    CardRequests, CardShown,
+    CardEngineKeys, CardFileKeys, CardIterationKeys, CardKeys, CardLessonKeys, CardRequestKeys,
+    CardShownKeys,
 };
-pub(crate) use crate::config::file::leader_election::LeaderElection;
-pub(crate) use crate::config::file::limits::{Limits, NamespaceLimits, Standing};
-pub(crate) use crate::config::file::pools::{Adapter, Copies, Packing, Pool};
+pub(crate) use crate::config::file::limits::{LimitKeys, NamespaceLimitKeys};
+pub(crate) use crate::config::file::pools::{AdapterKeys, CopyKeys, PackingKeys, PoolKeys};
 pub(crate) use crate::config::file::targets::{
-    DnsTargets, FileTargets, PrometheusTargets, ScaleTarget, Targets,
+    DnsTargetKeys, FileTargetKeys, PrometheusTargetKeys, ScaleTargetKeys, TargetKeys,
 };
-pub(crate) use crate::config::file::trace::{Shadow, Trace};
-pub(crate) use crate::config::file::zero::{ScaleToZero, WakeSignal, ZeroRule};
+pub(crate) use crate::config::file::trace::{ShadowKeys, TraceKeys};
+pub(crate) use crate::config::file::variants::{ReplicaBoundKeys, VariantKeys};
+pub(crate) use crate::config::file::zero::{ScaleToZeroKeys, WakeSignalKeys, ZeroKeys};
 
-/// A list whose unreadable elements are holes.
-pub(crate) type Items<T> = Vec<Option<T>>;
+/// The configuration file as written.
+pub(crate) type File = Written<FileKeys>;
 
-sections! {
+/// The HPA's own stabilization of scaling down: a shorter outage must not be felt.
+pub(crate) const EXTERNAL_METRICS_HOLD: Duration = minutes(5);
+const AGES: RangeInclusive<Duration> = secs(1)..=hours(24);
+const SHUTDOWNS: RangeInclusive<Duration> = Duration::ZERO..=hours(1);
+const YEAR: Duration = hours(24 * 365);
+/// Below the shortest, an API server that is away for a moment makes a certificate expire.
+const LIFETIMES: RangeInclusive<Duration> = minutes(1)..=YEAR.saturating_mul(100);
+const ELECTION_PERIODS: RangeInclusive<Duration> = millis(100)..=minutes(5);
+
+/// All addresses of the machine with a port.
+const fn any(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)
+}
+
+settings! {
     /// Every key is optional but the name, the model and the targets of each variant.
-    #[expect(clippy::struct_field_names, reason = "the field is the key")]
-    File {
+    pub(crate) struct FileKeys {
         /// Time between two decisions.
-        tick_interval: WrittenDuration,
+        // Decisions are cheap, and a second is what an overload needs to be seen in time. More often
+        // than ten times a second, the metrics of replicas do not change.
+        tick_interval: Duration = secs(1), in millis(100)..=minutes(1);
+
         /// The plain HTTP server: `/metrics`, `/livez`, `/readyz`.
-        server: Server,
+        server: ServerKeys;
+
         /// The Kubernetes external metrics API, served over TLS. Not served without this section.
-        external_metrics: ExternalMetrics,
-        /// How the process ends.
-        shutdown: Shutdown,
+        external_metrics: Option<ExternalMetricsKeys>, needs restart;
+
+        /// End of the process.
+        shutdown: Shutdown, needs restart;
+
         /// The connection to a cluster.
-        kubernetes: Kubernetes,
-        /// Names that other programs know.
-        compatibility: Compatibility,
-        /// File in which the last decisions survive a restart. Without it they do not.
-        state_file: PathBuf,
-        /// What the pipeline gets and decides, written for `plimsoll backtest`. Off without this
+        kubernetes: KubernetesKeys;
+
+        /// Names that other programs use.
+        compatibility: CompatibilityKeys;
+
+        /// File in which the last decisions survive a restart. Without it they are lost.
+        state_file: Option<PathBuf>;
+
+        /// Inputs and decisions of the pipeline, written for `plimsoll backtest`. Off without this
         /// section.
-        trace: Trace,
-        /// How values over time are seen.
-        observe: Written<Observe>,
-        /// When a replica is saturated, and how much spare capacity a model keeps.
-        saturation: Written<Saturation>,
-        /// What decides how many replicas a model needs: `capacity`, unless thresholds are given in
-        /// `saturation` or `compatibility.wva_config`.
-        analysis: Analysis,
-        /// Analyzers that size a model, and what they judge by; used with `analysis: capacity`.
-        capacity: Capacity,
-        /// How fast published numbers may move.
-        enforce: Written<Behavior>,
-        /// Which models may have no replicas, and when.
-        scale_to_zero: ScaleToZero,
+        trace: Option<TraceKeys>, needs restart;
+
+        /// Windows and ages of observed values.
+        observe: Observe;
+
+        /// Saturation thresholds of replicas, and the headroom that a model keeps.
+        saturation: Saturation;
+
+        /// Method that decides the number of replicas of a model: `capacity`, unless thresholds are
+        /// given in `saturation` or `compatibility.wva_config`.
+        analysis: Option<Analysis>;
+
+        /// Analyzers that size a model, and their parameters; used with `analysis: capacity`.
+        capacity: CapacityKeys;
+
+        /// Speed of changes to published numbers.
+        enforce: Behavior;
+
+        /// Models that may have no replicas, and when.
+        scale_to_zero: ScaleToZeroKeys;
+
         /// Variants whose replicas each serve several adapters, by `NAMESPACE/VARIANT`.
-        pools: BTreeMap<String, Option<Pool>>,
-        /// What all variants together may use.
-        limits: Limits,
-        /// Policies that are evaluated beside the one in force, and only shown.
-        #[schemars(with = "Option<Vec<Shadow>>")]
-        shadow: Items<Shadow>,
-        /// How replicas are scraped.
-        scrape: Scrape,
-        /// A Prometheus, or what speaks its API, that has scraped the replicas already.
-        prometheus: Prometheus,
-        /// The variants: scalable workloads, each serving one model. May be empty only where
+        pools: Option<BTreeMap<String, Option<Written<PoolKeys>>>>;
+
+        /// Limits of all variants together.
+        limits: LimitKeys;
+
+        /// Policies that are evaluated alongside the one in effect, and only shown.
+        shadow: Option<Vec<ShadowKeys>>;
+
+        /// Scrapes of replicas.
+        scrape: ScrapeKeys;
+
+        /// A Prometheus, or a server with its API, that has scraped the replicas already.
+        prometheus: Option<PrometheusKeys>, needs restart;
+
+        /// The variants: scalable workloads, each serving one model. May be empty only if
         /// `kubernetes.discovery` finds them.
-        #[schemars(with = "Option<Vec<Variant>>")]
-        variants: Items<Variant>,
+        variants: Option<Vec<VariantKeys>>;
     }
 
     /// The plain HTTP server.
-    Server {
+    pub(crate) struct ServerKeys {
         /// Address and port to listen on.
-        listen: String,
+        listen: SocketAddr = any(8080), needs restart;
     }
 
     /// The Kubernetes external metrics API.
-    ExternalMetrics {
-        /// Whether it is served.
-        enabled: bool,
+    pub(crate) struct ExternalMetricsKeys {
+        /// Serves the API.
+        enabled: bool = true;
+
         /// Address and port to listen on.
-        listen: String,
+        listen: SocketAddr = any(6443);
+
         /// The certificate that the server presents. Required.
-        tls: ServerTls,
-        /// Who may ask.
-        authorization: Authorization,
+        tls: Option<ServerTlsKeys>;
+
+        /// Authorization of requests.
+        authorization: Authorization = Authorization::SubjectAccessReview;
+
         /// Age up to which a decision is served as it is.
-        fresh: WrittenDuration,
+        // Three periods of the HPA's loop, 15 s each.
+        fresh: Duration = secs(45), in AGES;
+
         /// Age up to which a decision is still served while nothing newer exists; beyond it the
         /// metric is absent and the HPA keeps its replicas.
-        hold: WrittenDuration,
+        hold: Duration = EXTERNAL_METRICS_HOLD, in AGES;
     }
 
     /// A server's certificate.
-    ServerTls {
+    pub(crate) struct ServerTlsKeys {
         /// PEM certificate chain, read again as it rotates.
-        cert_file: PathBuf,
+        cert_file: Option<PathBuf>;
+
         /// PEM key, read again as it rotates.
-        key_file: PathBuf,
+        key_file: Option<PathBuf>;
+
         /// PEM bundle of the authorities that signed the certificate. With it, a foreign `caBundle`
         /// in the `APIService` is noticed.
-        ca_file: PathBuf,
+        ca_file: Option<PathBuf>;
+
         /// A certificate that Plimsoll makes and renews itself, instead of files.
         #[serde(skip_serializing_if = "Option::is_none")]
-        self_managed: SelfManaged,
+        self_managed: Option<SelfManagedKeys>;
     }
 
     /// A certificate that Plimsoll makes and renews itself, with an authority of its own. It is kept
     /// in a Secret, and the authority is written into the `APIService`.
-    SelfManaged {
+    pub(crate) struct SelfManagedKeys {
         /// The Secret. Required; it may be empty.
-        secret: String,
+        secret: Option<String>, in text(is_object_name, "must be the name of a Secret");
+
         /// The Service that the API server calls. Required.
-        service: String,
+        service: Option<String>, in text(is_dns_label, "must be the name of a Service");
+
         /// Namespace of both; without it, that of the pod.
-        namespace: String,
-        /// How long a certificate is valid. It is renewed after two thirds of that.
-        leaf_lifetime: WrittenDuration,
-        /// How long an authority is valid. It is replaced after two thirds of that.
-        ca_lifetime: WrittenDuration,
+        namespace: Option<String>, in text(is_dns_label, "must be the name of a namespace");
+
+        /// Lifetime of a certificate. It is renewed after two thirds of that.
+        // That of public authorities for a long time; it is renewed without anyone's help.
+        leaf_lifetime: Duration = YEAR, in LIFETIMES;
+
+        /// Lifetime of an authority. It is replaced after two thirds of that.
+        ca_lifetime: Duration = YEAR.saturating_mul(10), in LIFETIMES;
     }
 
-    /// How the process ends.
-    Shutdown {
+    /// End of the process.
+    #[derive(Copy, Eq)]
+    pub struct Shutdown {
         /// Time to go on serving after the signal, until load balancers have noticed.
-        delay: WrittenDuration,
+        delay: Duration = secs(5), in SHUTDOWNS;
+
         /// Time that open requests have to finish.
-        drain: WrittenDuration,
+        // With the delay, below the 30 s that Kubernetes waits before it kills.
+        drain: Duration = secs(20), in SHUTDOWNS;
     }
 
     /// The connection to a cluster.
-    Kubernetes {
-        /// Whether there is a cluster.
-        enabled: bool,
+    pub(crate) struct KubernetesKeys {
+        /// Connects to a cluster.
+        enabled: bool = false, needs restart;
+
         /// The kubeconfig file; without it, the pod's service account or the default kubeconfig.
-        kubeconfig: PathBuf,
+        kubeconfig: Option<PathBuf>, needs restart;
+
         /// The context in the kubeconfig; without it, its current context.
-        context: String,
-        /// Whether changes of decisions are written as Kubernetes Events.
-        events: bool,
+        context: Option<String>, in text(is_label_text, "must be the name of a context"),
+            needs restart;
+
+        /// Writes changes of decisions as Kubernetes Events.
+        events: bool = true, needs restart;
+
         /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
-        discovery: Discovery,
+        discovery: DiscoveryKeys;
+
         /// Several replicas, of which one decides.
-        leader_election: LeaderElection,
+        leader_election: LeaderElection, needs restart;
     }
 
     /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
-    Discovery {
-        /// Whether the cluster is looked through for annotations.
-        enabled: bool,
-        /// The namespaces that are looked through. An empty list is all of them.
-        #[schemars(with = "Option<Vec<String>>")]
-        namespaces: Items<String>,
+    pub(crate) struct DiscoveryKeys {
+        /// Searches the cluster for annotations.
+        enabled: bool = false;
+
+        /// The namespaces to search. An empty list is all of them.
+        namespaces: Vec<String>, in text(is_dns_label, names::DNS_LABEL);
+
         /// A label selector; objects that it does not match are left alone.
-        selector: String,
-        /// Whether annotations for the workload variant autoscaler count too.
-        wva: bool,
+        selector: Option<String>, in text(
+            names::is_selector,
+            "must be a label selector, such as \"team=chat,tier in (gold, silver)\"",
+        );
+
+        /// Counts annotations for the workload variant autoscaler as well.
+        wva: bool = true;
     }
 
-    /// Names that other programs know.
-    Compatibility {
-        /// Whether the gauges of the workload variant autoscaler are published too.
-        wva_metrics: bool,
-        /// Folder in which its `ConfigMap` with the saturation thresholds is mounted; what
-        /// `saturation` says wins.
-        wva_config: PathBuf,
+    /// Several replicas, of which one decides; see docs/high-availability.md.
+    #[derive(Eq)]
+    pub struct LeaderElection {
+        /// Lets several replicas run.
+        enabled: bool = false;
+
+        /// Namespace of the Lease and the shared decisions; without it, the pod's own namespace.
+        namespace: Option<String>, in text(is_dns_label, "must be the name of a namespace");
+
+        /// Name of the Lease; that of the shared decisions is NAME-decisions.
+        name: String = "plimsoll", in text(
+            names::is_lease_name,
+            "must be the name of a Lease, with room for `-decisions` behind it",
+        );
+
+        /// Name of this replica; without it, that of its pod or machine. A random part is added.
+        identity: Option<String>,
+            in text(is_label_text, "must be a text without spaces at its ends");
+
+        /// Time that the others wait for a leader that does not report.
+        // This and the next two are what the controllers of Kubernetes itself use. A Lease is
+        // written in whole seconds, and decisions that are not renewed for longer are not fresh.
+        lease_duration: Duration = secs(15), in secs(1)..=minutes(5);
+
+        /// Time that a leader that cannot renew the Lease goes on.
+        renew_deadline: Duration = secs(10), in ELECTION_PERIODS;
+
+        /// Time between two looks at the Lease, or renewals of it.
+        retry_period: Duration = secs(2), in ELECTION_PERIODS;
     }
 
-    /// How replicas are scraped.
-    Scrape {
-        /// Time between two scrapes of one replica.
-        interval: WrittenDuration,
-        /// Time after which a scrape is given up.
-        timeout: WrittenDuration,
-        /// Scrapes at the same time, all variants together.
-        concurrency: u32,
-        /// Largest page that is read, after decompression.
-        body_limit: WrittenSize,
-        /// The scheme of a page's URL.
-        scheme: Scheme,
-        /// The port of replicas whose address has none.
-        port: u16,
-        /// The path of a page's URL.
-        path: String,
-        /// TLS of scrapes; needs `scheme: https`.
-        tls: ClientTls,
-        /// File with a bearer token, read again as it rotates.
-        bearer_token_file: PathBuf,
-    }
+    /// Names that other programs use.
+    pub(crate) struct CompatibilityKeys {
+        /// Publishes the gauges of the workload variant autoscaler as well.
+        wva_metrics: bool = false, needs restart;
 
-    /// How the replicas of one variant are scraped; what is absent comes from `scrape`.
-    VariantScrape {
-        /// Time between two scrapes of one replica.
-        interval: WrittenDuration,
-        /// Time after which a scrape is given up.
-        timeout: WrittenDuration,
-        /// Largest page that is read, after decompression.
-        body_limit: WrittenSize,
-        /// The scheme of a page's URL.
-        scheme: Scheme,
-        /// The port of replicas whose address has none.
-        port: u16,
-        /// The path of a page's URL.
-        path: String,
-        /// TLS of scrapes; needs `scheme: https`.
-        tls: ClientTls,
-        /// File with a bearer token, read again as it rotates.
-        bearer_token_file: PathBuf,
-    }
-
-    /// TLS of scrapes.
-    ClientTls {
-        /// PEM bundle of the authorities that are trusted instead of the system's.
-        ca_file: PathBuf,
-        /// PEM certificate chain to present.
-        cert_file: PathBuf,
-        /// PEM key to present.
-        key_file: PathBuf,
-        /// Skips the check of the replica's certificate.
-        insecure_skip_verify: bool,
-    }
-
-    /// A Prometheus, or what speaks its API, that has scraped the replicas already.
-    Prometheus {
-        /// The URL below which `/api/v1/query` is. Required.
-        url: String,
-        /// How queries are sent.
-        method: Method,
-        /// Time between two rounds of queries.
-        interval: WrittenDuration,
-        /// Time after which a query is given up.
-        timeout: WrittenDuration,
-        /// How far back samples are asked for at most, and how long an instance that is found by
-        /// its labels counts as there without samples.
-        lookback: WrittenDuration,
-        /// Age from which data from Prometheus is too old to act on.
-        stale_after: WrittenDuration,
-        /// The most series that one answer may have.
-        series_limit: u32,
-        /// Largest answer that is read, after decompression.
-        body_limit: WrittenSize,
-        /// Headers of every query, such as the tenant.
-        headers: BTreeMap<String, Option<String>>,
-        /// Headers of every query whose values are in files, read again for each.
-        header_files: BTreeMap<String, Option<PathBuf>>,
-        /// A user and the file with the password.
-        basic_auth: BasicAuth,
-        /// File with a bearer token, read again as it rotates.
-        bearer_token_file: PathBuf,
-        /// TLS; needs a URL with `https`.
-        tls: ClientTls,
-        /// Parameters of every query, such as `dedup`.
-        parameters: BTreeMap<String, Option<String>>,
-        /// The labels by which replicas are found.
-        labels: LabelNames,
-    }
-
-    /// A user and the file with the password.
-    BasicAuth {
-        /// The user.
-        username: String,
-        /// The file with the password, read again for each query.
-        password_file: PathBuf,
-    }
-
-    /// The labels by which replicas are found.
-    LabelNames {
-        /// The namespace of a pod.
-        namespace: String,
-        /// The name of a pod.
-        pod: String,
-        /// The address that was scraped.
-        instance: String,
-    }
-
-    /// A variant: one scalable workload that serves one model.
-    Variant {
-        /// Its name, unique in its namespace. Required.
-        name: String,
-        /// The Kubernetes namespace; without Kubernetes, any name that groups variants.
-        namespace: String,
-        /// The model that it serves, as its engines call it. Required.
-        model: String,
-        /// Other names under which the engines' pages may know the model.
-        #[schemars(with = "Option<Vec<String>>")]
-        model_aliases: Items<String>,
-        /// The kind of accelerator that it runs on.
-        accelerator: String,
-        /// Accelerators that one replica takes, all of its pods together.
-        gpus: u32,
-        /// What part of a request it serves.
-        role: Role,
-        /// What one replica costs for an hour, in any currency that all variants share.
-        cost: f64,
-        /// What one replica costs for an hour without a discount, such as that of spot nodes, where
-        /// `cost` has one; for `capacity.optimizer: rank`.
-        list_price: f64,
-        /// Factor on its score, from 1, where it has something scarce that the model does not need,
-        /// such as much memory for a small model; for `capacity.optimizer: rank`.
-        mismatch: f64,
-        /// How long one of its replicas takes from being asked for to serving, from 1 s, until its
-        /// own starts were measured; `capacity.start_time` without it.
-        start_time: WrittenDuration,
-        /// The replica counts between which it may be scaled.
-        replicas: ReplicaBounds,
-        /// Where its replicas are listed. Required: exactly one key.
-        targets: Targets,
-        /// How its replicas are scraped; what is absent comes from the global section.
-        scrape: VariantScrape,
-        /// Who reads its replicas' metrics: `prometheus` where that section exists, else `scrape`.
-        source: Source,
-    }
-
-    /// The replica counts between which a variant may be scaled, both included.
-    ReplicaBounds {
-        /// The smallest.
-        min: u32,
-        /// The largest; without it, nothing but the scale target's own bounds limits the variant.
-        max: u32,
+        /// Folder in which its `ConfigMap` with the saturation thresholds is mounted; `saturation`
+        /// takes precedence.
+        wva_config: Option<PathBuf>;
     }
 }
 
-choices! {
-    /// What decides how many replicas a model needs.
-    Analysis {
-        /// Spare KV cache and queue move one replica at a time.
-        Saturation = "saturation",
-        /// Analyzers say how many it takes, and an optimizer which are the cheapest.
-        Capacity = "capacity",
+/// Declares sections of which each has the keys of a scrape, and some more.
+macro_rules! with_scrape {
+    ($($(#[$($meta:tt)*])* pub(crate) struct $name:ident { $($more:tt)* })*) => {
+        settings! {$(
+            $(#[$($meta)*])*
+            pub(crate) struct $name {
+                /// Time between two scrapes of one replica.
+                // Engines write their gauges a few times a second at most.
+                interval: Duration = secs(1), in millis(100)..=minutes(5);
+
+                /// Time after which a scrape is given up.
+                // Below the interval by what a slow answer needs to be given up before the next.
+                timeout: Duration = millis(900), in millis(10)..=minutes(5);
+
+                $($more)*
+
+                /// Largest response that is read, after decompression.
+                // Ten times the response of an engine with many ranks and adapters.
+                body_limit: Bytes = 8 << 20, in (1 << 10)..=(1 << 30);
+
+                /// The scheme of the URL.
+                scheme: Scheme = Scheme::Http;
+
+                /// The port of replicas whose address has none.
+                // The port of vLLM's API server.
+                port: u16 = 8000, in 1..=u16::MAX;
+
+                /// The path of the URL.
+                path: String = "/metrics", in text(
+                    names::is_url_path,
+                    "must start with `/` and have neither spaces nor a fragment",
+                );
+
+                /// TLS of scrapes; needs `scheme: https`.
+                tls: ClientTlsKeys;
+
+                /// File with a bearer token, read again as it rotates.
+                bearer_token_file: Option<PathBuf>;
+            }
+        )*}
+    };
+}
+
+with_scrape! {
+    /// Scrapes of replicas.
+    pub(crate) struct ScrapeKeys {
+        /// Scrapes at the same time, all variants together.
+        // Each scrape has a connection, and processes have a limit of open files.
+        concurrency: usize = 128, in 1..=10_000, needs restart;
     }
 
-    /// An analyzer that sizes a model.
-    Analyzer {
-        /// Tokens in the KV cache.
-        Tokens = "tokens",
-        /// Tokens generated in a second.
-        Throughput = "throughput",
-        /// Latency at a rate of requests, by a queueing model that is learned.
-        Queueing = "queueing",
-        /// Requests that will have arrived by the time that a new replica serves, against what a
-        /// replica carries by the counters of its iterations.
-        Foresight = "foresight",
+    /// Scrapes of one variant's replicas; absent keys come from `scrape`.
+    pub(crate) struct VariantScrapeKeys {}
+}
+
+settings! {
+    /// TLS of scrapes.
+    pub(crate) struct ClientTlsKeys {
+        /// PEM bundle of the authorities that are trusted instead of the system's.
+        ca_file: Option<PathBuf>;
+
+        /// PEM certificate chain to present.
+        cert_file: Option<PathBuf>;
+
+        /// PEM key to present.
+        key_file: Option<PathBuf>;
+
+        /// Skips the check of the replica's certificate.
+        insecure_skip_verify: bool = false;
     }
 
-    /// Which variants are chosen for what is required.
-    Optimizer {
-        /// Those that cost least together, found by an exact search.
-        LeastCost = "least_cost",
-        /// By the rank of their price, best first.
-        Rank = "rank",
+    /// A Prometheus, or a server with its API, that has scraped the replicas already.
+    pub(crate) struct PrometheusKeys {
+        /// The URL below which `/api/v1/query` is. Required.
+        url: Option<String>;
+
+        /// Method of sending queries.
+        method: Method = Method::Post;
+
+        /// Time between two rounds of queries.
+        // Prometheus scrapes every 15 s to 60 s; asking much more often brings the same samples.
+        interval: Duration = secs(10), in millis(100)..=minutes(5);
+
+        /// Time after which a query is given up.
+        // A server that needs longer is overloaded, and the next round should not wait for it.
+        timeout: Duration = secs(10), in millis(100)..=minutes(2);
+
+        /// Largest age of samples that are asked for, and the time for which an instance that is
+        /// found by its labels counts as there without samples.
+        // Above the window, so that a start sees all of it, and above what remote writing lags.
+        lookback: Duration = minutes(5), in minutes(1)..=hours(1);
+
+        /// Age from which data from Prometheus is too old to act on.
+        // Four samples at the usual interval of 15 s, which may each be late by the interval of
+        // queries.
+        stale_after: Duration = minutes(1), in secs(1)..=hours(1);
+
+        /// The most series that one answer may have.
+        // Two thousand replicas: a vLLM replica has about 140 buckets and 40 other series.
+        series_limit: usize = 300_000, in 100..=10_000_000;
+
+        /// Largest answer that is read, after decompression.
+        // A series with all its labels has about 400 bytes, and 25 more for each sample.
+        body_limit: Bytes = 128 << 20, in (1 << 10)..=(2 << 30);
+
+        /// Headers of every query, such as the tenant.
+        headers: BTreeMap<String, Option<String>>;
+
+        /// Headers of every query whose values are in files, read again for each.
+        header_files: BTreeMap<String, Option<PathBuf>>;
+
+        /// A user and the file with the password.
+        basic_auth: Option<BasicAuthKeys>;
+
+        /// File with a bearer token, read again as it rotates.
+        bearer_token_file: Option<PathBuf>;
+
+        /// TLS; needs a URL with `https`.
+        tls: ClientTlsKeys;
+
+        /// Parameters of every query, such as `dedup`.
+        parameters: BTreeMap<String, Option<String>>;
+
+        /// The labels by which replicas are found.
+        labels: LabelNames;
     }
 
-    /// Who may ask for external metrics.
-    Authorization {
-        /// Whom the cluster's API server allows, asked by a `SubjectAccessReview`.
-        SubjectAccessReview = "subject_access_review",
-        /// Everyone whom the cluster's front proxy has let through.
-        TrustFrontProxy = "trust_front_proxy",
-    }
+    /// A user and the file with the password.
+    pub(crate) struct BasicAuthKeys {
+        /// The user.
+        username: Option<String>, in text(is_user, "must be a user's name, without `:`");
 
-    /// How queries are sent.
-    Method {
-        /// In the body of a POST, or by GET where the server refuses that.
-        Post = "post",
-        /// In the URL.
-        Get = "get",
+        /// The file with the password, read again for each query.
+        password_file: Option<PathBuf>;
     }
+}
 
-    /// Who reads the metrics of a variant's replicas.
-    Source {
-        /// Plimsoll itself, from their pages.
-        Scrape = "scrape",
-        /// A Prometheus that has scraped them already.
-        Prometheus = "prometheus",
-    }
-
-    /// The scheme of a page's URL.
-    Scheme {
-        /// Plain HTTP.
-        Http = "http",
-        /// HTTP over TLS.
-        Https = "https",
-    }
-
-    /// What part of a request a variant serves.
-    Role {
-        /// Prefill and decode.
-        Both = "both",
-        /// Prefill only.
-        Prefill = "prefill",
-        /// Decode only.
-        Decode = "decode",
-    }
-
-    /// A type of DNS record.
-    RecordType {
-        /// IPv4 addresses.
-        A = "A",
-        /// IPv6 addresses.
-        Aaaa = "AAAA",
-        /// Hosts and ports.
-        Srv = "SRV",
-    }
+fn is_user(text: &str) -> bool {
+    !text.is_empty() && !text.contains(':')
 }

@@ -1,18 +1,23 @@
 //! What names, addresses and selectors may look like.
 
 pub(crate) use crate::fleet::names::{
-    DNS_LABEL, LABEL_MAX, MODEL_NAME, NAME_MAX, OBJECT_NAME, VARIANT_NAME, is_dns_label,
-    is_label_text, is_model_name, is_object_name, is_variant_name,
+    DNS_LABEL, LABEL_MAX, MODEL_NAME, NAME_MAX, OBJECT_NAME, PROMETHEUS_LABEL, VARIANT_NAME,
+    is_dns_label, is_label_text, is_model_name, is_object_name, is_prometheus_label,
+    is_variant_name,
 };
 
-/// What [`is_prometheus_label`] asks for.
-pub(crate) const PROMETHEUS_LABEL: &str =
-    "must be the name of a label: letters, digits and `_`, and not a digit first";
+/// Words that ask for the texts that [`is_label_text`] accepts.
+pub(crate) const LABEL_TEXT: &str =
+    "must not be empty, nor have spaces at the ends or control characters";
 
-/// Whether this can be the name of a label of a series, as its selectors write it.
-pub(crate) fn is_prometheus_label(text: &str) -> bool {
-    let inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    text.chars().all(inner) && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+/// Returns whether this can name a Lease beside which shared decisions are kept.
+pub(crate) fn is_lease_name(text: &str) -> bool {
+    is_object_name(&format!("{text}-decisions"))
+}
+
+/// Returns whether this is the path of a URL.
+pub(crate) fn is_url_path(text: &str) -> bool {
+    text.starts_with('/') && text.chars().all(|c| c.is_ascii_graphic() && c != '#')
 }
 
 /// Whether this is the kind of a Kubernetes object.

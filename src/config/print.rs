@@ -8,9 +8,7 @@ mod limits;
 mod pools;
 mod trace;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
 
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
@@ -20,43 +18,62 @@ use crate::analyze::queueing::{self, Statistic};
 use crate::analyze::saturation::{Saturation, Thresholds};
 use crate::collect::demand::{self, Signal};
 use crate::collect::prometheus;
-use crate::collect::scrape::{Client, Identity, Settings};
-use crate::collect::targets::{Endpoint, Record, Scheme, Source};
-use crate::config::file::{self, File};
-use crate::config::resolve::zero::AFTER;
-use crate::config::written::{WrittenDuration, WrittenSize};
+use crate::collect::targets::Source;
+use crate::config::file::{
+    BasicAuthKeys, CapacityKeys, CompatibilityKeys, DiscoveryKeys, DnsTargetKeys,
+    ExternalMetricsKeys, File, FileKeys, FileTargetKeys, KubernetesKeys, Optimizer, PrometheusKeys,
+    PrometheusTargetKeys, ReplicaBoundKeys, ScaleTargetKeys, ScaleToZeroKeys, ScrapeKeys,
+    SelfManagedKeys, ServerKeys, ServerTlsKeys, SloKeys, TargetKeys, VariantKeys,
+    VariantScrapeKeys, WakeSignalKeys, ZeroKeys,
+};
+use crate::config::problem::join;
+use crate::config::resolve::scrape::client_keys;
 use crate::config::{
-    Authorization, Config, Discovery, ExternalMetrics, Files, Kubernetes, LeaderElection, ReadBy,
-    ScaleTarget, Scrape, SelfManaged, ServerCertificate, Shutdown, Surroundings, Targets, Variant,
-    yaml,
+    Config, Discovery, ExternalMetrics, Kubernetes, ScaleTarget, Scrape, SelfManaged,
+    ServerCertificate, Targets, Variant, yaml,
 };
 use crate::decide::optimize;
 use crate::decide::rank;
 use crate::decide::zero::ZeroPolicy;
-use crate::fleet::{ModelKey, VariantSpec};
+use crate::fleet::VariantSpec;
 use crate::observe::Counts;
 use crate::pipeline::Policy;
 use crate::pipeline::sizing::Sizing;
 use crate::pipeline::zero::{Rule, Zero};
-use crate::settings::{Setting, Written};
-use crate::units::{CostPerHour, Gpus, Replicas, Seconds};
+use crate::settings::values::Bytes;
+use crate::settings::{RESTART, Setting, Written};
+use crate::units::Replicas;
 
-/// The smallest configuration, whose effective form shows the defaults of everything global.
-const SMALLEST: &str = "\
-external_metrics: {tls: {cert_file: /tls/tls.crt, key_file: /tls/tls.key}}
-kubernetes: {enabled: true}
-prometheus: {url: \"http://prometheus:9090\"}
-variants: [{name: any, model: any, targets: {static: [\"127.0.0.1:8000\"]}}]
-";
-
-/// Sections of [`SMALLEST`] that are not defaults.
-const NOT_DEFAULTS: [&str; 4] = ["variants", "tls", "enabled", "url"];
+/// Sections whose absent keys come from another section, so that they have no defaults of their
+/// own.
+const OVERLAYS: [&str; 3] = [
+    "/properties/saturation/properties/overrides/additionalProperties",
+    "/properties/scale_to_zero/properties/overrides/additionalProperties",
+    "/properties/variants/items/properties/scrape",
+];
 
 /// The configuration as YAML.
 pub(crate) fn print(config: &Config) -> String {
-    let value =
-        serde_json::to_value(file(config)).expect("a file has text keys and finite numbers");
-    yaml::write(&value).expect("writing to memory does not fail")
+    yaml::write(&value(config)).expect("writing to memory does not fail")
+}
+
+/// The configuration as a file says it.
+pub(crate) fn value(config: &Config) -> Value {
+    serde_json::to_value(file(config)).expect("a file has text keys and finite numbers")
+}
+
+/// Adds the keys below a path that need a restart and differ.
+pub(crate) fn restart_keys(schema: &Value, path: &str, files: [&Value; 2], keys: &mut Vec<String>) {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    for (name, property) in properties.into_iter().flatten() {
+        let path = join(path, name);
+        let [old, new] = files.map(|file| file.get(name).unwrap_or(&Value::Null));
+        if property.get(RESTART).is_none() {
+            restart_keys(property, &path, [old, new], keys);
+        } else if old != new {
+            keys.push(path);
+        }
+    }
 }
 
 /// The JSON Schema of the file, with the defaults of the global sections.
@@ -68,39 +85,19 @@ pub(crate) fn schema() -> Value {
     if let Some(root) = schema.as_object_mut() {
         root.insert("title".to_owned(), "Configuration of Plimsoll".into());
     }
-    if let Some(defaults) = defaults() {
-        add_defaults(&mut schema, &defaults);
+    for pointer in OVERLAYS {
+        schema.pointer_mut(pointer).into_iter().for_each(remove_defaults);
     }
     schema
 }
 
-fn defaults() -> Option<Value> {
-    let surroundings = Surroundings {
-        origin: "the smallest configuration".to_owned(),
-        base: "/".into(),
-        environment: BTreeMap::new(),
-        files: Files::NotChecked,
-    };
-    let loaded = crate::config::parse(SMALLEST, &surroundings).ok()?;
-    serde_json::to_value(file(&loaded.config)).ok()
-}
-
-/// Adds the values of the defaults to the properties of the same name.
-fn add_defaults(schema: &mut Value, defaults: &Value) {
-    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
-        return;
-    };
-    for (name, property) in properties {
-        let Some(default) = defaults.get(name) else { continue };
-        if NOT_DEFAULTS.contains(&name.as_str()) || default.is_null() {
-            continue;
-        }
-        if property.get("properties").is_some() {
-            add_defaults(property, default);
-        } else if let Some(property) = property.as_object_mut() {
-            property.insert("default".to_owned(), default.clone());
-        }
+/// Removes the defaults of a section.
+fn remove_defaults(schema: &mut Value) {
+    if let Some(keywords) = schema.as_object_mut() {
+        keywords.shift_remove("default");
     }
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    properties.into_iter().flat_map(|it| it.values_mut()).for_each(remove_defaults);
 }
 
 fn file(config: &Config) -> File {
@@ -108,7 +105,7 @@ fn file(config: &Config) -> File {
         tick_interval,
         listen,
         external_metrics,
-        shutdown: Shutdown { delay, drain },
+        shutdown,
         kubernetes,
         wva_metrics,
         wva_config,
@@ -123,43 +120,54 @@ fn file(config: &Config) -> File {
         wake,
         variants,
     } = config;
-    File {
-        tick_interval: Some(WrittenDuration(*tick_interval)),
-        server: Some(file::Server { listen: Some(listen.to_string()) }),
-        external_metrics: Some(external_metrics_section(external_metrics.as_ref())),
-        shutdown: Some(file::Shutdown {
-            delay: Some(WrittenDuration(*delay)),
-            drain: Some(WrittenDuration(*drain)),
-        }),
-        kubernetes: Some(kubernetes_section(kubernetes.as_ref())),
-        compatibility: Some(file::Compatibility {
-            wva_metrics: Some(*wva_metrics),
+    let keys = FileKeys {
+        tick_interval: *tick_interval,
+        server: ServerKeys { listen: *listen },
+        external_metrics: external_metrics.as_ref().map(external_metrics_keys),
+        shutdown: *shutdown,
+        kubernetes: kubernetes_keys(kubernetes.as_ref()),
+        compatibility: CompatibilityKeys {
+            wva_metrics: *wva_metrics,
             wva_config: wva_config.clone(),
-        }),
+        },
         state_file: state_file.clone(),
         trace: trace.as_ref().map(trace::section),
         observe: trace::observe(policy),
-        saturation: saturation_section(policy),
+        saturation: saturation_keys(policy),
         analysis: Some(trace::analysis(policy)),
-        capacity: policy.sizing.as_ref().map(|sizing| file::Capacity {
-            card_files: cards::files(card_files),
-            ..capacity_section(sizing)
-        }),
-        enforce: policy.behavior.written(),
-        scale_to_zero: Some(zero_section(&policy.zero, wake)),
+        enforce: policy.behavior.clone(),
+        scale_to_zero: zero_keys(&policy.zero),
         pools: (!policy.pools.is_empty()).then(|| pools::section(&policy.pools)),
-        limits: Some(limits::section(&policy.limits)),
-        shadow: (!shadows.is_empty())
-            .then(|| shadows.iter().map(|one| Some(trace::shadow(one))).collect()),
-        scrape: Some(scrape_section(scrape, *scrape_concurrency)),
-        prometheus: prometheus.as_ref().map(prometheus_section),
-        variants: Some(variants.iter().map(|variant| Some(variant_section(variant))).collect()),
+        limits: limits::section(&policy.limits),
+        prometheus: prometheus.as_ref().map(prometheus_keys),
+        ..FileKeys::default()
+    };
+    let mut file = keys.written().unwrap_or_default();
+    if external_metrics.is_none() {
+        let off = Written::<ExternalMetricsKeys> { enabled: Some(false), ..Default::default() };
+        file.external_metrics = Some(off);
     }
+    if let Some(section) = file.kubernetes.as_mut().filter(|_| kubernetes.is_none()) {
+        section.events = None;
+        section.leader_election = None;
+    }
+    file.capacity = policy.sizing.as_ref().map(|sizing| Written::<CapacityKeys> {
+        card_files: cards::files(card_files),
+        ..capacity_section(sizing)
+    });
+    if let Some(zero) = &mut file.scale_to_zero {
+        zero.wake = Some(wake.iter().map(|signal| signal_keys(signal).written()).collect());
+    }
+    file.shadow =
+        (!shadows.is_empty()).then(|| shadows.iter().map(|one| Some(trace::shadow(one))).collect());
+    file.scrape = Some(scrape_section(scrape, *scrape_concurrency));
+    file.variants = Some(variants.iter().map(|variant| Some(variant_section(variant))).collect());
+    file
 }
 
-fn tls_section(certificate: ServerCertificate) -> file::ServerTls {
+fn tls_keys(certificate: ServerCertificate) -> ServerTlsKeys {
     match certificate {
-        ServerCertificate::Files { cert_file, key_file, ca_file } => file::ServerTls {
+        ServerCertificate::Files { cert_file, key_file, ca_file } => ServerTlsKeys {
             cert_file: Some(cert_file),
             key_file: Some(key_file),
             ca_file,
@@ -167,83 +175,49 @@ fn tls_section(certificate: ServerCertificate) -> file::ServerTls {
         },
         ServerCertificate::SelfManaged(own) => {
             let SelfManaged { secret, service, namespace, leaf_lifetime, ca_lifetime } = own;
-            let self_managed = file::SelfManaged {
-                secret: Some(secret),
-                service: Some(service),
-                namespace,
-                leaf_lifetime: Some(WrittenDuration(leaf_lifetime)),
-                ca_lifetime: Some(WrittenDuration(ca_lifetime)),
-            };
-            file::ServerTls { self_managed: Some(self_managed), ..file::ServerTls::default() }
+            let (secret, service) = (Some(secret), Some(service));
+            let own = SelfManagedKeys { secret, service, namespace, leaf_lifetime, ca_lifetime };
+            ServerTlsKeys { self_managed: Some(own), ..ServerTlsKeys::default() }
         }
     }
 }
 
-fn external_metrics_section(served: Option<&ExternalMetrics>) -> file::ExternalMetrics {
-    let Some(served) = served else {
-        return file::ExternalMetrics { enabled: Some(false), ..Default::default() };
-    };
+fn external_metrics_keys(served: &ExternalMetrics) -> ExternalMetricsKeys {
     let ExternalMetrics { listen, certificate, authorization, fresh, hold } = served;
-    file::ExternalMetrics {
-        enabled: Some(true),
-        listen: Some(listen.to_string()),
-        tls: Some(tls_section(certificate.clone())),
-        authorization: Some(match authorization {
-            Authorization::SubjectAccessReview => file::Authorization::SubjectAccessReview,
-            Authorization::TrustFrontProxy => file::Authorization::TrustFrontProxy,
-        }),
-        fresh: Some(WrittenDuration(*fresh)),
-        hold: Some(WrittenDuration(*hold)),
+    ExternalMetricsKeys {
+        enabled: true,
+        listen: *listen,
+        tls: Some(tls_keys(certificate.clone())),
+        authorization: *authorization,
+        fresh: *fresh,
+        hold: *hold,
     }
 }
 
-fn kubernetes_section(kubernetes: Option<&Kubernetes>) -> file::Kubernetes {
+fn kubernetes_keys(kubernetes: Option<&Kubernetes>) -> KubernetesKeys {
     let Some(Kubernetes { kubeconfig, context, events, discovery, leader_election }) =
         kubernetes.cloned()
     else {
-        return file::Kubernetes {
-            enabled: Some(false),
-            discovery: Some(discovery_section(None)),
-            ..Default::default()
-        };
+        return KubernetesKeys::default();
     };
-    file::Kubernetes {
-        enabled: Some(true),
+    let discovery = discovery.map(|Discovery { namespaces, selector, wva }| {
+        let namespaces = namespaces.iter().map(ToString::to_string).collect();
+        DiscoveryKeys { enabled: true, namespaces, selector, wva }
+    });
+    KubernetesKeys {
+        enabled: true,
         kubeconfig,
         context,
-        events: Some(events),
-        discovery: Some(discovery_section(discovery)),
-        leader_election: Some(leader_election_section(leader_election)),
+        events,
+        discovery: discovery.unwrap_or_default(),
+        leader_election: leader_election.unwrap_or_default(),
     }
 }
 
-fn discovery_section(discovery: Option<Discovery>) -> file::Discovery {
-    let enabled = Some(discovery.is_some());
-    let none = || Discovery { namespaces: Vec::new(), selector: None, wva: true };
-    let Discovery { namespaces, selector, wva } = discovery.unwrap_or_else(none);
-    let namespaces = namespaces.iter().map(|name| Some(name.to_string())).collect();
-    file::Discovery { enabled, namespaces: Some(namespaces), selector, wva: Some(wva) }
-}
-
-fn leader_election_section(election: Option<LeaderElection>) -> file::LeaderElection {
-    let enabled = Some(election.is_some());
-    let LeaderElection { namespace, name, identity, lease_duration, renew_deadline, retry_period } =
-        election.unwrap_or_default();
-    file::LeaderElection {
-        enabled,
-        namespace,
-        name: Some(name),
-        identity,
-        lease_duration: Some(WrittenDuration(lease_duration)),
-        renew_deadline: Some(WrittenDuration(renew_deadline)),
-        retry_period: Some(WrittenDuration(retry_period)),
-    }
-}
-
-pub(super) fn saturation_section(policy: &Policy) -> Option<Written<Saturation>> {
+pub(super) fn saturation_keys(policy: &Policy) -> Saturation {
     let Thresholds { kv_cache, queue_length, kv_spare, queue_spare } = policy.thresholds;
     let overrides = policy.overrides.iter();
-    let section = Saturation {
+    Saturation {
         kv_cache,
         queue_length,
         kv_spare,
@@ -251,144 +225,124 @@ pub(super) fn saturation_section(policy: &Policy) -> Option<Written<Saturation>>
         transition: policy.transition,
         transition_patience: policy.transition_patience,
         overrides: overrides.map(|(key, it)| (key.to_string(), it.written())).collect(),
-    };
-    section.written()
+    }
 }
 
-fn capacity_section(sizing: &Sizing) -> file::Capacity {
+pub(super) fn capacity_section(sizing: &Sizing) -> Written<CapacityKeys> {
     let Sizing { analyzers, tokens, queueing, foresight, cards, optimizer, .. } = sizing;
     let (rule, rank) = match &optimizer.rule {
-        optimize::Rule::LeastCost => (file::Optimizer::LeastCost, rank::Policy::default()),
-        optimize::Rule::Ranked(policy) => (file::Optimizer::Rank, *policy),
+        optimize::Rule::LeastCost => (Optimizer::LeastCost, rank::Policy::default()),
+        optimize::Rule::Ranked(policy) => (Optimizer::Rank, *policy),
     };
     let queueing::Targets { ttft, itl } = queueing.targets;
-    let percentile = ttft.and_then(|ttft| match ttft.of {
+    let ttft_percentile = ttft.and_then(|ttft| match ttft.of {
         Statistic::Mean => None,
         Statistic::Percentile(percentile) => Some(percentile.share().fraction() * 100.0),
     });
-    let analyzer = |analyzer: &Analyzer| match analyzer {
-        Analyzer::Tokens => file::Analyzer::Tokens,
-        Analyzer::Throughput => file::Analyzer::Throughput,
-        Analyzer::Queueing => file::Analyzer::Queueing,
-        Analyzer::Foresight => file::Analyzer::Foresight,
-    };
-    file::Capacity {
-        analyzers: Some(analyzers.iter().map(|one| Some(analyzer(one))).collect()),
-        scale_up_threshold: Some(tokens.utilisation.grow.fraction()),
-        scale_down_boundary: Some(tokens.utilisation.shrink.fraction()),
-        slo: (ttft.is_some() || itl.is_some()).then(|| file::Slo {
-            ttft: ttft.map(|ttft| written(ttft.limit)),
-            ttft_percentile: percentile,
-            itl: itl.map(written),
-        }),
-        optimizer: Some(rule),
-        rank: rank.written(),
-        start_cost: Some(optimizer.switching.start.fraction()),
-        drain_cost: Some(optimizer.switching.drain.fraction()),
-        utilisation: Some(foresight.used.fraction()),
-        start_time: Some(written(foresight.startup)),
-        foresight: analyzers.contains(&Analyzer::Foresight).then(|| foresight.written()).flatten(),
-        cards: cards::list(cards),
+    let ttft = ttft.map(|ttft| ttft.limit);
+    let slo = SloKeys { ttft, ttft_percentile, itl };
+    let keys = CapacityKeys {
+        analyzers: analyzers.clone(),
+        scale_up_threshold: tokens.utilisation.grow,
+        scale_down_boundary: tokens.utilisation.shrink,
+        slo: (ttft.is_some() || itl.is_some()).then_some(slo),
+        optimizer: rule,
+        rank,
+        start_cost: optimizer.switching.start,
+        drain_cost: optimizer.switching.drain,
+        utilisation: foresight.used,
+        start_time: foresight.startup,
+        foresight: *foresight,
+        cards: None,
         card_files: None,
+    };
+    let written = keys.written().unwrap_or_default();
+    let foresight = written.foresight.filter(|_| analyzers.contains(&Analyzer::Foresight));
+    Written::<CapacityKeys> { foresight, cards: cards::list(cards), ..written }
+}
+
+/// The keys that give these rules, without signals.
+pub(super) fn zero_keys(zero: &Zero) -> ScaleToZeroKeys {
+    let ZeroKeys { enabled, awake_for, .. } = rule_keys(zero.default);
+    let overrides = zero.overrides.iter();
+    ScaleToZeroKeys {
+        enabled,
+        // What objects allow that name no time has this one, whether models may by themselves or
+        // not.
+        after: zero.after,
+        awake_for,
+        overrides: overrides
+            .map(|(model, it)| (model.to_string(), rule_keys(*it).written()))
+            .collect(),
+        wake: Some(Vec::new()),
     }
 }
 
-fn zero_section(zero: &Zero, wake: &[Signal]) -> file::ScaleToZero {
-    let file::ZeroRule { enabled, after, awake_for } = zero_rule_section(zero.default);
-    // What objects allow that name no time has this one, whether models may by themselves or not.
-    let after = after.map(|_| written(zero.after));
-    let rule =
-        |(model, rule): (&ModelKey, &Rule)| (model.to_string(), Some(zero_rule_section(*rule)));
-    let overrides = Some(zero.overrides.iter().map(rule).collect());
-    let wake = Some(wake.iter().map(|signal| Some(signal_section(signal))).collect());
-    file::ScaleToZero { enabled, after, awake_for, overrides, wake }
-}
-
-fn signal_section(signal: &Signal) -> file::WakeSignal {
+fn signal_keys(signal: &Signal) -> WakeSignalKeys {
     let Signal { name, models, source, interval, counts } = signal.clone();
-    let mut section = file::WakeSignal {
+    let keys = WakeSignalKeys {
         name: Some(name),
-        models: Some(models.iter().map(|model| Some(model.to_string())).collect()),
-        interval: Some(WrittenDuration(interval)),
+        models: Some(models.iter().map(ToString::to_string).collect()),
+        interval: Some(interval),
         counts_requests: Some(counts == Counts::Requests),
-        ..file::WakeSignal::default()
+        ..WakeSignalKeys::default()
     };
-    let page = match source {
-        demand::Source::Query(query) => {
-            section.query = Some(query);
-            return section;
-        }
-        demand::Source::EndpointPicker(page) => page,
+    let (page, metric, labels) = match source {
+        demand::Source::Query(query) => return WakeSignalKeys { query: Some(query), ..keys },
+        demand::Source::EndpointPicker(page) => (page, None, None),
         demand::Source::Metric { page, metric, labels } => {
-            section.metric = Some(metric);
-            section.labels =
-                Some(labels.into_iter().map(|(name, value)| (name, Some(value))).collect());
-            page
+            let labels = labels.into_iter().map(|(name, value)| (name, Some(value)));
+            (page, Some(metric), Some(labels.collect()))
         }
     };
     let demand::Page { url, client } = page;
-    let (tls, bearer_token_file) = client_sections(client);
-    file::WakeSignal { url: Some(url), tls: Some(tls), bearer_token_file, ..section }
+    WakeSignalKeys {
+        url: Some(url),
+        metric,
+        labels,
+        tls: Some(client_keys(&client)),
+        bearer_token_file: client.bearer_token_file,
+        ..keys
+    }
 }
 
-fn zero_rule_section(rule: Rule) -> file::ZeroRule {
-    let Rule { policy, awake_min } = rule;
-    let (enabled, after) = match policy {
-        ZeroPolicy::KeepOne => (false, WrittenDuration(AFTER)),
-        ZeroPolicy::AfterIdle(after) => (true, written(after)),
+fn rule_keys(rule: Rule) -> ZeroKeys {
+    let Rule { policy, awake_min: awake_for } = rule;
+    match policy {
+        ZeroPolicy::KeepOne => ZeroKeys { enabled: false, awake_for, ..ZeroKeys::default() },
+        ZeroPolicy::AfterIdle(after) => ZeroKeys { enabled: true, after, awake_for },
+    }
+}
+
+fn scrape_section(scrape: &Scrape, concurrency: usize) -> Written<ScrapeKeys> {
+    let VariantScrapeKeys {
+        interval,
+        timeout,
+        body_limit,
+        scheme,
+        port,
+        path,
+        tls,
+        bearer_token_file,
+    } = scrape.keys();
+    let keys = ScrapeKeys {
+        interval,
+        timeout,
+        concurrency,
+        body_limit,
+        scheme,
+        port,
+        path,
+        tls,
+        bearer_token_file,
     };
-    let awake_for = Some(written(awake_min));
-    file::ZeroRule { enabled: Some(enabled), after: Some(after), awake_for }
-}
-
-fn scrape_section(scrape: &Scrape, concurrency: usize) -> file::Scrape {
-    let Scrape { endpoint, settings } = scrape;
-    let file::VariantScrape {
-        interval,
-        timeout,
-        body_limit,
-        scheme,
-        port,
-        path,
-        tls,
-        bearer_token_file,
-    } = variant_scrape_section(endpoint, settings);
-    file::Scrape {
-        interval,
-        timeout,
-        concurrency: Some(u32::try_from(concurrency).unwrap_or(u32::MAX)),
-        body_limit,
-        scheme,
-        port,
-        path,
-        tls,
-        bearer_token_file,
-    }
-}
-
-fn variant_scrape_section(endpoint: &Endpoint, settings: &Settings) -> file::VariantScrape {
-    let Endpoint { scheme, port, path } = endpoint;
-    let Settings { interval, timeout, body_limit, client } = settings;
-    let (tls, bearer_token_file) = client_sections(client.clone());
-    file::VariantScrape {
-        interval: Some(WrittenDuration(*interval)),
-        timeout: Some(WrittenDuration(*timeout)),
-        body_limit: Some(WrittenSize(*body_limit as u64)),
-        scheme: Some(match scheme {
-            Scheme::Http => file::Scheme::Http,
-            Scheme::Https => file::Scheme::Https,
-        }),
-        port: Some(*port),
-        path: Some(path.clone()),
-        tls: Some(tls),
-        bearer_token_file,
-    }
+    keys.written().unwrap_or_default()
 }
 
 /// What stands for the value of a header, which may be a secret.
 const HIDDEN: &str = "(hidden)";
 
-fn prometheus_section(settings: &prometheus::Settings) -> file::Prometheus {
+fn prometheus_keys(settings: &prometheus::Settings) -> PrometheusKeys {
     let prometheus::Settings {
         url,
         method,
@@ -403,121 +357,79 @@ fn prometheus_section(settings: &prometheus::Settings) -> file::Prometheus {
         headers,
         header_files,
         parameters,
-        labels: prometheus::LabelNames { namespace, pod, instance },
+        labels,
     } = settings.clone();
-    let (tls, bearer_token_file) = client_sections(client);
-    file::Prometheus {
+    PrometheusKeys {
         url: Some(url),
-        method: Some(match method {
-            prometheus::Method::Post => file::Method::Post,
-            prometheus::Method::Get => file::Method::Get,
-        }),
-        interval: Some(WrittenDuration(interval)),
-        timeout: Some(WrittenDuration(timeout)),
-        lookback: Some(WrittenDuration(lookback)),
-        stale_after: Some(WrittenDuration(stale_after)),
-        series_limit: Some(u32::try_from(series_limit).unwrap_or(u32::MAX)),
-        body_limit: Some(WrittenSize(body_limit as u64)),
-        headers: Some(headers.into_keys().map(|name| (name, Some(HIDDEN.to_owned()))).collect()),
-        header_files: Some(header_files.into_iter().map(|(name, it)| (name, Some(it))).collect()),
+        method,
+        interval,
+        timeout,
+        lookback,
+        stale_after,
+        series_limit,
+        body_limit: Bytes(body_limit as u64),
+        headers: headers.into_keys().map(|name| (name, Some(HIDDEN.to_owned()))).collect(),
+        header_files: header_files.into_iter().map(|(name, it)| (name, Some(it))).collect(),
         basic_auth: basic_auth.map(|prometheus::BasicAuth { username, password_file }| {
-            let (username, password_file) = (Some(username), Some(password_file));
-            file::BasicAuth { username, password_file }
+            BasicAuthKeys { username: Some(username), password_file: Some(password_file) }
         }),
-        bearer_token_file,
-        tls: Some(tls),
-        parameters: Some(parameters.into_iter().map(|(name, it)| (name, Some(it))).collect()),
-        labels: Some(file::LabelNames {
-            namespace: Some(namespace),
-            pod: Some(pod),
-            instance: Some(instance),
-        }),
+        tls: client_keys(&client),
+        bearer_token_file: client.bearer_token_file,
+        parameters: parameters.into_iter().map(|(name, it)| (name, Some(it))).collect(),
+        labels,
     }
 }
 
-fn client_sections(client: Client) -> (file::ClientTls, Option<PathBuf>) {
-    let Client { ca_file, identity, insecure_skip_verify, bearer_token_file } = client;
-    let identity = identity.map(|Identity { cert_file, key_file }| (cert_file, key_file));
-    let (cert_file, key_file) = identity.unzip();
-    let insecure_skip_verify = Some(insecure_skip_verify);
-    (file::ClientTls { ca_file, cert_file, key_file, insecure_skip_verify }, bearer_token_file)
-}
-
-fn variant_section(variant: &Variant) -> file::Variant {
+fn variant_section(variant: &Variant) -> Written<VariantKeys> {
     let Variant { spec, aliases, targets, endpoint, scrape, read_by } = variant;
     let VariantSpec { key, model, accelerator, gpus, role, cost, list_price, .. } = spec;
     let VariantSpec { mismatch, start_time, bounds, .. } = spec;
-    file::Variant {
+    let scrape = Scrape { endpoint: endpoint.clone(), settings: Arc::clone(scrape) };
+    let keys = VariantKeys {
         name: Some(key.variant.to_string()),
-        namespace: Some(key.namespace.to_string()),
+        namespace: key.namespace.to_string(),
         model: Some(model.to_string()),
-        model_aliases: Some(aliases.iter().map(|alias| Some(alias.to_string())).collect()),
+        model_aliases: aliases.iter().map(ToString::to_string).collect(),
         accelerator: accelerator.as_ref().map(ToString::to_string),
-        gpus: gpus.map(Gpus::count),
-        role: Some(cards::role(*role)),
-        cost: Some(cost.per_hour()),
-        list_price: list_price.map(CostPerHour::per_hour),
-        mismatch: Some(mismatch.fraction()),
-        start_time: start_time.map(written),
-        replicas: Some(file::ReplicaBounds {
-            min: Some(bounds.min().count()),
+        gpus: *gpus,
+        role: *role,
+        cost: *cost,
+        list_price: *list_price,
+        mismatch: *mismatch,
+        start_time: *start_time,
+        replicas: ReplicaBoundKeys {
+            min: bounds.min().count(),
             max: bounds.max().map(Replicas::count),
-        }),
-        targets: Some(targets_section(targets)),
-        scrape: Some(variant_scrape_section(endpoint, scrape)),
-        source: Some(match read_by {
-            ReadBy::Scrape => file::Source::Scrape,
-            ReadBy::Prometheus => file::Source::Prometheus,
-        }),
-    }
+        },
+        targets: Some(target_keys(targets)),
+        scrape: scrape.keys(),
+        source: Some(*read_by),
+    };
+    keys.written().unwrap_or_default()
 }
 
-fn targets_section(targets: &Targets) -> file::Targets {
-    let none = file::Targets::default();
+fn target_keys(targets: &Targets) -> TargetKeys {
+    let none = TargetKeys::default();
     match targets.clone() {
         Targets::Listed(Source::Static(addresses)) => {
-            file::Targets { r#static: Some(addresses.into_iter().map(Some).collect()), ..none }
+            TargetKeys { addresses: Some(addresses), ..none }
         }
-        Targets::Listed(Source::File { paths, refresh }) => file::Targets {
-            file: Some(file::FileTargets {
-                paths: Some(paths.into_iter().map(Some).collect()),
-                refresh: Some(WrittenDuration(refresh)),
-            }),
-            ..none
-        },
-        Targets::Listed(Source::Dns { names, record, port, refresh }) => file::Targets {
-            dns: Some(file::DnsTargets {
-                names: Some(names.into_iter().map(Some).collect()),
-                r#type: Some(match record {
-                    Record::A => file::RecordType::A,
-                    Record::Aaaa => file::RecordType::Aaaa,
-                    Record::Srv => file::RecordType::Srv,
-                }),
-                port,
-                refresh: Some(WrittenDuration(refresh)),
-            }),
-            ..none
-        },
-        Targets::ScaleTarget(ScaleTarget { api_version, kind, name }) => file::Targets {
-            scale_target: Some(file::ScaleTarget {
-                api_version: Some(api_version),
-                kind: Some(kind),
-                name: Some(name),
-            }),
-            ..none
-        },
-        Targets::Selector(selector) => file::Targets { selector: Some(selector), ..none },
-        Targets::Prometheus(labels) => file::Targets {
-            prometheus: Some(file::PrometheusTargets {
-                r#match: Some(labels.into_iter().map(|(name, it)| (name, Some(it))).collect()),
-            }),
-            ..none
-        },
+        Targets::Listed(Source::File { paths, refresh }) => {
+            TargetKeys { file: Some(FileTargetKeys { paths, refresh }), ..none }
+        }
+        Targets::Listed(Source::Dns { names, record, port, refresh }) => {
+            TargetKeys { dns: Some(DnsTargetKeys { names, record, port, refresh }), ..none }
+        }
+        Targets::ScaleTarget(ScaleTarget { api_version, kind, name }) => {
+            let (api_version, kind, name) = (Some(api_version), Some(kind), Some(name));
+            let scale_target = Some(ScaleTargetKeys { api_version, kind, name });
+            TargetKeys { scale_target, ..none }
+        }
+        Targets::Selector(selector) => TargetKeys { selector: Some(selector), ..none },
+        Targets::Prometheus(labels) => {
+            let labels = labels.into_iter().map(|(name, it)| (name, Some(it)));
+            let prometheus = Some(PrometheusTargetKeys { labels: Some(labels.collect()) });
+            TargetKeys { prometheus, ..none }
+        }
     }
-}
-
-/// A length of time of the models as the file writes it. Configured ones are whole nanoseconds
-/// and far from the limits of either type, so nothing is lost.
-fn written(seconds: Seconds) -> WrittenDuration {
-    WrittenDuration(Duration::try_from_secs_f64(seconds.seconds()).unwrap_or(Duration::MAX))
 }

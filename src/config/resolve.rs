@@ -1,7 +1,5 @@
-//! From the file as written to a configuration: defaults, ranges, and what must fit together.
-//!
-//! The defaults are the constants of this file and of [`scrape`]; the schema and the documents
-//! take them from here.
+//! From the file as written to a configuration: files that are named, and keys that must fit
+//! together. Defaults and ranges of single keys are declared with the keys.
 
 pub(crate) mod capacity;
 pub(crate) mod cards;
@@ -13,31 +11,31 @@ mod limits;
 mod pools;
 mod prometheus;
 mod saturation;
-mod scrape;
+pub(crate) mod scrape;
 mod trace;
 mod variants;
 pub(crate) mod wake;
 pub(crate) mod zero;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::analyze::foresight::policy::Window;
 use crate::analyze::saturation::{Saturation, Thresholds};
 use crate::collect::demand::Signal;
-use crate::config::check::{Checks, Durations};
-use crate::config::file::{self, File};
-use crate::config::names;
+use crate::config::check::Checks;
+use crate::config::file::{
+    Analysis, CapacityKeys, CompatibilityKeys, ExternalMetricsKeys, File, FileKeys, KubernetesKeys,
+    LimitKeys, ServerKeys,
+};
 use crate::config::problem::{Problems, join};
 use crate::config::resolve::saturation::{check_together, resolve_overrides};
 use crate::config::resolve::scrape::Scraped;
 use crate::config::written::WrittenDuration;
 use crate::config::wva::{self, Wva};
-use crate::config::{
-    Authorization, Config, ExternalMetrics, Kubernetes, ReadBy, Shutdown, Variant,
-};
+use crate::config::{Authorization, Config, ExternalMetrics, Kubernetes, ReadBy, Variant};
 use crate::decide::enforce::Behavior;
 use crate::observe::policy::Observe;
 use crate::pipeline::Policy;
@@ -45,31 +43,6 @@ use crate::pipeline::sizing::Sizing;
 use crate::pipeline::zero::Zero;
 use crate::settings::{self, Written};
 use crate::units::Seconds;
-
-const MINUTE: Duration = Duration::from_mins(1);
-const HOUR: Duration = Duration::from_hours(1);
-const DAY: Duration = Duration::from_hours(24);
-
-/// Decisions are cheap, and a second is what an overload needs to be seen in time.
-const TICK_INTERVAL: Duration = Duration::from_secs(1);
-/// More often than ten times a second, the pages themselves do not change.
-const TICK_INTERVALS: Durations = Duration::from_millis(100)..=MINUTE;
-
-const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080);
-const EXTERNAL_METRICS_LISTEN: SocketAddr =
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 6443);
-
-/// Three periods of the HPA's loop, 15 s each.
-const FRESH: Duration = Duration::from_secs(45);
-/// The HPA's own stabilisation of scaling down: a shorter outage must not be felt.
-pub(crate) const HOLD: Duration = Duration::from_mins(5);
-const AGES: Durations = Duration::from_secs(1)..=DAY;
-
-/// The time in which endpoints are usually withdrawn from load balancers.
-const SHUTDOWN_DELAY: Duration = Duration::from_secs(5);
-/// With the delay, below the 30 s that Kubernetes waits before it kills.
-const SHUTDOWN_DRAIN: Duration = Duration::from_secs(20);
-const SHUTDOWNS: Durations = Duration::ZERO..=HOUR;
 
 /// Makes a configuration of a file. The value is usable only when there is no error; `None` is
 /// returned when there is none that could be built at all.
@@ -90,16 +63,16 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         // The others are the policy's, and of those beside it.
         ..
     } = file;
-    let tick_interval =
-        checks.duration("tick_interval", *tick_interval, &TICK_INTERVALS).unwrap_or(TICK_INTERVAL);
-    let listen = server.as_ref().and_then(|it| it.listen.as_deref());
-    let listen = checks.listen("server.listen", listen).unwrap_or(LISTEN);
-    let kubernetes = resolve_kubernetes(kubernetes.clone().unwrap_or_default(), checks);
+    let problems = &mut checks.problems;
+    let root = File { tick_interval: *tick_interval, ..File::default() };
+    let FileKeys { tick_interval, .. } = settings::resolve(Some(&root), "", problems);
+    let ServerKeys { listen } = settings::resolve(server.as_ref(), "server", problems);
+    let shutdown = settings::resolve(shutdown.as_ref(), "shutdown", problems);
+    let kubernetes = resolve_kubernetes(kubernetes.as_ref(), checks);
     let external_metrics = external_metrics.as_ref().and_then(|section| {
         resolve_external_metrics(section, checks, kubernetes.is_some(), tick_interval)
     });
     refuse_overlap(external_metrics.as_ref(), listen, checks);
-    let shutdown = resolve_shutdown(&shutdown.clone().unwrap_or_default(), checks);
     let state_file = resolve_state_file(state_file.as_ref(), kubernetes.as_ref(), checks);
     let global = scrape::resolve(scrape.as_ref(), checks);
     let discovery = kubernetes.as_ref().is_some_and(|it| it.discovery.is_some());
@@ -177,38 +150,46 @@ struct Names {
     wva: Wva,
 }
 
-fn resolve_names(section: Option<&file::Compatibility>, checks: &mut Checks<'_>) -> Names {
-    let file::Compatibility { wva_metrics, wva_config } = section.cloned().unwrap_or_default();
+fn resolve_names(section: Option<&Written<CompatibilityKeys>>, checks: &mut Checks<'_>) -> Names {
+    let CompatibilityKeys { wva_metrics, wva_config } =
+        settings::resolve(section, "compatibility", &mut checks.problems);
     let wva_config = checks.path(wva::KEY, wva_config.as_ref());
     let entries = checks.wva_entries(wva::KEY, wva_config.as_deref());
     let wva = Wva { mounted: wva_config.is_some(), ..wva::parse(&entries, checks) };
-    Names { wva_metrics: wva_metrics.unwrap_or(false), wva_config, wva }
+    Names { wva_metrics, wva_config, wva }
 }
 
-fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Option<Kubernetes> {
-    let file::Kubernetes { enabled, kubeconfig, context, events, discovery, leader_election } =
-        section;
-    let election = leader_election::resolve(leader_election.clone().unwrap_or_default(), checks);
-    if enabled.unwrap_or(false) {
-        let kubeconfig = checks.file("kubernetes.kubeconfig", kubeconfig.as_ref());
-        let rule = "must be the name of a context";
-        let context =
-            checks.text("kubernetes.context", context.as_deref(), names::is_label_text, rule);
-        let discovery = discovery::resolve(discovery.unwrap_or_default(), checks);
-        let context = context.map(ToOwned::to_owned);
-        let (events, leader_election) = (events.unwrap_or(true), election);
+fn resolve_kubernetes(
+    section: Option<&Written<KubernetesKeys>>,
+    checks: &mut Checks<'_>,
+) -> Option<Kubernetes> {
+    let written = section.cloned().unwrap_or_default();
+    let is_enabled = written.enabled == Some(true);
+    let mut kept = written.clone();
+    if !is_enabled {
+        // They have no effect, so nothing can be wrong with them.
+        kept.context = None;
+        kept.discovery = None;
+    }
+    let KubernetesKeys { context, events, discovery, leader_election: election, .. } =
+        settings::resolve(Some(&kept), "kubernetes", &mut checks.problems);
+    leader_election::check_order(&election, checks);
+    if is_enabled {
+        let kubeconfig = checks.file("kubernetes.kubeconfig", written.kubeconfig.as_ref());
+        let discovery = discovery::resolve(written.discovery.as_ref(), discovery, checks);
+        let leader_election = election.enabled.then_some(election);
         return Some(Kubernetes { kubeconfig, context, events, discovery, leader_election });
     }
-    let discovers = discovery.is_some_and(|section| section.enabled == Some(true));
+    let discovers = written.discovery.is_some_and(|section| section.enabled == Some(true));
     if discovers {
         let rule = "needs kubernetes.enabled to be true";
         checks.problems.error_at("kubernetes.discovery.enabled", rule);
     }
     for (key, written) in [
-        ("kubeconfig", kubeconfig.is_some()),
-        ("context", context.is_some()),
-        ("events", events.is_some()),
-        ("leader_election", leader_election.is_some()),
+        ("kubeconfig", written.kubeconfig.is_some()),
+        ("context", written.context.is_some()),
+        ("events", written.events.is_some()),
+        ("leader_election", written.leader_election.is_some()),
     ] {
         if written {
             let rule = "has no effect, because kubernetes.enabled is not true";
@@ -219,47 +200,40 @@ fn resolve_kubernetes(section: file::Kubernetes, checks: &mut Checks<'_>) -> Opt
 }
 
 fn resolve_external_metrics(
-    section: &file::ExternalMetrics,
+    section: &Written<ExternalMetricsKeys>,
     checks: &mut Checks<'_>,
     cluster: bool,
     tick_interval: Duration,
 ) -> Option<ExternalMetrics> {
-    let file::ExternalMetrics { enabled, listen, tls, authorization, fresh, hold } = section;
-    if !enabled.unwrap_or(true) {
+    if section.enabled == Some(false) {
         return None;
     }
-    let listen = checks
-        .listen("external_metrics.listen", listen.as_deref())
-        .unwrap_or(EXTERNAL_METRICS_LISTEN);
-    let fresh = checks.duration("external_metrics.fresh", *fresh, &AGES).unwrap_or(FRESH);
-    let hold = checks.duration("external_metrics.hold", *hold, &AGES).unwrap_or(HOLD);
+    let problems = &mut checks.problems;
+    let ExternalMetricsKeys { listen, authorization, fresh, hold, .. } =
+        settings::resolve(Some(section), "external_metrics", problems);
     if fresh > hold {
         let rule = format!(
             "must not be longer than external_metrics.hold, which is {}",
             WrittenDuration(hold)
         );
-        checks.problems.error("external_metrics.fresh", rule, WrittenDuration(fresh));
+        problems.error("external_metrics.fresh", rule, WrittenDuration(fresh));
     }
     if fresh <= tick_interval {
         let rule = format!(
             "must be longer than tick_interval, which is {}",
             WrittenDuration(tick_interval)
         );
-        checks.problems.error("external_metrics.fresh", rule, WrittenDuration(fresh));
+        problems.error("external_metrics.fresh", rule, WrittenDuration(fresh));
     }
-    let authorization = match authorization {
-        Some(file::Authorization::TrustFrontProxy) => Authorization::TrustFrontProxy,
-        Some(file::Authorization::SubjectAccessReview) | None => Authorization::SubjectAccessReview,
-    };
     if authorization == Authorization::SubjectAccessReview && !cluster {
-        checks.problems.error(
+        problems.error(
             "external_metrics.authorization",
             "must be trust_front_proxy unless kubernetes.enabled is true, because there is no API \
              server to ask",
             "subject_access_review",
         );
     }
-    let certificate = certificate::resolve(tls.as_ref(), cluster, checks);
+    let certificate = certificate::resolve(section.tls.as_ref(), cluster, checks);
     Some(ExternalMetrics { listen, certificate, authorization, fresh, hold })
 }
 
@@ -268,13 +242,6 @@ fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port()
         && one.port() != 0
         && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
-}
-
-fn resolve_shutdown(section: &file::Shutdown, checks: &mut Checks<'_>) -> Shutdown {
-    let file::Shutdown { delay, drain } = *section;
-    let delay = checks.duration("shutdown.delay", delay, &SHUTDOWNS).unwrap_or(SHUTDOWN_DELAY);
-    let drain = checks.duration("shutdown.drain", drain, &SHUTDOWNS).unwrap_or(SHUTDOWN_DRAIN);
-    Shutdown { delay, drain }
 }
 
 /// What a policy is resolved in.
@@ -319,12 +286,12 @@ struct Policies<'a> {
     observe: &'a Option<Written<Observe>>,
     saturation: &'a Option<Written<Saturation>>,
     /// Whether models are sized, and by what.
-    sizing: (Option<file::Analysis>, Option<&'a file::Capacity>),
+    sizing: (Option<Analysis>, Option<&'a Written<CapacityKeys>>),
     enforce: &'a Option<Written<Behavior>>,
     /// Which models may have no replicas.
     zero: Zero,
     /// What may be used, and whether there is a cluster that could say it.
-    limits: (Option<&'a file::Limits>, bool),
+    limits: (Option<&'a Written<LimitKeys>>, bool),
     /// What lies under the section of the saturation.
     wva: &'a Wva,
     /// Age from which data from Prometheus is too old, where there is one.
@@ -383,15 +350,13 @@ impl Policies<'_> {
         let (analysis, why) = match written {
             Some(analysis) => (analysis, "analysis is not capacity"),
             None if has_thresholds => {
-                (file::Analysis::Saturation, "thresholds are given, and analysis is not")
+                (Analysis::Saturation, "thresholds are given, and analysis is not")
             }
-            None => (file::Analysis::Capacity, ""),
+            None => (Analysis::Capacity, ""),
         };
         match analysis {
-            file::Analysis::Capacity => {
-                Some(capacity::resolve(section, thresholds, window, checks))
-            }
-            file::Analysis::Saturation => {
+            Analysis::Capacity => Some(capacity::resolve(section, thresholds, window, checks)),
+            Analysis::Saturation => {
                 if section.is_some() {
                     let rule = format!("has no effect, because {why}");
                     checks.problems.warning(capacity::PATH, rule);

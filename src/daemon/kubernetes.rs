@@ -142,6 +142,7 @@ const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/name
 
 fn settings(election: &LeaderElection) -> anyhow::Result<leader::Settings> {
     let LeaderElection {
+        enabled: _,
         namespace,
         name,
         identity: who,

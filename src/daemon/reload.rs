@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::collect::cluster::Needs;
-use crate::config::{self, Config, Files, Kubernetes, Loaded, Sources};
+use crate::config::{self, Config, Files, Loaded, Sources};
 use crate::daemon::directory;
 use crate::daemon::ticks::Reload;
 use crate::publish::api::ConfigInForce;
@@ -159,7 +159,7 @@ impl Inner {
         for warning in warnings {
             warn!(file = %file.display(), "{warning}");
         }
-        let fixed = fixed_keys(&self.config, &config);
+        let fixed = config::restart_keys(&self.config, &config);
         if !fixed.is_empty() {
             return Err(format!(
                 "{} cannot change while the process runs; restart it to use the new value",
@@ -177,43 +177,4 @@ impl Inner {
         self.config = config;
         Ok(())
     }
-}
-
-/// The keys that differ and cannot be changed while the process runs.
-fn fixed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
-    let Config {
-        listen,
-        external_metrics,
-        shutdown,
-        kubernetes,
-        wva_metrics,
-        wva_config: _,
-        scrape_concurrency,
-        prometheus,
-        tick_interval: _,
-        state_file: _,
-        trace,
-        policy: _,
-        card_files: _,
-        shadows: _,
-        wake: _,
-        variants: _,
-        scrape: _,
-    } = old;
-    let differ = [
-        ("server.listen", *listen != new.listen),
-        ("external_metrics", *external_metrics != new.external_metrics),
-        ("shutdown", *shutdown != new.shutdown),
-        ("kubernetes", connection(kubernetes.as_ref()) != connection(new.kubernetes.as_ref())),
-        ("compatibility.wva_metrics", *wva_metrics != new.wva_metrics),
-        ("scrape.concurrency", *scrape_concurrency != new.scrape_concurrency),
-        ("prometheus", *prometheus != new.prometheus),
-        ("trace", *trace != new.trace),
-    ];
-    differ.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
-}
-
-/// What the connection was built with; what is discovered over it may change.
-fn connection(kubernetes: Option<&Kubernetes>) -> Option<Kubernetes> {
-    kubernetes.map(|kubernetes| Kubernetes { discovery: None, ..kubernetes.clone() })
 }

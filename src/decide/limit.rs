@@ -44,6 +44,7 @@ use crate::decide::limit::ledger::Used;
 use crate::decide::limit::turns::Turns;
 use crate::decide::optimize::Headroom;
 use crate::fleet::{Accelerator, Bounds, ModelKey, Namespace, VariantKey};
+use crate::settings;
 use crate::units::{Amount, CostPerHour, Gpus, Replicas, Seconds, Weight};
 
 pub use crate::decide::limit::inventory::normalised;
@@ -132,15 +133,20 @@ pub struct Want {
     pub desired: Replicas,
 }
 
-/// How a model stands beside others where not everybody can be served.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Priority {
-    /// Nobody of a lower class gets anything that one of a higher class can use.
-    pub class: u32,
-    /// Inside a class, how much of what it wants a model gets beside others.
-    pub weight: Weight,
-    /// Accelerators up to which it comes before all others, as far as it wants them.
-    pub guaranteed: Gpus,
+settings! {
+    /// Precedence of a model if not all of them can be served.
+    #[derive(Copy)]
+    pub struct Priority {
+        /// Class. A model of a lower class gets nothing that one of a higher class can use.
+        class as "priority": u32 = 0, in 0..=1_000_000;
+
+        /// Weight of a model's share among the models of its class.
+        // A weight of zero would be a model that gets nothing, which is what a quota is for.
+        weight: Weight = 1.0, in 0.001..=1000.0;
+
+        /// Accelerators up to which the model comes before all others, as far as it needs them.
+        guaranteed: Gpus = 0, in 0..=1_000_000;
+    }
 }
 
 /// What one variant gets.
@@ -416,13 +422,6 @@ impl Share {
     /// Whether it has less than what is guaranteed to it.
     fn is_below_guarantee(&self) -> bool {
         self.has < f64::from(self.priority.guaranteed.count())
-    }
-}
-
-impl Default for Priority {
-    /// The lowest class, the weight of one, and nothing guaranteed.
-    fn default() -> Self {
-        Self { class: 0, weight: Weight::ONE, guaranteed: Gpus::ZERO }
     }
 }
 

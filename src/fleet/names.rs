@@ -55,6 +55,16 @@ pub(crate) fn is_label_text(text: &str) -> bool {
     !text.is_empty() && text.trim() == text && !text.chars().any(char::is_control)
 }
 
+/// Words that ask for the texts that [`is_prometheus_label`] accepts.
+pub(crate) const PROMETHEUS_LABEL: &str =
+    "must be the name of a label: letters, digits and `_`, and not a digit first";
+
+/// Returns whether this can be the name of a label of a series, as its selectors write it.
+pub(crate) fn is_prometheus_label(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.chars().all(inner) && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

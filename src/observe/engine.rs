@@ -39,6 +39,9 @@ use crate::observe::engine::family::{COMMON, Family, Part, Place, Signal, bare, 
 use crate::observe::engine::lora::LoraSample;
 use crate::observe::engine::number::cumulative;
 use crate::observe::engine::page::{PageDraft, Spot};
+use crate::settings;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use crate::observe::engine::family::{Series, unwanted_sibling};
 pub use crate::observe::engine::names::{PAGE_LABELS, Samples, common};
@@ -59,7 +62,9 @@ const PREFIXES_MAX: usize = 8;
 const RUNTIME_PREFIXES: [&str; 5] = ["python_", "process_", "http_", "go_", "promhttp_"];
 
 /// An inference engine whose page we can read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
     /// vLLM, V0 and V1, Python and Rust front ends.
@@ -67,6 +72,8 @@ pub enum Engine {
     /// `SGLang`.
     Sglang,
 }
+
+settings! { plain: Engine; }
 
 impl Engine {
     /// Every engine.

@@ -29,6 +29,7 @@ use crate::fleet::{Accelerator, Bounds, Fleet, ModelKey, VariantKey, VariantSpec
 use crate::observe::inventory::{Inventory, Known, NodeStock, QuotaStock, ReplicaUnit};
 use crate::observe::{Inputs, Observation};
 use crate::pipeline::{Decisions, LISTING_STALE, Pipeline};
+use crate::settings;
 use crate::units::{Amount, Gpus, Replicas, Seconds};
 
 /// What may be used, and who comes first where it does not suffice.
@@ -55,6 +56,8 @@ pub enum Watched {
     /// It is. While it has never been read, nothing that it would count grows.
     On,
 }
+
+settings! { switch: Watched, Watched::On, Watched::Off }
 
 /// What a replica of each variant carries, where somebody knows.
 pub(crate) type Sizes = BTreeMap<VariantKey, (Amount, Unit)>;

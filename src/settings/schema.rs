@@ -110,12 +110,14 @@ impl Keys {
         schema
     }
 
-    /// A section that can be switched off, with the default of its switch.
+    /// A section that can be switched off, with the default of its switch, if it has one.
     #[must_use]
-    pub fn switched(mut section: Schema, is_on: bool) -> Schema {
-        let switch = section.pointer_mut("/properties/enabled");
-        if let Some(switch) = switch.and_then(|it| it.as_object_mut()) {
-            switch.insert("default".to_owned(), is_on.into());
+    pub fn switched(mut section: Schema, switches: &[&str], is_on: bool) -> Schema {
+        for switch in switches {
+            let switch = section.pointer_mut(&format!("/properties/{switch}"));
+            if let Some(switch) = switch.and_then(|it| it.as_object_mut()) {
+                switch.insert("default".to_owned(), is_on.into());
+            }
         }
         section
     }

@@ -1,6 +1,8 @@
 //! The types that a key can have, each with its form in a file and in a declaration.
 
+use core::net::SocketAddr;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt::{Debug, Display};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -14,7 +16,7 @@ use crate::settings;
 use crate::settings::Setting;
 use crate::settings::problem::Problems;
 use crate::settings::schema::Keys;
-use crate::settings::written::WrittenDuration;
+use crate::settings::written::{WrittenDuration, WrittenSize};
 use crate::units::{CostPerHour, Fraction, Gpus, Replicas, Requests, Seconds, Tokens, Weight};
 
 /// The values that a key may have.
@@ -34,6 +36,10 @@ pub struct TextRule {
     accepts: fn(&str) -> bool,
     rule: &'static str,
 }
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub struct Bytes(pub u64);
 
 /// Some milliseconds, for declarations.
 #[must_use]
@@ -111,6 +117,8 @@ settings! {
     f64: f64 as f64, Some, |it| it;
     u16: u16 as u16, Some, |it| it;
     u32: u32 as u32, Some, |it| it;
+    u64: u64 as u64, Some, |it| it;
+    Bytes: u64 as WrittenSize, |it| Some(Self(it)), |it| it.0;
     usize: u32 as u32, |it| usize::try_from(it).ok(), |it| u32::try_from(it).unwrap_or(u32::MAX);
     Fraction: f64 as f64, Self::new, Self::fraction;
     Requests: f64 as f64, Self::new, Self::requests;
@@ -133,6 +141,43 @@ settings! {
     bool;
     PathBuf;
     @T BTreeMap<String, Option<T>>;
+}
+
+impl Setting for SocketAddr {
+    type Written = String;
+    type Plain = Self;
+    type Allowed = Infallible;
+
+    fn declared(plain: Self) -> Self {
+        plain
+    }
+
+    fn read(
+        written: &String,
+        _: Option<&Self>,
+        _: Option<&Infallible>,
+        path: &str,
+        problems: &mut Problems,
+    ) -> Option<Self> {
+        let address = written.parse().ok();
+        if address.is_none() {
+            let rule = "must be an IP address with a port, such as 0.0.0.0:8080 or [::]:8080";
+            problems.error(path, rule, format!("{written:?}"));
+        }
+        address
+    }
+
+    fn written(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn schema(
+        usual: Option<&Self>,
+        _: Option<&Infallible>,
+        generator: &mut SchemaGenerator,
+    ) -> Schema {
+        Keys::plain(usual.and_then(Self::written).as_ref(), generator)
+    }
 }
 
 /// A list. An element that cannot be read leaves a hole, and the others keep their index.

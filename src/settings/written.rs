@@ -108,6 +108,18 @@ impl JsonSchema for WrittenDuration {
 
 // === impl WrittenSize ===
 
+impl From<u64> for WrittenSize {
+    fn from(bytes: u64) -> Self {
+        Self(bytes)
+    }
+}
+
+impl From<WrittenSize> for u64 {
+    fn from(written: WrittenSize) -> Self {
+        written.0
+    }
+}
+
 impl WrittenSize {
     /// Reads a whole number with a unit.
     pub fn parse(text: &str) -> Option<Self> {

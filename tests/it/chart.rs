@@ -52,16 +52,27 @@ fn the_values_know_the_configuration_key_by_key() {
 
 #[test]
 fn what_the_daemon_cannot_change_while_it_runs_restarts_its_pods() {
-    let reload = read("src/daemon/reload.rs");
-    let keys = reload.split("let differ = [").nth(1).unwrap().split("];").next().unwrap();
-    let keys: Vec<&str> = keys.split('"').skip(1).step_by(2).collect();
-    assert!(keys.contains(&"shutdown"), "{keys:?}");
+    let mut keys = Vec::new();
+    collect_restarts(&plimsoll::config::schema(), "", &mut keys);
+    assert!(keys.iter().any(|key| key == "shutdown"), "{keys:?}");
     let template = read("charts/plimsoll/templates/_config.tpl");
     let fixed = template.split("define \"plimsoll.fixedConfig\"").nth(1).unwrap();
     for key in keys {
         let section = key.split('.').next().unwrap();
-        let known = [key, section].iter().any(|key| fixed.contains(&format!("\"{key}\"")));
+        let known = [&*key, section].iter().any(|key| fixed.contains(&format!("\"{key}\"")));
         assert!(known, "templates/_config.tpl does not have {key} in plimsoll.fixedConfig");
+    }
+}
+
+/// Adds the keys below a path whose change needs a restart.
+fn collect_restarts(schema: &Value, path: &str, keys: &mut Vec<String>) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        if property["x-restart"] == true {
+            keys.push(path);
+        } else {
+            collect_restarts(property, &path, keys);
+        }
     }
 }
 

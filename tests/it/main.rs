@@ -29,6 +29,7 @@ mod external_metrics_transport;
 mod failures;
 mod foresight;
 mod grammars;
+mod keys;
 mod layout;
 mod leader;
 mod limits;

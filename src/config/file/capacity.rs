@@ -1,59 +1,105 @@
 //! The section about analyzers that size a model.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::ballot::Analyzer;
 use crate::analyze::foresight;
-use crate::config::file::{Analyzer, Card, Items, Optimizer};
-use crate::config::written::WrittenDuration;
+use crate::config::file::CardKeys;
+use crate::config::resolve::capacity::START_TIMES;
 use crate::decide::rank;
-use crate::settings::Written;
+use crate::settings;
+use crate::settings::{hours, millis, minutes};
+use crate::units::{Fraction, Seconds};
 
-sections! {
+const SHARES: RangeInclusive<f64> = 0.05..=1.0;
+const LATENCIES: RangeInclusive<Duration> = millis(1)..=hours(1);
+
+settings! {
     /// Analyzers that size a model: all that are named vote, and the cheapest mix of variants that
     /// meets each of them is asked for.
-    Capacity {
-        /// Those that vote.
-        #[schemars(with = "Option<Vec<Analyzer>>")]
-        analyzers: Items<Analyzer>,
-        /// Share of what replicas carry above which a model grows.
-        scale_up_threshold: f64,
-        /// Share of what replicas carry that may be reached by taking replicas away.
-        scale_down_boundary: f64,
-        /// Latency objectives. Without any, `queueing` infers them from what the replicas do without
-        /// load, and `foresight` takes 2 s to the first token and 100 ms between tokens.
-        slo: Slo,
-        /// Which variants are chosen for what is required.
-        optimizer: Optimizer,
-        /// How variants are ranked, where `optimizer` is `rank`.
-        rank: Written<rank::Policy>,
-        /// What it costs to start a replica, as a share of what it costs in an hour.
-        start_cost: f64,
-        /// What it costs to drain a replica, as a share of what it costs in an hour.
-        drain_cost: f64,
-        /// The share of what a replica carries that `foresight` lets load use.
-        utilisation: f64,
-        /// How long a replica takes from being asked for to carrying load, where it was not measured.
-        start_time: WrittenDuration,
+    pub(crate) struct CapacityKeys {
+        /// Analyzers that vote.
+        analyzers: Vec<Analyzer> = vec![Analyzer::Foresight];
+
+        /// Share of the replicas' capacity above which a model scales up.
+        // This and the next are those of the Workload Variant Autoscaler.
+        scale_up_threshold: Fraction = 0.85, in SHARES;
+
+        /// Share of the replicas' capacity that may be reached by taking replicas away.
+        scale_down_boundary: Fraction = 0.70, in SHARES;
+
+        /// Latency objectives. Without any, `queueing` infers them from replicas without load, and
+        /// `foresight` takes 2 s to the first token and 100 ms between tokens.
+        slo: Option<SloKeys>;
+
+        /// Choice of variants for a shortfall.
+        optimizer: Optimizer = Optimizer::LeastCost;
+
+        /// Ranking of variants, if `optimizer` is `rank`.
+        rank: rank::Policy;
+
+        /// Cost of starting a replica, as a share of its cost per hour.
+        // Five minutes to start and one to drain, spread over half an hour. A replica that costs
+        // its whole hour to start is never started for less than an hour.
+        start_cost: Fraction = 5.0 / 30.0, in 0.0..=10.0;
+
+        /// Cost of draining a replica, as a share of its cost per hour.
+        // At one, nothing would ever be drained.
+        drain_cost: Fraction = 1.0 / 30.0, in 0.0..=0.9;
+
+        /// Share of a replica's capacity that `foresight` lets load use.
+        // A tenth would hold ten replicas instead of one; beyond one and a half, queues never clear.
+        utilisation: Fraction = 1.0, in 0.1..=1.5;
+
+        /// Time from asking for a replica until it serves, if it was not measured.
+        start_time: Seconds = minutes(2), in START_TIMES;
+
         /// Parameters of `foresight`.
-        foresight: Written<foresight::Policy>,
-        /// What was learned elsewhere of engines like these, for the first minutes of `foresight`.
-        #[schemars(with = "Option<Vec<Card>>")]
-        cards: Items<Card>,
-        /// Files with more of them, as `plimsoll card export` writes them.
-        #[schemars(with = "Option<Vec<PathBuf>>")]
-        card_files: Items<PathBuf>,
+        foresight: foresight::Policy;
+
+        /// Capacity learned elsewhere from engines like these, for the first minutes of `foresight`.
+        cards: Option<Vec<CardKeys>>;
+
+        /// Files with more capacity cards, as `plimsoll card export` writes them.
+        card_files: Option<Vec<PathBuf>>;
     }
 
     /// Latency objectives.
-    Slo {
+    pub(crate) struct SloKeys {
         /// The longest time to first token.
-        ttft: WrittenDuration,
-        /// The percentile of requests that `ttft` holds for, from 50 to 99; without it, the mean.
-        ttft_percentile: f64,
+        ttft: Option<Seconds>, in LATENCIES;
+
+        /// The percentile of requests that `ttft` holds for; without it, the mean.
+        ttft_percentile: Option<f64>, in 50.0..=99.0;
+
         /// The longest mean time between tokens.
-        itl: WrittenDuration,
+        itl: Option<Seconds>, in LATENCIES;
     }
 }
+
+/// Method that decides the number of replicas of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Analysis {
+    /// KV-cache and queue headroom move one replica at a time.
+    Saturation,
+    /// Analyzers compute the number, and an optimizer finds the cheapest replicas.
+    Capacity,
+}
+
+/// Choice of variants for a shortfall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Optimizer {
+    /// Those that cost least together, found by an exact search.
+    LeastCost,
+    /// By the rank of their price, best first.
+    Rank,
+}
+
+settings! { plain: Analysis; Optimizer; }

@@ -1,47 +1,48 @@
-//! What may be used, as written.
+//! The section about limits of all variants together.
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use crate::decide::limit::Priority;
+use crate::pipeline::limits::Watched;
+use crate::settings;
+use crate::settings::Written;
+use crate::units::CostPerHour;
 
-sections! {
-    /// What all variants together may use; see docs/limits.md.
-    Limits {
-        /// What all replicas together may cost in an hour, in the currency of `cost`.
-        budget_per_hour: f64,
-        /// Accelerators by their kind, all namespaces together; of a kind that is not listed, none.
-        accelerators: BTreeMap<String, Option<u32>>,
-        /// Whether what the nodes have limits all variants: their accelerators without what other
-        /// pods take. Needs `kubernetes.enabled`.
-        nodes: bool,
-        /// Whether `ResourceQuota`s limit the variants of their namespaces. Needs
-        /// `kubernetes.enabled`.
-        quotas: bool,
-        /// What products are called, by the names that nodes give them.
-        names: BTreeMap<String, Option<String>>,
+/// Accelerators by their kind.
+type Kinds = BTreeMap<String, Option<u32>>;
+
+settings! {
+    /// Limits of all variants together; see docs/limits.md.
+    pub(crate) struct LimitKeys {
+        /// Most that all replicas together may cost per hour, in the currency of `cost`.
+        budget_per_hour: Option<CostPerHour>, in 0.0..=1e12;
+
+        /// Accelerators by their kind, all namespaces together; none of a kind that is not listed.
+        accelerators: Option<Kinds>;
+
+        /// Limits all variants by the accelerators of the nodes without those that other pods take.
+        /// Needs `kubernetes.enabled`.
+        nodes: Watched = Watched::Off;
+
+        /// Limits the variants of a namespace by its `ResourceQuota`s. Needs `kubernetes.enabled`.
+        quotas: Watched = Watched::Off;
+
+        /// Names of products, by the names that nodes give them.
+        names: BTreeMap<String, Option<String>>;
+
         /// The same for single namespaces.
-        namespaces: BTreeMap<String, Option<NamespaceLimits>>,
-        /// How models stand beside others where not everybody gets what is asked for, by
-        /// `MODEL#NAMESPACE`.
-        models: BTreeMap<String, Option<Standing>>,
+        namespaces: BTreeMap<String, Option<Written<NamespaceLimitKeys>>>;
+
+        /// Precedence of models if not all of them can be served, by `MODEL#NAMESPACE`.
+        models: BTreeMap<String, Option<Written<Priority>>>;
     }
 
-    /// What the variants of one namespace may use.
-    NamespaceLimits {
-        /// What their replicas may cost in an hour.
-        budget_per_hour: f64,
-        /// Accelerators by their kind; of a kind that is not listed, none.
-        accelerators: BTreeMap<String, Option<u32>>,
-    }
+    /// Limits of the variants of one namespace.
+    pub(crate) struct NamespaceLimitKeys {
+        /// Most that their replicas may cost per hour.
+        budget_per_hour: Option<CostPerHour>, in 0.0..=1e12;
 
-    /// How a model stands beside others.
-    Standing {
-        /// Nobody of a lower priority gets what one of a higher priority can use.
-        priority: u32,
-        /// Among models of one priority, how much of what it wants this one gets beside others.
-        weight: f64,
-        /// Accelerators up to which it comes before all others, as far as it wants them.
-        guaranteed: u32,
+        /// Accelerators by their kind; none of a kind that is not listed.
+        accelerators: Option<Kinds>;
     }
 }

@@ -1,75 +1,86 @@
-//! Where replicas are, as written.
+//! Locations of replicas.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use crate::collect::targets::Record;
+use crate::config::names;
+use crate::settings;
+use crate::settings::{hours, secs, text};
 
-use crate::config::file::{Items, RecordType};
-use crate::config::written::WrittenDuration;
+const REFRESHES: RangeInclusive<Duration> = secs(1)..=hours(1);
 
-sections! {
-    /// Where a variant's replicas are listed: exactly one key.
-    Targets {
+settings! {
+    /// Location of a variant's replicas: exactly one key.
+    pub(crate) struct TargetKeys {
         /// These addresses, `HOST:PORT` or `HOST`.
         #[serde(skip_serializing_if = "Option::is_none")]
-        #[schemars(with = "Option<Vec<String>>")]
-        r#static: Items<String>,
+        addresses as "static": Option<Vec<String>>;
+
         /// Files in the format of Prometheus' `file_sd_configs`.
         #[serde(skip_serializing_if = "Option::is_none")]
-        file: FileTargets,
+        file: Option<FileTargetKeys>;
+
         /// Names in DNS.
         #[serde(skip_serializing_if = "Option::is_none")]
-        dns: DnsTargets,
+        dns: Option<DnsTargetKeys>;
+
         /// An object with a scale subresource, and the pods behind its selector. Needs
         /// `kubernetes.enabled`.
         #[serde(skip_serializing_if = "Option::is_none")]
-        scale_target: ScaleTarget,
+        scale_target: Option<ScaleTargetKeys>;
+
         /// Pods by label selector, without a scale target. Needs `kubernetes.enabled`.
         #[serde(skip_serializing_if = "Option::is_none")]
-        selector: String,
-        /// Whatever Prometheus scrapes with these labels. Needs the section `prometheus`.
+        selector: Option<String>;
+
+        /// The instances that Prometheus scrapes with these labels. Needs the section `prometheus`.
         #[serde(skip_serializing_if = "Option::is_none")]
-        prometheus: PrometheusTargets,
+        prometheus: Option<PrometheusTargetKeys>;
     }
 
     /// Targets that are found in Prometheus.
-    PrometheusTargets {
+    pub(crate) struct PrometheusTargetKeys {
         /// The labels that all series of the replicas have; each instance among them is a replica.
         /// Required.
-        r#match: BTreeMap<String, Option<String>>,
+        labels as "match": Option<BTreeMap<String, Option<String>>>;
     }
 
     /// Targets in files.
-    FileTargets {
+    pub(crate) struct FileTargetKeys {
         /// The files.
-        #[schemars(with = "Option<Vec<PathBuf>>")]
-        paths: Items<PathBuf>,
-        /// How often they are read again.
-        refresh: WrittenDuration,
+        paths: Vec<PathBuf>;
+
+        /// Time between two readings.
+        refresh: Duration = secs(5), in REFRESHES;
     }
 
     /// Targets in DNS.
-    DnsTargets {
+    pub(crate) struct DnsTargetKeys {
         /// The names.
-        #[schemars(with = "Option<Vec<String>>")]
-        names: Items<String>,
-        /// What is asked for.
-        r#type: RecordType,
+        names: Vec<String>, in text(names::is_dns_name, "must be a DNS name");
+
+        /// Type of the records.
+        record as "type": Record = Record::A;
+
         /// The port; `scrape.port` without it. SRV records carry their own.
-        port: u16,
-        /// How often the names are looked up again.
-        refresh: WrittenDuration,
+        port: Option<u16>, in 1..=u16::MAX;
+
+        /// Time between two lookups.
+        refresh: Duration = secs(15), in REFRESHES;
     }
 
     /// An object with a scale subresource.
-    ScaleTarget {
+    pub(crate) struct ScaleTargetKeys {
         /// Group and version, such as `apps/v1`.
-        api_version: String,
+        api_version: Option<String>;
+
         /// Kind, such as `Deployment`.
-        kind: String,
+        kind: Option<String>;
+
         /// Name, in the variant's namespace.
-        name: String,
+        name: Option<String>;
     }
 }

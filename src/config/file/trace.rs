@@ -1,49 +1,59 @@
-//! The section about the trace, and policies that are evaluated beside the one in force.
+//! The section about the trace, and policies that are evaluated alongside the one in effect.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use crate::analyze::saturation::Saturation;
-use crate::config::file::{Analysis, Capacity, Limits, Pool, ScaleToZero};
-use crate::config::written::WrittenSize;
+use crate::config::file::{Analysis, CapacityKeys, LimitKeys, PoolKeys, ScaleToZeroKeys};
 use crate::decide::enforce::Behavior;
 use crate::observe::policy::Observe;
+use crate::settings;
 use crate::settings::Written;
+use crate::settings::values::Bytes;
 
-sections! {
-    /// What the pipeline gets and decides, written for `plimsoll backtest`.
-    Trace {
-        /// The folder. Required; it is made where it is not there.
-        dir: PathBuf,
-        /// The size from which a file is ended and another is begun.
-        max_file_size: WrittenSize,
-        /// How many files there may be; the oldest is removed for the next one.
-        max_files: u32,
+settings! {
+    /// Inputs and decisions of the pipeline, written for `plimsoll backtest`.
+    pub(crate) struct TraceKeys {
+        /// The folder. Required; it is created if it does not exist.
+        dir: Option<PathBuf>;
+
+        /// Size from which a file is ended and another is begun.
+        // An hour of a hundred replicas that are scraped each second.
+        max_file_size: Bytes = 64 << 20, in (1 << 20)..=(1 << 40);
+
+        /// Most files; the oldest is removed for the next one.
+        // Together a gibibyte, which is below what a pod may usually write.
+        max_files: usize = 16, in 2..=100_000;
     }
 
-    /// A policy that is evaluated beside the one in force, on the same inputs. A section that is
-    /// here takes the place of the whole section of that name; the others hold here too.
-    Shadow {
-        /// What metrics and pages call it. Required.
-        name: String,
-        /// How values over time are seen.
-        observe: Written<Observe>,
-        /// When a replica is saturated, and how much spare capacity a model keeps.
-        saturation: Written<Saturation>,
-        /// What decides how many replicas a model needs.
-        analysis: Analysis,
-        /// Analyzers that size a model, and what they judge by.
-        capacity: Capacity,
-        /// How fast numbers may move.
-        enforce: Written<Behavior>,
-        /// Which models may have no replicas, and when. Its signals are not read.
-        scale_to_zero: ScaleToZero,
+    /// A policy that is evaluated alongside the one in effect, on the same inputs. A section that it
+    /// has takes the place of the whole section of that name; the others hold here as well.
+    pub(crate) struct ShadowKeys {
+        /// Its name in metrics and on the status page. Required.
+        name: Option<String>;
+
+        /// Windows and ages of observed values.
+        observe: Option<Observe>;
+
+        /// Saturation thresholds of replicas, and the headroom that a model keeps.
+        saturation: Option<Saturation>;
+
+        /// Method that decides the number of replicas of a model.
+        analysis: Option<Analysis>;
+
+        /// Analyzers that size a model, and their parameters.
+        capacity: Option<CapacityKeys>;
+
+        /// Speed of changes to numbers.
+        enforce: Option<Behavior>;
+
+        /// Models that may have no replicas, and when. Its signals are not read.
+        scale_to_zero: Option<ScaleToZeroKeys>;
+
         /// Variants whose replicas each serve several adapters.
-        pools: BTreeMap<String, Option<Pool>>,
-        /// What all variants together may use.
-        limits: Limits,
+        pools: Option<BTreeMap<String, Option<Written<PoolKeys>>>>;
+
+        /// Limits of all variants together.
+        limits: Option<LimitKeys>;
     }
 }

@@ -1,25 +1,28 @@
 //! Capacity cards as a file has them.
 
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-use crate::analyze::engine_args::{EngineArguments, Execution, Generation, Parallelism, Prefill};
+use crate::analyze::engine_args::{EngineArguments, Execution, Parallelism, Prefill};
 use crate::analyze::foresight::card::{Card, Kind, Learned};
 use crate::analyze::foresight::pace::Iteration;
-use crate::config::file;
+use crate::config::file::{
+    CardEngineKeys, CardFileKeys, CardIterationKeys, CardKeys, CardLessonKeys, CardRequestKeys,
+    CardShownKeys,
+};
 use crate::config::resolve::cards::VERSION;
 use crate::config::yaml;
-use crate::fleet::Role;
-use crate::observe::engine::Engine;
-use crate::units::{Gpus, Requests, Tokens};
+use crate::settings::{Setting, Written};
+use crate::units::Gpus;
 
 /// The file that has these cards, without what is not known.
 pub(crate) fn value<'a>(cards: impl IntoIterator<Item = &'a Arc<Card>>) -> Value {
-    let cards = cards.into_iter().map(|card| Some(one(card))).collect();
-    let file = file::CardFile { version: Some(VERSION), cards: Some(cards) };
+    let cards = cards.into_iter().map(|card| one(card)).collect();
+    let file = CardFileKeys { version: Some(VERSION), cards: Some(cards) }.written();
     let value = serde_json::to_value(file).expect("a file has text keys and finite numbers");
     without_holes(value)
 }
@@ -44,7 +47,8 @@ fn without_holes(value: Value) -> Value {
 pub(crate) fn schema() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
-    let mut schema = settings.into_generator().into_root_schema_for::<file::CardFile>().to_value();
+    let mut schema =
+        settings.into_generator().into_root_schema_for::<Written<CardFileKeys>>().to_value();
     if let Some(root) = schema.as_object_mut() {
         root.insert("title".to_owned(), "Capacity cards of Plimsoll".into());
         root.insert("required".to_owned(), json!(["version", "cards"]));
@@ -53,16 +57,16 @@ pub(crate) fn schema() -> Value {
 }
 
 /// The list of a configuration that has these cards; `None` without any.
-pub(super) fn list(cards: &[Arc<Card>]) -> Option<file::Items<file::Card>> {
-    (!cards.is_empty()).then(|| cards.iter().map(|card| Some(one(card))).collect())
+pub(super) fn list(cards: &[Arc<Card>]) -> Option<Vec<Option<Written<CardKeys>>>> {
+    (!cards.is_empty()).then(|| cards.iter().map(|card| one(card).written()).collect())
 }
 
 /// The list of a configuration that names these files; `None` without any.
-pub(super) fn files(files: &[PathBuf]) -> Option<file::Items<PathBuf>> {
+pub(super) fn files(files: &[PathBuf]) -> Option<Vec<Option<PathBuf>>> {
     (!files.is_empty()).then(|| files.iter().cloned().map(Some).collect())
 }
 
-fn one(card: &Card) -> file::Card {
+fn one(card: &Card) -> CardKeys {
     let Card { kind, learned, from, at } = card;
     let Kind { model, accelerator, gpus, role, engine } = kind;
     let Learned {
@@ -76,35 +80,28 @@ fn one(card: &Card) -> file::Card {
         most_running,
         busiest,
     } = *learned;
+    let [alpha, beta, delta] = [alpha, beta, delta].map(Some);
     let [prompts, batch] = content.map_or([None, None], |content| content.map(Some));
-    file::Card {
+    CardKeys {
         model: Some(model.to_string()),
         accelerator: Some(accelerator.to_string()),
         accelerators: gpus.map(Gpus::count),
-        role: Some(self::role(*role)),
+        role: Some(*role),
         engine: engine.as_deref().map(arguments),
-        iteration: Some(file::CardIteration {
-            alpha: Some(alpha),
-            beta: Some(beta),
-            delta: Some(delta),
-        }),
-        requests: Some(file::CardRequests {
-            prompt: Some(prompt.tokens()),
-            output: Some(output.tokens()),
-            held: held.map(Tokens::tokens),
-        }),
-        lessons: Some(file::CardLessons { count: Some(lessons), prompt: prompts, batch }),
-        shown: Some(file::CardShown {
-            most_running: Some(most_running.requests()),
-            full_at: full_at.map(Requests::requests),
-            busiest: Some(busiest.tokens()),
+        iteration: Some(CardIterationKeys { alpha, beta, delta }),
+        requests: Some(CardRequestKeys { prompt: Some(prompt), output: Some(output), held }),
+        lessons: Some(CardLessonKeys { count: Some(lessons), prompt: prompts, batch }),
+        shown: Some(CardShownKeys {
+            most_running: Some(most_running),
+            full_at,
+            busiest: Some(busiest),
         }),
         learned_from: from.as_ref().map(ToString::to_string),
         learned_at: at.map(|at| at.to_string()),
     }
 }
 
-fn arguments(engine: &EngineArguments) -> file::CardEngine {
+fn arguments(engine: &EngineArguments) -> CardEngineKeys {
     let EngineArguments {
         engine,
         generation,
@@ -121,36 +118,22 @@ fn arguments(engine: &EngineArguments) -> file::CardEngine {
         prefill,
         draft_tokens,
     } = engine;
-    file::CardEngine {
-        name: Some(match engine {
-            Engine::Vllm => file::CardEngineName::Vllm,
-            Engine::Sglang => file::CardEngineName::Sglang,
-        }),
-        generation: Some(match generation {
-            Generation::V0 => file::CardGeneration::V0,
-            Generation::V1 => file::CardGeneration::V1,
-        }),
-        gpu_memory: Some(gpu_memory.fraction()),
-        block_size: Some(block_size.tokens()),
+    CardEngineKeys {
+        name: *engine,
+        generation: *generation,
+        gpu_memory: Some(*gpu_memory),
+        block_size: Some(*block_size),
         kv_dtype: Some(kv_dtype.to_string()),
-        tensor_parallel: Some(tensor.get()),
-        pipeline_parallel: Some(pipeline.get()),
-        data_parallel: Some(data.get()),
-        kv_blocks: kv_blocks.map(std::num::NonZeroU64::get),
-        kv_tokens: kv_tokens.map(Tokens::tokens),
-        step_tokens: step_tokens.map(Tokens::tokens),
-        sequences: sequences.map(Requests::requests),
-        context: context.map(Tokens::tokens),
-        eager: Some(*execution == Execution::Eager),
+        tensor_parallel: tensor.get(),
+        pipeline_parallel: pipeline.get(),
+        data_parallel: data.get(),
+        kv_blocks: kv_blocks.map(NonZeroU64::get),
+        kv_tokens: *kv_tokens,
+        step_tokens: *step_tokens,
+        sequences: *sequences,
+        context: *context,
+        eager: *execution == Execution::Eager,
         chunked_prefill: Some(*prefill == Prefill::Chunked),
-        draft_tokens: draft_tokens.map(std::num::NonZeroU32::get),
-    }
-}
-
-pub(super) const fn role(role: Role) -> file::Role {
-    match role {
-        Role::Both => file::Role::Both,
-        Role::Prefill => file::Role::Prefill,
-        Role::Decode => file::Role::Decode,
+        draft_tokens: draft_tokens.map(NonZeroU32::get),
     }
 }

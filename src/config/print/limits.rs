@@ -2,27 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::file;
-use crate::decide::limit::{Allowance, Limit, Priority, Scope};
+use crate::config::file::{LimitKeys, NamespaceLimitKeys};
+use crate::decide::limit::{Allowance, Limit, Scope};
 use crate::decide::optimize::Headroom;
-use crate::pipeline::limits::{Limits, Watched};
+use crate::pipeline::limits::Limits;
+use crate::settings::Setting;
 
 /// The section that gives these limits.
-pub(crate) fn section(limits: &Limits) -> file::Limits {
+pub(crate) fn section(limits: &Limits) -> LimitKeys {
     let Limits { nodes, quotas, names, configured, priorities } = limits;
-    let mut all = file::NamespaceLimits::default();
-    let mut namespaces: BTreeMap<String, Option<file::NamespaceLimits>> = BTreeMap::new();
+    let mut all = NamespaceLimitKeys::default();
+    let mut namespaces: BTreeMap<String, NamespaceLimitKeys> = BTreeMap::new();
     for Limit { name: _, scope, source } in configured {
         let there = match scope {
             Scope::Cluster => &mut all,
-            Scope::Namespace(name) => {
-                namespaces.entry(name.to_string()).or_default().get_or_insert_default()
-            }
+            Scope::Namespace(name) => namespaces.entry(name.to_string()).or_default(),
             // Nothing in a file becomes one of these.
             Scope::Variants(_) => continue,
         };
         match source.allowance() {
-            Some(Allowance::Budget(budget)) => there.budget_per_hour = Some(budget.per_hour()),
+            Some(Allowance::Budget(budget)) => there.budget_per_hour = Some(*budget),
             Some(Allowance::Kinds(kinds)) => {
                 let gpus = |headroom: &Headroom| match headroom {
                     Headroom::Limited(gpus) => Some(gpus.count()),
@@ -35,25 +34,14 @@ pub(crate) fn section(limits: &Limits) -> file::Limits {
             Some(Allowance::Total(_) | Allowance::Nodes(_)) | None => {}
         }
     }
-    let file::NamespaceLimits { budget_per_hour, accelerators } = all;
-    let models = priorities.iter().map(|(key, priority)| {
-        let Priority { class, weight, guaranteed } = *priority;
-        let standing = file::Standing {
-            priority: Some(class),
-            weight: Some(weight.weight()),
-            guaranteed: Some(guaranteed.count()),
-        };
-        (key.to_string(), Some(standing))
-    });
-    let models = Some(models.collect());
-    let names = names.iter().map(|(product, name)| (product.to_string(), Some(name.to_string())));
-    file::Limits {
+    let NamespaceLimitKeys { budget_per_hour, accelerators } = all;
+    LimitKeys {
         budget_per_hour,
         accelerators,
-        nodes: Some(*nodes == Watched::On),
-        quotas: Some(*quotas == Watched::On),
-        names: Some(names.collect()),
-        namespaces: Some(namespaces),
-        models,
+        nodes: *nodes,
+        quotas: *quotas,
+        names: names.iter().map(|(it, name)| (it.to_string(), Some(name.to_string()))).collect(),
+        namespaces: namespaces.into_iter().map(|(name, it)| (name, it.written())).collect(),
+        models: priorities.iter().map(|(key, it)| (key.to_string(), it.written())).collect(),
     }
 }

@@ -1,50 +1,50 @@
-//! The sections of pools, from what is used.
+//! The keys of pools.
 
 use std::collections::BTreeMap;
 
-use crate::config::file;
-use crate::config::print::written;
+use crate::config::file::{AdapterKeys, CopyKeys, PackingKeys, PoolKeys};
 use crate::decide::pools::packing::PackingPolicy;
 use crate::fleet::{Bounds, VariantKey};
 use crate::observe::engine::lora::Slots;
 use crate::pipeline::pools::{AdapterWish, Pool};
+use crate::settings::{Setting, Written};
 use crate::units::Replicas;
 
-pub(super) fn section(pools: &BTreeMap<VariantKey, Pool>) -> BTreeMap<String, Option<file::Pool>> {
-    pools.iter().map(|(key, pool)| (key.to_string(), Some(one(pool)))).collect()
+pub(super) fn section(
+    pools: &BTreeMap<VariantKey, Pool>,
+) -> BTreeMap<String, Option<Written<PoolKeys>>> {
+    pools.iter().map(|(key, pool)| (key.to_string(), one(pool).written())).collect()
 }
 
-fn one(pool: &Pool) -> file::Pool {
+fn one(pool: &Pool) -> PoolKeys {
     let Pool { slots, copies, adapters, idle_after, packing } = pool;
-    let (min, max) = counts(*copies);
-    let adapters = adapters.iter().map(|(name, wish)| (name.to_string(), Some(adapter(*wish))));
     let PackingPolicy { window, interval, moved_max } = *packing;
-    file::Pool {
+    let adapters = adapters.iter();
+    PoolKeys {
         max_loras: slots.map(Slots::number),
-        copies: Some(file::Copies { min, max }),
-        adapters: Some(adapters.collect()),
-        idle_after: Some(written(*idle_after)),
-        packing: Some(file::Packing {
-            enabled: Some(interval.is_some()),
-            window: Some(written(window)),
-            interval: interval.map(written),
-            max_moved: interval.map(|_| moved_max.count()),
-        }),
+        copies: counts(*copies),
+        adapters: adapters
+            .map(|(name, wish)| (name.to_string(), adapter(*wish).written()))
+            .collect(),
+        idle_after: *idle_after,
+        packing: PackingKeys {
+            enabled: interval.is_some(),
+            window,
+            interval,
+            max_moved: interval.map(|_| moved_max),
+        },
     }
 }
 
-fn adapter(wish: AdapterWish) -> file::Adapter {
-    match wish {
-        AdapterWish { declared: Some(declared), .. } => {
-            file::Adapter { copies: Some(declared.count()), min: None, max: None }
-        }
-        AdapterWish { declared: None, bounds } => {
-            let (min, max) = counts(bounds);
-            file::Adapter { copies: None, min, max }
-        }
+fn adapter(wish: AdapterWish) -> AdapterKeys {
+    let AdapterWish { bounds, declared } = wish;
+    if declared.is_some() {
+        return AdapterKeys { copies: declared, min: None, max: None };
     }
+    let CopyKeys { min, max } = counts(bounds);
+    AdapterKeys { copies: None, min: Some(min), max }
 }
 
-fn counts(bounds: Bounds) -> (Option<u32>, Option<u32>) {
-    (Some(bounds.min().count()), bounds.max().map(Replicas::count))
+fn counts(bounds: Bounds) -> CopyKeys {
+    CopyKeys { min: bounds.min().count(), max: bounds.max().map(Replicas::count) }
 }

@@ -1,46 +1,45 @@
-//! The trace and the policies beside the one in force, as a file says them.
+//! The keys of the trace and of the policies alongside the one in effect.
 
-use crate::config::print::{capacity_section, limits, pools, saturation_section, zero_section};
-use crate::config::written::WrittenSize;
-use crate::config::{Shadow, Trace, file};
+use crate::config::file::{Analysis, ShadowKeys, TraceKeys};
+use crate::config::print::{capacity_section, limits, pools, saturation_keys, zero_keys};
+use crate::config::{Shadow, Trace};
 use crate::observe::policy::Observe;
 use crate::pipeline::Policy;
+use crate::settings::values::Bytes;
 use crate::settings::{Setting, Written};
 use crate::trace::Limits;
 
 /// The section that gives this trace.
-pub(crate) fn section(trace: &Trace) -> file::Trace {
+pub(crate) fn section(trace: &Trace) -> TraceKeys {
     let Trace { dir, limits: Limits { file_size, files } } = trace;
-    file::Trace {
-        dir: Some(dir.clone()),
-        max_file_size: Some(WrittenSize(*file_size)),
-        max_files: Some(u32::try_from(*files).unwrap_or(u32::MAX)),
-    }
+    TraceKeys { dir: Some(dir.clone()), max_file_size: Bytes(*file_size), max_files: *files }
 }
 
 /// The entry that gives this shadow: all of its sections.
-pub(crate) fn shadow(shadow: &Shadow) -> file::Shadow {
+pub(crate) fn shadow(shadow: &Shadow) -> Written<ShadowKeys> {
     let Shadow { name, policy } = shadow;
-    file::Shadow {
+    let keys = ShadowKeys {
         name: Some(name.clone()),
-        observe: observe(policy),
-        saturation: saturation_section(policy),
+        observe: Some(observe(policy)),
+        saturation: Some(saturation_keys(policy)),
         analysis: Some(analysis(policy)),
-        capacity: policy.sizing.as_ref().map(capacity_section),
-        enforce: policy.behavior.written(),
-        scale_to_zero: Some(zero_section(&policy.zero, &[])),
+        capacity: None,
+        enforce: Some(policy.behavior.clone()),
+        scale_to_zero: Some(zero_keys(&policy.zero)),
         pools: Some(pools::section(&policy.pools)),
         limits: Some(limits::section(&policy.limits)),
-    }
+    };
+    let capacity = policy.sizing.as_ref().map(capacity_section);
+    Written::<ShadowKeys> { capacity, ..keys.written().unwrap_or_default() }
 }
 
-pub(crate) fn observe(policy: &Policy) -> Option<Written<Observe>> {
-    Observe { window: policy.window, stale_after: policy.stale_after }.written()
+pub(crate) fn observe(policy: &Policy) -> Observe {
+    Observe { window: policy.window, stale_after: policy.stale_after }
 }
 
-pub(crate) fn analysis(policy: &Policy) -> file::Analysis {
+pub(crate) fn analysis(policy: &Policy) -> Analysis {
     match policy.sizing {
-        Some(_) => file::Analysis::Capacity,
-        None => file::Analysis::Saturation,
+        Some(_) => Analysis::Capacity,
+        None => Analysis::Saturation,
     }
 }

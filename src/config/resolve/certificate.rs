@@ -1,33 +1,26 @@
 //! Where the serving certificate of the external metrics API comes from.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use crate::config::check::{Checks, Durations};
-use crate::config::file;
-use crate::config::names;
-use crate::config::problem::join;
+use crate::config::check::Checks;
+use crate::config::file::{SelfManagedKeys, ServerTlsKeys};
+use crate::config::problem::{Problems, join};
 use crate::config::written::WrittenDuration;
 use crate::config::{SelfManaged, ServerCertificate};
+use crate::settings::{self, Written};
 
 const PATH: &str = "external_metrics.tls";
-
-const YEAR: Duration = Duration::from_hours(24 * 365);
-/// What public authorities have long given; it is renewed without anyone's help.
-const LEAF_LIFETIME: Duration = YEAR;
-const CA_LIFETIME: Duration = YEAR.saturating_mul(10);
-/// Below the shortest, an API server that is away for a moment makes a certificate expire.
-const LIFETIMES: Durations = Duration::from_mins(1)..=YEAR.saturating_mul(100);
 
 /// What is written about the certificate; when it is not enough, that is a problem, and a
 /// placeholder is returned.
 pub(crate) fn resolve(
-    tls: Option<&file::ServerTls>,
+    tls: Option<&Written<ServerTlsKeys>>,
     cluster: bool,
     checks: &mut Checks<'_>,
 ) -> ServerCertificate {
-    let file::ServerTls { cert_file, key_file, ca_file, self_managed } =
-        tls.cloned().unwrap_or_default();
+    let ServerTlsKeys { cert_file, key_file, ca_file, .. } =
+        settings::resolve(tls, PATH, &mut Problems::default());
+    let self_managed = tls.and_then(|tls| tls.self_managed.as_ref());
     if let Some(section) = self_managed {
         for (key, written) in
             [("cert_file", &cert_file), ("key_file", &key_file), ("ca_file", &ca_file)]
@@ -54,36 +47,23 @@ pub(crate) fn resolve(
 }
 
 fn resolve_self_managed(
-    section: file::SelfManaged,
+    section: &Written<SelfManagedKeys>,
     cluster: bool,
     checks: &mut Checks<'_>,
 ) -> SelfManaged {
-    let file::SelfManaged { secret, service, namespace, leaf_lifetime, ca_lifetime } = section;
     let path = join(PATH, "self_managed");
+    let problems = &mut checks.problems;
+    let SelfManagedKeys { secret, service, namespace, leaf_lifetime, ca_lifetime } =
+        settings::resolve(Some(section), &path, problems);
     if !cluster {
         let rule = "needs kubernetes.enabled, because the certificate is kept in a Secret";
-        checks.problems.missing(path.clone(), rule);
+        problems.missing(path.clone(), rule);
     }
-    let mut required = |key: &str, written: Option<&str>, accepts: fn(&str) -> bool, rule: &str| {
-        let path = join(&path, key);
-        if written.is_none() {
-            checks.problems.missing(path.clone(), "is missing");
-        }
-        checks.text(&path, written, accepts, rule).unwrap_or_default().to_owned()
-    };
-    let rule = "must be the name of a Secret";
-    let secret = required("secret", secret.as_deref(), names::is_object_name, rule);
-    let rule = "must be the name of a Service";
-    let service = required("service", service.as_deref(), names::is_dns_label, rule);
-    let rule = "must be the name of a namespace";
-    let namespace =
-        checks.text(&join(&path, "namespace"), namespace.as_deref(), names::is_dns_label, rule);
-    let namespace = namespace.map(ToOwned::to_owned);
-    let mut lifetime = |key: &str, written, default| {
-        checks.duration(&join(&path, key), written, &LIFETIMES).unwrap_or(default)
-    };
-    let leaf_lifetime = lifetime("leaf_lifetime", leaf_lifetime, LEAF_LIFETIME);
-    let ca_lifetime = lifetime("ca_lifetime", ca_lifetime, CA_LIFETIME);
+    let required = [("secret", section.secret.is_none()), ("service", section.service.is_none())];
+    for (key, _) in required.iter().filter(|(_, missing)| *missing) {
+        problems.missing(join(&path, key), "is missing");
+    }
+    let [secret, service] = [secret, service].map(Option::unwrap_or_default);
     if leaf_lifetime > ca_lifetime / 3 {
         let rule = format!(
             "must not be longer than a third of {}, which is {}: an authority is replaced when it \
@@ -91,7 +71,7 @@ fn resolve_self_managed(
             join(&path, "ca_lifetime"),
             WrittenDuration(ca_lifetime)
         );
-        checks.problems.error(join(&path, "leaf_lifetime"), rule, WrittenDuration(leaf_lifetime));
+        problems.error(join(&path, "leaf_lifetime"), rule, WrittenDuration(leaf_lifetime));
     }
     SelfManaged { secret, service, namespace, leaf_lifetime, ca_lifetime }
 }

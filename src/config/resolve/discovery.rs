@@ -1,37 +1,40 @@
-//! Where variants are discovered.
+//! Namespaces and objects in which variants are discovered.
 
 use crate::config::Discovery;
 use crate::config::check::Checks;
-use crate::config::file;
-use crate::config::names;
+use crate::config::file::DiscoveryKeys;
 use crate::config::problem::join;
 use crate::fleet::Namespace;
+use crate::settings::Written;
 
-/// Resolves the section; `None` where variants are not discovered.
-pub(crate) fn resolve(section: file::Discovery, checks: &mut Checks<'_>) -> Option<Discovery> {
-    let file::Discovery { enabled, namespaces, selector, wva } = section;
-    let path = |key| join("kubernetes.discovery", key);
-    let mut resolved: Vec<Namespace> = Vec::new();
-    for (at, namespace) in namespaces.as_deref().unwrap_or_default().iter().enumerate() {
-        let path = format!("{}[{at}]", path("namespaces"));
-        let text = checks.text(&path, namespace.as_deref(), names::is_dns_label, names::DNS_LABEL);
+const PATH: &str = "kubernetes.discovery";
+
+/// Completes the section; `None` if variants are not discovered.
+pub(crate) fn resolve(
+    written: Option<&Written<DiscoveryKeys>>,
+    keys: DiscoveryKeys,
+    checks: &mut Checks<'_>,
+) -> Option<Discovery> {
+    let DiscoveryKeys { enabled, selector, wva, .. } = keys;
+    let problems = &mut checks.problems;
+    let mut namespaces: Vec<Namespace> = Vec::new();
+    let listed = written.and_then(|it| it.namespaces.as_deref()).unwrap_or_default();
+    for (at, namespace) in listed.iter().enumerate() {
+        let path = format!("{PATH}.namespaces[{at}]");
+        let text = namespace.as_deref().filter(|_| !problems.refused(&path));
         let Some(namespace) = text.and_then(Namespace::new) else { continue };
-        if resolved.contains(&namespace) {
-            checks.problems.warning(path, "is in the list already");
+        if namespaces.contains(&namespace) {
+            problems.warning(path, "is in the list already");
         } else {
-            resolved.push(namespace);
+            namespaces.push(namespace);
         }
     }
-    let rule = "must be a label selector, such as \"team=chat,tier in (gold, silver)\"";
-    let selector = checks.text(&path("selector"), selector.as_deref(), names::is_selector, rule);
-    let selector = selector.map(ToOwned::to_owned);
-    let enabled = enabled.unwrap_or(false);
-    let wva = wva.unwrap_or(true);
+
     let written =
-        [("namespaces", !resolved.is_empty()), ("selector", selector.is_some()), ("wva", !wva)];
+        [("namespaces", !namespaces.is_empty()), ("selector", selector.is_some()), ("wva", !wva)];
     for (key, _) in written.iter().filter(|(_, written)| *written && !enabled) {
         let rule = "has no effect, because kubernetes.discovery.enabled is not true";
-        checks.problems.warning(path(key), rule);
+        problems.warning(join(PATH, key), rule);
     }
-    enabled.then_some(Discovery { namespaces: resolved, selector, wva })
+    enabled.then_some(Discovery { namespaces, selector, wva })
 }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::config::Variant;
 use crate::config::check::Checks;
-use crate::config::file;
+use crate::config::file::{LimitKeys, NamespaceLimitKeys};
 use crate::config::names;
 use crate::config::problem::join;
 use crate::config::resolve::saturation::model_key;
@@ -13,45 +13,38 @@ use crate::decide::limit::{Allowance, Limit, LimitName, Priority, Scope, Source}
 use crate::decide::optimize::Headroom;
 use crate::fleet::{Accelerator, ModelKey, Namespace};
 use crate::pipeline::limits::{Limits, Watched};
-use crate::units::{CostPerHour, Gpus, Weight};
+use crate::settings::{self, Written};
+use crate::units::{CostPerHour, Gpus};
 
 const PATH: &str = "limits";
 
-/// More than any cluster has, and far from what arithmetic could not hold.
+/// More than any cluster has, and far from the limits of arithmetic.
 const GPUS: RangeInclusive<u32> = 0..=1_000_000;
-const BUDGETS: RangeInclusive<f64> = 0.0..=1e12;
-const PRIORITIES: RangeInclusive<u32> = 0..=1_000_000;
-/// A weight of zero would be a model that gets nothing, which is what a quota is for.
-const WEIGHTS: RangeInclusive<f64> = 0.001..=1000.0;
 
 /// What one scope says: a budget, and accelerators by their kind.
-type Written = (Option<f64>, Option<BTreeMap<String, Option<u32>>>);
+type Scoped = (Option<CostPerHour>, Option<BTreeMap<String, Option<u32>>>);
 
 /// Resolves the section. `known` are the variants, where there are no others; `cluster` is whether
 /// there is one.
 pub(crate) fn resolve(
-    section: Option<&file::Limits>,
+    section: Option<&Written<LimitKeys>>,
     (known, cluster): (Option<&[Variant]>, bool),
     checks: &mut Checks<'_>,
 ) -> Limits {
-    let written = section.cloned().unwrap_or_default();
-    let file::Limits { budget_per_hour, accelerators, nodes, quotas, names, namespaces, models } =
-        written;
-    let mut watched = |key: &str, on: Option<bool>| match on {
-        Some(true) if !cluster => {
-            checks.problems.error_at(join(PATH, key), "needs kubernetes.enabled to be true");
-            Watched::Off
-        }
-        Some(true) => Watched::On,
-        Some(false) | None => Watched::Off,
-    };
-    let (nodes, quotas) = (watched("nodes", nodes), watched("quotas", quotas));
-    let names = products(names.unwrap_or_default(), checks);
+    let LimitKeys { budget_per_hour, accelerators, nodes, quotas, names, namespaces, models } =
+        settings::resolve(section, PATH, &mut checks.problems);
+    for (key, _) in [("nodes", nodes), ("quotas", quotas)]
+        .iter()
+        .filter(|(_, watched)| *watched == Watched::On && !cluster)
+    {
+        checks.problems.error_at(join(PATH, key), "needs kubernetes.enabled to be true");
+    }
+    let names = products(names, checks);
     let mut limits = Limits { nodes, quotas, names, ..Limits::default() };
     let written = (budget_per_hour, accelerators);
     let configured = limits_of(PATH, (&limits, None), written, checks);
     limits.configured = configured;
-    for (name, written) in namespaces.unwrap_or_default() {
+    for (name, written) in namespaces {
         let path = join(&join(PATH, "namespaces"), &name);
         let text = checks.text(&path, Some(&name), names::is_dns_label, names::DNS_LABEL);
         let Some(namespace) = text.and_then(Namespace::new) else { continue };
@@ -59,15 +52,15 @@ pub(crate) fn resolve(
         if known.is_some_and(|variants| !variants.iter().any(is_there)) {
             checks.problems.warning(&path, "has no effect, because no variant is there");
         }
-        let file::NamespaceLimits { budget_per_hour, accelerators } = written.unwrap_or_default();
+        let NamespaceLimitKeys { budget_per_hour, accelerators } =
+            settings::resolve(written.as_ref(), &path, &mut checks.problems);
         let written = (budget_per_hour, accelerators);
         let configured = limits_of(&path, (&limits, Some(&namespace)), written, checks);
         limits.configured.extend(configured);
     }
-    let models = models.unwrap_or_default();
     let priorities = models
         .into_iter()
-        .filter_map(|(name, written)| priority(&name, &written.unwrap_or_default(), known, checks));
+        .filter_map(|(name, written)| priority(&name, written.as_ref(), known, checks));
     Limits { priorities: priorities.collect(), ..limits }
 }
 
@@ -81,7 +74,7 @@ fn products(
         if name.is_none() {
             checks.problems.missing(&path, "must be the name of an accelerator, such as H100");
         }
-        let rule = "must not be empty, nor have spaces at the ends or control characters";
+        let rule = names::LABEL_TEXT;
         let text = checks.text(&path, Some(&product), names::is_label_text, rule);
         let name = checks.text(&path, name.as_deref(), names::is_label_text, rule);
         products.extend(text.and_then(Accelerator::new).zip(name.and_then(Accelerator::new)));
@@ -93,11 +86,10 @@ fn products(
 fn limits_of(
     path: &str,
     (limits, namespace): (&Limits, Option<&Namespace>),
-    (budget, accelerators): Written,
+    (budget, accelerators): Scoped,
     checks: &mut Checks<'_>,
 ) -> Vec<Limit> {
-    let budget = checks.number(&join(path, "budget_per_hour"), budget, &BUDGETS);
-    let budget = budget.and_then(CostPerHour::new).map(Allowance::Budget);
+    let budget = budget.map(Allowance::Budget);
     let quota =
         accelerators.map(|written| kinds(&join(path, "accelerators"), limits, &written, checks));
     let limit = |(what, allowance): (&str, Allowance)| {
@@ -136,15 +128,12 @@ fn kinds(
 
 fn priority(
     name: &str,
-    written: &file::Standing,
+    written: Option<&Written<Priority>>,
     known: Option<&[Variant]>,
     checks: &mut Checks<'_>,
 ) -> Option<(ModelKey, Priority)> {
     let path = join(&join(PATH, "models"), name);
-    let file::Standing { priority, weight, guaranteed } = *written;
-    let class = checks.number(&join(&path, "priority"), priority, &PRIORITIES);
-    let weight = checks.number(&join(&path, "weight"), weight, &WEIGHTS).and_then(Weight::new);
-    let guaranteed = checks.number(&join(&path, "guaranteed"), guaranteed, &GPUS);
+    let priority = settings::resolve(written, &path, &mut checks.problems);
     let Some(key) = model_key(name) else {
         let rule = "must be named MODEL#NAMESPACE, such as \"meta/llama-70b#production\"";
         checks.problems.error_at(path, rule);
@@ -154,11 +143,5 @@ fn priority(
     if known.is_some_and(|variants| !variants.iter().any(serves)) {
         checks.problems.warning(path, "has no effect, because no variant serves this model");
     }
-    let usual = Priority::default();
-    let priority = Priority {
-        class: class.unwrap_or(usual.class),
-        weight: weight.unwrap_or(usual.weight),
-        guaranteed: guaranteed.map_or(usual.guaranteed, Gpus::new),
-    };
     Some((key, priority))
 }

@@ -1,43 +1,22 @@
 //! How Prometheus is asked.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
-use crate::collect::prometheus::{BasicAuth, LabelNames, Method, Secret, Settings};
+use crate::collect::prometheus::{BasicAuth, Secret, Settings};
 use crate::collect::scrape::Client;
 use crate::collect::targets::Scheme;
-use crate::config::check::{Checks, Durations};
-use crate::config::file;
-use crate::config::names;
-use crate::config::problem::join;
+use crate::config::check::Checks;
+use crate::config::file::{BasicAuthKeys, PrometheusKeys};
+use crate::config::problem::{Problems, join};
 use crate::config::resolve::scrape::{overlay_client, warn_of_client};
 use crate::config::written::WrittenDuration;
+use crate::settings::{self, Written};
 
 const SECTION: &str = "prometheus";
-
-/// Prometheus scrapes every 15 s to 60 s; asking much more often brings the same samples.
-const INTERVAL: Duration = Duration::from_secs(10);
-const INTERVALS: Durations = Duration::from_millis(100)..=Duration::from_mins(5);
-/// A server that needs longer is overloaded, and the next round should not wait for it.
-const TIMEOUT: Duration = Duration::from_secs(10);
-const TIMEOUTS: Durations = Duration::from_millis(100)..=Duration::from_mins(2);
-/// Above the window, so that a start sees all of it, and above what any remote writing lags.
-const LOOKBACK: Duration = Duration::from_mins(5);
-const LOOKBACKS: Durations = Duration::from_mins(1)..=Duration::from_hours(1);
-/// Four samples at the usual interval of 15 s, which may each be late by the interval of queries.
-const STALE_AFTER: Duration = Duration::from_mins(1);
-const STALE_AFTERS: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
-/// Two thousand replicas: a vLLM replica has about 140 buckets and 40 other series that are read.
-const SERIES_LIMIT: u32 = 300_000;
-const SERIES_LIMITS: RangeInclusive<u32> = 100..=10_000_000;
-/// A series with all its labels has about 400 bytes, and 25 more for each sample.
-const BODY_LIMIT: usize = 128 << 20;
-const BODY_LIMITS: RangeInclusive<u64> = (1 << 10)..=(2 << 30);
 
 /// Headers that carry credentials, and so belong into a file or have a key of their own.
 const SECRET_HEADERS: [&str; 3] = ["authorization", "proxy-authorization", "cookie"];
@@ -46,21 +25,25 @@ const SECRET_HEADERS: [&str; 3] = ["authorization", "proxy-authorization", "cook
 const OWN_PARAMETERS: [&str; 4] = ["query", "time", "timeout", "limit"];
 
 /// Resolves the section.
-pub(crate) fn resolve(section: &file::Prometheus, checks: &mut Checks<'_>) -> Settings {
+pub(crate) fn resolve(section: &Written<PrometheusKeys>, checks: &mut Checks<'_>) -> Settings {
     let at = |key: &str| join(SECTION, key);
     let url = url(section.url.as_deref(), checks);
-    let interval =
-        checks.duration(&at("interval"), section.interval, &INTERVALS).unwrap_or(INTERVAL);
-    let stale_after = checks
-        .duration(&at("stale_after"), section.stale_after, &STALE_AFTERS)
-        .unwrap_or(STALE_AFTER);
+    let PrometheusKeys {
+        interval,
+        stale_after,
+        lookback,
+        method,
+        timeout,
+        series_limit,
+        body_limit,
+        labels,
+        ..
+    } = settings::resolve(Some(section), SECTION, &mut checks.problems);
     if stale_after < interval.saturating_mul(2) {
         let twice = WrittenDuration(interval.saturating_mul(2));
         let rule = format!("must be at least {twice}, twice prometheus.interval");
         checks.problems.error(at("stale_after"), rule, WrittenDuration(stale_after));
     }
-    let lookback =
-        checks.duration(&at("lookback"), section.lookback, &LOOKBACKS).unwrap_or(LOOKBACK);
     if lookback < stale_after {
         let rule = format!(
             "must not be shorter than prometheus.stale_after, which is {}",
@@ -68,28 +51,20 @@ pub(crate) fn resolve(section: &file::Prometheus, checks: &mut Checks<'_>) -> Se
         );
         checks.problems.error(at("lookback"), rule, WrittenDuration(lookback));
     }
-    let series_limit = checks
-        .number(&at("series_limit"), section.series_limit, &SERIES_LIMITS)
-        .unwrap_or(SERIES_LIMIT);
     Settings {
         interval,
         stale_after,
         lookback,
-        method: match section.method {
-            Some(file::Method::Get) => Method::Get,
-            Some(file::Method::Post) | None => Method::Post,
-        },
-        timeout: checks.duration(&at("timeout"), section.timeout, &TIMEOUTS).unwrap_or(TIMEOUT),
-        series_limit: usize::try_from(series_limit).unwrap_or(usize::MAX),
-        body_limit: checks
-            .size(&at("body_limit"), section.body_limit, &BODY_LIMITS)
-            .unwrap_or(BODY_LIMIT),
+        method,
+        timeout,
+        series_limit,
+        body_limit: usize::try_from(body_limit.0).unwrap_or(usize::MAX),
         client: client(section, url.as_ref(), checks),
         basic_auth: basic_auth(section, checks),
         headers: headers(section.headers.as_ref(), checks),
         header_files: header_files(section, checks),
         parameters: parameters(section.parameters.as_ref(), checks),
-        labels: labels(section.labels.clone().unwrap_or_default(), checks),
+        labels,
         url: url.map(|url| url.as_str().trim_end_matches('/').to_owned()).unwrap_or_default(),
     }
 }
@@ -126,7 +101,7 @@ fn url(written: Option<&str>, checks: &mut Checks<'_>) -> Option<Url> {
     Some(url)
 }
 
-fn client(section: &file::Prometheus, url: Option<&Url>, checks: &mut Checks<'_>) -> Client {
+fn client(section: &Written<PrometheusKeys>, url: Option<&Url>, checks: &mut Checks<'_>) -> Client {
     let (tls, token) = (section.tls.as_ref(), section.bearer_token_file.as_ref());
     let client = overlay_client(SECTION, &Client::default(), tls, token, checks);
     let scheme = url.map(|url| if url.scheme() == "https" { Scheme::Https } else { Scheme::Http });
@@ -140,25 +115,25 @@ fn client(section: &file::Prometheus, url: Option<&Url>, checks: &mut Checks<'_>
     client
 }
 
-fn basic_auth(section: &file::Prometheus, checks: &mut Checks<'_>) -> Option<BasicAuth> {
+fn basic_auth(section: &Written<PrometheusKeys>, checks: &mut Checks<'_>) -> Option<BasicAuth> {
     let path = join(SECTION, "basic_auth");
-    let file::BasicAuth { username, password_file } = section.basic_auth.clone()?;
+    let written = section.basic_auth.as_ref()?;
+    let BasicAuthKeys { username, password_file } =
+        settings::resolve(Some(written), "", &mut Problems::default());
     if section.bearer_token_file.is_some() {
         let rule = "must not stand beside prometheus.bearer_token_file: both are the same header";
         checks.problems.error_at(&path, rule);
     }
-    for (key, missing) in
-        [("username", username.is_none()), ("password_file", password_file.is_none())]
-    {
+    for (key, missing) in [
+        ("username", written.username.is_none()),
+        ("password_file", written.password_file.is_none()),
+    ] {
         if missing {
             checks.problems.missing(join(&path, key), "is missing");
         }
     }
-    let rule = "must be a user's name, without `:`";
-    let is_user = |text: &str| !text.is_empty() && !text.contains(':');
-    let username = checks.text(&join(&path, "username"), username.as_deref(), is_user, rule);
     let password_file = checks.file(&join(&path, "password_file"), password_file.as_ref());
-    Some(BasicAuth { username: username?.to_owned(), password_file: password_file? })
+    Some(BasicAuth { username: username?, password_file: password_file? })
 }
 
 fn headers(
@@ -186,7 +161,10 @@ fn headers(
     headers
 }
 
-fn header_files(section: &file::Prometheus, checks: &mut Checks<'_>) -> BTreeMap<String, PathBuf> {
+fn header_files(
+    section: &Written<PrometheusKeys>,
+    checks: &mut Checks<'_>,
+) -> BTreeMap<String, PathBuf> {
     let mut files = BTreeMap::new();
     for (name, file) in section.header_files.iter().flatten() {
         let path = join(&join(SECTION, "header_files"), name);
@@ -220,20 +198,4 @@ fn parameters(
         parameters.insert(name.clone(), value.clone().unwrap_or_default());
     }
     parameters
-}
-
-fn labels(written: file::LabelNames, checks: &mut Checks<'_>) -> LabelNames {
-    let default = LabelNames::default();
-    let file::LabelNames { namespace, pod, instance } = written;
-    let mut label = |key: &str, written: Option<String>, default: String| {
-        let path = join(&join(SECTION, "labels"), key);
-        let accepts = names::is_prometheus_label;
-        let name = checks.text(&path, written.as_deref(), accepts, names::PROMETHEUS_LABEL);
-        name.map_or(default, ToOwned::to_owned)
-    };
-    LabelNames {
-        namespace: label("namespace", namespace, default.namespace),
-        pod: label("pod", pod, default.pod),
-        instance: label("instance", instance, default.instance),
-    }
 }

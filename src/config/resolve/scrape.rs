@@ -1,33 +1,21 @@
 //! How replicas are scraped: the global section, and what a variant lays over it.
 
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::collect::scrape::{Client, Identity, Settings};
 use crate::collect::targets::{Endpoint, Scheme};
 use crate::config::Scrape;
-use crate::config::check::{Checks, Durations};
-use crate::config::file;
+use crate::config::check::Checks;
+use crate::config::file::{ClientTlsKeys, ScrapeKeys, VariantScrapeKeys};
 use crate::config::problem::join;
 use crate::config::written::WrittenDuration;
+use crate::settings::values::Bytes;
+use crate::settings::{self, Written};
 
-const INTERVAL: Duration = Duration::from_secs(1);
-/// Engines write their gauges a few times a second at most.
-const INTERVALS: Durations = Duration::from_millis(100)..=Duration::from_mins(5);
-/// Below the interval by what a slow answer needs to be given up before the next scrape.
-const TIMEOUT: Duration = Duration::from_millis(900);
-const TIMEOUTS: Durations = Duration::from_millis(10)..=Duration::from_mins(5);
-const CONCURRENCY: u32 = 128;
-/// Each scrape has a connection, and processes have a limit of open files.
-const CONCURRENCIES: RangeInclusive<u32> = 1..=10_000;
-/// Ten times the page of an engine with many ranks and adapters.
-const BODY_LIMIT: usize = 8 << 20;
-const BODY_LIMITS: RangeInclusive<u64> = (1 << 10)..=(1 << 30);
-/// The port of vLLM's API server.
-const PORT: u16 = 8000;
-const PATH: &str = "/metrics";
+type ClientTls = Written<ClientTlsKeys>;
+type GlobalScrape = Written<ScrapeKeys>;
+type VariantScrape = Written<VariantScrapeKeys>;
 
 /// The global section.
 pub(crate) struct Scraped {
@@ -37,12 +25,46 @@ pub(crate) struct Scraped {
     pub(crate) concurrency: usize,
 }
 
+impl Scrape {
+    /// The keys that give this.
+    pub(crate) fn keys(&self) -> VariantScrapeKeys {
+        let Self { endpoint: Endpoint { scheme, port, path }, settings } = self;
+        let Settings { interval, timeout, body_limit, client } = &**settings;
+        VariantScrapeKeys {
+            interval: *interval,
+            timeout: *timeout,
+            body_limit: Bytes(*body_limit as u64),
+            scheme: *scheme,
+            port: *port,
+            path: path.clone(),
+            tls: client_keys(client),
+            bearer_token_file: client.bearer_token_file.clone(),
+        }
+    }
+
+    /// What the keys give, with the client that they are used with.
+    fn of(keys: VariantScrapeKeys, client: Client) -> Self {
+        let VariantScrapeKeys { interval, timeout, body_limit, scheme, port, path, .. } = keys;
+        let body_limit = usize::try_from(body_limit.0).unwrap_or(usize::MAX);
+        let settings = Arc::new(Settings { interval, timeout, body_limit, client });
+        Self { endpoint: Endpoint { scheme, port, path }, settings }
+    }
+}
+
 /// Resolves the global section.
-pub(crate) fn resolve(section: Option<&file::Scrape>, checks: &mut Checks<'_>) -> Scraped {
-    let file::Scrape {
+pub(crate) fn resolve(section: Option<&Written<ScrapeKeys>>, checks: &mut Checks<'_>) -> Scraped {
+    let ScrapeKeys { concurrency, .. } = settings::resolve(section, "scrape", &mut checks.problems);
+    let default = Scrape::of(VariantScrapeKeys::default(), Client::default());
+    let scrape = overlay("scrape", &default, &shared(section), checks);
+    Scraped { scrape, concurrency }
+}
+
+/// The keys that variants have as well.
+fn shared(section: Option<&Written<ScrapeKeys>>) -> VariantScrape {
+    let GlobalScrape {
         interval,
         timeout,
-        concurrency,
+        concurrency: _,
         body_limit,
         scheme,
         port,
@@ -50,82 +72,23 @@ pub(crate) fn resolve(section: Option<&file::Scrape>, checks: &mut Checks<'_>) -
         tls,
         bearer_token_file,
     } = section.cloned().unwrap_or_default();
-    let concurrency =
-        checks.number("scrape.concurrency", concurrency, &CONCURRENCIES).unwrap_or(CONCURRENCY);
-    let written = file::VariantScrape {
-        interval,
-        timeout,
-        body_limit,
-        scheme,
-        port,
-        path,
-        tls,
-        bearer_token_file,
-    };
-    let default = Scrape {
-        endpoint: Endpoint { scheme: Scheme::Http, port: PORT, path: PATH.to_owned() },
-        settings: Arc::new(Settings {
-            interval: INTERVAL,
-            timeout: TIMEOUT,
-            body_limit: BODY_LIMIT,
-            client: Client::default(),
-        }),
-    };
-    let scrape = overlay("scrape", &default, &written, checks);
-    Scraped { scrape, concurrency: usize::try_from(concurrency).unwrap_or(usize::MAX) }
+    VariantScrape { interval, timeout, body_limit, scheme, port, path, tls, bearer_token_file }
 }
 
 /// Lays what is written at a path over a section. Without anything written, both share settings.
 pub(crate) fn overlay(
     at: &str,
     below: &Scrape,
-    written: &file::VariantScrape,
+    written: &VariantScrape,
     checks: &mut Checks<'_>,
 ) -> Scrape {
-    let file::VariantScrape {
-        interval,
-        timeout,
-        body_limit,
-        scheme,
-        port,
-        path,
-        tls,
-        bearer_token_file,
-    } = written;
-    let Scrape {
-        endpoint: Endpoint { scheme: scheme_below, port: port_below, path: path_below },
-        settings,
-    } = below;
-    let port = checks.number(&join(at, "port"), *port, &(1..=u16::MAX)).unwrap_or(*port_below);
-    let rule = "must start with `/` and have neither spaces nor a fragment";
-    let path = checks.text(&join(at, "path"), path.as_deref(), is_path, rule);
-    let endpoint = Endpoint {
-        scheme: match scheme {
-            Some(file::Scheme::Http) => Scheme::Http,
-            Some(file::Scheme::Https) => Scheme::Https,
-            None => *scheme_below,
-        },
-        port,
-        path: path.unwrap_or(path_below).to_owned(),
-    };
+    let VariantScrape { interval, timeout, scheme, tls, bearer_token_file, .. } = written;
+    let keys = settings::resolve_over(Some(written), &below.keys(), at, &mut checks.problems);
+    let (tls, token) = (tls.as_ref(), bearer_token_file.as_ref());
+    let client = overlay_client(at, &below.settings.client, tls, token, checks);
+    let Scrape { endpoint, settings: resolved } = Scrape::of(keys, client);
     let interval_path = join(at, "interval");
     let timeout_path = join(at, "timeout");
-    let resolved = Settings {
-        interval: checks
-            .duration(&interval_path, *interval, &INTERVALS)
-            .unwrap_or(settings.interval),
-        timeout: checks.duration(&timeout_path, *timeout, &TIMEOUTS).unwrap_or(settings.timeout),
-        body_limit: checks
-            .size(&join(at, "body_limit"), *body_limit, &BODY_LIMITS)
-            .unwrap_or(settings.body_limit),
-        client: overlay_client(
-            at,
-            &settings.client,
-            tls.as_ref(),
-            bearer_token_file.as_ref(),
-            checks,
-        ),
-    };
     // What a variant inherits as a whole has been reported at the global section.
     if resolved.timeout > resolved.interval
         && (interval.is_some() || timeout.is_some() || at == "scrape")
@@ -136,22 +99,22 @@ pub(crate) fn overlay(
         );
         checks.problems.error(timeout_path, rule, WrittenDuration(resolved.timeout));
     }
-    let written_here = tls.is_some() || bearer_token_file.is_some() || scheme.is_some();
+    let written_here = tls.is_some() || token.is_some() || scheme.is_some();
     if written_here {
         warn_of_client(at, endpoint.scheme, &resolved.client, checks);
     }
-    let settings = if resolved == **settings { Arc::clone(settings) } else { Arc::new(resolved) };
+    let settings = if resolved == below.settings { Arc::clone(&below.settings) } else { resolved };
     Scrape { endpoint, settings }
 }
 
 pub(crate) fn overlay_client(
     at: &str,
     below: &Client,
-    tls: Option<&file::ClientTls>,
+    tls: Option<&ClientTls>,
     bearer_token_file: Option<&PathBuf>,
     checks: &mut Checks<'_>,
 ) -> Client {
-    let file::ClientTls { ca_file, cert_file, key_file, insecure_skip_verify } =
+    let ClientTls { ca_file, cert_file, key_file, insecure_skip_verify } =
         tls.cloned().unwrap_or_default();
     let tls_path = join(at, "tls");
     let below = below.clone();
@@ -206,6 +169,12 @@ pub(crate) fn warn_of_client(at: &str, scheme: Scheme, client: &Client, checks: 
     }
 }
 
-fn is_path(text: &str) -> bool {
-    text.starts_with('/') && text.chars().all(|c| c.is_ascii_graphic() && c != '#')
+/// The keys of TLS that give a client.
+pub(crate) fn client_keys(client: &Client) -> ClientTlsKeys {
+    let Client { ca_file, identity, insecure_skip_verify, .. } = client;
+    let identity = identity.clone();
+    let identity = identity.map(|Identity { cert_file, key_file }| (cert_file, key_file));
+    let (cert_file, key_file) = identity.unzip();
+    let insecure_skip_verify = *insecure_skip_verify;
+    ClientTlsKeys { ca_file: ca_file.clone(), cert_file, key_file, insecure_skip_verify }
 }

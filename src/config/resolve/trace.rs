@@ -1,38 +1,35 @@
 //! The trace, and policies beside the one in force.
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 
 use crate::config::check::Checks;
-use crate::config::file::{self, File};
+use crate::config::file::{File, ShadowKeys, TraceKeys};
 use crate::config::names;
 use crate::config::problem::{Problem, join};
 use crate::config::resolve::{Around, resolve_policy};
 use crate::config::{Shadow, Trace};
+use crate::settings::values::Bytes;
+use crate::settings::{self, Written};
 use crate::trace::Limits;
 
-/// An hour of a hundred replicas that are scraped each second.
-const FILE_SIZE: u64 = 64 << 20;
-const FILE_SIZES: RangeInclusive<u64> = (1 << 20)..=(1 << 40);
-/// Together a gibibyte, which is below what a pod may usually write.
-const FILES: u32 = 16;
-const FILE_COUNTS: RangeInclusive<u32> = 2..=100_000;
+/// A policy as written.
+type Shadowed = Written<ShadowKeys>;
 
 /// Policies beside the one in force. Each costs as much as that one.
 const SHADOWS_MAX: usize = 16;
 
 /// Resolves the section; `None` where nothing is traced.
-pub(crate) fn resolve(section: Option<&file::Trace>, checks: &mut Checks<'_>) -> Option<Trace> {
-    let file::Trace { dir, max_file_size, max_files } = section?;
-    let path = "trace.max_file_size";
-    let file_size = checks.size(path, *max_file_size, &FILE_SIZES).map(|size| size as u64);
-    let files = checks.number("trace.max_files", *max_files, &FILE_COUNTS).unwrap_or(FILES);
+pub(crate) fn resolve(
+    section: Option<&Written<TraceKeys>>,
+    checks: &mut Checks<'_>,
+) -> Option<Trace> {
+    let TraceKeys { dir, max_file_size: Bytes(file_size), max_files: files } =
+        settings::resolve(Some(section?), "trace", &mut checks.problems);
     if dir.is_none() {
         checks.problems.missing("trace.dir", "is required");
     }
     let dir = checks.folder_to_write("trace.dir", dir.as_ref())?;
-    let files = usize::try_from(files).unwrap_or(usize::MAX);
-    Some(Trace { dir, limits: Limits { file_size: file_size.unwrap_or(FILE_SIZE), files } })
+    Some(Trace { dir, limits: Limits { file_size, files } })
 }
 
 /// Resolves the policies beside the one in force.
@@ -82,8 +79,8 @@ pub(crate) fn resolve_shadows(
 }
 
 /// The file with the sections of a shadow in the place of its own.
-fn overlaid(file: &File, shadow: &file::Shadow) -> File {
-    let file::Shadow {
+fn overlaid(file: &File, shadow: &Shadowed) -> File {
+    let Shadowed {
         name: _,
         observe,
         saturation,
@@ -108,7 +105,7 @@ fn overlaid(file: &File, shadow: &file::Shadow) -> File {
 }
 
 /// Whether a problem is with a section that a shadow has itself.
-fn is_written(shadow: &file::Shadow, path: &str) -> bool {
+fn is_written(shadow: &Shadowed, path: &str) -> bool {
     let end = path.find(['.', '[']).unwrap_or(path.len());
     match &path[..end] {
         "observe" => shadow.observe.is_some(),

@@ -1,37 +1,26 @@
 //! Variants: what each is, where its replicas are, and that no two of them claim the same.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::collect::targets::{Record, Source};
-use crate::config::check::{Checks, Durations};
-use crate::config::file;
+use crate::config::check::Checks;
+use crate::config::file::{
+    DnsTargetKeys, FileTargetKeys, PrometheusTargetKeys, ReplicaBoundKeys, ScaleTargetKeys,
+    TargetKeys, VariantKeys,
+};
 use crate::config::names;
 use crate::config::problem::join;
-use crate::config::resolve;
-use crate::config::resolve::capacity::START_TIMES;
 use crate::config::resolve::scrape::{self, Scraped};
 use crate::config::{ReadBy, ScaleTarget, Targets, Variant};
 use crate::fleet::{
-    Accelerator, Bounds, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
+    Accelerator, Bounds, ModelName, Namespace, VariantKey, VariantName, VariantSpec,
 };
-use crate::units::{CostPerHour, Fraction, Gpus, Replicas};
+use crate::settings::{self, Written};
+use crate::units::Replicas;
 
-const NAMESPACE: &str = "default";
-/// Where no variant has a price, all cost the same.
-const COST: f64 = 1.0;
-const COSTS: RangeInclusive<f64> = 0.0..=1e9;
-/// Below 1 it would be a preference, which is the price's business. With 1000, by which the Cluster
-/// Autoscaler keeps nodes with GPUs for those that need them, it is the last choice.
-const MISMATCHES: RangeInclusive<f64> = 1.0..=1000.0;
-/// More than any group of nodes that serves one replica.
-const GPUS: RangeInclusive<u32> = 0..=4096;
-const REPLICAS_MIN: u32 = 1;
-const FILE_REFRESH: Duration = Duration::from_secs(5);
-const DNS_REFRESH: Duration = Duration::from_secs(15);
-const REFRESHES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
+type AllTargets = Written<TargetKeys>;
+type ScaleTargetAsWritten = Written<ScaleTargetKeys>;
 
 /// What a variant claims for itself, and the path that claims it.
 type Claims = BTreeMap<String, String>;
@@ -51,7 +40,7 @@ pub(crate) struct Around<'a> {
 
 /// Resolves the variants that can be; all others have a problem.
 pub(crate) fn resolve(
-    written: Option<&[Option<file::Variant>]>,
+    written: Option<&[Option<Written<VariantKeys>>]>,
     around: Around<'_>,
     checks: &mut Checks<'_>,
 ) -> Vec<Variant> {
@@ -75,83 +64,64 @@ pub(crate) fn resolve(
 /// One variant as written, and where.
 struct One<'a> {
     path: String,
-    written: &'a file::Variant,
+    written: &'a Written<VariantKeys>,
     around: Around<'a>,
-}
-
-pub(crate) const fn as_role(written: file::Role) -> Role {
-    match written {
-        file::Role::Both => Role::Both,
-        file::Role::Prefill => Role::Prefill,
-        file::Role::Decode => Role::Decode,
-    }
 }
 
 impl One<'_> {
     /// Resolves everything before giving up on anything, so that all problems are found.
     fn resolve(&self, claims: &mut Claims, checks: &mut Checks<'_>) -> Option<Variant> {
-        let file::Variant {
+        let written = self.written;
+        for (key, missing) in [("name", written.name.is_none()), ("model", written.model.is_none())]
+        {
+            if missing {
+                checks.problems.missing(self.at(key), "is missing");
+            }
+        }
+        // What a variant scrapes like lies over the global section, and where it is has more rules.
+        let own = Written::<VariantKeys> { scrape: None, targets: None, ..written.clone() };
+        let VariantKeys {
             name,
             namespace,
             model,
-            model_aliases,
             accelerator,
             gpus,
             role,
-            cost: _,
-            list_price: _,
-            mismatch: _,
+            cost,
+            list_price,
+            mismatch,
             start_time,
             replicas,
-            targets,
-            scrape,
             source,
-        } = self.written;
-        let name = self.required(
-            "name",
-            name.as_ref(),
-            names::is_variant_name,
-            names::VARIANT_NAME,
-            checks,
-        );
-        let namespace = checks.text(
-            &self.at("namespace"),
-            Some(namespace.as_deref().unwrap_or(NAMESPACE)),
-            names::is_dns_label,
-            names::DNS_LABEL,
-        );
-        let model =
-            self.required("model", model.as_ref(), names::is_model_name, names::MODEL_NAME, checks);
-        let aliases = self.aliases(model_aliases.as_deref().unwrap_or_default(), model, checks);
-        let rule = "must not be empty, nor have spaces at the ends or control characters";
-        let path = self.at("accelerator");
-        let accelerator = checks.text(&path, accelerator.as_deref(), names::is_label_text, rule);
-        let gpus = checks.number(&self.at("gpus"), *gpus, &GPUS).map(Gpus::new);
-        let (cost, list_price, mismatch) = self.prices(checks);
-        let start_time = checks.duration(&self.at("start_time"), *start_time, &START_TIMES);
-        let bounds = self.bounds(&replicas.clone().unwrap_or_default(), checks);
-        let overlaid = scrape.clone().unwrap_or_default();
+            ..
+        } = settings::resolve(Some(&own), &self.path, &mut checks.problems);
+        let aliases = self.aliases(model.as_deref(), checks);
+        let bounds = self.bounds(replicas, checks);
+        let overlaid = written.scrape.clone().unwrap_or_default();
         let below = &self.around.global.scrape;
         let scrape = scrape::overlay(&self.at("scrape"), below, &overlaid, checks);
-        let listing = Listing { one: self, namespace, port: scrape.endpoint.port };
-        let targets = listing.resolve(targets.as_ref(), claims, checks);
-        let read_by = self.read_by(*source, targets.as_ref(), checks);
+        let is_refused = checks.problems.refused(&self.at("namespace"));
+        let namespace = Some(namespace).filter(|_| !is_refused);
+        let port = scrape.endpoint.port;
+        let listing = Listing { one: self, namespace: namespace.as_deref(), port };
+        let targets = listing.resolve(written.targets.as_ref(), claims, checks);
+        let read_by = self.read_by(source, targets.as_ref(), checks);
         let key = VariantKey {
-            namespace: Namespace::new(namespace?)?,
-            variant: VariantName::new(name?)?,
+            namespace: Namespace::new(&namespace?)?,
+            variant: VariantName::new(&name?)?,
         };
         claim(format!("the key {key}"), &self.at("name"), claims, checks);
         Some(Variant {
             spec: VariantSpec {
                 key,
-                model: ModelName::new(model?)?,
-                accelerator: accelerator.and_then(Accelerator::new),
+                model: ModelName::new(&model?)?,
+                accelerator: accelerator.as_deref().and_then(Accelerator::new),
                 gpus,
-                role: role.map_or(Role::Both, as_role),
-                cost: cost?,
+                role,
+                cost,
                 list_price,
                 mismatch,
-                start_time: start_time.map(resolve::seconds),
+                start_time,
                 bounds,
             },
             aliases,
@@ -162,42 +132,29 @@ impl One<'_> {
         })
     }
 
-    /// What a replica costs, with a discount and without, and how much something scarce counts.
-    fn prices(
-        &self,
-        checks: &mut Checks<'_>,
-    ) -> (Option<CostPerHour>, Option<CostPerHour>, Fraction) {
-        let file::Variant { cost, list_price, mismatch, .. } = self.written;
-        let cost = checks.number(&self.at("cost"), *cost, &COSTS).unwrap_or(COST);
-        let list_price = checks.number(&self.at("list_price"), *list_price, &COSTS);
-        let mismatch = checks.number(&self.at("mismatch"), *mismatch, &MISMATCHES);
-        let mismatch = mismatch.and_then(Fraction::new).unwrap_or(Fraction::ONE);
-        (CostPerHour::new(cost), list_price.and_then(CostPerHour::new), mismatch)
-    }
-
     /// Who reads the replicas' metrics: Prometheus where there is one, unless it says otherwise.
     fn read_by(
         &self,
-        written: Option<file::Source>,
+        written: Option<ReadBy>,
         targets: Option<&Targets>,
         checks: &mut Checks<'_>,
     ) -> ReadBy {
         let found_there = matches!(targets, Some(Targets::Prometheus(_)));
         match written {
-            Some(file::Source::Prometheus) if !self.around.prometheus => {
+            Some(ReadBy::Prometheus) if !self.around.prometheus => {
                 let rule = "needs the section prometheus, with the url of one";
                 checks.problems.error(self.at("source"), rule, "prometheus");
             }
-            Some(file::Source::Scrape) if found_there => {
+            Some(ReadBy::Scrape) if found_there => {
                 let rule = "must be prometheus, because targets.prometheus finds no addresses";
                 checks.problems.error(self.at("source"), rule, "scrape");
             }
             Some(_) | None => {}
         }
         match written {
-            Some(file::Source::Prometheus) => ReadBy::Prometheus,
+            Some(ReadBy::Prometheus) => ReadBy::Prometheus,
             None if self.around.prometheus || found_there => ReadBy::Prometheus,
-            Some(file::Source::Scrape) | None => ReadBy::Scrape,
+            Some(ReadBy::Scrape) | None => ReadBy::Scrape,
         }
     }
 
@@ -205,34 +162,14 @@ impl One<'_> {
         join(&self.path, key)
     }
 
-    fn required<'t>(
-        &self,
-        key: &str,
-        written: Option<&'t String>,
-        accepts: fn(&str) -> bool,
-        rule: &str,
-        checks: &mut Checks<'_>,
-    ) -> Option<&'t str> {
-        if written.is_none() {
-            checks.problems.missing(self.at(key), "is missing");
-        }
-        checks.text(&self.at(key), written.map(String::as_str), accepts, rule)
-    }
-
-    fn aliases(
-        &self,
-        written: &[Option<String>],
-        model: Option<&str>,
-        checks: &mut Checks<'_>,
-    ) -> Vec<ModelName> {
+    fn aliases(&self, model: Option<&str>, checks: &mut Checks<'_>) -> Vec<ModelName> {
+        let written = self.written.model_aliases.as_deref().unwrap_or_default();
         let mut aliases: Vec<ModelName> = Vec::new();
         for (at, alias) in written.iter().enumerate() {
             let path = format!("{}[{at}]", self.at("model_aliases"));
-            let rule = "must not be empty, nor have spaces at the ends or control characters";
-            let Some(text) = checks.text(&path, alias.as_deref(), names::is_label_text, rule)
-            else {
-                continue;
-            };
+            let (accepts, rule) = (names::is_label_text, names::LABEL_TEXT);
+            let text = checks.text(&path, alias.as_deref(), accepts, rule);
+            let Some(text) = text else { continue };
             let Some(alias) = ModelName::new(text) else { continue };
             if Some(text) == model || aliases.contains(&alias) {
                 checks.problems.warning(path, "is a name that the model has already");
@@ -242,16 +179,12 @@ impl One<'_> {
         aliases
     }
 
-    fn bounds(&self, written: &file::ReplicaBounds, checks: &mut Checks<'_>) -> Bounds {
-        let file::ReplicaBounds { min, max } = *written;
-        let limit = Replicas::LIMIT.count();
-        let min_path = join(&self.at("replicas"), "min");
-        let max_path = join(&self.at("replicas"), "max");
-        let min = checks.number(&min_path, min, &(0..=limit)).unwrap_or(REPLICAS_MIN);
-        let max = checks.number(&max_path, max, &(1..=limit));
+    fn bounds(&self, keys: ReplicaBoundKeys, checks: &mut Checks<'_>) -> Bounds {
+        let ReplicaBoundKeys { min, max } = keys;
         if let Some(max) = max.filter(|max| min > *max) {
-            let rule = format!("must not be below {min_path}, which is {min}");
-            checks.problems.error(max_path, rule, max);
+            let path = self.at("replicas");
+            let rule = format!("must not be below {path}.min, which is {min}");
+            checks.problems.error(join(&path, "max"), rule, max);
         }
         Bounds::new(Replicas::saturating(min), max.map(Replicas::saturating)).unwrap_or_default()
     }
@@ -267,15 +200,15 @@ struct Listing<'a> {
 impl Listing<'_> {
     fn resolve(
         &self,
-        written: Option<&file::Targets>,
+        written: Option<&Written<TargetKeys>>,
         claims: &mut Claims,
         checks: &mut Checks<'_>,
     ) -> Option<Targets> {
         let path = self.one.at("targets");
-        let file::Targets { r#static, file, dns, scale_target, selector, prometheus } =
+        let AllTargets { addresses, file, dns, scale_target, selector, prometheus } =
             written.cloned().unwrap_or_default();
         let listed = |source| Some(Targets::Listed(source));
-        let addresses = r#static.map(|written| listed(self.addresses(&written, claims, checks)));
+        let addresses = addresses.map(|written| listed(self.addresses(&written, claims, checks)));
         let file = file.map(|written| listed(self.files(written, claims, checks)));
         let dns = dns.map(|written| listed(self.names(written, claims, checks)));
         let scale_target = scale_target.map(|written| self.scale_target(written, claims, checks));
@@ -334,14 +267,15 @@ impl Listing<'_> {
 
     fn files(
         &self,
-        written: file::FileTargets,
+        written: Written<FileTargetKeys>,
         claims: &mut Claims,
         checks: &mut Checks<'_>,
     ) -> Source {
-        let file::FileTargets { paths, refresh } = written;
         let path = self.at("file");
+        let FileTargetKeys { refresh, .. } =
+            settings::resolve(Some(&written), &path, &mut checks.problems);
         let paths_path = join(&path, "paths");
-        let written = paths.unwrap_or_default();
+        let written = written.paths.unwrap_or_default();
         if written.is_empty() {
             checks.problems.missing(&paths_path, "must have at least one file");
         }
@@ -352,64 +286,57 @@ impl Listing<'_> {
             claim(format!("the file {}", file.display()), &path, claims, checks);
             paths.push(file);
         }
-        let refresh =
-            checks.duration(&join(&path, "refresh"), refresh, &REFRESHES).unwrap_or(FILE_REFRESH);
         Source::File { paths, refresh }
     }
 
     fn names(
         &self,
-        written: file::DnsTargets,
+        written: Written<DnsTargetKeys>,
         claims: &mut Claims,
         checks: &mut Checks<'_>,
     ) -> Source {
-        let file::DnsTargets { names, r#type, port, refresh } = written;
         let path = self.at("dns");
+        // SRV records carry their port, so that none may be written.
+        let of_srv = written.record == Some(Record::Srv);
+        let own =
+            Written::<DnsTargetKeys> { port: written.port.filter(|_| !of_srv), ..written.clone() };
+        let DnsTargetKeys { record, port: own_port, refresh, .. } =
+            settings::resolve(Some(&own), &path, &mut checks.problems);
         let names_path = join(&path, "names");
         let port_path = join(&path, "port");
-        let record = match r#type {
-            Some(file::RecordType::A) | None => Record::A,
-            Some(file::RecordType::Aaaa) => Record::Aaaa,
-            Some(file::RecordType::Srv) => Record::Srv,
-        };
-        let port = match (record, port) {
+        let port = match (record, written.port) {
             (Record::Srv, Some(port)) => {
                 checks.problems.error(port_path, "must be absent: SRV records carry it", port);
                 None
             }
             (Record::Srv, None) => None,
-            (Record::A | Record::Aaaa, port) => {
-                checks.number(&port_path, port, &(1..=u16::MAX)).or(Some(self.port))
-            }
+            (Record::A | Record::Aaaa, _) => own_port.or(Some(self.port)),
         };
-        let written = names.unwrap_or_default();
+        let written = written.names.unwrap_or_default();
         if written.is_empty() {
             checks.problems.missing(&names_path, "must have at least one name");
         }
         let mut names = Vec::new();
         for (at, name) in written.iter().enumerate() {
             let path = format!("{names_path}[{at}]");
-            let name =
-                checks.text(&path, name.as_deref(), names::is_dns_name, "must be a DNS name");
+            let name = name.as_deref().filter(|_| !checks.problems.refused(&path));
             let Some(name) = name else { continue };
             let port = port.map(|port| format!(":{port}")).unwrap_or_default();
             claim(format!("the DNS name {name}{port}"), &path, claims, checks);
             names.push(name.to_owned());
         }
-        let refresh =
-            checks.duration(&join(&path, "refresh"), refresh, &REFRESHES).unwrap_or(DNS_REFRESH);
         Source::Dns { names, record, port, refresh }
     }
 
     fn scale_target(
         &self,
-        written: file::ScaleTarget,
+        written: Written<ScaleTargetKeys>,
         claims: &mut Claims,
         checks: &mut Checks<'_>,
     ) -> Option<Targets> {
         let path = self.at("scale_target");
         self.needs_cluster(&path, checks);
-        let file::ScaleTarget { api_version, kind, name } = written;
+        let ScaleTargetAsWritten { api_version, kind, name } = written;
         let mut required = |key: &str, written: Option<String>, accepts: fn(&str) -> bool, rule| {
             if written.is_none() {
                 checks.problems.missing(join(&path, key), "is missing");
@@ -453,7 +380,7 @@ impl Listing<'_> {
 
     fn matched(
         &self,
-        written: file::PrometheusTargets,
+        written: Written<PrometheusTargetKeys>,
         claims: &mut Claims,
         checks: &mut Checks<'_>,
     ) -> Option<Targets> {
@@ -462,7 +389,7 @@ impl Listing<'_> {
             checks.problems.error_at(&path, "needs the section prometheus, with the url of one");
         }
         let path = join(&path, "match");
-        let written = written.r#match.unwrap_or_default();
+        let written = written.labels.unwrap_or_default();
         if written.is_empty() {
             let rule = "must have at least one label, such as {job: vllm}";
             checks.problems.missing(&path, rule);

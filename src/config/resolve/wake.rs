@@ -8,12 +8,17 @@ use reqwest::Url;
 use crate::collect::demand::{Page, Signal, Source};
 use crate::collect::scrape::Client;
 use crate::collect::targets::Scheme;
+use crate::config::Variant;
 use crate::config::check::{Checks, Durations};
+use crate::config::file::WakeSignalKeys;
 use crate::config::resolve::saturation::model_key;
 use crate::config::resolve::scrape::{overlay_client, warn_of_client};
-use crate::config::{Variant, file};
 use crate::fleet::ModelKey;
 use crate::observe::Counts;
+use crate::settings::{self, Written};
+
+/// A signal as written.
+type WakeSignal = Written<WakeSignalKeys>;
 
 const LIST: &str = "scale_to_zero.wake";
 
@@ -34,7 +39,7 @@ pub(crate) struct Around<'a> {
 
 /// Resolves the list.
 pub(crate) fn resolve(
-    written: Option<&[Option<file::WakeSignal>]>,
+    written: Option<&[Option<WakeSignal>]>,
     around: &Around<'_>,
     checks: &mut Checks<'_>,
 ) -> Vec<Signal> {
@@ -55,7 +60,7 @@ pub(crate) fn resolve(
 
 fn resolve_one(
     path: &str,
-    signal: &file::WakeSignal,
+    signal: &WakeSignal,
     around: &Around<'_>,
     checks: &mut Checks<'_>,
 ) -> Option<Signal> {
@@ -68,28 +73,28 @@ fn resolve_one(
         checks.problems.missing(at("models"), rule);
     }
     let usual = if signal.query.is_some() { QUERY_INTERVAL } else { INTERVAL };
-    let interval = checks.duration(&at("interval"), signal.interval, &INTERVALS).unwrap_or(usual);
-    let Some(name) = signal.name.as_deref() else {
+    let WakeSignalKeys { name, interval, .. } =
+        settings::resolve(Some(signal), path, &mut checks.problems);
+    let interval = interval.unwrap_or(usual);
+    if signal.name.is_none() {
         checks.problems.missing(at("name"), "is missing: explanations call the signal by it");
-        return None;
-    };
-    let rule = "must be a short name of printable characters";
-    let name = checks.text(&at("name"), Some(name), is_name, rule)?;
+    }
+    let name = name?;
     let source = source?;
     let is_picker = matches!(source, Source::EndpointPicker(_));
     let is_counting = signal.counts_requests.unwrap_or(is_picker);
     let counts = if is_counting { Counts::Requests } else { Counts::Something };
-    Some(Signal { name: name.to_owned(), models, source, interval, counts })
+    Some(Signal { name, models, source, interval, counts })
 }
 
 fn source(
     path: &str,
-    signal: &file::WakeSignal,
+    signal: &WakeSignal,
     around: &Around<'_>,
     checks: &mut Checks<'_>,
 ) -> Option<Source> {
     let at = |key: &str| format!("{path}.{key}");
-    let file::WakeSignal { url, metric, labels, query, tls, bearer_token_file, .. } = signal;
+    let WakeSignal { url, metric, labels, query, tls, bearer_token_file, .. } = signal;
     let of_page = [
         ("metric", metric.is_some()),
         ("labels", labels.is_some()),
@@ -166,7 +171,7 @@ fn page_scheme(path: &str, written: &str, checks: &mut Checks<'_>) -> Option<Sch
 
 fn models(
     path: &str,
-    signal: &file::WakeSignal,
+    signal: &WakeSignal,
     around: &Around<'_>,
     checks: &mut Checks<'_>,
 ) -> Vec<ModelKey> {
@@ -186,10 +191,6 @@ fn models(
         models.push(key);
     }
     models
-}
-
-fn is_name(text: &str) -> bool {
-    (1..=63).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic() || c == ' ')
 }
 
 fn is_metric(text: &str) -> bool {
