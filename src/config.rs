@@ -29,8 +29,7 @@ use serde_json::Value;
 
 pub(crate) use crate::config::file::EXTERNAL_METRICS_HOLD;
 pub use crate::config::file::{LeaderElection, Shutdown};
-pub(crate) use crate::config::resolve::capacity::START_TIMES;
-pub(crate) use crate::config::resolve::wake::INTERVALS as WAKE_INTERVALS;
+pub(crate) use crate::config::file::{START_TIMES, WAKE_INTERVALS};
 pub use crate::config::sources::Sources;
 pub(crate) use crate::settings::problem;
 pub(crate) use crate::settings::problem::counted;
@@ -404,13 +403,12 @@ fn parse_noting(
     };
     let config = resolve::resolve(&file, &mut checks);
     sources.extend(std::mem::take(&mut checks.sources));
-    match (config, checks.problems.split()) {
-        (Some(config), (errors, warnings)) if errors.is_empty() => Ok(Loaded { config, warnings }),
-        (_, (mut problems, warnings)) => {
-            problems.extend(warnings);
-            Err(LoadError::Invalid { origin: origin(), problems })
-        }
+    let (mut problems, warnings) = checks.problems.split();
+    if problems.is_empty() {
+        return Ok(Loaded { config, warnings });
     }
+    problems.extend(warnings);
+    Err(LoadError::Invalid { origin: origin(), problems })
 }
 
 /// The JSON Schema of the configuration file, with the defaults.

@@ -30,7 +30,9 @@ use crate::settings;
 use crate::settings::values::Bytes;
 use crate::settings::{Written, hours, millis, minutes, secs, text};
 
-pub(crate) use crate::config::file::capacity::{Analysis, CapacityKeys, Optimizer, SloKeys};
+pub(crate) use crate::config::file::capacity::{
+    Analysis, CapacityKeys, Optimizer, START_TIMES, SloKeys,
+};
 pub(crate) use crate::config::file::cards::{
     CardEngineKeys, CardFileKeys, CardIterationKeys, CardKeys, CardLessonKeys, CardRequestKeys,
     CardShownKeys,
@@ -42,7 +44,9 @@ pub(crate) use crate::config::file::targets::{
 };
 pub(crate) use crate::config::file::trace::{ShadowKeys, TraceKeys};
 pub(crate) use crate::config::file::variants::{ReplicaBoundKeys, VariantKeys};
-pub(crate) use crate::config::file::zero::{ScaleToZeroKeys, WakeSignalKeys, ZeroKeys};
+pub(crate) use crate::config::file::zero::{
+    ScaleToZeroKeys, WAKE_INTERVALS, WakeSignalKeys, ZeroKeys,
+};
 
 /// The configuration file as written.
 pub(crate) type File = Written<FileKeys>;

@@ -44,9 +44,8 @@ use crate::pipeline::zero::Zero;
 use crate::settings::{self, Written};
 use crate::units::Seconds;
 
-/// Makes a configuration of a file. The value is usable only when there is no error; `None` is
-/// returned when there is none that could be built at all.
-pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
+/// Makes a configuration of a file. The value is usable only when there is no error.
+pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Config {
     let File {
         tick_interval,
         server,
@@ -99,7 +98,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
     let (policy, wake) = resolved;
     let card_files = cards::files(capacity.as_ref(), policy.sizing.as_ref(), checks);
     let Scraped { scrape, concurrency } = global;
-    Some(Config {
+    Config {
         tick_interval,
         listen,
         external_metrics,
@@ -117,7 +116,7 @@ pub(crate) fn resolve(file: &File, checks: &mut Checks<'_>) -> Option<Config> {
         scrape,
         prometheus,
         wake,
-    })
+    }
 }
 
 /// Refuses one address for both servers.

@@ -105,6 +105,7 @@ impl Problems {
     }
 
     /// Whether there is an error at this path, or at a part of it.
+    #[must_use]
     pub fn refused(&self, path: &str) -> bool {
         self.0.iter().any(|problem| {
             problem.severity == Severity::Error
@@ -115,6 +116,7 @@ impl Problems {
     }
 
     /// Whether there is an error at this path, at a part of it, or at anything below it.
+    #[must_use]
     pub fn refused_below(&self, path: &str) -> bool {
         self.refused(path)
             || self.0.iter().any(|problem| {
@@ -127,6 +129,7 @@ impl Problems {
     }
 
     /// Splits into errors and warnings, each in the order of their paths.
+    #[must_use]
     pub fn split(mut self) -> (Vec<Problem>, Vec<Problem>) {
         self.0.sort_by(|one, other| natural(&one.path).cmp(&natural(&other.path)));
         self.0.into_iter().partition(|problem| problem.severity == Severity::Error)
@@ -155,6 +158,7 @@ impl fmt::Display for List<'_> {
 }
 
 /// One more part of a path: `.key`, or `["key"]` where the key is not a plain word.
+#[must_use]
 pub fn join(path: &str, key: &str) -> String {
     let plain = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     match (path.is_empty(), plain && !key.is_empty()) {
@@ -179,6 +183,7 @@ enum Part<'a> {
 }
 
 /// How a number of things is said.
+#[must_use]
 pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

@@ -10,13 +10,15 @@ use serde::{Deserialize, Serialize};
 use crate::analyze::ballot::Analyzer;
 use crate::analyze::foresight;
 use crate::config::file::CardKeys;
-use crate::config::resolve::capacity::START_TIMES;
 use crate::decide::rank;
 use crate::settings;
-use crate::settings::{hours, millis, minutes};
+use crate::settings::{hours, millis, minutes, secs};
 use crate::units::{Fraction, Seconds};
 
 const SHARES: RangeInclusive<f64> = 0.05..=1.0;
+/// Times that a replica may take to start.
+pub(crate) const START_TIMES: RangeInclusive<Duration> = secs(1)..=hours(1);
+
 const LATENCIES: RangeInclusive<Duration> = millis(1)..=hours(1);
 
 settings! {

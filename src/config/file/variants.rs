@@ -1,9 +1,8 @@
 //! The entries of variants.
 
 use crate::config::ReadBy;
-use crate::config::file::{TargetKeys, VariantScrapeKeys};
+use crate::config::file::{START_TIMES, TargetKeys, VariantScrapeKeys};
 use crate::config::names::{self, is_dns_label, is_label_text};
-use crate::config::resolve::capacity::START_TIMES;
 use crate::fleet::Role;
 use crate::settings;
 use crate::settings::text;

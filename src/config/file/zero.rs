@@ -1,14 +1,17 @@
 //! The section about models without replicas.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::file::ClientTlsKeys;
-use crate::config::resolve::wake::INTERVALS;
 use crate::settings;
-use crate::settings::{Written, hours, minutes, secs};
+use crate::settings::{Written, hours, millis, minutes, secs};
 use crate::units::Seconds;
+
+/// After three of the longest without an answer, a signal is unknown.
+pub(crate) const WAKE_INTERVALS: RangeInclusive<Duration> = millis(200)..=secs(10);
 
 /// Declares sections of which each has the keys of the rule of a model, and some more.
 macro_rules! with_rule {
@@ -75,7 +78,7 @@ settings! {
         query: Option<String>;
 
         /// Time between two readings: 1s without it, or 5s for a query.
-        interval: Option<Duration>, in INTERVALS;
+        interval: Option<Duration>, in WAKE_INTERVALS;
 
         /// Set if its value counts waiting requests, which are then part of the arrived load and of
         /// the backlog. Without it, only that of an endpoint picker does.

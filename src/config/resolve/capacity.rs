@@ -1,14 +1,12 @@
 //! Analyzers that size a model.
 
-use std::time::Duration;
-
 use crate::analyze::ballot::Analyzer;
 use crate::analyze::capacity::Utilisation;
 use crate::analyze::foresight::policy::Window;
 use crate::analyze::queueing::{LatencyTarget, Percentile, Statistic, Targets};
 use crate::analyze::saturation::Thresholds;
 use crate::analyze::{foresight, queueing, throughput, tokens};
-use crate::config::check::{Checks, Durations};
+use crate::config::check::Checks;
 use crate::config::file::{CapacityKeys, SloKeys};
 use crate::config::problem::join;
 use crate::config::{file, resolve};
@@ -19,8 +17,6 @@ use crate::units::{Fraction, Seconds};
 
 /// The key of the section.
 pub(crate) const PATH: &str = "capacity";
-
-pub(crate) const START_TIMES: Durations = Duration::from_secs(1)..=Duration::from_hours(1);
 
 /// How long what an analyzer knew has a say while it knows nothing new.
 const PATIENCE: f64 = 300.0;

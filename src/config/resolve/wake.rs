@@ -9,7 +9,7 @@ use crate::collect::demand::{Page, Signal, Source};
 use crate::collect::scrape::Client;
 use crate::collect::targets::Scheme;
 use crate::config::Variant;
-use crate::config::check::{Checks, Durations};
+use crate::config::check::Checks;
 use crate::config::file::WakeSignalKeys;
 use crate::config::resolve::saturation::model_key;
 use crate::config::resolve::scrape::{overlay_client, warn_of_client};
@@ -26,8 +26,6 @@ const LIST: &str = "scale_to_zero.wake";
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Prometheus has nothing new more often.
 const QUERY_INTERVAL: Duration = Duration::from_secs(5);
-/// After three of the longest that are missing, what a signal said is as if nobody had said it.
-pub(crate) const INTERVALS: Durations = Duration::from_millis(200)..=Duration::from_secs(10);
 
 /// What signals are judged by.
 pub(crate) struct Around<'a> {
