@@ -4,14 +4,14 @@
 
 # Formatting, lints, code that nothing reaches, and what the dependencies may be.
 check:
-	cargo fmt --check
-	cargo clippy --all-targets --all-features -- -D warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	tests/dead-code
 	cargo deny --all-features check bans licenses sources
 
 # With the features of the end-to-end tests, so that nothing is compiled twice for them.
 test:
-	cargo test --all-features --lib --bins --test it
+	cargo test --workspace --all-features --lib --bins --test it
 
 # When the alerts fire and when they do not, with promtool, which it builds once into a cache.
 alerts:
@@ -61,7 +61,7 @@ bench-baseline:
 	cd benches/go && go test -bench . -benchmem
 
 doc:
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
 fmt:
-	cargo fmt
+	cargo fmt --all

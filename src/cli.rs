@@ -13,13 +13,13 @@ use anyhow::Context;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use crate::backtest::{BacktestError, EXIT_INTERRUPTED};
 use crate::cli::args::{Args, CheckArgs, Command};
 use crate::cli::card::CardError;
-use crate::config::{self, Files, LoadError, Loaded};
-use crate::publish::state::StateError;
-use crate::study::{MergeError, PlanError, ScenarioError};
-use crate::trace::TraceError;
+use plimsoll_daemon::config::{self, Files, LoadError, Loaded};
+use plimsoll_daemon::publish::state::StateError;
+use plimsoll_daemon::trace::TraceError;
+use plimsoll_lab::backtest::{BacktestError, EXIT_INTERRUPTED};
+use plimsoll_lab::study::{MergeError, PlanError, ScenarioError};
 
 /// Everything went well.
 pub const EXIT_OK: u8 = 0;
@@ -96,13 +96,13 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Run(args) => crate::daemon::run(args),
+        Command::Run(args) => plimsoll_daemon::daemon::run(args),
         Command::Check(args) => check(&args),
         Command::Schema => schema(),
-        Command::Demo(args) => crate::demo::run(args),
-        Command::Simulate(args) => crate::study::run(&args),
-        Command::Scoreboard(args) => crate::study::scoreboard(&args),
-        Command::Backtest(args) => crate::backtest::run(&args),
+        Command::Demo(args) => plimsoll_lab::demo::run(args),
+        Command::Simulate(args) => plimsoll_lab::study::run(&args),
+        Command::Scoreboard(args) => plimsoll_lab::study::scoreboard(&args),
+        Command::Backtest(args) => plimsoll_lab::backtest::run(&args),
         Command::Card(command) => card::run(&command),
     }
 }

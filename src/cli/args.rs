@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::backtest::args::BacktestArgs;
-use crate::daemon::args::RunArgs;
-use crate::demo::args::DemoArgs;
-use crate::study::args::{ScoreboardArgs, SimulateArgs};
+use plimsoll_daemon::daemon::args::RunArgs;
+use plimsoll_lab::backtest::args::BacktestArgs;
+use plimsoll_lab::demo::args::DemoArgs;
+use plimsoll_lab::study::args::{ScoreboardArgs, SimulateArgs};
 
 /// What `--help` says about exit codes; the numbers are the constants of [`crate::cli`].
 const EXIT_CODES: &str = "\

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::analyze::foresight::card::{self, Card};
 use crate::cli::args::{CardCheckArgs, CardCommand, CardExportArgs, CardFormat};
-use crate::config::{self, Files, LoadError, Loaded};
-use crate::publish::state::{self, Saved, StateError};
+use plimsoll_core::analyze::foresight::card::{self, Card};
+use plimsoll_daemon::config::{self, Files, LoadError, Loaded};
+use plimsoll_daemon::publish::state::{self, Saved, StateError};
 
 /// Where a daemon shows its cards.
 const PATH: &str = "/api/v1/cards";

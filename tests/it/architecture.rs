@@ -6,29 +6,32 @@ use std::path::{Path, PathBuf};
 /// The core: it must not know where its inputs come from.
 const CORE: &[&str] = &["units", "settings", "fleet", "observe", "analyze", "decide", "pipeline"];
 
-/// What the programs are made of.
-const PARTS: &[&str] = &[
-    "units",
-    "settings",
-    "fleet",
-    "observe",
-    "analyze",
-    "decide",
-    "pipeline",
-    "clock",
-    "telemetry",
-    "config",
-    "collect",
-    "server",
-    "leader",
-    "publish",
-    "trace",
+/// The crates below `src`, with the modules of each. Cargo holds their order: the core depends on
+/// none of the others, and the daemon on the core alone.
+const CRATES: &[(&str, &[&str])] = &[
+    ("core", CORE),
+    (
+        "daemon",
+        &[
+            "clock",
+            "telemetry",
+            "config",
+            "collect",
+            "leader",
+            "publish",
+            "server",
+            "trace",
+            "daemon",
+            "fixtures",
+        ],
+    ),
+    ("lab", &["simulate", "study", "backtest", "demo"]),
 ];
 
-/// The modules that put [`PARTS`] together, and may name all of them.
+/// The modules that put others together, and may name all of the core and the daemon.
 const PROGRAMS: &[&str] = &["backtest", "daemon", "demo", "study", "cli"];
 
-/// Each top-level module and the top-level modules that it may name beside itself.
+/// Each module at the top of a crate, and the modules that it may name in addition to itself.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("settings", &["units"]),
@@ -59,10 +62,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["pipeline", "decide", "analyze", "observe", "fleet", "units", "clock", "settings"],
     ),
     ("daemon", &[]),
-    ("demo", &["daemon", "simulate"]),
+    ("fixtures", &["fleet", "units"]),
+    ("demo", &["simulate"]),
     ("study", &["simulate"]),
     ("backtest", &["simulate"]),
-    ("cli", &["backtest", "daemon", "demo", "simulate", "study"]),
+    ("cli", &["backtest", "demo", "study"]),
 ];
 
 /// Of another module, what a module may name only in part: the module, the other, and the paths.
@@ -85,6 +89,10 @@ fn modules_only_use_what_they_may() {
     let mut wrong = Vec::new();
     for (file, text) in sources() {
         let Some(module) = top_module(&file) else { continue };
+        // Tests are not part of the program.
+        if file.ends_with("tests.rs") {
+            continue;
+        }
         let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == module) else {
             wrong.push(format!("{} belongs to no module in the table", file.display()));
             continue;
@@ -92,7 +100,7 @@ fn modules_only_use_what_they_may() {
         for path in crate_paths(&text) {
             let name = |c: char| c.is_alphanumeric() || c == '_';
             let used = path.split(|c| !name(c)).next().unwrap_or_default();
-            let any = PROGRAMS.contains(&module.as_str()) && PARTS.contains(&used);
+            let any = PROGRAMS.contains(&module.as_str()) && is_below_the_lab(used);
             let parts = ONLY.iter().find(|(name, other, _)| *name == module && *other == used);
             let whole = used == module || any || allowed.contains(&used);
             let part = parts
@@ -110,12 +118,15 @@ fn every_module_of_the_table_exists() {
     let modules: BTreeSet<String> = sources().keys().filter_map(|file| top_module(file)).collect();
     let table: BTreeSet<String> = MAY_USE.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(modules, table);
+    let members = CRATES.iter().flat_map(|(_, modules)| *modules).copied().chain(["cli"]);
+    assert_eq!(members.map(str::to_owned).collect::<BTreeSet<_>>(), table);
 }
 
 #[test]
 fn every_source_file_is_part_of_the_program() {
     let sources = sources();
     let mut reached: BTreeSet<PathBuf> = [root("src/lib.rs"), root("src/main.rs")].into();
+    reached.extend(CRATES.iter().map(|(name, _)| root("src").join(name).join("lib.rs")));
     let mut open: Vec<PathBuf> = reached.iter().cloned().collect();
     while let Some(file) = open.pop() {
         let folder = match file.file_name().and_then(|name| name.to_str()) {
@@ -168,7 +179,7 @@ fn the_core_does_no_io_and_knows_no_wire_format() {
 fn only_the_dialects_know_the_names_of_engine_metrics() {
     let mut wrong = Vec::new();
     for (file, text) in sources() {
-        let path = file.strip_prefix(root("src")).unwrap().to_string_lossy().into_owned();
+        let path = below_crate(&file).to_string_lossy().into_owned();
         // Tests are not part of the program, and images of engines have names, too.
         let known = ["observe/engine", "simulate"].iter().any(|it| path.starts_with(it));
         if known || path.ends_with("/tests.rs") {
@@ -186,8 +197,7 @@ fn only_the_dialects_know_the_names_of_engine_metrics() {
 
 #[test]
 fn the_tests_of_the_architecture_see_what_they_should() {
-    let text =
-        "use crate::a::B;\nlet x = crate::c::d();\n//! [`crate::doc::Link`]\nuse crate::{e};\n";
+    let text = "use crate::a::B;\nlet x = plimsoll_core::c::d();\n//! [`crate::doc::Link`]\nuse crate::{e};\n";
     let paths: Vec<String> = crate_paths(text).collect();
     assert_eq!(paths, ["a::B;", "c::d();", "{e};"]);
     assert_eq!(declared_module("pub(crate) mod names;"), Some("names"));
@@ -195,17 +205,23 @@ fn the_tests_of_the_architecture_see_what_they_should() {
     assert_eq!(before_tests("a\n#[cfg(test)]\nb\n"), "a\n");
 }
 
-/// What follows `crate::` in code, up to a space; documentation may link anywhere.
+/// The text after `crate::`, or after the name of one of our crates, in code, up to a space;
+/// documentation may link anywhere.
 fn crate_paths(text: &str) -> impl Iterator<Item = String> {
     let code = before_tests(text).lines().filter(|line| !line.trim_start().starts_with("//"));
+    let starts = ["crate::", "plimsoll_core::", "plimsoll_daemon::", "plimsoll_lab::"];
     code.flat_map(|line| {
-        line.split("crate::").skip(1).map(|rest| {
+        starts.into_iter().flat_map(|start| line.split(start).skip(1)).map(|rest| {
             let end = rest.find(|c: char| c.is_whitespace()).unwrap_or(rest.len());
             rest[..end].to_owned()
         })
     })
     .collect::<Vec<_>>()
     .into_iter()
+}
+
+fn is_below_the_lab(module: &str) -> bool {
+    CRATES.iter().any(|(name, modules)| *name != "lab" && modules.contains(&module))
 }
 
 fn before_tests(text: &str) -> &str {
@@ -218,12 +234,19 @@ fn declared_module(line: &str) -> Option<&str> {
     rest.strip_prefix("mod ")
 }
 
-/// The top-level module of a file; the roots have none.
+/// The module at the top of its crate that a file belongs to; the roots have none.
 fn top_module(file: &Path) -> Option<String> {
-    let path = file.strip_prefix(root("src")).unwrap();
+    let path = below_crate(file);
     let first = Path::new(path.components().next().unwrap().as_os_str()).with_extension("");
     let name = first.to_string_lossy().into_owned();
     (name != "lib" && name != "main").then_some(name)
+}
+
+/// The path of a file from the root of its crate.
+fn below_crate(file: &Path) -> &Path {
+    let path = file.strip_prefix(root("src")).unwrap();
+    let mut names = CRATES.iter().map(|(name, _)| *name);
+    names.find_map(|name| path.strip_prefix(name).ok()).unwrap_or(path)
 }
 
 fn sources() -> BTreeMap<PathBuf, String> {

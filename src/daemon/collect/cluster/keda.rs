@@ -1,0 +1,195 @@
+//! KEDA's `ScaledObject`s: between which counts they scale, and whether they do at all.
+//!
+//! A `ScaledObject` makes an HPA for itself, which carries its bounds but not all of them: the HPA's
+//! minimum is 1 where the `ScaledObject`'s is 0, because KEDA's operator itself goes between none and
+//! one. So the `ScaledObject` is what is read, and its HPA is left out.
+//!
+//! # Shape
+//!
+//! `keda.sh/v1alpha1`: `spec.scaleTargetRef` (`apiVersion` default `apps/v1`, `kind` default
+//! `Deployment`, `name`), `spec.minReplicaCount` (default 0), `spec.maxReplicaCount` (default 100),
+//! `spec.idleReplicaCount`; the annotations [`PAUSED`] and [`PAUSED_REPLICAS`].
+//!
+//! # Source
+//!
+//! KEDA 2.21, `apis/keda/v1alpha1/scaledobject_types.go`.
+
+use kube::api::DynamicObject;
+use serde_json::Value;
+
+use crate::collect::cluster::WantedTarget;
+use crate::collect::cluster::discovery::{Marked, ObjectRef, Source};
+use crate::collect::cluster::hpa::group_of;
+use plimsoll_core::fleet::Bounds;
+use plimsoll_core::units::Replicas;
+
+/// The API version of `ScaledObject`s.
+pub(crate) const API_VERSION: &str = "keda.sh/v1alpha1";
+/// Their kind.
+pub(crate) const KIND: &str = "ScaledObject";
+
+/// The label of everything that KEDA makes for a `ScaledObject`, with its name.
+pub(crate) const MADE_FOR: &str = "scaledobject.keda.sh/name";
+
+/// Keeps the replicas as they are, unless it is false.
+const PAUSED: &str = "autoscaling.keda.sh/paused";
+/// Sets the replicas to a number and keeps them there.
+const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
+
+/// KEDA's defaults.
+const MIN: u32 = 0;
+const MAX: u32 = 100;
+
+/// The part of a `ScaledObject` that matters here.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ScaledObject {
+    /// The group of the object that it scales.
+    pub(crate) group: String,
+    /// The kind of the object that it scales.
+    pub(crate) kind: String,
+    /// The name of the object that it scales.
+    pub(crate) target: String,
+    /// Whether it has been told to leave the replicas alone.
+    pub(crate) paused: Option<Paused>,
+    /// What it says of a variant, if it does.
+    pub(crate) marked: Option<Marked>,
+    bounds: Option<Bounds>,
+    idle: Option<Replicas>,
+}
+
+/// How a `ScaledObject` has been told to leave the replicas alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Paused {
+    /// As they are.
+    AsItIs,
+    /// At this number.
+    At(Replicas),
+}
+
+// === impl ScaledObject ===
+
+impl ScaledObject {
+    /// Reads the object; `None` for one that scales nothing, which the API server does not accept.
+    pub(crate) fn new(object: &DynamicObject) -> Option<Self> {
+        let spec = object.data.get("spec")?;
+        let reference = spec.get("scaleTargetRef")?;
+        let text = |key: &str, default: &str| {
+            let written = reference.get(key).and_then(Value::as_str);
+            written.filter(|text| !text.is_empty()).unwrap_or(default).to_owned()
+        };
+        let (api_version, kind) = (text("apiVersion", "apps/v1"), text("kind", "Deployment"));
+        let target = reference.get("name").and_then(Value::as_str)?.to_owned();
+        let count = |key: &str| {
+            let written = spec.get(key).and_then(Value::as_u64)?;
+            Some(Replicas::saturating(u32::try_from(written).unwrap_or(u32::MAX)))
+        };
+        let min = count("minReplicaCount").unwrap_or(Replicas::saturating(MIN));
+        let max = count("maxReplicaCount").unwrap_or(Replicas::saturating(MAX));
+        let wanted = WantedTarget::Scale {
+            api_version: api_version.clone(),
+            kind: kind.clone(),
+            name: target.clone(),
+        };
+        let reference = ObjectRef::of(API_VERSION, KIND, &object.metadata);
+        Some(Self {
+            group: group_of(&api_version).to_owned(),
+            kind,
+            target,
+            paused: paused(object),
+            marked: Marked::new(reference, Source::ScaledObject, wanted, &object.metadata),
+            bounds: Bounds::new(min, Some(max)),
+            idle: count("idleReplicaCount"),
+        })
+    }
+
+    /// Between which counts it scales a target that is wanted to have so many replicas; `None` when
+    /// the object contradicts itself.
+    ///
+    /// A `ScaledObject` with an idle count goes there, below its minimum, while nothing triggers it.
+    /// At that count the minimum is not what holds, or the number alone would wake the target.
+    pub(crate) fn bounds(&self, wanted: Replicas) -> Option<Bounds> {
+        let bounds = self.bounds?;
+        match self.idle {
+            Some(idle) if wanted <= idle => Bounds::new(idle.min(bounds.min()), bounds.max()),
+            Some(_) | None => Some(bounds),
+        }
+    }
+}
+
+fn paused(object: &DynamicObject) -> Option<Paused> {
+    let annotations = object.metadata.annotations.as_ref()?;
+    if let Some(count) = annotations.get(PAUSED_REPLICAS) {
+        // KEDA itself ignores the number when it is none, and is paused all the same.
+        let count = count.parse().ok().map(Replicas::saturating);
+        return Some(count.map_or(Paused::AsItIs, Paused::At));
+    }
+    let paused = annotations.get(PAUSED)?;
+    (!matches!(paused.as_str(), "0" | "f" | "F" | "false" | "False" | "FALSE"))
+        .then_some(Paused::AsItIs)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(spec: &Value, annotations: &Value) -> Option<ScaledObject> {
+        let object = json!({
+            "apiVersion": API_VERSION, "kind": KIND,
+            "metadata": {"name": "llama", "namespace": "shop", "annotations": annotations},
+            "spec": spec,
+        });
+        ScaledObject::new(&serde_json::from_value(object).unwrap())
+    }
+
+    fn bounds(min: u32, max: u32) -> Option<Bounds> {
+        Bounds::new(Replicas::saturating(min), Some(Replicas::saturating(max)))
+    }
+
+    #[test]
+    fn what_is_not_written_is_what_keda_takes() {
+        let object = read(&json!({"scaleTargetRef": {"name": "llama"}}), &json!({})).unwrap();
+        assert_eq!((object.group.as_str(), object.kind.as_str()), ("apps", "Deployment"));
+        assert_eq!(object.bounds(Replicas::ONE), bounds(0, 100));
+        assert_eq!((object.paused, object.marked), (None, None));
+        assert_eq!(read(&json!({}), &json!({})), None);
+    }
+
+    #[test]
+    fn the_minimum_holds_unless_the_target_is_idle() {
+        for (spec, wanted, held) in [
+            (json!({"minReplicaCount": 2, "maxReplicaCount": 8}), 0, bounds(2, 8)),
+            (json!({"minReplicaCount": 2, "maxReplicaCount": 8}), 5, bounds(2, 8)),
+            (json!({"minReplicaCount": 2, "idleReplicaCount": 0}), 0, bounds(0, 100)),
+            (json!({"minReplicaCount": 2, "idleReplicaCount": 0}), 1, bounds(2, 100)),
+            (json!({"minReplicaCount": 9, "maxReplicaCount": 8}), 1, None),
+        ] {
+            let mut whole = spec.clone();
+            whole["scaleTargetRef"] = json!({"name": "llama"});
+            let object = read(&whole, &json!({})).unwrap();
+            assert_eq!(object.bounds(Replicas::saturating(wanted)), held, "{spec} at {wanted}");
+        }
+    }
+
+    #[test]
+    fn a_paused_object_is_known() {
+        for (annotations, paused) in [
+            (json!({}), None),
+            (json!({"autoscaling.keda.sh/paused": "true"}), Some(Paused::AsItIs)),
+            (json!({"autoscaling.keda.sh/paused": "false"}), None),
+            (
+                json!({"autoscaling.keda.sh/paused-replicas": "3"}),
+                Some(Paused::At(Replicas::saturating(3))),
+            ),
+            (
+                json!({"autoscaling.keda.sh/paused-replicas": "0",
+                       "autoscaling.keda.sh/paused": "false"}),
+                Some(Paused::At(Replicas::ZERO)),
+            ),
+        ] {
+            let spec = json!({"scaleTargetRef": {"name": "llama"}});
+            assert_eq!(read(&spec, &annotations).unwrap().paused, paused, "{annotations}");
+        }
+    }
+}

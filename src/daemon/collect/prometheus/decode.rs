@@ -1,0 +1,559 @@
+//! The answer of the query API: JSON in, series out, one at a time.
+//!
+//! ```json
+//! {"status":"success","data":{"resultType":"matrix","result":[
+//!   {"metric":{"__name__":"up","instance":"10.0.0.1:8000"},"values":[[1732220000.125,"1"]]}]}}
+//! ```
+//!
+//! An answer of a thousand replicas has a hundred thousand series, so no tree is built: each series
+//! is shown to the caller as soon as it has been read, in two lists that all series share, and
+//! labels are slices of the body unless they contain an escape. Nothing but the body grows with the
+//! answer. What is unknown is skipped, for Prometheus, Thanos, Mimir and `VictoriaMetrics` each add
+//! fields of their own.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use crate::collect::prometheus::failure::{Failure, Outcome, cut, shown};
+use plimsoll_core::observe::engine::{Label, number};
+
+/// Warnings that are kept for the log; an answer may carry one for every store that is away.
+const WARNINGS_MAX: usize = 3;
+
+/// The longest text that is kept of a warning or an error, in bytes.
+const TEXT_MAX: usize = 200;
+
+/// What an answer says beside its series.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// How many series it has.
+    pub series: usize,
+    /// How many samples these have together.
+    pub samples: usize,
+    /// The first warnings: what could not be asked.
+    pub warnings: Vec<String>,
+    /// Whether the server says that something is missing.
+    pub is_partial: bool,
+    /// The name of a series that has native histograms, if there is one.
+    pub native_histogram: Option<String>,
+}
+
+/// A sample: milliseconds since the epoch, and the value.
+pub type Point = (i64, f64);
+
+/// What is done with each series: its labels, the name among them, and its samples.
+pub type Each<'e, 'p> = dyn FnMut(&[Label<'p>], &[Point]) + 'e;
+
+/// Reads an answer, and shows `each` of at most `limit` series.
+///
+/// # Errors
+///
+/// The body is not a successful answer of type matrix, or has more series. Some may have been shown
+/// already, so the caller must drop what it made of them.
+pub fn decode<'p>(
+    body: &'p [u8],
+    limit: usize,
+    each: &mut Each<'_, 'p>,
+) -> Result<Answer, Failure> {
+    let mut reading = Reading {
+        limit,
+        each,
+        answer: Answer::default(),
+        labels: Vec::new(),
+        points: Vec::new(),
+        status: None,
+        error_type: None,
+        error: None,
+        result_type: None,
+        has_result: false,
+        is_too_many: false,
+    };
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let read = Top(&mut reading).deserialize(&mut deserializer).and_then(|()| deserializer.end());
+    match read {
+        Ok(()) => reading.finish(),
+        Err(_) if reading.is_too_many => Err(Failure::new(
+            Outcome::TooManySeries,
+            &format!(
+                "the answer has more than {limit} series; narrow the matchers, or raise series_limit"
+            ),
+        )),
+        Err(error) => Err(unreadable(body, &error)),
+    }
+}
+
+fn unreadable(body: &[u8], error: &serde_json::Error) -> Failure {
+    if body.trim_ascii().is_empty() {
+        return Failure::new(Outcome::NotJson, "the body is empty, expected JSON");
+    }
+    let starts_like_json = body.trim_ascii_start().starts_with(b"{");
+    if !starts_like_json {
+        let detail = format!("expected JSON, found: {}", shown(body));
+        return Failure::new(Outcome::NotJson, &detail);
+    }
+    let outcome = if error.is_eof() { Outcome::Truncated } else { Outcome::Malformed };
+    let detail = format!(
+        "after {} bytes of an answer that starts {}: {error}",
+        body.len(),
+        shown(&body[..body.len().min(80)])
+    );
+    Failure::new(outcome, &detail)
+}
+
+/// An answer that is being read.
+struct Reading<'r, 'e, 'p> {
+    limit: usize,
+    each: &'r mut Each<'e, 'p>,
+    answer: Answer,
+    labels: Vec<Label<'p>>,
+    points: Vec<Point>,
+    status: Option<String>,
+    error_type: Option<String>,
+    error: Option<String>,
+    result_type: Option<String>,
+    has_result: bool,
+    is_too_many: bool,
+}
+
+impl Reading<'_, '_, '_> {
+    fn finish(self) -> Result<Answer, Failure> {
+        let Self { answer, status, error_type, error, result_type, has_result, .. } = self;
+        match status.as_deref() {
+            Some("success") => {}
+            Some("error") => {
+                let kind = error_type.unwrap_or_else(|| "no errorType".to_owned());
+                let said = error.unwrap_or_else(|| "no message".to_owned());
+                return Err(Failure::new(Outcome::QueryError, &format!("{kind}: {said}")));
+            }
+            Some(other) => {
+                let detail = format!("the status is {other:?}, expected \"success\"");
+                return Err(Failure::new(Outcome::Malformed, &detail));
+            }
+            None => {
+                let detail = "the JSON has no status: it is no answer of the query API";
+                return Err(Failure::new(Outcome::Malformed, detail));
+            }
+        }
+        match result_type.as_deref() {
+            Some("matrix") if has_result => Ok(answer),
+            Some("matrix") => Err(Failure::new(Outcome::Malformed, "the answer has no result")),
+            Some(other) => {
+                let detail = format!("the result is a {other}, expected a matrix");
+                Err(Failure::new(Outcome::WrongType, &detail))
+            }
+            None => Err(Failure::new(Outcome::Malformed, "the answer has no resultType")),
+        }
+    }
+
+    fn show(&mut self) {
+        self.answer.series += 1;
+        self.answer.samples += self.points.len();
+        (self.each)(&self.labels, &self.points);
+    }
+
+    fn note_native(&mut self) {
+        if self.answer.native_histogram.is_none() {
+            let name = self.labels.iter().find(|label| *label.name == *b"__name__");
+            let name = name.map(|label| String::from_utf8_lossy(&label.value).into_owned());
+            self.answer.native_histogram = Some(cut(&name.unwrap_or_default(), TEXT_MAX));
+        }
+    }
+}
+
+/// Declares a visitor of one JSON shape that is given the reading.
+macro_rules! seed {
+    ($name:ident, $method:ident) => {
+        struct $name<'a, 'r, 'e, 'p>(&'a mut Reading<'r, 'e, 'p>);
+
+        impl<'p> DeserializeSeed<'p> for $name<'_, '_, '_, 'p> {
+            type Value = ();
+
+            fn deserialize<D: serde::Deserializer<'p>>(
+                self,
+                deserializer: D,
+            ) -> Result<(), D::Error> {
+                deserializer.$method(self)
+            }
+        }
+    };
+}
+
+macro_rules! expecting {
+    ($text:literal) => {
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str($text)
+        }
+    };
+}
+
+seed!(Top, deserialize_map);
+seed!(Data, deserialize_any);
+seed!(Series, deserialize_any);
+seed!(OneSeries, deserialize_map);
+seed!(Metric, deserialize_map);
+seed!(Values, deserialize_seq);
+seed!(Warnings, deserialize_any);
+
+impl<'p> Visitor<'p> for Top<'_, '_, '_, 'p> {
+    type Value = ();
+
+    expecting!("an answer of the query API");
+
+    fn visit_map<A: MapAccess<'p>>(self, mut map: A) -> Result<(), A::Error> {
+        let reading = self.0;
+        while let Some(key) = map.next_key::<Text<'p>>()? {
+            match &*key.0 {
+                "status" => reading.status = short(&mut map)?,
+                "errorType" => reading.error_type = short(&mut map)?,
+                "error" => reading.error = short(&mut map)?,
+                "isPartial" => {
+                    reading.answer.is_partial |= map.next_value::<Option<bool>>()? == Some(true);
+                }
+                "warnings" => map.next_value_seed(Warnings(reading))?,
+                "data" => map.next_value_seed(Data(reading))?,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'p> Visitor<'p> for Data<'_, '_, '_, 'p> {
+    type Value = ();
+
+    expecting!("the data of an answer");
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'p>>(self, mut map: A) -> Result<(), A::Error> {
+        let reading = self.0;
+        while let Some(key) = map.next_key::<Text<'p>>()? {
+            match &*key.0 {
+                "resultType" => reading.result_type = short(&mut map)?,
+                // Of another type, the elements are of other shapes.
+                "result" if reading.result_type.as_deref().is_some_and(|kind| kind != "matrix") => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+                "result" => {
+                    reading.has_result = true;
+                    map.next_value_seed(Series(reading))?;
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'p> Visitor<'p> for Series<'_, '_, '_, 'p> {
+    type Value = ();
+
+    expecting!("a list of series");
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'p>>(self, mut list: A) -> Result<(), A::Error> {
+        let reading = self.0;
+        while list.next_element_seed(OneSeries(reading))?.is_some() {
+            if reading.answer.series >= reading.limit {
+                reading.is_too_many = true;
+                return Err(A::Error::custom("too many series"));
+            }
+            reading.show();
+        }
+        Ok(())
+    }
+}
+
+impl<'p> Visitor<'p> for OneSeries<'_, '_, '_, 'p> {
+    type Value = ();
+
+    expecting!("a series with its labels and samples");
+
+    fn visit_map<A: MapAccess<'p>>(self, mut map: A) -> Result<(), A::Error> {
+        let reading = self.0;
+        reading.labels.clear();
+        reading.points.clear();
+        let mut is_native = false;
+        while let Some(key) = map.next_key::<Text<'p>>()? {
+            match &*key.0 {
+                "metric" => map.next_value_seed(Metric(reading))?,
+                "values" => map.next_value_seed(Values(reading))?,
+                "histogram" | "histograms" => {
+                    map.next_value::<IgnoredAny>()?;
+                    is_native = true;
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        if is_native {
+            reading.note_native();
+        }
+        Ok(())
+    }
+}
+
+impl<'p> Visitor<'p> for Metric<'_, '_, '_, 'p> {
+    type Value = ();
+
+    expecting!("labels");
+
+    fn visit_map<A: MapAccess<'p>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some((name, value)) = map.next_entry::<Text<'p>, Text<'p>>()? {
+            self.0.labels.push(Label { name: name.bytes(), value: value.bytes() });
+        }
+        Ok(())
+    }
+}
+
+impl<'p> Visitor<'p> for Values<'_, '_, '_, 'p> {
+    type Value = ();
+
+    expecting!("samples, each a time and a value");
+
+    fn visit_seq<A: SeqAccess<'p>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(Sample(seconds, value)) = list.next_element()? {
+            let at = milliseconds(seconds).ok_or_else(|| A::Error::custom("not a time"))?;
+            // A marker of staleness, or a value that is no number, has nothing to say.
+            self.0.points.push((at, value.unwrap_or(f64::NAN)));
+        }
+        Ok(())
+    }
+}
+
+impl<'p> Visitor<'p> for Warnings<'_, '_, '_, 'p> {
+    type Value = ();
+
+    expecting!("a list of warnings");
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'p>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(warning) = list.next_element::<Text<'p>>()? {
+            let answer = &mut self.0.answer;
+            answer.is_partial = true;
+            if answer.warnings.len() < WARNINGS_MAX {
+                answer.warnings.push(cut(&warning.0, TEXT_MAX));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A text, borrowed where it has no escapes.
+struct Text<'p>(Cow<'p, str>);
+
+impl<'p> Text<'p> {
+    fn bytes(self) -> Cow<'p, [u8]> {
+        match self.0 {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        }
+    }
+}
+
+impl<'p> serde::Deserialize<'p> for Text<'p> {
+    fn deserialize<D: serde::Deserializer<'p>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Borrowing;
+
+        impl<'p> Visitor<'p> for Borrowing {
+            type Value = Text<'p>;
+
+            expecting!("a text");
+
+            fn visit_borrowed_str<E: Error>(self, text: &'p str) -> Result<Text<'p>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Text<'p>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+
+        deserializer.deserialize_str(Borrowing)
+    }
+}
+
+/// A sample as it is written: `[1732220000.125,"0.5"]`.
+#[derive(serde::Deserialize)]
+struct Sample(f64, #[serde(deserialize_with = "value")] Option<f64>);
+
+/// A value: a number in quotes. `None` for what is no number.
+fn value<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    struct Quoted;
+
+    impl Visitor<'_> for Quoted {
+        type Value = Option<f64>;
+
+        expecting!("a number in quotes");
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Option<f64>, E> {
+            number(text.as_bytes()).map(Some).ok_or_else(|| E::custom("not a number in quotes"))
+        }
+
+        fn visit_unit<E: Error>(self) -> Result<Option<f64>, E> {
+            Ok(None)
+        }
+    }
+
+    deserializer.deserialize_any(Quoted)
+}
+
+/// A text that is kept, cut to a length that a log can bear. `None` for `null`.
+fn short<'p, A: MapAccess<'p>>(map: &mut A) -> Result<Option<String>, A::Error> {
+    Ok(map.next_value::<Option<Text<'p>>>()?.map(|text| cut(&text.0, TEXT_MAX)))
+}
+
+/// The milliseconds of a Unix time in seconds, if it lies within the next and last ten thousand
+/// years.
+fn milliseconds(seconds: f64) -> Option<i64> {
+    const FAR: f64 = 3e11;
+    #[expect(clippy::cast_possible_truncation, reason = "it is far below 2^53")]
+    (seconds.abs() < FAR).then(|| (seconds * 1000.0).round() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Read = (Vec<(Vec<(String, String)>, Vec<Point>)>, Result<Answer, Failure>);
+
+    fn read(body: &[u8], limit: usize) -> Read {
+        let mut seen = Vec::new();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let answer = decode(body, limit, &mut |labels: &[Label<'_>], points: &[Point]| {
+            let labels = labels.iter().map(|label| (text(&label.name), text(&label.value)));
+            seen.push((labels.collect(), points.to_vec()));
+        });
+        (seen, answer)
+    }
+
+    fn outcome(body: &str) -> Outcome {
+        read(body.as_bytes(), 10).1.unwrap_err().outcome
+    }
+
+    const MATRIX: &str = r#"{"status":"success","isPartial":false,"trace":{"a":[1,{}]},"data":{
+        "resultType":"matrix","analysis":{},"result":[
+        {"metric":{"__name__":"up","a":"\"x\"\n"},"values":[[1732220000.125,"1"],[1732220015.1,"0.5e1"]]},
+        {"metric":{"__name__":"n"},"values":[[1732220000,"NaN"],[1732220001,null],[1,"+Inf"]],"new":1}
+        ]},"infos":["an info"],"stats":{}}"#;
+
+    #[test]
+    fn a_matrix_is_read_with_its_escapes_and_its_milliseconds() {
+        let (seen, answer) = read(MATRIX.as_bytes(), 2);
+        let answer = answer.unwrap();
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(seen[0].0, [pair("__name__", "up"), pair("a", "\"x\"\n")]);
+        assert_eq!(seen[0].1, [(1_732_220_000_125, 1.0), (1_732_220_015_100, 5.0)]);
+        assert!(seen[1].1[..2].iter().all(|(_, value)| value.is_nan()), "null is no zero");
+        assert_eq!(seen[1].1[2], (1000, f64::INFINITY));
+        let want = Answer { series: 2, samples: 5, ..Answer::default() };
+        assert_eq!(answer, want);
+    }
+
+    #[test]
+    fn one_series_more_than_the_limit_is_an_error_that_says_what_to_do() {
+        let failure = read(MATRIX.as_bytes(), 1).1.unwrap_err();
+        assert_eq!(failure.outcome, Outcome::TooManySeries);
+        assert!(failure.detail.contains("series_limit"), "{}", failure.detail);
+    }
+
+    #[test]
+    fn warnings_and_the_mark_of_victoria_metrics_mean_that_something_is_missing() {
+        let warned = r#"{"status":"success","warnings":["store a is away","b","c","d"],
+            "data":{"resultType":"matrix","result":[]}}"#;
+        let answer = read(warned.as_bytes(), 1).1.unwrap();
+        assert!(answer.is_partial);
+        assert_eq!(answer.warnings, ["store a is away", "b", "c"]);
+        let marked = r#"{"isPartial":true,"status":"success",
+            "data":{"resultType":"matrix","result":[]}}"#;
+        assert!(read(marked.as_bytes(), 1).1.unwrap().is_partial);
+        let none =
+            r#"{"status":"success","warnings":null,"data":{"resultType":"matrix","result":[]}}"#;
+        assert!(!read(none.as_bytes(), 1).1.unwrap().is_partial);
+    }
+
+    #[test]
+    fn native_histograms_are_noticed_and_give_no_samples() {
+        let body = r#"{"status":"success","data":{"resultType":"matrix","result":[
+            {"metric":{"__name__":"h"},"histograms":[[1,{"count":"5","sum":"1","buckets":[[3,"0","1","5"]]}]]}]}}"#;
+        let (seen, answer) = read(body.as_bytes(), 10);
+        assert_eq!(answer.unwrap().native_histogram.as_deref(), Some("h"));
+        assert!(seen[0].1.is_empty());
+    }
+
+    #[test]
+    fn everything_else_is_refused_for_what_it_is() {
+        for (body, want) in [
+            ("", Outcome::NotJson),
+            ("<html><title>503</title>", Outcome::NotJson),
+            ("ok", Outcome::NotJson),
+            ("[]", Outcome::NotJson),
+            ("{}", Outcome::Malformed),
+            ("{\"status\":\"success\"}", Outcome::Malformed),
+            ("{\"status\":\"fine\",\"data\":{}}", Outcome::Malformed),
+            ("{\"status\":\"success\",\"data\":{\"resultType\":\"matrix\"}}", Outcome::Malformed),
+            (
+                "{\"status\":\"error\",\"errorType\":\"execution\",\"error\":\"x\"}",
+                Outcome::QueryError,
+            ),
+            ("{\"status\":\"error\",\"data\":null}", Outcome::QueryError),
+            (
+                "{\"status\":\"success\",\"data\":{\"resultType\":\"vector\",\"result\":[{\"metric\":{},\"value\":[1,\"1\"]}]}}",
+                Outcome::WrongType,
+            ),
+            (
+                "{\"status\":\"success\",\"data\":{\"resultType\":\"scalar\",\"result\":[1,\"1\"]}}",
+                Outcome::WrongType,
+            ),
+            (
+                "{\"status\":\"success\",\"data\":{\"resultType\":\"matrix\",\"result\":[{\"metric\":{},\"values\":[[1,\"one\"]]}]}}",
+                Outcome::Malformed,
+            ),
+        ] {
+            assert_eq!(outcome(body), want, "{body}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_anywhere_is_never_taken_for_a_whole_one() {
+        for end in 1..MATRIX.len() {
+            let failure = read(&MATRIX.as_bytes()[..end], 10).1.unwrap_err();
+            assert_eq!(failure.outcome, Outcome::Truncated, "cut after {end}: {failure:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_makes_it_panic(body in "[\\[\\]{}\":,a-z0-9. \\\\é-]{0,200}") {
+            let _any = read(body.as_bytes(), 3);
+        }
+
+        #[test]
+        fn no_change_of_one_byte_makes_it_panic(at in 0..MATRIX.len(), byte: u8) {
+            let mut body = MATRIX.as_bytes().to_vec();
+            body[at] = byte;
+            let _any = read(&body, 3);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Checks of single values: a default where nothing is written, a problem where it is not allowed.
+//!
+//! A value that is not allowed is reported and then counts as not written, so that the checks after
+//! it can go on without repeating the complaint.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::config::problem::Problems;
+use crate::config::sources::Sources;
+use crate::config::written::WrittenDuration;
+use crate::config::wva::{self, Entries};
+use crate::config::{FILE_MAX, Files, Surroundings};
+use plimsoll_core::settings::above_zero;
+
+/// The problems so far, and what checks look at beside the value.
+#[derive(Debug)]
+pub struct Checks<'a> {
+    /// The problems so far.
+    pub problems: Problems,
+    /// The files that were read so far.
+    pub(crate) sources: Sources,
+    surroundings: &'a Surroundings,
+}
+
+/// The shortest and the longest duration that is allowed.
+pub type Durations = RangeInclusive<Duration>;
+
+impl<'a> Checks<'a> {
+    /// No problem so far.
+    #[must_use]
+    pub fn new(surroundings: &'a Surroundings) -> Self {
+        Self { problems: Problems::default(), sources: Sources::default(), surroundings }
+    }
+
+    /// The folder that relative paths start from.
+    #[must_use]
+    pub fn base(&self) -> &'a Path {
+        &self.surroundings.base
+    }
+
+    /// A duration in a range.
+    pub fn duration(
+        &mut self,
+        path: &str,
+        written: Option<WrittenDuration>,
+        allowed: &Durations,
+    ) -> Option<Duration> {
+        let written = written?;
+        if !allowed.contains(&written.0) {
+            let rule = format!(
+                "must be from {} to {}",
+                WrittenDuration(*allowed.start()),
+                WrittenDuration(*allowed.end())
+            );
+            self.problems.error(path, rule, written);
+            return None;
+        }
+        Some(written.0)
+    }
+
+    /// A number in a range.
+    pub fn number<N: PartialOrd + Display>(
+        &mut self,
+        path: &str,
+        written: Option<N>,
+        allowed: &RangeInclusive<N>,
+    ) -> Option<N> {
+        let written = written?;
+        if !allowed.contains(&written) {
+            let rule = format!("must be from {} to {}", allowed.start(), allowed.end());
+            self.problems.error(path, rule, &written);
+            return None;
+        }
+        Some(written)
+    }
+
+    /// A number that is above zero and at most a limit.
+    pub fn positive(&mut self, path: &str, written: Option<f64>, limit: f64) -> Option<f64> {
+        above_zero(limit).check::<f64>(written?, path, &mut self.problems)
+    }
+
+    /// Text that a predicate accepts.
+    pub fn text<'t>(
+        &mut self,
+        path: &str,
+        written: Option<&'t str>,
+        accepts: fn(&str) -> bool,
+        rule: &str,
+    ) -> Option<&'t str> {
+        let written = written?;
+        if accepts(written) {
+            return Some(written);
+        }
+        self.problems.error(path, rule, format!("{written:?}"));
+        None
+    }
+
+    /// A path, from the folder of the configuration file where it is relative.
+    pub fn path(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
+        let written = written?;
+        if written.as_os_str().is_empty() {
+            self.problems.error(path, "must be a path", "\"\"");
+            return None;
+        }
+        let joined = self.surroundings.base.join(written);
+        if joined.to_str().is_none() {
+            // What is printed is YAML, and YAML is Unicode.
+            self.problems.error(path, "must be Unicode with its folder", joined.display());
+            return None;
+        }
+        Some(joined)
+    }
+
+    /// A file that must be there and be readable.
+    pub fn file(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
+        let file = self.path(path, written)?;
+        if let Some(why) = self.unreadable(&file) {
+            let rule = format!("must be a file that can be read ({why})");
+            self.problems.error(path, rule, file.display());
+        }
+        Some(file)
+    }
+
+    /// A file that may come later.
+    pub(crate) fn file_later(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
+        let file = self.path(path, written)?;
+        if let Some(why) = self.unreadable(&file) {
+            let rule = format!(
+                "is {}, which cannot be read and has no effect yet ({why})",
+                file.display()
+            );
+            self.problems.warning(path, rule);
+        }
+        Some(file)
+    }
+
+    /// A file that is written, in a folder that must be there.
+    pub(crate) fn file_to_write(
+        &mut self,
+        path: &str,
+        written: Option<&PathBuf>,
+    ) -> Option<PathBuf> {
+        let file = self.path(path, written)?;
+        let folder = file.parent().is_some_and(Path::is_dir);
+        if self.surroundings.files == Files::MustExist && (!folder || file.is_dir()) {
+            self.problems.error(path, "must be a file in a folder that exists", file.display());
+        }
+        Some(file)
+    }
+
+    /// A folder that is written into, and made where it is not there.
+    pub(crate) fn folder_to_write(
+        &mut self,
+        path: &str,
+        written: Option<&PathBuf>,
+    ) -> Option<PathBuf> {
+        let folder = self.path(path, written)?;
+        let possible =
+            folder.is_dir() || !folder.exists() && folder.parent().is_some_and(Path::is_dir);
+        if self.surroundings.files == Files::MustExist && !possible {
+            self.problems.error(
+                path,
+                "must be a folder, or be in one that exists",
+                folder.display(),
+            );
+        }
+        Some(folder)
+    }
+
+    /// No problem so far, with the same surroundings.
+    pub(crate) fn beside(&self) -> Self {
+        Self::new(self.surroundings)
+    }
+
+    /// The entries of a mounted `ConfigMap`; none where files are not looked for.
+    pub(crate) fn wva_entries(&mut self, path: &str, folder: Option<&Path>) -> Entries {
+        let Some(folder) = folder.filter(|_| self.surroundings.files != Files::NotChecked) else {
+            return Entries::new();
+        };
+        self.sources.note_folder(folder);
+        wva::read_folder(folder).unwrap_or_else(|why| {
+            let rule = format!("must be a folder that can be read ({why})");
+            self.problems.error(path, rule, folder.display());
+            Entries::new()
+        })
+    }
+
+    /// The text of a file that decisions depend on; none where files are not looked for.
+    pub(crate) fn text_of(&mut self, path: &str, file: &Path) -> Option<String> {
+        if self.surroundings.files == Files::NotChecked {
+            return None;
+        }
+        self.sources.note_file(file);
+        let read = match std::fs::metadata(file) {
+            Ok(known) if known.is_dir() => Err("it is a folder".to_owned()),
+            Ok(known) if known.len() > FILE_MAX => Err(format!("more than {FILE_MAX} bytes")),
+            Ok(_) => std::fs::read_to_string(file).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        read.map_err(|why| {
+            let rule = format!("must be a file that can be read ({why})");
+            self.problems.error(path, rule, file.display());
+        })
+        .ok()
+    }
+
+    fn unreadable(&self, file: &Path) -> Option<String> {
+        if self.surroundings.files != Files::MustExist {
+            return None;
+        }
+        match std::fs::metadata(file) {
+            Ok(metadata) if metadata.is_dir() => Some("it is a folder".to_owned()),
+            Ok(_) => std::fs::File::open(file).err().map(|error| error.to_string()),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! The sections of the configuration file, but for those that a stage declares for itself.
+//!
+//! Every key of a section as written is optional, so that a file with mistakes can still be read
+//! for all of them. Keys that must fit together, name files or depend on each other are checked in
+//! `config/resolve`; names, ranges and defaults are here.
+
+mod capacity;
+mod cards;
+mod limits;
+mod pools;
+mod targets;
+mod trace;
+mod variants;
+mod zero;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::collect::prometheus::{LabelNames, Method};
+use crate::collect::targets::Scheme;
+use crate::config::Authorization;
+use crate::config::names::{self, is_dns_label, is_label_text, is_object_name};
+use plimsoll_core::analyze::saturation::Saturation;
+use plimsoll_core::decide::enforce::Behavior;
+use plimsoll_core::observe::policy::Observe;
+use plimsoll_core::settings;
+use plimsoll_core::settings::values::Bytes;
+use plimsoll_core::settings::{Written, hours, millis, minutes, secs, text};
+
+pub use crate::config::file::capacity::START_TIMES;
+pub(crate) use crate::config::file::capacity::{Analysis, CapacityKeys, Optimizer, SloKeys};
+pub(crate) use crate::config::file::cards::{
+    CardEngineKeys, CardFileKeys, CardIterationKeys, CardKeys, CardLessonKeys, CardRequestKeys,
+    CardShownKeys,
+};
+pub(crate) use crate::config::file::limits::{LimitKeys, NamespaceLimitKeys};
+pub(crate) use crate::config::file::pools::{AdapterKeys, CopyKeys, PackingKeys, PoolKeys};
+pub(crate) use crate::config::file::targets::{
+    DnsTargetKeys, FileTargetKeys, PrometheusTargetKeys, ScaleTargetKeys, TargetKeys,
+};
+pub(crate) use crate::config::file::trace::{ShadowKeys, TraceKeys};
+pub(crate) use crate::config::file::variants::{ReplicaBoundKeys, VariantKeys};
+pub use crate::config::file::zero::WAKE_INTERVALS;
+pub(crate) use crate::config::file::zero::{ScaleToZeroKeys, WakeSignalKeys, ZeroKeys};
+
+/// The configuration file as written.
+pub(crate) type File = Written<FileKeys>;
+
+/// The HPA's own stabilization of scaling down: a shorter outage must not be felt.
+pub const EXTERNAL_METRICS_HOLD: Duration = minutes(5);
+const AGES: RangeInclusive<Duration> = secs(1)..=hours(24);
+const SHUTDOWNS: RangeInclusive<Duration> = Duration::ZERO..=hours(1);
+const YEAR: Duration = hours(24 * 365);
+/// Below the shortest, an API server that is away for a moment makes a certificate expire.
+const LIFETIMES: RangeInclusive<Duration> = minutes(1)..=YEAR.saturating_mul(100);
+const ELECTION_PERIODS: RangeInclusive<Duration> = millis(100)..=minutes(5);
+
+/// All addresses of the machine with a port.
+const fn any(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)
+}
+
+settings! {
+    /// Every key is optional but the name, the model and the targets of each variant.
+    pub(crate) struct FileKeys {
+        /// Time between two decisions.
+        // Decisions are cheap, and a second is what an overload needs to be seen in time. More often
+        // than ten times a second, the metrics of replicas do not change.
+        tick_interval: Duration = secs(1), in millis(100)..=minutes(1);
+
+        /// The plain HTTP server: `/metrics`, `/livez`, `/readyz`.
+        server: ServerKeys;
+
+        /// The Kubernetes external metrics API, served over TLS. Not served without this section.
+        external_metrics: Option<ExternalMetricsKeys>, needs restart;
+
+        /// End of the process.
+        shutdown: Shutdown, needs restart;
+
+        /// The connection to a cluster.
+        kubernetes: KubernetesKeys;
+
+        /// Names that other programs use.
+        compatibility: CompatibilityKeys;
+
+        /// File in which the last decisions survive a restart. Without it they are lost.
+        state_file: Option<PathBuf>;
+
+        /// Inputs and decisions of the pipeline, written for `plimsoll backtest`. Off without this
+        /// section.
+        trace: Option<TraceKeys>, needs restart;
+
+        /// Windows and ages of observed values.
+        observe: Observe;
+
+        /// Saturation thresholds of replicas, and the headroom that a model keeps.
+        saturation: Saturation;
+
+        /// Method that decides the number of replicas of a model: `capacity`, unless thresholds are
+        /// given in `saturation` or `compatibility.wva_config`.
+        analysis: Option<Analysis>;
+
+        /// Analyzers that size a model, and their parameters; used with `analysis: capacity`.
+        capacity: CapacityKeys;
+
+        /// Speed of changes to published numbers.
+        enforce: Behavior;
+
+        /// Models that may have no replicas, and when.
+        scale_to_zero: ScaleToZeroKeys;
+
+        /// Variants whose replicas each serve several adapters, by `NAMESPACE/VARIANT`.
+        pools: Option<BTreeMap<String, Option<Written<PoolKeys>>>>;
+
+        /// Limits of all variants together.
+        limits: LimitKeys;
+
+        /// Policies that are evaluated alongside the one in effect, and only shown.
+        shadow: Option<Vec<ShadowKeys>>;
+
+        /// Scrapes of replicas.
+        scrape: ScrapeKeys;
+
+        /// A Prometheus, or a server with its API, that has scraped the replicas already.
+        prometheus: Option<PrometheusKeys>, needs restart;
+
+        /// The variants: scalable workloads, each serving one model. May be empty only if
+        /// `kubernetes.discovery` finds them.
+        variants: Option<Vec<VariantKeys>>;
+    }
+
+    /// The plain HTTP server.
+    pub(crate) struct ServerKeys {
+        /// Address and port to listen on.
+        listen: SocketAddr = any(8080), needs restart;
+    }
+
+    /// The Kubernetes external metrics API.
+    pub(crate) struct ExternalMetricsKeys {
+        /// Serves the API.
+        enabled: bool = true;
+
+        /// Address and port to listen on.
+        listen: SocketAddr = any(6443);
+
+        /// The certificate that the server presents. Required.
+        tls: Option<ServerTlsKeys>;
+
+        /// Authorization of requests.
+        authorization: Authorization = Authorization::SubjectAccessReview;
+
+        /// Age up to which a decision is served as it is.
+        // Three periods of the HPA's loop, 15 s each.
+        fresh: Duration = secs(45), in AGES;
+
+        /// Age up to which a decision is still served while nothing newer exists; beyond it the
+        /// metric is absent and the HPA keeps its replicas.
+        hold: Duration = EXTERNAL_METRICS_HOLD, in AGES;
+    }
+
+    /// A server's certificate.
+    pub(crate) struct ServerTlsKeys {
+        /// PEM certificate chain, read again as it rotates.
+        cert_file: Option<PathBuf>;
+
+        /// PEM key, read again as it rotates.
+        key_file: Option<PathBuf>;
+
+        /// PEM bundle of the authorities that signed the certificate. With it, a foreign `caBundle`
+        /// in the `APIService` is noticed.
+        ca_file: Option<PathBuf>;
+
+        /// A certificate that Plimsoll makes and renews itself, instead of files.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        self_managed: Option<SelfManagedKeys>;
+    }
+
+    /// A certificate that Plimsoll makes and renews itself, with an authority of its own. It is kept
+    /// in a Secret, and the authority is written into the `APIService`.
+    pub(crate) struct SelfManagedKeys {
+        /// The Secret. Required; it may be empty.
+        secret: Option<String>, in text(is_object_name, "must be the name of a Secret");
+
+        /// The Service that the API server calls. Required.
+        service: Option<String>, in text(is_dns_label, "must be the name of a Service");
+
+        /// Namespace of both; without it, that of the pod.
+        namespace: Option<String>, in text(is_dns_label, "must be the name of a namespace");
+
+        /// Lifetime of a certificate. It is renewed after two thirds of that.
+        // That of public authorities for a long time; it is renewed without anyone's help.
+        leaf_lifetime: Duration = YEAR, in LIFETIMES;
+
+        /// Lifetime of an authority. It is replaced after two thirds of that.
+        ca_lifetime: Duration = YEAR.saturating_mul(10), in LIFETIMES;
+    }
+
+    /// End of the process.
+    #[derive(Copy, Eq)]
+    pub struct Shutdown {
+        /// Time to go on serving after the signal, until load balancers have noticed.
+        delay: Duration = secs(5), in SHUTDOWNS;
+
+        /// Time that open requests have to finish.
+        // With the delay, below the 30 s that Kubernetes waits before it kills.
+        drain: Duration = secs(20), in SHUTDOWNS;
+    }
+
+    /// The connection to a cluster.
+    pub(crate) struct KubernetesKeys {
+        /// Connects to a cluster.
+        enabled: bool = false, needs restart;
+
+        /// The kubeconfig file; without it, the pod's service account or the default kubeconfig.
+        kubeconfig: Option<PathBuf>, needs restart;
+
+        /// The context in the kubeconfig; without it, its current context.
+        context: Option<String>, in text(is_label_text, "must be the name of a context"),
+            needs restart;
+
+        /// Writes changes of decisions as Kubernetes Events.
+        events: bool = true, needs restart;
+
+        /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
+        discovery: DiscoveryKeys;
+
+        /// Several replicas, of which one decides.
+        leader_election: LeaderElection, needs restart;
+    }
+
+    /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
+    pub(crate) struct DiscoveryKeys {
+        /// Searches the cluster for annotations.
+        enabled: bool = false;
+
+        /// The namespaces to search. An empty list is all of them.
+        namespaces: Vec<String>, in text(is_dns_label, names::DNS_LABEL);
+
+        /// A label selector; objects that it does not match are left alone.
+        selector: Option<String>, in text(
+            names::is_selector,
+            "must be a label selector, such as \"team=chat,tier in (gold, silver)\"",
+        );
+
+        /// Counts annotations for the workload variant autoscaler as well.
+        wva: bool = true;
+    }
+
+    /// Several replicas, of which one decides; see docs/high-availability.md.
+    #[derive(Eq)]
+    pub struct LeaderElection {
+        /// Lets several replicas run.
+        enabled: bool = false;
+
+        /// Namespace of the Lease and the shared decisions; without it, the pod's own namespace.
+        namespace: Option<String>, in text(is_dns_label, "must be the name of a namespace");
+
+        /// Name of the Lease; that of the shared decisions is NAME-decisions.
+        name: String = "plimsoll", in text(
+            names::is_lease_name,
+            "must be the name of a Lease, with room for `-decisions` behind it",
+        );
+
+        /// Name of this replica; without it, that of its pod or machine. A random part is added.
+        identity: Option<String>,
+            in text(is_label_text, "must be a text without spaces at its ends");
+
+        /// Time that the others wait for a leader that does not report.
+        // This and the next two are what the controllers of Kubernetes itself use. A Lease is
+        // written in whole seconds, and decisions that are not renewed for longer are not fresh.
+        lease_duration: Duration = secs(15), in secs(1)..=minutes(5);
+
+        /// Time that a leader that cannot renew the Lease goes on.
+        renew_deadline: Duration = secs(10), in ELECTION_PERIODS;
+
+        /// Time between two looks at the Lease, or renewals of it.
+        retry_period: Duration = secs(2), in ELECTION_PERIODS;
+    }
+
+    /// Names that other programs use.
+    pub(crate) struct CompatibilityKeys {
+        /// Publishes the gauges of the workload variant autoscaler as well.
+        wva_metrics: bool = false, needs restart;
+
+        /// Folder in which its `ConfigMap` with the saturation thresholds is mounted; `saturation`
+        /// takes precedence.
+        wva_config: Option<PathBuf>;
+    }
+}
+
+/// Declares sections of which each has the keys of a scrape, and some more.
+macro_rules! with_scrape {
+    ($($(#[$($meta:tt)*])* pub(crate) struct $name:ident { $($more:tt)* })*) => {
+        settings! {$(
+            $(#[$($meta)*])*
+            pub(crate) struct $name {
+                /// Time between two scrapes of one replica.
+                // Engines write their gauges a few times a second at most.
+                interval: Duration = secs(1), in millis(100)..=minutes(5);
+
+                /// Time after which a scrape is given up.
+                // Below the interval by what a slow answer needs to be given up before the next.
+                timeout: Duration = millis(900), in millis(10)..=minutes(5);
+
+                $($more)*
+
+                /// Largest response that is read, after decompression.
+                // Ten times the response of an engine with many ranks and adapters.
+                body_limit: Bytes = 8 << 20, in (1 << 10)..=(1 << 30);
+
+                /// The scheme of the URL.
+                scheme: Scheme = Scheme::Http;
+
+                /// The port of replicas whose address has none.
+                // The port of vLLM's API server.
+                port: u16 = 8000, in 1..=u16::MAX;
+
+                /// The path of the URL.
+                path: String = "/metrics", in text(
+                    names::is_url_path,
+                    "must start with `/` and have neither spaces nor a fragment",
+                );
+
+                /// TLS of scrapes; needs `scheme: https`.
+                tls: ClientTlsKeys;
+
+                /// File with a bearer token, read again as it rotates.
+                bearer_token_file: Option<PathBuf>;
+            }
+        )*}
+    };
+}
+
+with_scrape! {
+    /// Scrapes of replicas.
+    pub(crate) struct ScrapeKeys {
+        /// Scrapes at the same time, all variants together.
+        // Each scrape has a connection, and processes have a limit of open files.
+        concurrency: usize = 128, in 1..=10_000, needs restart;
+    }
+
+    /// Scrapes of one variant's replicas; absent keys come from `scrape`.
+    pub(crate) struct VariantScrapeKeys {}
+}
+
+settings! {
+    /// TLS of scrapes.
+    pub(crate) struct ClientTlsKeys {
+        /// PEM bundle of the authorities that are trusted instead of the system's.
+        ca_file: Option<PathBuf>;
+
+        /// PEM certificate chain to present.
+        cert_file: Option<PathBuf>;
+
+        /// PEM key to present.
+        key_file: Option<PathBuf>;
+
+        /// Skips the check of the replica's certificate.
+        insecure_skip_verify: bool = false;
+    }
+
+    /// A Prometheus, or a server with its API, that has scraped the replicas already.
+    pub(crate) struct PrometheusKeys {
+        /// The URL below which `/api/v1/query` is. Required.
+        url: Option<String>;
+
+        /// Method of sending queries.
+        method: Method = Method::Post;
+
+        /// Time between two rounds of queries.
+        // Prometheus scrapes every 15 s to 60 s; asking much more often brings the same samples.
+        interval: Duration = secs(10), in millis(100)..=minutes(5);
+
+        /// Time after which a query is given up.
+        // A server that needs longer is overloaded, and the next round should not wait for it.
+        timeout: Duration = secs(10), in millis(100)..=minutes(2);
+
+        /// Largest age of samples that are asked for, and the time for which an instance that is
+        /// found by its labels counts as there without samples.
+        // Above the window, so that a start sees all of it, and above what remote writing lags.
+        lookback: Duration = minutes(5), in minutes(1)..=hours(1);
+
+        /// Age from which data from Prometheus is too old to act on.
+        // Four samples at the usual interval of 15 s, which may each be late by the interval of
+        // queries.
+        stale_after: Duration = minutes(1), in secs(1)..=hours(1);
+
+        /// The most series that one answer may have.
+        // Two thousand replicas: a vLLM replica has about 140 buckets and 40 other series.
+        series_limit: usize = 300_000, in 100..=10_000_000;
+
+        /// Largest answer that is read, after decompression.
+        // A series with all its labels has about 400 bytes, and 25 more for each sample.
+        body_limit: Bytes = 128 << 20, in (1 << 10)..=(2 << 30);
+
+        /// Headers of every query, such as the tenant.
+        headers: BTreeMap<String, Option<String>>;
+
+        /// Headers of every query whose values are in files, read again for each.
+        header_files: BTreeMap<String, Option<PathBuf>>;
+
+        /// A user and the file with the password.
+        basic_auth: Option<BasicAuthKeys>;
+
+        /// File with a bearer token, read again as it rotates.
+        bearer_token_file: Option<PathBuf>;
+
+        /// TLS; needs a URL with `https`.
+        tls: ClientTlsKeys;
+
+        /// Parameters of every query, such as `dedup`.
+        parameters: BTreeMap<String, Option<String>>;
+
+        /// The labels by which replicas are found.
+        labels: LabelNames;
+    }
+
+    /// A user and the file with the password.
+    pub(crate) struct BasicAuthKeys {
+        /// The user.
+        username: Option<String>, in text(is_user, "must be a user's name, without `:`");
+
+        /// The file with the password, read again for each query.
+        password_file: Option<PathBuf>;
+    }
+}
+
+fn is_user(text: &str) -> bool {
+    !text.is_empty() && !text.contains(':')
+}

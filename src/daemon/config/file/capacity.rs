@@ -1,0 +1,107 @@
+//! The section about analyzers that size a model.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::file::CardKeys;
+use plimsoll_core::analyze::ballot::Analyzer;
+use plimsoll_core::analyze::foresight;
+use plimsoll_core::decide::rank;
+use plimsoll_core::settings;
+use plimsoll_core::settings::{hours, millis, minutes, secs};
+use plimsoll_core::units::{Fraction, Seconds};
+
+const SHARES: RangeInclusive<f64> = 0.05..=1.0;
+/// Times that a replica may take to start.
+pub const START_TIMES: RangeInclusive<Duration> = secs(1)..=hours(1);
+
+const LATENCIES: RangeInclusive<Duration> = millis(1)..=hours(1);
+
+settings! {
+    /// Analyzers that size a model: all that are named vote, and the cheapest mix of variants that
+    /// meets each of them is asked for.
+    pub(crate) struct CapacityKeys {
+        /// Analyzers that vote.
+        analyzers: Vec<Analyzer> = vec![Analyzer::Foresight];
+
+        /// Share of the replicas' capacity above which a model scales up.
+        // This and the next are those of the Workload Variant Autoscaler.
+        scale_up_threshold: Fraction = 0.85, in SHARES;
+
+        /// Share of the replicas' capacity that may be reached by taking replicas away.
+        scale_down_boundary: Fraction = 0.70, in SHARES;
+
+        /// Latency objectives. Without any, `queueing` infers them from replicas without load, and
+        /// `foresight` takes 2 s to the first token and 100 ms between tokens.
+        slo: Option<SloKeys>;
+
+        /// Choice of variants for a shortfall.
+        optimizer: Optimizer = Optimizer::LeastCost;
+
+        /// Ranking of variants, if `optimizer` is `rank`.
+        rank: rank::Policy;
+
+        /// Cost of starting a replica, as a share of its cost per hour.
+        // Five minutes to start and one to drain, spread over half an hour. A replica that costs
+        // its whole hour to start is never started for less than an hour.
+        start_cost: Fraction = 5.0 / 30.0, in 0.0..=10.0;
+
+        /// Cost of draining a replica, as a share of its cost per hour.
+        // At one, nothing would ever be drained.
+        drain_cost: Fraction = 1.0 / 30.0, in 0.0..=0.9;
+
+        /// Share of a replica's capacity that `foresight` lets load use.
+        // A tenth would hold ten replicas instead of one; beyond one and a half, queues never clear.
+        utilisation: Fraction = 1.0, in 0.1..=1.5;
+
+        /// Time from asking for a replica until it serves, if it was not measured.
+        start_time: Seconds = minutes(2), in START_TIMES;
+
+        /// Parameters of `foresight`.
+        foresight: foresight::Policy;
+
+        /// Capacity learned elsewhere from engines like these, for the first minutes of `foresight`.
+        cards: Option<Vec<CardKeys>>;
+
+        /// Files with more capacity cards, as `plimsoll card export` writes them.
+        card_files: Option<Vec<PathBuf>>;
+    }
+
+    /// Latency objectives.
+    pub(crate) struct SloKeys {
+        /// The longest time to first token.
+        ttft: Option<Seconds>, in LATENCIES;
+
+        /// The percentile of requests that `ttft` holds for; without it, the mean.
+        ttft_percentile: Option<f64>, in 50.0..=99.0;
+
+        /// The longest mean time between tokens.
+        itl: Option<Seconds>, in LATENCIES;
+    }
+}
+
+/// Method that decides the number of replicas of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Analysis {
+    /// KV-cache and queue headroom move one replica at a time.
+    Saturation,
+    /// Analyzers compute the number, and an optimizer finds the cheapest replicas.
+    Capacity,
+}
+
+/// Choice of variants for a shortfall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Optimizer {
+    /// Those that cost least together, found by an exact search.
+    LeastCost,
+    /// By the rank of their price, best first.
+    Rank,
+}
+
+settings! { plain: Analysis; Optimizer; }

@@ -1,0 +1,48 @@
+//! The section about limits of all variants together.
+
+use std::collections::BTreeMap;
+
+use plimsoll_core::decide::limit::Priority;
+use plimsoll_core::pipeline::limits::Watched;
+use plimsoll_core::settings;
+use plimsoll_core::settings::Written;
+use plimsoll_core::units::CostPerHour;
+
+/// Accelerators by their kind.
+type Kinds = BTreeMap<String, Option<u32>>;
+
+settings! {
+    /// Limits of all variants together; see docs/limits.md.
+    pub(crate) struct LimitKeys {
+        /// Most that all replicas together may cost per hour, in the currency of `cost`.
+        budget_per_hour: Option<CostPerHour>, in 0.0..=1e12;
+
+        /// Accelerators by their kind, all namespaces together; none of a kind that is not listed.
+        accelerators: Option<Kinds>;
+
+        /// Limits all variants by the accelerators of the nodes without those that other pods take.
+        /// Needs `kubernetes.enabled`.
+        nodes: Watched = Watched::Off;
+
+        /// Limits the variants of a namespace by its `ResourceQuota`s. Needs `kubernetes.enabled`.
+        quotas: Watched = Watched::Off;
+
+        /// Names of products, by the names that nodes give them.
+        names: BTreeMap<String, Option<String>>;
+
+        /// The same for single namespaces.
+        namespaces: BTreeMap<String, Option<Written<NamespaceLimitKeys>>>;
+
+        /// Precedence of models if not all of them can be served, by `MODEL#NAMESPACE`.
+        models: BTreeMap<String, Option<Written<Priority>>>;
+    }
+
+    /// Limits of the variants of one namespace.
+    pub(crate) struct NamespaceLimitKeys {
+        /// Most that their replicas may cost per hour.
+        budget_per_hour: Option<CostPerHour>, in 0.0..=1e12;
+
+        /// Accelerators by their kind; none of a kind that is not listed.
+        accelerators: Option<Kinds>;
+    }
+}

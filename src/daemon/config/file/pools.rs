@@ -1,0 +1,75 @@
+//! The sections of pools.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use plimsoll_core::settings;
+use plimsoll_core::settings::{Written, hours, minutes, secs};
+use plimsoll_core::units::{Replicas, Seconds};
+
+const COUNTS: RangeInclusive<u32> = 0..=Replicas::LIMIT.count();
+const MAXIMA: RangeInclusive<u32> = 1..=Replicas::LIMIT.count();
+
+settings! {
+    /// A variant whose replicas each serve several `LoRA` adapters.
+    pub(crate) struct PoolKeys {
+        /// Adapters that a replica serves in one step (`--max-loras`); without it, the number that
+        /// its metrics state.
+        // More than vLLM allows (`--max-loras` up to a few hundred on the largest cards).
+        max_loras: Option<u32>, in 1..=4096;
+
+        /// Copies of an adapter that `adapters` does not list.
+        copies: CopyKeys;
+
+        /// Declarations of single adapters, by the name that requests ask for.
+        adapters: BTreeMap<String, Option<Written<AdapterKeys>>>;
+
+        /// Time for which an adapter without a request keeps its copies.
+        // Long enough for an adapter that is asked for a few times an hour.
+        idle_after: Seconds = minutes(10), in secs(1)..=hours(24);
+
+        /// Packing of the pool on fewer replicas.
+        packing: PackingKeys;
+    }
+
+    /// Copies of an adapter.
+    #[derive(Copy)]
+    pub(crate) struct CopyKeys {
+        /// The fewest, even without requests.
+        min: u32 = 0, in COUNTS;
+
+        /// The most; without it, as many as there are replicas.
+        max: Option<u32>, in MAXIMA;
+    }
+
+    /// The declaration of one adapter.
+    #[derive(Copy)]
+    pub(crate) struct AdapterKeys {
+        /// Copies at any number of requests.
+        copies: Option<Replicas>, in COUNTS;
+
+        /// The fewest copies, even without requests.
+        min: Option<u32>, in COUNTS;
+
+        /// The most copies; without it, as many as there are replicas.
+        max: Option<u32>, in MAXIMA;
+    }
+
+    /// Packing of a pool on fewer replicas.
+    // The window is that of an HPA; packing at most every half hour is what a few dozen loads of
+    // seconds each are worth; and no more copies than an engine loads in a minute.
+    #[derive(Copy)]
+    pub(crate) struct PackingKeys {
+        /// Moves copies that are in use so that fewer replicas are enough.
+        enabled: bool = true;
+
+        /// Time for which fewer replicas must have been enough.
+        window: Seconds = minutes(5), in secs(1)..=hours(1);
+
+        /// Shortest time between two packings.
+        interval: Option<Seconds> = Some(Seconds::literal(1800)), in secs(1)..=hours(24);
+
+        /// Copies that one packing may move.
+        max_moved: Option<Replicas> = Some(Replicas::saturating(16)), in 1..=10_000;
+    }
+}

@@ -1,0 +1,59 @@
+//! The section about the trace, and policies that are evaluated alongside the one in effect.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::config::file::{Analysis, CapacityKeys, LimitKeys, PoolKeys, ScaleToZeroKeys};
+use plimsoll_core::analyze::saturation::Saturation;
+use plimsoll_core::decide::enforce::Behavior;
+use plimsoll_core::observe::policy::Observe;
+use plimsoll_core::settings;
+use plimsoll_core::settings::Written;
+use plimsoll_core::settings::values::Bytes;
+
+settings! {
+    /// Inputs and decisions of the pipeline, written for `plimsoll backtest`.
+    pub(crate) struct TraceKeys {
+        /// The folder. Required; it is created if it does not exist.
+        dir: Option<PathBuf>;
+
+        /// Size from which a file is ended and another is begun.
+        // An hour of a hundred replicas that are scraped each second.
+        max_file_size: Bytes = 64 << 20, in (1 << 20)..=(1 << 40);
+
+        /// Most files; the oldest is removed for the next one.
+        // Together a gibibyte, which is below what a pod may usually write.
+        max_files: usize = 16, in 2..=100_000;
+    }
+
+    /// A policy that is evaluated alongside the one in effect, on the same inputs. A section that it
+    /// has takes the place of the whole section of that name; the others hold here as well.
+    pub(crate) struct ShadowKeys {
+        /// Its name in metrics and on the status page. Required.
+        name: Option<String>;
+
+        /// Windows and ages of observed values.
+        observe: Option<Observe>;
+
+        /// Saturation thresholds of replicas, and the headroom that a model keeps.
+        saturation: Option<Saturation>;
+
+        /// Method that decides the number of replicas of a model.
+        analysis: Option<Analysis>;
+
+        /// Analyzers that size a model, and their parameters.
+        capacity: Option<CapacityKeys>;
+
+        /// Speed of changes to numbers.
+        enforce: Option<Behavior>;
+
+        /// Models that may have no replicas, and when. Its signals are not read.
+        scale_to_zero: Option<ScaleToZeroKeys>;
+
+        /// Variants whose replicas each serve several adapters.
+        pools: Option<BTreeMap<String, Option<Written<PoolKeys>>>>;
+
+        /// Limits of all variants together.
+        limits: Option<LimitKeys>;
+    }
+}

@@ -1,0 +1,76 @@
+//! The entries of variants.
+
+use crate::config::ReadBy;
+use crate::config::file::{START_TIMES, TargetKeys, VariantScrapeKeys};
+use crate::config::names::{self, is_dns_label, is_label_text};
+use plimsoll_core::fleet::Role;
+use plimsoll_core::settings;
+use plimsoll_core::settings::text;
+use plimsoll_core::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
+
+settings! {
+    /// A variant: one scalable workload that serves one model.
+    pub(crate) struct VariantKeys {
+        /// Its name, unique in its namespace. Required.
+        name: Option<String>, in text(names::is_variant_name, names::VARIANT_NAME);
+
+        /// The Kubernetes namespace; without Kubernetes, any name that groups variants.
+        namespace: String = "default", in text(is_dns_label, names::DNS_LABEL);
+
+        /// The model that it serves, by the name that its engines use. Required.
+        model: Option<String>, in text(names::is_model_name, names::MODEL_NAME);
+
+        /// Other names of the model in its engines' metrics.
+        model_aliases: Vec<String>;
+
+        /// The kind of accelerator that it runs on.
+        accelerator: Option<String>, in text(is_label_text, names::LABEL_TEXT);
+
+        /// Accelerators that one replica takes, all of its pods together.
+        // More than any group of nodes that serves one replica.
+        gpus: Option<Gpus>, in 0..=4096;
+
+        /// Part of a request that it serves.
+        role: Role = Role::Both;
+
+        /// Cost of one replica per hour, in any currency that all variants share.
+        // Where no variant has a price, all cost the same.
+        cost: CostPerHour = 1.0, in 0.0..=1e9;
+
+        /// Cost of one replica per hour without a discount, such as that of spot nodes, if `cost`
+        /// has one; for `capacity.optimizer: rank`.
+        list_price: Option<CostPerHour>, in 0.0..=1e9;
+
+        /// Factor on its score if it has something scarce that the model does not need, such as much
+        /// memory for a small model; for `capacity.optimizer: rank`.
+        // Below 1 it would be a preference, which is the price's business. With 1000, by which the
+        // Cluster Autoscaler keeps nodes with GPUs for those that need them, it is the last choice.
+        mismatch: Fraction = 1.0, in 1.0..=1000.0;
+
+        /// Time from asking for one of its replicas until it serves, until its own starts were
+        /// measured; `capacity.start_time` without it.
+        start_time: Option<Seconds>, in START_TIMES;
+
+        /// The replica counts between which it may be scaled.
+        replicas: ReplicaBoundKeys;
+
+        /// Location of its replicas. Required: exactly one key.
+        targets: Option<TargetKeys>;
+
+        /// Scrapes of its replicas; absent keys come from the global section.
+        scrape: VariantScrapeKeys;
+
+        /// Reader of its replicas' metrics: `prometheus` if that section exists, otherwise `scrape`.
+        source: Option<ReadBy>;
+    }
+
+    /// The replica counts between which a variant may be scaled, both included.
+    #[derive(Copy)]
+    pub(crate) struct ReplicaBoundKeys {
+        /// The smallest.
+        min: u32 = 1, in 0..=Replicas::LIMIT.count();
+
+        /// The largest; without it, only the scale target's own bounds limit the variant.
+        max: Option<u32>, in 1..=Replicas::LIMIT.count();
+    }
+}

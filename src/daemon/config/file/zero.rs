@@ -1,0 +1,99 @@
+//! The section about models without replicas.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::file::ClientTlsKeys;
+use plimsoll_core::settings;
+use plimsoll_core::settings::{Written, hours, millis, minutes, secs};
+use plimsoll_core::units::Seconds;
+
+/// After three of the longest without an answer, a signal is unknown.
+pub const WAKE_INTERVALS: RangeInclusive<Duration> = millis(200)..=secs(10);
+
+/// Declares sections of which each has the keys of the rule of a model, and some more.
+macro_rules! with_rule {
+    ($($(#[$($meta:tt)*])* pub(crate) struct $name:ident { $($more:tt)* })*) => {
+        settings! {$(
+            $(#[$($meta)*])*
+            pub(crate) struct $name {
+                /// Lets models have no replicas.
+                enabled: bool = false;
+
+                /// Time for which a model must be proved to be idle.
+                // Longer than most pauses of people, and far shorter than a night. What starts in
+                // ten seconds is not worth to be sent to zero, and what is idle for a week is.
+                after: Seconds = minutes(15), in secs(10)..=hours(168);
+
+                /// Time for which a variant that was woken stays in any case.
+                // Long enough for a client that gave up while the replica started to come again.
+                awake_for: Seconds = minutes(5), in Duration::ZERO..=hours(24);
+
+                $($more)*
+            }
+        )*}
+    };
+}
+
+with_rule! {
+    /// Models that may have no replicas, and when.
+    pub(crate) struct ScaleToZeroKeys {
+        /// Rules of single models, by `MODEL#NAMESPACE`; absent keys come from here.
+        overrides: BTreeMap<String, Option<Written<ZeroKeys>>>;
+
+        /// Signals of requests that queue in front of models, which wake those without replicas.
+        wake: Option<Vec<WakeSignalKeys>>;
+    }
+
+    /// The rule of one model.
+    #[derive(Copy)]
+    pub(crate) struct ZeroKeys {}
+}
+
+settings! {
+    /// A signal of requests that queue in front of models.
+    pub(crate) struct WakeSignalKeys {
+        /// Its name in explanations. Required.
+        name: Option<String>, in settings::text(is_name, "must be a short name of printable characters");
+
+        /// The models that it is for, as `MODEL#NAMESPACE`; without it, all that it names.
+        models: Option<Vec<String>>;
+
+        /// A `/metrics` URL: that of an endpoint picker, or with `metric` any.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        url: Option<String>;
+
+        /// The metric at the URL whose samples are added up.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        metric: Option<String>;
+
+        /// The labels that these samples must have.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        labels: Option<BTreeMap<String, Option<String>>>;
+
+        /// An expression for Prometheus whose series are added up. Needs the section `prometheus`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        query: Option<String>;
+
+        /// Time between two readings: 1s without it, or 5s for a query.
+        interval: Option<Duration>, in WAKE_INTERVALS;
+
+        /// Set if its value counts waiting requests, which are then part of the arrived load and of
+        /// the backlog. Without it, only that of an endpoint picker does.
+        counts_requests: Option<bool>;
+
+        /// TLS of the URL; needs `https`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tls: Option<ClientTlsKeys>;
+
+        /// File with a bearer token for the URL, read again as it rotates.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        bearer_token_file: Option<PathBuf>;
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    (1..=63).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic() || c == ' ')
+}

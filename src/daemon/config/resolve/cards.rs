@@ -1,0 +1,248 @@
+//! Capacity cards: those in the configuration, and those in the files that it names.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::config::check::Checks;
+use crate::config::file::{
+    CapacityKeys, CardEngineKeys, CardFileKeys, CardIterationKeys, CardKeys, CardLessonKeys,
+    CardRequestKeys, CardShownKeys,
+};
+use crate::config::problem::{Problem, Problems, join};
+use crate::config::yaml::lines::Lines;
+use crate::config::{layers, yaml};
+use plimsoll_core::analyze::engine_args::{EngineArguments, Execution, Parallelism, Prefill};
+use plimsoll_core::analyze::foresight::card::{Card, Kind, Learned};
+use plimsoll_core::analyze::foresight::pace::Iteration;
+use plimsoll_core::fleet::{Accelerator, ModelName, Namespace, VariantKey, VariantName};
+use plimsoll_core::pipeline::sizing::Sizing;
+use plimsoll_core::settings::{self, Written};
+use plimsoll_core::units::Gpus;
+
+/// The version of the shape of files.
+pub(crate) const VERSION: u32 = 1;
+
+/// The key of the files.
+const FILES: &str = "capacity.card_files";
+
+/// The cards of a section and of its files. Of two of one kind, the first counts.
+pub(crate) fn resolve(
+    section: &Written<CapacityKeys>,
+    checks: &mut Checks<'_>,
+) -> Arc<[Arc<Card>]> {
+    let mut cards: Vec<Arc<Card>> = Vec::new();
+    let written = section.cards.as_deref().unwrap_or_default();
+    list("capacity.cards", written, &mut cards, checks);
+    for (at, path) in paths(section, checks).into_iter().enumerate() {
+        let key = format!("{FILES}[{at}]");
+        let Some(text) = path.as_ref().and_then(|path| checks.text_of(&key, path)) else {
+            continue;
+        };
+        let shown = path.map(|path| path.display().to_string()).unwrap_or_default();
+        read(&format!("{key} {shown}"), &text, &mut cards, checks);
+    }
+    cards.into()
+}
+
+/// The files, in their order; `None` for one that cannot be.
+fn paths(section: &Written<CapacityKeys>, checks: &mut Checks<'_>) -> Vec<Option<PathBuf>> {
+    let written = section.card_files.as_deref().unwrap_or_default();
+    let path = |(at, file): (usize, &Option<PathBuf>)| {
+        checks.path(&format!("{FILES}[{at}]"), file.as_ref())
+    };
+    written.iter().enumerate().map(path).collect()
+}
+
+/// The files of a section, where there is any sizing for which it counts.
+pub(crate) fn files(
+    section: Option<&Written<CapacityKeys>>,
+    sizing: Option<&Sizing>,
+    checks: &mut Checks<'_>,
+) -> Vec<PathBuf> {
+    let section = section.filter(|_| sizing.is_some());
+    let files = section.map(|section| paths(section, checks)).unwrap_or_default();
+    files.into_iter().flatten().collect()
+}
+
+/// Reads a file of cards. What is wrong is said with the place that it is in, after `origin`.
+pub(crate) fn read(origin: &str, text: &str, cards: &mut Vec<Arc<Card>>, checks: &mut Checks<'_>) {
+    let value = match yaml::read(text) {
+        Ok(value) => value,
+        Err(yaml::SyntaxError { line, column, message }) => {
+            let place = [line, column].into_iter().flatten();
+            let path = place.fold(origin.to_owned(), |path, number| format!("{path}:{number}"));
+            checks.problems.error_at(path, format!("is not YAML: {message}"));
+            return;
+        }
+    };
+    let mut own = checks.beside();
+    if value.is_object() {
+        document(value, cards, &mut own);
+    } else {
+        own.problems.error_at("", "must be a mapping with version and cards");
+    }
+    let (errors, warnings) = own.problems.split();
+    let lines = Lines::of(text);
+    for problem in errors.into_iter().chain(warnings) {
+        let line = lines.get(&problem.path).unwrap_or(1);
+        let path = format!("{origin}:{line} {}", problem.path);
+        checks.problems.take_over(Problem { path: path.trim_end().to_owned(), ..problem });
+    }
+}
+
+fn document(value: Value, cards: &mut Vec<Arc<Card>>, checks: &mut Checks<'_>) {
+    let version = value.get("version").and_then(Value::as_u64);
+    if version.is_some_and(|version| version != u64::from(VERSION)) {
+        // What another version means by its keys is not known.
+        let rule = format!("must be {VERSION}, the version of capacity cards that is read here");
+        checks.problems.error("version", rule, &value["version"]);
+        return;
+    }
+    let file: Written<CardFileKeys> = layers::read(value, &mut checks.problems);
+    if file.version.is_none() {
+        checks.problems.missing("version", format!("is required, and must be {VERSION}"));
+    }
+    list("cards", file.cards.as_deref().unwrap_or_default(), cards, checks);
+}
+
+fn list(
+    path: &str,
+    written: &[Option<Written<CardKeys>>],
+    cards: &mut Vec<Arc<Card>>,
+    checks: &mut Checks<'_>,
+) {
+    for (at, written) in written.iter().enumerate() {
+        let Some(written) = written else { continue };
+        let path = format!("{path}[{at}]");
+        let Some(card) = card(&path, written, checks) else { continue };
+        match cards.iter().find(|known| known.kind == card.kind) {
+            None => cards.push(Arc::new(card)),
+            Some(known) if **known == card => {}
+            Some(known) => {
+                let rule = format!("has no effect: {known} is of the same kind, and comes first");
+                checks.problems.warning(&path, rule);
+            }
+        }
+    }
+}
+
+fn card(path: &str, written: &Written<CardKeys>, checks: &mut Checks<'_>) -> Option<Card> {
+    let at = |key: &str| join(path, key);
+    let required =
+        [("model", written.model.is_none()), ("accelerator", written.accelerator.is_none())];
+    for (key, _) in required.iter().filter(|(_, missing)| *missing) {
+        checks.problems.missing(at(key), "is required");
+    }
+    let CardKeys { model, accelerator, accelerators: gpus, role, engine: arguments, .. } =
+        settings::resolve(Some(written), path, &mut checks.problems);
+    let engine = arguments.map(engine);
+    if written.accelerators.is_some() && engine.is_some() {
+        let rule = "has no effect, because engine says how many accelerators a replica takes";
+        checks.problems.warning(at("accelerators"), rule);
+    }
+    let learned = learned(path, written, checks);
+    let (from, learned_at) = source(path, written, checks);
+    let kind = Kind {
+        model: ModelName::new(&model?)?,
+        accelerator: Accelerator::new(&accelerator?)?,
+        gpus: gpus.map(Gpus::new).filter(|_| engine.is_none()),
+        role: role.unwrap_or_default(),
+        engine: engine.map(Arc::new),
+    };
+    Some(Card { kind, learned: learned?, from, at: learned_at })
+}
+
+/// Who taught it, and when.
+fn source(
+    path: &str,
+    written: &Written<CardKeys>,
+    checks: &mut Checks<'_>,
+) -> (Option<VariantKey>, Option<Timestamp>) {
+    let from = written.learned_from.as_deref().and_then(|text| {
+        let key = text.split_once('/').and_then(|(namespace, variant)| {
+            let (namespace, variant) = (Namespace::new(namespace)?, VariantName::new(variant)?);
+            Some(VariantKey { namespace, variant })
+        });
+        if key.is_none() {
+            let rule = "must be NAMESPACE/VARIANT, such as default/llama-l4";
+            checks.problems.error(join(path, "learned_from"), rule, format!("{text:?}"));
+        }
+        key
+    });
+    let at = written.learned_at.as_deref().and_then(|text| {
+        let at = text.parse().ok();
+        if at.is_none() {
+            let rule = "must be an instant, such as 2026-11-21T09:30:00Z";
+            checks.problems.error(join(path, "learned_at"), rule, format!("{text:?}"));
+        }
+        at
+    });
+    (from, at)
+}
+
+fn learned(path: &str, written: &Written<CardKeys>, checks: &mut Checks<'_>) -> Option<Learned> {
+    let iteration = written.iteration.clone().unwrap_or_default();
+    let requests = written.requests.clone().unwrap_or_default();
+    for (key, missing) in [
+        ("iteration.alpha", iteration.alpha.is_none()),
+        ("iteration.beta", iteration.beta.is_none()),
+        ("iteration.delta", iteration.delta.is_none()),
+        ("requests.prompt", requests.prompt.is_none()),
+        ("requests.output", requests.output.is_none()),
+    ] {
+        if missing {
+            checks.problems.missing(format!("{path}.{key}"), "is required");
+        }
+    }
+
+    // What is wrong with them has been said.
+    let keys: CardKeys = settings::resolve(Some(written), path, &mut Problems::default());
+    let CardIterationKeys { alpha, beta, delta } = keys.iteration.unwrap_or_default();
+    let CardRequestKeys { prompt, output, held } = keys.requests.unwrap_or_default();
+    let CardLessonKeys { count, prompt: prompts, batch } = keys.lessons.unwrap_or_default();
+    let CardShownKeys { most_running, full_at, busiest } = keys.shown.unwrap_or_default();
+    Some(Learned {
+        iteration: Iteration { alpha: alpha?, beta: beta?, delta: delta? },
+        lessons: count.unwrap_or(0),
+        content: prompts.zip(batch).map(|(prompts, batch)| [prompts, batch]),
+        prompt: prompt?,
+        output: output?,
+        held,
+        full_at,
+        most_running: most_running.unwrap_or_default(),
+        busiest: busiest.unwrap_or_default(),
+    })
+}
+
+fn engine(keys: CardEngineKeys) -> EngineArguments {
+    let usual = EngineArguments::default_of(keys.name);
+    let parallel = |count| NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN);
+    EngineArguments {
+        engine: usual.engine,
+        generation: keys.generation,
+        gpu_memory: keys.gpu_memory.unwrap_or(usual.gpu_memory),
+        block_size: keys.block_size.unwrap_or(usual.block_size),
+        kv_dtype: keys.kv_dtype.map_or(usual.kv_dtype, Arc::from),
+        parallel: Parallelism {
+            tensor: parallel(keys.tensor_parallel),
+            pipeline: parallel(keys.pipeline_parallel),
+            data: parallel(keys.data_parallel),
+        },
+        kv_blocks: keys.kv_blocks.and_then(NonZeroU64::new),
+        kv_tokens: keys.kv_tokens,
+        step_tokens: keys.step_tokens,
+        sequences: keys.sequences,
+        context: keys.context,
+        execution: if keys.eager { Execution::Eager } else { Execution::Graphs },
+        prefill: match keys.chunked_prefill {
+            Some(true) => Prefill::Chunked,
+            Some(false) => Prefill::Whole,
+            None => usual.prefill,
+        },
+        draft_tokens: keys.draft_tokens.and_then(NonZeroU32::new),
+    }
+}

@@ -1,0 +1,30 @@
+//! Rules for enforcing that concern more than one key.
+
+use crate::config::check::Checks;
+use crate::config::written::WrittenDuration;
+use plimsoll_core::analyze::foresight::policy::Window;
+use plimsoll_core::decide::enforce::Behavior;
+use plimsoll_core::settings::{self, Written};
+
+const PATH: &str = "enforce";
+
+/// The default of `capacity.foresight.hold.replaces_window`: a window that is written is waited for.
+pub(super) fn window(section: Option<&Written<Behavior>>) -> Window {
+    let rules = section.and_then(|section| section.scale_down.as_ref());
+    let written = rules.and_then(|rules| rules.stabilization_window);
+    if written.is_some() { Window::Waited } else { Window::Replaced }
+}
+
+/// The rules that published numbers follow.
+pub(super) fn resolve(section: Option<&Written<Behavior>>, checks: &mut Checks<'_>) -> Behavior {
+    let behavior: Behavior = settings::resolve(section, PATH, &mut checks.problems);
+    if let Some(panic) = behavior.panic
+        && panic.window >= panic.stable_window
+    {
+        let [window, stable_window] = [panic.window, panic.stable_window].map(WrittenDuration::of);
+        let rule =
+            format!("must be shorter than enforce.panic.stable_window, which is {stable_window}");
+        checks.problems.error("enforce.panic.window", rule, window);
+    }
+    behavior
+}

@@ -1,0 +1,201 @@
+//! How Prometheus is asked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use reqwest::Url;
+use reqwest::header::{HeaderName, HeaderValue};
+
+use crate::collect::prometheus::{BasicAuth, Secret, Settings};
+use crate::collect::scrape::Client;
+use crate::collect::targets::Scheme;
+use crate::config::check::Checks;
+use crate::config::file::{BasicAuthKeys, PrometheusKeys};
+use crate::config::problem::{Problems, join};
+use crate::config::resolve::scrape::{overlay_client, warn_of_client};
+use crate::config::written::WrittenDuration;
+use plimsoll_core::settings::{self, Written};
+
+const SECTION: &str = "prometheus";
+
+/// Headers that carry credentials, and so belong into a file or have a key of their own.
+const SECRET_HEADERS: [&str; 3] = ["authorization", "proxy-authorization", "cookie"];
+
+/// Parameters that we set ourselves.
+const OWN_PARAMETERS: [&str; 4] = ["query", "time", "timeout", "limit"];
+
+/// Resolves the section.
+pub(crate) fn resolve(section: &Written<PrometheusKeys>, checks: &mut Checks<'_>) -> Settings {
+    let at = |key: &str| join(SECTION, key);
+    let url = url(section.url.as_deref(), checks);
+    let PrometheusKeys {
+        interval,
+        stale_after,
+        lookback,
+        method,
+        timeout,
+        series_limit,
+        body_limit,
+        labels,
+        ..
+    } = settings::resolve(Some(section), SECTION, &mut checks.problems);
+    if stale_after < interval.saturating_mul(2) {
+        let twice = WrittenDuration(interval.saturating_mul(2));
+        let rule = format!("must be at least {twice}, twice prometheus.interval");
+        checks.problems.error(at("stale_after"), rule, WrittenDuration(stale_after));
+    }
+    if lookback < stale_after {
+        let rule = format!(
+            "must not be shorter than prometheus.stale_after, which is {}",
+            WrittenDuration(stale_after)
+        );
+        checks.problems.error(at("lookback"), rule, WrittenDuration(lookback));
+    }
+    Settings {
+        interval,
+        stale_after,
+        lookback,
+        method,
+        timeout,
+        series_limit,
+        body_limit: usize::try_from(body_limit.0).unwrap_or(usize::MAX),
+        client: client(section, url.as_ref(), checks),
+        basic_auth: basic_auth(section, checks),
+        headers: headers(section.headers.as_ref(), checks),
+        header_files: header_files(section, checks),
+        parameters: parameters(section.parameters.as_ref(), checks),
+        labels,
+        url: url.map(|url| url.as_str().trim_end_matches('/').to_owned()).unwrap_or_default(),
+    }
+}
+
+/// The URL; what is wrong with it is said without what may be a password in it.
+fn url(written: Option<&str>, checks: &mut Checks<'_>) -> Option<Url> {
+    let path = join(SECTION, "url");
+    let Some(written) = written else {
+        checks.problems.missing(path, "is missing, such as http://prometheus:9090");
+        return None;
+    };
+    let url = Url::parse(written).ok().filter(Url::has_host);
+    let Some(url) = url.filter(|url| ["http", "https"].contains(&url.scheme())) else {
+        let rule = "must be a URL with http or https, such as http://prometheus:9090";
+        checks.problems.error_at(path, rule);
+        return None;
+    };
+    if !url.username().is_empty() || url.password().is_some() {
+        let rule = "must not have credentials, which logs would show; use prometheus.basic_auth \
+                    with username and password_file";
+        checks.problems.error_at(path, rule);
+        return None;
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        let rule = "must have neither `?` nor `#`; parameters belong into prometheus.parameters";
+        checks.problems.error_at(path, rule);
+        return None;
+    }
+    if url.path().trim_end_matches('/').contains("/api/v1") {
+        let rule = "must end before /api/v1, which is added";
+        checks.problems.error(path, rule, written);
+        return None;
+    }
+    Some(url)
+}
+
+fn client(section: &Written<PrometheusKeys>, url: Option<&Url>, checks: &mut Checks<'_>) -> Client {
+    let (tls, token) = (section.tls.as_ref(), section.bearer_token_file.as_ref());
+    let client = overlay_client(SECTION, &Client::default(), tls, token, checks);
+    let scheme = url.map(|url| if url.scheme() == "https" { Scheme::Https } else { Scheme::Http });
+    if let Some(scheme) = scheme {
+        warn_of_client(SECTION, scheme, &client, checks);
+        if scheme == Scheme::Http && section.basic_auth.is_some() {
+            let rule = "sends the password in the clear, because prometheus.url is http";
+            checks.problems.warning(join(SECTION, "basic_auth"), rule);
+        }
+    }
+    client
+}
+
+fn basic_auth(section: &Written<PrometheusKeys>, checks: &mut Checks<'_>) -> Option<BasicAuth> {
+    let path = join(SECTION, "basic_auth");
+    let written = section.basic_auth.as_ref()?;
+    let BasicAuthKeys { username, password_file } =
+        settings::resolve(Some(written), "", &mut Problems::default());
+    if section.bearer_token_file.is_some() {
+        let rule = "must not stand beside prometheus.bearer_token_file: both are the same header";
+        checks.problems.error_at(&path, rule);
+    }
+    for (key, missing) in [
+        ("username", written.username.is_none()),
+        ("password_file", written.password_file.is_none()),
+    ] {
+        if missing {
+            checks.problems.missing(join(&path, key), "is missing");
+        }
+    }
+    let password_file = checks.file(&join(&path, "password_file"), password_file.as_ref());
+    Some(BasicAuth { username: username?, password_file: password_file? })
+}
+
+fn headers(
+    written: Option<&BTreeMap<String, Option<String>>>,
+    checks: &mut Checks<'_>,
+) -> BTreeMap<String, Secret> {
+    let mut headers = BTreeMap::new();
+    for (name, value) in written.into_iter().flatten() {
+        let path = join(&join(SECTION, "headers"), name);
+        header_name(&path, name, checks);
+        if SECRET_HEADERS.contains(&name.to_lowercase().as_str()) {
+            let rule = "carries credentials, so its value belongs into a file: use \
+                        prometheus.header_files, basic_auth or bearer_token_file";
+            checks.problems.error_at(path, rule);
+            continue;
+        }
+        let value = value.as_deref().unwrap_or_default();
+        // The value may be a secret, so it is not repeated.
+        if value.is_empty() || HeaderValue::from_str(value).is_err() {
+            checks.problems.error_at(path, "must be a text that a header can carry");
+            continue;
+        }
+        headers.insert(name.clone(), Secret::new(value.to_owned()));
+    }
+    headers
+}
+
+fn header_files(
+    section: &Written<PrometheusKeys>,
+    checks: &mut Checks<'_>,
+) -> BTreeMap<String, PathBuf> {
+    let mut files = BTreeMap::new();
+    for (name, file) in section.header_files.iter().flatten() {
+        let path = join(&join(SECTION, "header_files"), name);
+        header_name(&path, name, checks);
+        if section.headers.as_ref().is_some_and(|headers| headers.contains_key(name)) {
+            checks.problems.error_at(&path, "is in prometheus.headers, too");
+        }
+        if let Some(file) = checks.file(&path, file.as_ref()) {
+            files.insert(name.clone(), file);
+        }
+    }
+    files
+}
+
+fn header_name(path: &str, name: &str, checks: &mut Checks<'_>) {
+    if HeaderName::try_from(name).is_err() {
+        checks.problems.error_at(path, "is not named like a header");
+    }
+}
+
+fn parameters(
+    written: Option<&BTreeMap<String, Option<String>>>,
+    checks: &mut Checks<'_>,
+) -> BTreeMap<String, String> {
+    let mut parameters = BTreeMap::new();
+    for (name, value) in written.into_iter().flatten() {
+        if name.is_empty() || OWN_PARAMETERS.contains(&name.as_str()) {
+            let path = join(&join(SECTION, "parameters"), name);
+            checks.problems.error_at(path, "is set by Plimsoll itself");
+        }
+        parameters.insert(name.clone(), value.clone().unwrap_or_default());
+    }
+    parameters
+}

@@ -1,0 +1,84 @@
+//! Thresholds, and those of single models.
+
+use std::collections::BTreeMap;
+
+use crate::config::Variant;
+use crate::config::check::Checks;
+use crate::config::problem::{Problems, join};
+use crate::config::{names, wva};
+use plimsoll_core::analyze::saturation::Thresholds;
+use plimsoll_core::fleet::{ModelKey, ModelName, Namespace};
+use plimsoll_core::settings::{self, Written};
+
+/// Refuses triggers that an idle replica would already be below. Spare is what is left to the
+/// threshold, so it is never more than the threshold.
+pub(crate) fn check_together(thresholds: &Thresholds, path: &str, problems: &mut Problems) {
+    let Thresholds { kv_cache, queue_length, kv_spare, queue_spare } = thresholds;
+    if kv_spare >= kv_cache && !problems.refused(&join(path, "kv_cache_threshold")) {
+        let rule = format!(
+            "must be below kv_cache_threshold, which is {}, or the model would always grow",
+            kv_cache.fraction()
+        );
+        problems.error(join(path, "kv_spare_trigger"), rule, kv_spare.fraction());
+    }
+    if queue_spare > queue_length && !problems.refused(&join(path, "queue_length_threshold")) {
+        let rule = format!(
+            "must not be above queue_length_threshold, which is {}, or the model would always grow",
+            queue_length.requests()
+        );
+        problems.error(join(path, "queue_spare_trigger"), rule, queue_spare.requests());
+    }
+}
+
+/// Thresholds of single models: what is written, over what the other autoscaler's entries say, over
+/// the thresholds of all models.
+pub(crate) fn resolve_overrides(
+    written: &BTreeMap<String, Option<Written<Thresholds>>>,
+    wva: &BTreeMap<String, Written<Thresholds>>,
+    usual: &Thresholds,
+    known: Option<&[Variant]>,
+    checks: &mut Checks<'_>,
+) -> BTreeMap<ModelKey, Thresholds> {
+    let none = Written::<Thresholds>::default();
+    let problems = &mut checks.problems;
+    let mut overrides = BTreeMap::new();
+    for (name, beneath) in wva.iter().filter(|(name, _)| !written.contains_key(*name)) {
+        let resolved = settings::resolve_over(Some(beneath), usual, wva::KEY, problems);
+        if *beneath != none {
+            check_together(&resolved, &join(wva::KEY, name), problems);
+        }
+        overrides.extend(model_key(name).map(|key| (key, resolved)));
+    }
+    for (name, written) in written {
+        let path = join("saturation.overrides", name);
+        let Some(key) = model_key(name) else {
+            let rule = "must be named MODEL#NAMESPACE, such as \"meta/llama-70b#production\"";
+            problems.error_at(path, rule);
+            continue;
+        };
+        let beneath = wva.get(name).unwrap_or(&none);
+        let written = written.clone().unwrap_or_default();
+        let beneath_it = settings::resolve_over(Some(beneath), usual, wva::KEY, problems);
+        let resolved = settings::resolve_over(Some(&written), &beneath_it, &path, problems);
+        // What comes from the section as a whole has been reported there.
+        if written != none || *beneath != none {
+            check_together(&resolved, &path, problems);
+        }
+        let serves = |variant: &Variant| variant.spec.model_key() == key;
+        if known.is_some_and(|variants| !variants.iter().any(serves)) {
+            problems.warning(path, "has no effect, because no variant serves this model");
+        }
+        overrides.insert(key, resolved);
+    }
+    overrides
+}
+
+/// The model that `MODEL#NAMESPACE` names.
+pub(crate) fn model_key(name: &str) -> Option<ModelKey> {
+    // The last `#`, because a namespace has none.
+    let (model, namespace) = name.rsplit_once('#')?;
+    if !names::is_model_name(model) || !names::is_dns_label(namespace) {
+        return None;
+    }
+    Some(ModelKey { namespace: Namespace::new(namespace)?, model: ModelName::new(model)? })
+}

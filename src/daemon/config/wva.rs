@@ -1,0 +1,402 @@
+//! The saturation thresholds of the workload variant autoscaler, from its own `ConfigMap`.
+//!
+//! `wva-saturation-scaling-config` has an entry `default` and entries for single models, each a
+//! small YAML text. Mounted as a volume it is a folder with a file for each entry:
+//!
+//! ```yaml
+//! # granite-lab
+//! model_id: ibm/granite-13b
+//! namespace: lab
+//! kvCacheThreshold: 0.75
+//! ```
+//!
+//! An entry changes the keys that it has and no others. WVA fills an entry up with its built-in
+//! defaults before it lays it over `default`, so that there an override of one threshold takes back
+//! what `default` says of the others. What an entry asks for and does not get here is a warning; a
+//! value that no threshold can have is an error, where WVA drops the whole entry and says so in its
+//! log only.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::config::check::Checks;
+use crate::config::problem::nearest;
+use crate::config::{names, yaml};
+use plimsoll_core::analyze::saturation;
+use plimsoll_core::settings::{Written, above_zero};
+
+/// Thresholds of which each may be absent.
+type Thresholds = Written<saturation::Thresholds>;
+
+/// The key of the configuration, with which the paths of problems begin.
+pub(crate) const KEY: &str = "compatibility.wva_config";
+
+/// The entry for all models.
+pub(crate) const DEFAULT: &str = "default";
+
+/// The most that all entries together may have: what a `ConfigMap` can hold.
+const BYTES_MAX: usize = 1 << 20;
+
+/// The thresholds, by the names that WVA has for them, with the largest value of each.
+const THRESHOLDS: [(&str, f64); 4] = [
+    ("kvCacheThreshold", 1.0),
+    ("queueLengthThreshold", 1e6),
+    ("kvSpareTrigger", 1.0),
+    ("queueSpareTrigger", 1e6),
+];
+
+/// What says for whom an entry is.
+const MODEL: &str = "model_id";
+const NAMESPACE: &str = "namespace";
+
+/// Whether models may have no replicas: a mapping with `enabled`.
+const ZERO: &str = "scaleToZero";
+
+/// What WVA reads of an entry and Plimsoll does not, and what that means.
+const IGNORED: [(&str, &str); 8] = [
+    ("analyzers", "the percentages decide here, as in WVA without this section"),
+    ("analyzerName", "the percentages decide here, as in WVA without this key"),
+    ("scaleUpThreshold", "it belongs to WVA's token-based analyzer"),
+    ("scaleDownBoundary", "it belongs to WVA's token-based analyzer"),
+    ("priority", "it belongs to WVA's GPU limiter"),
+    ("enableLimiter", "WVA's GPU limiter is not read from here"),
+    ("enableRescale", "WVA's GPU limiter is not read from here"),
+    ("limiters", "WVA's GPU limiter is not read from here"),
+];
+
+/// The entries of the `ConfigMap` by their keys.
+pub(crate) type Entries = BTreeMap<String, String>;
+
+/// The thresholds that the entries set; what they do not set is `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Wva {
+    /// Whether there is such a `ConfigMap`.
+    pub(crate) mounted: bool,
+    /// Of all models.
+    pub(crate) default: Thresholds,
+    /// Of single models, by `MODEL#NAMESPACE`.
+    pub(crate) overrides: BTreeMap<String, Thresholds>,
+    /// Whether models may have no replicas.
+    pub(crate) zero: Option<bool>,
+    /// The same of single models.
+    pub(crate) zero_overrides: BTreeMap<String, bool>,
+}
+
+/// Reads the entries of a mounted `ConfigMap`. A volume has folders and links of its own beside the
+/// entries, whose names begin with two dots.
+///
+/// # Errors
+///
+/// The folder or a file in it cannot be read; says which and why.
+pub(crate) fn read_folder(folder: &Path) -> Result<Entries, String> {
+    let mut files = std::fs::read_dir(folder)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| error.to_string())?;
+    // In an order that is always the same, so that a problem is, too.
+    files.sort_by_key(std::fs::DirEntry::file_name);
+    let mut entries = Entries::new();
+    let mut room = BYTES_MAX;
+    for file in files {
+        let Ok(name) = file.file_name().into_string() else { continue };
+        if name.starts_with("..") || file.path().is_dir() {
+            continue;
+        }
+        let text = read_file(&file.path(), room).map_err(|error| format!("{name}: {error}"))?;
+        room -= text.len();
+        entries.insert(name, text);
+    }
+    Ok(entries)
+}
+
+fn read_file(path: &Path, room: usize) -> Result<String, String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let length = file.take(room as u64 + 1).read_to_string(&mut text);
+    if length.map_err(|error| error.to_string())? > room {
+        return Err(format!("more than {BYTES_MAX} bytes are not a ConfigMap"));
+    }
+    Ok(text)
+}
+
+/// Reads the thresholds, and notes what is wrong or ignored with entry and line.
+pub(crate) fn parse(entries: &Entries, checks: &mut Checks<'_>) -> Wva {
+    let mut wva = Wva::default();
+    let mut owners: BTreeMap<String, &str> = BTreeMap::new();
+    for (name, text) in entries {
+        let Some(entry) = Entry::read(name, text, checks) else { continue };
+        if name == DEFAULT {
+            wva.default = entry.thresholds(checks);
+            wva.zero = entry.zero(checks);
+            continue;
+        }
+        let Some(model) = entry.model(checks) else { continue };
+        let (thresholds, zero) = (entry.thresholds(checks), entry.zero(checks));
+        if let Some(first) = owners.get(&model) {
+            let rule = format!("has no effect: the entry {first} is for {model} as well");
+            checks.problems.warning(entry.path(), rule);
+            continue;
+        }
+        owners.insert(model.clone(), name);
+        wva.zero_overrides.extend(zero.map(|zero| (model.clone(), zero)));
+        wva.overrides.insert(model, thresholds);
+    }
+    wva
+}
+
+/// One entry as it is written.
+struct Entry<'a> {
+    name: &'a str,
+    text: &'a str,
+    fields: Map<String, Value>,
+}
+
+impl<'a> Entry<'a> {
+    /// The fields of an entry; `None` where there is no reading it.
+    fn read(name: &'a str, text: &'a str, checks: &mut Checks<'_>) -> Option<Self> {
+        let path = format!("{KEY}/{name}");
+        match yaml::read(text) {
+            Ok(Value::Object(fields)) => Some(Self { name, text, fields }),
+            Ok(Value::Null) => Some(Self { name, text, fields: Map::new() }),
+            Ok(_) => {
+                checks.problems.error_at(path, "must be a mapping of fields to values");
+                None
+            }
+            Err(yaml::SyntaxError { line, column, message }) => {
+                let place = [line, column].into_iter().flatten();
+                let path = place.fold(path, |path, number| format!("{path}:{number}"));
+                checks.problems.error_at(path, format!("is not YAML: {message}"));
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> String {
+        format!("{KEY}/{}", self.name)
+    }
+
+    /// The place of a field: the entry, the line where it can be told, and the field.
+    fn field(&self, field: &str) -> String {
+        let begins =
+            |line: &str| line.strip_prefix(field).is_some_and(|rest| rest.starts_with(':'));
+        match self.text.lines().position(begins) {
+            Some(line) => format!("{}:{} {field}", self.path(), line + 1),
+            None => format!("{} {field}", self.path()),
+        }
+    }
+
+    /// The thresholds that it sets. Every other field is told about.
+    fn thresholds(&self, checks: &mut Checks<'_>) -> Thresholds {
+        for (field, value) in &self.fields {
+            self.note(field, value, checks);
+        }
+        let [kv_cache, queue_length, kv_spare, queue_spare] =
+            THRESHOLDS.map(|(field, limit)| self.threshold(field, limit, checks));
+        Thresholds { kv_cache, queue_length, kv_spare, queue_spare }
+    }
+
+    fn threshold(&self, field: &str, limit: f64, checks: &mut Checks<'_>) -> Option<f64> {
+        let value = self.fields.get(field).filter(|value| !value.is_null())?;
+        let Some(number) = value.as_f64() else {
+            checks.problems.error(self.field(field), "must be a number", value);
+            return None;
+        };
+        if number == 0.0 {
+            let rule = "is 0, which WVA takes for not set, and so is it here";
+            checks.problems.warning(self.field(field), rule);
+            return None;
+        }
+        above_zero(limit).check::<f64>(number, &self.field(field), &mut checks.problems)
+    }
+
+    /// Whether it lets models have no replicas.
+    fn zero(&self, checks: &mut Checks<'_>) -> Option<bool> {
+        let value = self.fields.get(ZERO).filter(|value| !value.is_null())?;
+        let enabled = value.get("enabled").and_then(Value::as_bool);
+        if enabled.is_none() {
+            let rule = "must be a mapping with enabled, which is true or false";
+            checks.problems.error(self.field(ZERO), rule, value);
+        }
+        enabled
+    }
+
+    /// Says of a field that is no threshold that it has no effect, unless it asks for nothing.
+    fn note(&self, field: &str, value: &Value, checks: &mut Checks<'_>) {
+        if THRESHOLDS.iter().any(|(known, _)| *known == field)
+            || [MODEL, NAMESPACE, ZERO].contains(&field)
+        {
+            return;
+        }
+        if let Some((_, why)) = IGNORED.iter().find(|(known, _)| *known == field) {
+            if !asks_for_nothing(value) {
+                checks.problems.warning(self.field(field), format!("is ignored: {why}"));
+            }
+            return;
+        }
+        let known = THRESHOLDS.iter().map(|(known, _)| *known).chain([MODEL, NAMESPACE, ZERO]);
+        let meant = nearest(field, known).map(|near| format!("; did you mean {near}?"));
+        let rule = format!("is ignored: it is not a known field{}", meant.unwrap_or_default());
+        checks.problems.warning(self.field(field), rule);
+    }
+
+    /// The model that it is for, as `MODEL#NAMESPACE`.
+    fn model(&self, checks: &mut Checks<'_>) -> Option<String> {
+        let mut text = |field: &str, accepts: fn(&str) -> bool, what: &str| {
+            let value = self.fields.get(field).filter(|value| !value.is_null());
+            let Some(value) = value else {
+                let rule = format!(
+                    "has no effect: it has no {field}, which says for which model it is in \
+                     entries other than {DEFAULT}"
+                );
+                checks.problems.warning(self.path(), rule);
+                return None;
+            };
+            let found = value.as_str().filter(|text| accepts(text));
+            if found.is_none() {
+                checks.problems.error(self.field(field), format!("must be {what}"), value);
+            }
+            found
+        };
+        let model = text(MODEL, names::is_model_name, "the name of a model")?;
+        let namespace = text(NAMESPACE, names::is_dns_label, "the name of a namespace")?;
+        Some(format!("{model}#{namespace}"))
+    }
+}
+
+/// Whether a value of a field that is ignored would change nothing in WVA either.
+fn asks_for_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) | Value::Number(_) | Value::String(_) => false,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(asks_for_nothing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Files, Surroundings};
+
+    /// What entries say, and the problems with them.
+    fn check(entries: &[(&str, &str)]) -> (Wva, Vec<String>) {
+        let surroundings = Surroundings {
+            origin: "test".to_owned(),
+            base: "/".into(),
+            environment: BTreeMap::new(),
+            files: Files::NotChecked,
+        };
+        let mut checks = Checks::new(&surroundings);
+        let entries =
+            entries.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        let wva = parse(&entries, &mut checks);
+        let (errors, warnings) = checks.problems.split();
+        (wva, errors.into_iter().chain(warnings).map(|one| one.to_string()).collect())
+    }
+
+    #[test]
+    fn an_entry_sets_what_it_has_and_nothing_else() {
+        let (wva, problems) = check(&[
+            ("default", "kvCacheThreshold: 0.75\nqueueLengthThreshold: 10\n"),
+            ("granite", "model_id: ibm/granite-13b\nnamespace: lab\nkvSpareTrigger: 0.2\n"),
+            ("nothing", "model_id: m\nnamespace: lab\n"),
+        ]);
+        assert_eq!(problems, Vec::<String>::new());
+        let default =
+            Thresholds { kv_cache: Some(0.75), queue_length: Some(10.0), ..Thresholds::default() };
+        let granite = Thresholds { kv_spare: Some(0.2), ..Thresholds::default() };
+        let overrides = [("ibm/granite-13b#lab", granite), ("m#lab", Thresholds::default())];
+        let overrides = overrides.map(|(model, thresholds)| (model.to_owned(), thresholds));
+        assert_eq!(wva, Wva { default, overrides: overrides.into(), ..Wva::default() });
+    }
+
+    #[test]
+    fn mistakes_are_told_with_entry_and_line() {
+        let (wva, problems) = check(&[
+            ("a", "model_id: 7\nnamespace: lab\n"),
+            ("b", "model_id: m\nnamespace: Lab_1\n"),
+            ("c", "- model_id\n"),
+            ("default", "# Comment\nkvCacheThreshold: \"0.70\"\nkvSpareTrigger: 1.5\n"),
+            ("d", "model_id: m\n  kvSpareTrigger: [\n"),
+        ]);
+        assert_eq!(
+            problems,
+            [
+                "error: compatibility.wva_config/a:1 model_id must be the name of a model; found 7",
+                "error: compatibility.wva_config/b:2 namespace must be the name of a namespace; \
+                 found \"Lab_1\"",
+                "error: compatibility.wva_config/c must be a mapping of fields to values",
+                "error: compatibility.wva_config/d:2:17 is not YAML: mapping values are not \
+                 allowed in this context",
+                "error: compatibility.wva_config/default:2 kvCacheThreshold must be a number; \
+                 found \"0.70\"",
+                "error: compatibility.wva_config/default:3 kvSpareTrigger must be above 0 and at \
+                 most 1; found 1.5",
+            ]
+        );
+        assert_eq!(wva, Wva::default());
+    }
+
+    #[test]
+    fn what_is_ignored_is_told_unless_it_asks_for_nothing() {
+        let (_, problems) = check(&[
+            ("a", "kvCacheThreshold: 0.5\n"),
+            (
+                "default",
+                "analyzers:\n  - name: saturation\nscaleUpThreshold: 0.85\nenableLimiter: true\n\
+                 enableRescale: false\nscaleToZero: {enabled: false}\nkvCacheThreshhold: 0.7\n\
+                 queueSpareTrigger: 0\n",
+            ),
+            ("m-1", "model_id: m\nnamespace: lab\n"),
+            ("m-2", "model_id: m\nnamespace: lab\n"),
+        ]);
+        let default = "warning: compatibility.wva_config/default";
+        assert_eq!(
+            problems,
+            [
+                "warning: compatibility.wva_config/a has no effect: it has no model_id, which says \
+                 for which model it is in entries other than default"
+                    .to_owned(),
+                format!(
+                    "{default}:1 analyzers is ignored: the percentages decide here, as in WVA \
+                     without this section"
+                ),
+                format!(
+                    "{default}:3 scaleUpThreshold is ignored: it belongs to WVA's token-based \
+                     analyzer"
+                ),
+                format!(
+                    "{default}:4 enableLimiter is ignored: WVA's GPU limiter is not read from here"
+                ),
+                format!(
+                    "{default}:7 kvCacheThreshhold is ignored: it is not a known field; did you \
+                     mean kvCacheThreshold?"
+                ),
+                format!(
+                    "{default}:8 queueSpareTrigger is 0, which WVA takes for not set, and so is it \
+                     here"
+                ),
+                "warning: compatibility.wva_config/m-2 has no effect: the entry m-1 is for m#lab as \
+                 well"
+                    .to_owned(),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_mounted_folder_has_more_than_the_entries() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("..2026_11_21");
+        std::fs::create_dir(&inner).unwrap();
+        std::fs::write(inner.join("default"), "kvCacheThreshold: 0.7\n").unwrap();
+        std::os::unix::fs::symlink("..2026_11_21", folder.path().join("..data")).unwrap();
+        std::os::unix::fs::symlink("..data/default", folder.path().join("default")).unwrap();
+        let entries = read_folder(folder.path()).unwrap();
+        assert_eq!(entries, [("default".to_owned(), "kvCacheThreshold: 0.7\n".to_owned())].into());
+        std::fs::write(folder.path().join("large"), vec![b'#'; BYTES_MAX]).unwrap();
+        assert!(read_folder(folder.path()).unwrap_err().contains("large: more than"));
+        assert!(read_folder(&folder.path().join("missing")).is_err());
+    }
+}

@@ -1,0 +1,40 @@
+//! Says once what is doubtful of how engines are started, and when it no longer is.
+
+use std::collections::BTreeMap;
+
+use tracing::{info, warn};
+
+use crate::publish::Published;
+use plimsoll_core::fleet::VariantKey;
+
+/// What has been said of each variant.
+#[derive(Default)]
+pub(crate) struct Said(BTreeMap<VariantKey, String>);
+
+impl Said {
+    /// Says what is new.
+    pub(crate) fn say(&mut self, published: &Published) {
+        let mut open = BTreeMap::new();
+        for (key, report) in &published.workloads {
+            let (namespace, variant) = (&key.namespace, &key.variant);
+            let engine = report.engine.as_ref();
+            let Some(engine) = engine.filter(|engine| engine.is_doubtful()) else {
+                if self.0.contains_key(key) {
+                    info!(%namespace, %variant, "Engine arguments are read again");
+                }
+                continue;
+            };
+            let text = engine.to_string();
+            if self.0.get(key) != Some(&text) {
+                warn!(
+                    %namespace,
+                    %variant,
+                    reason = engine.label(),
+                    "Engine arguments are not relied on: {text}"
+                );
+            }
+            open.insert(key.clone(), text);
+        }
+        self.0 = open;
+    }
+}

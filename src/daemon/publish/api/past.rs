@@ -1,0 +1,227 @@
+//! The last hour of one variant, and what has happened in the fleet, as JSON.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::publish::api::Asked;
+use crate::publish::api::query::Filter;
+use crate::publish::history::{self, Level, Sample, Track};
+use plimsoll_core::fleet::{ModelName, VariantKey};
+use plimsoll_core::units::Replicas;
+
+/// The last hour of one variant.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct History<'a> {
+    /// The namespace.
+    namespace: &'a str,
+    /// The variant's name.
+    variant: &'a str,
+    /// The model that it serves.
+    model: &'a str,
+    /// The daemon's clock when it answered.
+    now: String,
+    /// How far back the history goes, in seconds.
+    kept_seconds: u64,
+    /// The time between two entries of `load`, in seconds.
+    sample_interval_seconds: u64,
+    /// How long ago the history of this variant begins, in seconds; before that nothing is known.
+    since_age_seconds: f64,
+    /// How long ago the last tick was, in seconds; null before the first.
+    tick_age_seconds: Option<f64>,
+    /// Replica counts and verdict at each change, the oldest first; an entry holds until the next,
+    /// and the last until now.
+    replicas: Vec<LevelLine>,
+    /// The load, a sample in each interval, the oldest first.
+    load: Vec<SampleLine>,
+}
+
+/// The replica counts of a variant from one instant until the next entry.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Level")]
+struct LevelLine {
+    /// Since when, by the daemon's present clock; where that was set since, it differs from the
+    /// log.
+    at: String,
+    /// The same, as an age in seconds.
+    age_seconds: f64,
+    /// Replicas that the variant should have; null when there was no number.
+    desired: Option<u32>,
+    /// Replicas that the analysis alone asks for; null when there was no number.
+    unconstrained: Option<u32>,
+    /// Replicas that exist, ready or not; null when nobody could say.
+    current: Option<u32>,
+    /// Replicas that are ready; null when nobody could say.
+    ready: Option<u32>,
+    /// Replicas that are not ready yet; null when nobody could say.
+    pending: Option<u32>,
+    /// `fresh`, `held` or `none`, as `basis` of a decision; `silent` while the daemon did not
+    /// decide.
+    basis: &'static str,
+}
+
+/// The load of a variant at one instant.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Load")]
+struct SampleLine {
+    /// When, by the daemon's present clock.
+    at: String,
+    /// The same, as an age in seconds.
+    age_seconds: f64,
+    /// How near the replicas are to saturation, 1 is the threshold; null without fresh data.
+    saturation: Option<f64>,
+    /// KV cache in use, a mean over replicas and over the window, as a share of the whole; null
+    /// when no fresh replica says.
+    kv_cache_usage: Option<f64>,
+    /// Requests waiting on all replicas; null when no fresh replica says.
+    waiting: Option<f64>,
+    /// Requests running on all replicas; null when no fresh replica says.
+    running: Option<f64>,
+    /// Requests arriving at all replicas in a second, over the window; null when no fresh replica
+    /// says.
+    arrivals_per_second: Option<f64>,
+}
+
+/// What has happened to the variants.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Events {
+    /// The daemon's clock when it answered.
+    now: String,
+    /// The newest first.
+    events: Vec<Event>,
+}
+
+/// One thing that has happened to a variant.
+#[derive(Serialize, JsonSchema)]
+struct Event {
+    /// Counts the events since the daemon started.
+    number: u64,
+    /// When the tick was in which it happened.
+    at: String,
+    /// The same, as an age in seconds.
+    age_seconds: f64,
+    /// `desired` when the number is another one, `held` when it is held for want of data from now
+    /// on, `released` when it is decided on fresh data again, `removed` when the variant is gone.
+    change: &'static str,
+    /// The namespace.
+    namespace: String,
+    /// The variant's name.
+    variant: String,
+    /// The model that it serves.
+    model: String,
+    /// The number before, in replicas; null when there was none.
+    before: Option<u32>,
+    /// The number after, in replicas; null when there is none.
+    after: Option<u32>,
+    /// Replicas that exist, ready or not; null when nobody can say.
+    current: Option<u32>,
+    /// The stage of the step that explains the number best; null without a number.
+    stage: Option<&'static str>,
+    /// Its reason, as a word; null without a number.
+    reason: Option<&'static str>,
+    /// Its reason, as a sentence; null without a number.
+    text: Option<String>,
+}
+
+impl<'a> History<'a> {
+    pub(crate) fn new(
+        asked: &Asked<'_>,
+        variant: &'a VariantKey,
+        model: &'a ModelName,
+        track: &Track,
+    ) -> Self {
+        let last = asked.history.last_tick();
+        let tick_age = last.map(|tick| asked.elapsed.saturating_sub(tick.elapsed));
+        let since = track.since.age(asked.elapsed).min(history::KEPT);
+        Self {
+            namespace: variant.namespace.as_str(),
+            variant: variant.variant.as_str(),
+            model: model.as_str(),
+            now: asked.now.to_string(),
+            kept_seconds: history::KEPT.as_secs(),
+            sample_interval_seconds: history::SAMPLE_INTERVAL.as_secs(),
+            since_age_seconds: since.as_secs_f64(),
+            tick_age_seconds: tick_age.map(|age| age.as_secs_f64()),
+            replicas: track.levels.iter().map(|level| level_line(asked, level)).collect(),
+            load: track.samples.iter().map(|sample| sample_line(asked, sample)).collect(),
+        }
+    }
+}
+
+fn level_line(asked: &Asked<'_>, level: &Level) -> LevelLine {
+    let age = level.age(asked.elapsed);
+    LevelLine {
+        at: ago(asked.now, age),
+        age_seconds: age.as_secs_f64(),
+        desired: level.desired(),
+        unconstrained: level.unconstrained(),
+        current: level.current(),
+        ready: level.ready(),
+        pending: level.pending(),
+        basis: level.verdict.label(),
+    }
+}
+
+fn sample_line(asked: &Asked<'_>, sample: &Sample) -> SampleLine {
+    let age = sample.age(asked.elapsed);
+    SampleLine {
+        at: ago(asked.now, age),
+        age_seconds: age.as_secs_f64(),
+        saturation: sample.saturation(),
+        kv_cache_usage: sample.kv_usage(),
+        waiting: sample.waiting(),
+        running: sample.running(),
+        arrivals_per_second: sample.arrivals(),
+    }
+}
+
+/// The instant so long before `now`, to the millisecond, which is what ages are kept in.
+fn ago(now: Timestamp, age: Duration) -> String {
+    let at = SignedDuration::try_from(age).ok().and_then(|age| now.checked_sub(age).ok());
+    let at = at.unwrap_or(now);
+    Timestamp::from_millisecond(at.as_millisecond()).unwrap_or(at).to_string()
+}
+
+impl Events {
+    pub(crate) fn new(asked: &Asked<'_>, filter: &Filter, limit: usize) -> Self {
+        let wanted = |event: &history::Event| filter.wants(&event.variant, &event.model);
+        let events = asked.history.events(limit, wanted).into_iter();
+        Self { now: asked.now.to_string(), events: events.map(|it| line(asked, it)).collect() }
+    }
+}
+
+fn line(asked: &Asked<'_>, event: history::Event) -> Event {
+    let history::Event {
+        number,
+        at,
+        elapsed,
+        change,
+        variant,
+        model,
+        before,
+        after,
+        current,
+        because,
+    } = event;
+    let (stage, reason, text) = match because {
+        Some(because) => (Some(because.stage), Some(because.reason), Some(because.text)),
+        None => (None, None, None),
+    };
+    Event {
+        number,
+        at: at.to_string(),
+        age_seconds: asked.elapsed.saturating_sub(elapsed).as_secs_f64(),
+        change: change.label(),
+        namespace: variant.namespace.to_string(),
+        variant: variant.variant.to_string(),
+        model: model.to_string(),
+        before: before.map(Replicas::count),
+        after: after.map(Replicas::count),
+        current: current.map(Replicas::count),
+        stage,
+        reason,
+        text,
+    }
+}

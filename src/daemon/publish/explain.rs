@@ -1,0 +1,444 @@
+//! Every number and the steps that made it, as JSON.
+//!
+//! # Shape
+//!
+//! ```json
+//! {"generation":812,"decided_by":null,"now":"2026-11-21T09:30:00.4Z","models":[{"namespace":"shop",
+//!   "model":"meta/llama","role":"both","spare_kv":0.045,"trigger_kv":0.1,…}],"variants":[{
+//!   "namespace":"shop","variant":"llama-l4","model":"meta/llama","accelerator":"L4","role":"both",
+//!   "desired":3,"unconstrained":3,"current":2,"ready":2,"pending":0,"min":1,"max":8,
+//!   "basis":"fresh","at":"2026-11-21T09:30:00Z","age_seconds":0.4,
+//!   "because":"analyze: 2 -> 3, KV spare low (0.045 < 0.100)",
+//!   "headline":"Scale up 2 -> 3: low headroom: KV 4.5% < 10%",
+//!   "steps":[{"stage":"analyze","before":2,"after":3,"reason":"spare_low",
+//!             "headline":"Scale up 2 -> 3: low headroom: KV 4.5% < 10%",
+//!             "facts":[{"name":"kv_spare","value":0.045,"unit":"ratio","text":null},…],
+//!             "text":"KV spare low …","ranking":[],"foreseen":null,"carries":null}],
+//!   "replicas":[{"replica":"llama-l4-0","freshness":"fresh","age_seconds":0.4,
+//!                "failure":null,"failure_detail":null,"kv_cache_usage":0.75,"waiting":1,"running":9}]}]}
+//! ```
+//!
+//! The doc comments of the fields are their documentation in `docs/api.md`, word for word.
+
+mod foresight;
+mod pool;
+mod rank;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::publish::api::Asked;
+use crate::publish::api::query::Filter;
+use crate::publish::explain::foresight::{CarriesLine, ForeseenLine, carries, foreseen};
+use crate::publish::explain::pool::Pool;
+use crate::publish::explain::rank::{RankedOption, options};
+use crate::publish::history::Verdict;
+use crate::publish::load::Load;
+use crate::publish::{Published, PublishedVariant, Shadowed};
+use plimsoll_core::decide::reason::{Fact, Value};
+use plimsoll_core::decide::workload::EngineReport;
+use plimsoll_core::decide::{Decision, ModelReport, ReasonCode, Step};
+use plimsoll_core::fleet::{Accelerator, ModelKey, ReplicaKey, Role, VariantKey};
+use plimsoll_core::observe::{Freshness, ReplicaObservation, ScrapeFailure};
+use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests, Seconds};
+
+/// Every number and the steps that made it.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Decisions<'a> {
+    /// Counts the ticks since the daemon started; all of the answer is from this one.
+    generation: u64,
+    /// Which of several replicas of Plimsoll decided; `null` where there is only one.
+    decided_by: Option<&'a str>,
+    /// The daemon's clock when it answered.
+    now: String,
+    /// Every model and role that the analysis had fresh data of, in the order of their names.
+    models: Vec<Model<'a>>,
+    /// Every variant, with a number or without, in the order of their names.
+    variants: Vec<Variant<'a>>,
+}
+
+/// What the analysis found of one model's variants of one role.
+#[derive(Serialize, JsonSchema)]
+struct Model<'a> {
+    /// The namespace.
+    namespace: &'a str,
+    /// What the model's engines call it.
+    model: &'a str,
+    /// What part of a request these variants serve: `both`, `prefill` or `decode`.
+    role: &'static str,
+    /// KV cache usage from which a replica is saturated, as a share of the whole.
+    threshold_kv: f64,
+    /// Waiting requests from which a replica is saturated.
+    threshold_queue: f64,
+    /// Mean spare KV cache of the replicas that are not saturated, as a share of the whole.
+    spare_kv: f64,
+    /// Spare KV cache below which the model grows, as a share of the whole.
+    trigger_kv: f64,
+    /// How much spare KV cache is missing to the trigger; above 0 the model grows.
+    required_kv: f64,
+    /// Mean spare queue of the replicas that are not saturated, in requests.
+    spare_queue: f64,
+    /// Spare queue below which the model grows, in requests.
+    trigger_queue: f64,
+    /// How much spare queue is missing to the trigger, in requests; above 0 the model grows.
+    required_queue: f64,
+    /// What the model waits for before it decides anew, as a sentence; null when it does not wait.
+    waits_for: Option<String>,
+}
+
+/// One variant: its number, what made it, and what it is held against.
+#[derive(Serialize, JsonSchema)]
+struct Variant<'a> {
+    /// The namespace.
+    namespace: &'a str,
+    /// The variant's name, unique in its namespace.
+    variant: &'a str,
+    /// The model that it serves.
+    model: &'a str,
+    /// The kind of accelerator that it runs on; null when nobody says.
+    accelerator: Option<&'a str>,
+    /// Accelerators that one replica counts with, all its pods together; null before a tick.
+    accelerators_per_replica: Option<u32>,
+    /// Who says so: `declared` in the configuration or an annotation, `template` of the pods that
+    /// its scale target makes, `pods` that were seen, or `nobody`, and then it is 1; null before a
+    /// tick.
+    accelerators_said_by: Option<&'static str>,
+    /// How its engine is started, as far as its pod template says it; null where there is none.
+    engine: Option<Engine>,
+    /// What part of a request it serves: `both`, `prefill` or `decode`.
+    role: &'static str,
+    /// Replicas that it should have; null when nothing was ever decided.
+    desired: Option<u32>,
+    /// Replicas that the analysis alone asks for, before guards, windows, step limits and bounds;
+    /// null when nothing was ever decided.
+    unconstrained: Option<u32>,
+    /// Replicas that exist, ready or not; null when nobody can say.
+    current: Option<u32>,
+    /// Replicas that are ready; without an orchestrator, those that answer; null when nobody can
+    /// say.
+    ready: Option<u32>,
+    /// Replicas that exist or are asked for, and are not ready yet; null when nobody can say.
+    pending: Option<u32>,
+    /// Of the pending, those that take too long to start and are not counted on; null when nobody
+    /// can say.
+    stuck: Option<u32>,
+    /// Seconds from the creation of a replica until it serves, the median of the starts that were
+    /// seen; null while there was none.
+    startup_p50_seconds: Option<f64>,
+    /// The same, and nine of ten starts did not take longer.
+    startup_p90_seconds: Option<f64>,
+    /// The lower bound that holds, in replicas.
+    min: u32,
+    /// The upper bound that holds, in replicas; null when nothing limits the variant.
+    max: Option<u32>,
+    /// `fresh` when the number was decided on fresh data, `held` when it is kept from before for
+    /// want of data, `none` when there is no number.
+    basis: &'static str,
+    /// When the data that the number rests on was current; null when nothing was ever decided.
+    at: Option<String>,
+    /// Age of the data that the number rests on, in seconds; null when nothing was ever decided.
+    age_seconds: Option<f64>,
+    /// The step that explains the number best; without a number, what is missing.
+    because: String,
+    /// The same in at most 80 characters; null without a number.
+    headline: Option<String>,
+    /// The chain of steps that made the number, in their order; empty when nothing was ever
+    /// decided.
+    steps: Vec<StepLine>,
+    /// How near the replicas are to saturation, 1 is the threshold; null without fresh data.
+    saturation: Option<f64>,
+    /// Replicas at or above a saturation threshold; null without fresh data.
+    saturated: Option<u32>,
+    /// KV cache in use, a mean over replicas and over the window, as a share of the whole; null
+    /// when no fresh replica says.
+    kv_cache_usage: Option<f64>,
+    /// Requests waiting on all replicas; null when no fresh replica says.
+    waiting: Option<f64>,
+    /// Requests running on all replicas; null when no fresh replica says.
+    running: Option<f64>,
+    /// Requests arriving at all replicas in a second, over the window; null when no fresh replica
+    /// says.
+    arrivals_per_second: Option<f64>,
+    /// What one replica costs in an hour, in the configuration's currency.
+    cost_per_replica_hour: f64,
+    /// What the current replicas cost in an hour, in the configuration's currency; null when their
+    /// number is not known.
+    cost_per_hour: Option<f64>,
+    /// Age of the oldest page among the replicas whose load is known, in seconds; null when there
+    /// is none.
+    data_age_seconds: Option<f64>,
+    /// Why the scale target's state is not known; null when it is, or when there is none.
+    scale_problem: Option<String>,
+    /// Every listed replica, in the order of their names.
+    replicas: Vec<Replica<'a>>,
+    /// What its adapters need, and where they should be; null for a variant that is no pool, and
+    /// without fresh data.
+    pool: Option<Pool<'a>>,
+    /// What policies beside the one in force would say, in the order of their names; empty without
+    /// such policies.
+    shadows: Vec<Shadow<'a>>,
+}
+
+/// What a policy beside the one in force would say of a variant.
+#[derive(Serialize, JsonSchema)]
+struct Shadow<'a> {
+    /// The policy's name.
+    policy: &'a str,
+    /// Replicas that it would ask for; null while it has no number.
+    desired: Option<u32>,
+    /// The step that explains that number best; without a number, what is missing.
+    because: &'a str,
+}
+
+/// How a variant's engine is started.
+#[derive(Serialize, JsonSchema)]
+struct Engine {
+    /// `read` when its arguments are known, `no_engine` when no container names one, `elsewhere`
+    /// when some of its settings are not written in the template, `contradicted` when a page says
+    /// something else.
+    arguments: &'static str,
+    /// The same as a sentence, with the arguments that bound what a replica carries.
+    text: String,
+}
+
+/// One link of the chain that made a number.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Step")]
+struct StepLine {
+    /// The stage: `analyze`, `share`, `bridge`, `pool`, `hold`, `guard`, `stabilize`, `dwell`,
+    /// `flap_budget`, `panic`, `step_limit`, `zero`, `bounds`, `limit` or `check`.
+    stage: &'static str,
+    /// The number before it, in replicas.
+    before: u32,
+    /// The number after it, in replicas; that of the last step is `desired`.
+    after: u32,
+    /// The code of the reason; the same as the label `reason` in the metrics.
+    #[schemars(extend("enum" = codes()))]
+    reason: &'static str,
+    /// The step in at most 80 characters.
+    headline: String,
+    /// The values that the reason compares; each has another name.
+    facts: Vec<FactLine>,
+    /// Why, as a sentence with the numbers that were compared.
+    text: String,
+    /// How the variants of the model were ranked by their price, round by round; empty where they
+    /// were not.
+    ranking: Vec<RankedOption>,
+    /// What is foreseen for the variant's role; null where `foresight` has no say.
+    foreseen: Option<ForeseenLine>,
+    /// What one replica of the variant carries; null while `foresight` does not know.
+    carries: Option<CarriesLine>,
+}
+
+/// The codes of all reasons.
+fn codes() -> Vec<&'static str> {
+    ReasonCode::ALL.iter().map(|code| code.label()).collect()
+}
+
+/// A value that a reason compares.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Fact")]
+struct FactLine {
+    /// The name.
+    name: &'static str,
+    /// The number; null of a text.
+    value: Option<f64>,
+    /// The unit of the number, such as `s`, `replicas`, `requests/s`, `KV tokens` or `ratio`; null
+    /// of a text, and of a number that counts times or copies.
+    unit: Option<&'static str>,
+    /// The text, such as the name of a variant; null of a number.
+    text: Option<String>,
+}
+
+/// One replica and how recent its data is.
+#[derive(Serialize, JsonSchema)]
+struct Replica<'a> {
+    /// The replica: a pod's name, or the address of a target.
+    replica: &'a str,
+    /// `fresh` when its page is recent enough to act on, `stale` when it is not, `never` when there
+    /// never was one.
+    freshness: &'static str,
+    /// Age of its last page, in seconds; null when there never was one.
+    age_seconds: Option<f64>,
+    /// The class of the last failed scrape; null while the data is fresh.
+    failure: Option<&'static str>,
+    /// What exactly was wrong with the last scrape; null when it went well.
+    failure_detail: Option<&'a str>,
+    /// KV cache in use, as a share of the whole; null when the replica does not say.
+    kv_cache_usage: Option<f64>,
+    /// Requests waiting; null when the replica does not say.
+    waiting: Option<f64>,
+    /// Requests running; null when the replica does not say.
+    running: Option<f64>,
+}
+
+/// What exactly was wrong with the last scrape of each replica that could not be read.
+pub type Details = BTreeMap<ReplicaKey, String>;
+
+impl<'a> Decisions<'a> {
+    /// The document, of what the filter lets through.
+    pub(crate) fn new(asked: &'a Asked<'_>, filter: &Filter, details: &'a Details) -> Self {
+        let variants = asked.published.variants.values();
+        let variants = variants.filter(|it| filter.wants(&it.spec.key, &it.spec.model));
+        let variants = variants.map(|it| {
+            let pool = asked.published.pools.get(&it.spec.key).map(Pool::new);
+            let workload = asked.published.workloads.get(&it.spec.key);
+            let shadows = shadows(asked.published, &it.spec.key);
+            Variant {
+                pool,
+                shadows,
+                accelerators_per_replica: workload.map(|it| it.gpus.count()),
+                accelerators_said_by: workload.map(|it| it.said_by.label()),
+                engine: workload.and_then(|it| it.engine.as_ref()).map(Engine::new),
+                ..variant(it, details, asked.elapsed)
+            }
+        });
+        let variants: Vec<_> = variants.collect();
+        // A filter by a variant's name leaves the model that the variant belongs to.
+        let shown = |key: &ModelKey| {
+            let (namespace, name) = (key.namespace.as_str(), key.model.as_str());
+            variants.iter().any(|it| it.namespace == namespace && it.model == name)
+        };
+        let models = asked.published.models.iter().filter(|((key, _), _)| shown(key));
+        let models = models.map(|((key, role), report)| model(key, *role, report)).collect();
+        let (generation, now) = (asked.published.generation, asked.now.to_string());
+        let decided_by = asked.published.decided_by.as_deref();
+        Self { generation, decided_by, now, models, variants }
+    }
+}
+
+fn model<'a>(key: &'a ModelKey, role: Role, report: &'a ModelReport) -> Model<'a> {
+    let ModelReport { thresholds, spare_kv, spare_queue, required_kv, required_queue, transition } =
+        report;
+    Model {
+        namespace: key.namespace.as_str(),
+        model: key.model.as_str(),
+        role: role.label(),
+        threshold_kv: thresholds.kv_cache.fraction(),
+        threshold_queue: thresholds.queue_length.requests(),
+        spare_kv: spare_kv.fraction(),
+        trigger_kv: thresholds.kv_spare.fraction(),
+        required_kv: required_kv.fraction(),
+        spare_queue: spare_queue.requests(),
+        trigger_queue: thresholds.queue_spare.requests(),
+        required_queue: required_queue.requests(),
+        waits_for: transition.as_ref().map(ToString::to_string),
+    }
+}
+
+fn variant<'a>(
+    published: &'a PublishedVariant,
+    details: &'a Details,
+    now: Duration,
+) -> Variant<'a> {
+    let PublishedVariant { spec, observation, report, decided, undecided } = published;
+    let decision = decided.as_ref().map(|decided| &decided.decision);
+    let because = decision.and_then(Decision::because).map(ToString::to_string);
+    let missing = undecided.as_ref().map(|undecided| undecided.0.to_string());
+    let Load { kv_usage, waiting, running, arrivals } = Load::of(&observation.replicas);
+    let cost = |count: Replicas| f64::from(count.count()) * spec.cost.per_hour();
+    Variant {
+        namespace: spec.key.namespace.as_str(),
+        variant: spec.key.variant.as_str(),
+        model: spec.model.as_str(),
+        accelerator: spec.accelerator.as_ref().map(Accelerator::as_str),
+        accelerators_per_replica: None,
+        accelerators_said_by: None,
+        engine: None,
+        role: spec.role.label(),
+        desired: decision.map(|decision| decision.desired().count()),
+        unconstrained: decision.map(|decision| decision.unconstrained().count()),
+        current: observation.current.map(Replicas::count),
+        ready: observation.ready.map(Replicas::count),
+        pending: observation.current.map(|_| observation.pending.count()),
+        stuck: observation.current.map(|_| observation.startup.stuck.count()),
+        startup_p50_seconds: observation.startup.to_serving.map(|it| it.p50.seconds()),
+        startup_p90_seconds: observation.startup.to_serving.map(|it| it.p90.seconds()),
+        min: published.bounds().min().count(),
+        max: published.bounds().max().map(Replicas::count),
+        basis: Verdict::of(published).label(),
+        at: decided.as_ref().map(|decided| decided.at.to_string()),
+        age_seconds: decided
+            .as_ref()
+            .map(|decided| now.saturating_sub(decided.elapsed).as_secs_f64()),
+        because: because.or(missing).unwrap_or_default(),
+        headline: decision.and_then(Decision::because).map(Step::headline),
+        steps: decision.map(|it| it.steps.iter().map(step).collect()).unwrap_or_default(),
+        saturation: report.as_ref().map(|report| report.saturation.fraction()),
+        saturated: report.as_ref().map(|report| report.saturated.count()),
+        kv_cache_usage: kv_usage.map(Fraction::fraction),
+        waiting: waiting.map(Requests::requests),
+        running: running.map(Requests::requests),
+        arrivals_per_second: arrivals.map(RequestRate::requests_per_second),
+        cost_per_replica_hour: spec.cost.per_hour(),
+        cost_per_hour: observation.current.map(cost),
+        data_age_seconds: observation.oldest_measured().map(Seconds::seconds),
+        scale_problem: observation.scale_unknown.as_ref().map(ToString::to_string),
+        replicas: observation.replicas.iter().map(|it| replica(it, details)).collect(),
+        pool: None,
+        shadows: Vec::new(),
+    }
+}
+
+impl Engine {
+    fn new(report: &EngineReport) -> Self {
+        Self { arguments: report.label(), text: report.to_string() }
+    }
+}
+
+fn shadows<'a>(published: &'a Published, key: &VariantKey) -> Vec<Shadow<'a>> {
+    let said = published.shadows.iter().filter_map(|(policy, said)| Some((policy, said.get(key)?)));
+    let shadow = |(policy, Shadowed { desired, because }): (&'a String, &'a Shadowed)| Shadow {
+        policy,
+        desired: desired.map(Replicas::count),
+        because,
+    };
+    said.map(shadow).collect()
+}
+
+impl FactLine {
+    fn new(Fact { name, value, unit }: Fact) -> Self {
+        let (value, text) = match value {
+            Value::Number(number) => (Some(number), None),
+            Value::Text(text) => (None, Some(text)),
+        };
+        Self { name, value, unit, text }
+    }
+}
+
+fn step(link: &Step) -> StepLine {
+    let Step { stage, before, after, reason } = link;
+    StepLine {
+        stage: stage.label(),
+        before: before.count(),
+        after: after.count(),
+        reason: reason.label(),
+        headline: link.headline(),
+        facts: reason.facts().into_iter().map(FactLine::new).collect(),
+        text: reason.to_string(),
+        ranking: options(reason),
+        foreseen: foreseen(reason),
+        carries: carries(reason),
+    }
+}
+
+fn replica<'a>(replica: &'a ReplicaObservation, details: &'a Details) -> Replica<'a> {
+    let (freshness, age, failure) = match replica.freshness {
+        Freshness::Fresh { age } => ("fresh", Some(age), None),
+        Freshness::Stale { age, why } => ("stale", Some(age), why),
+        Freshness::Never { why } => ("never", None, why),
+    };
+    Replica {
+        replica: replica.replica.replica.as_str(),
+        freshness,
+        age_seconds: age.map(Seconds::seconds),
+        failure: failure.map(ScrapeFailure::label),
+        failure_detail: details.get(&replica.replica).map(String::as_str),
+        kv_cache_usage: replica.kv_usage.map(|it| Fraction::fraction(it.last)),
+        waiting: replica.waiting.map(|it| Requests::requests(it.last)),
+        running: replica.running.map(|it| Requests::requests(it.last)),
+    }
+}

@@ -1,0 +1,160 @@
+//! What is foreseen and what a replica carries, as JSON.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use plimsoll_core::decide::Reason;
+use plimsoll_core::decide::sized::{Bound, Estimate, Foreseen, Term};
+use plimsoll_core::fleet::Role;
+use plimsoll_core::units::{Fraction, RequestRate};
+
+/// What will be asked of the variants of one role when a new replica serves.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Foreseen")]
+pub(super) struct ForeseenLine {
+    /// The role: `both`, `prefill` or `decode`. All variants of the model and role have the same.
+    role: &'static str,
+    /// The terms of the need. One that is switched off, or that has nothing to say, is not among
+    /// them; one that asks for nothing is 0.
+    terms: Vec<TermLine>,
+    /// The share of what replicas carry that load may use.
+    used: f64,
+    /// What is needed now, in requests a second:
+    /// `max((max(max(arriving, growth, ramp) + spread, usual) + young) / used, burst) + backlog +
+    /// budget + gateway`, of the terms that are there.
+    total_per_second: f64,
+    /// The largest need that is held, in requests a second; what the number is made of.
+    held_per_second: f64,
+    /// Since when that is held.
+    held_since: String,
+    /// What a replica of the role carries, the mean of those that are there, in requests a second.
+    carries_per_second: f64,
+    /// What the weakest of them carries, in requests a second.
+    least_per_second: f64,
+    /// What keeps replicas from carrying more: `itl` (the time between tokens), `seats` (places in
+    /// the batch), `kv` (the KV cache) or `budget` (tokens in an iteration); null where nobody
+    /// knows.
+    bound_by: Option<&'static str>,
+    /// Seconds until what is asked for now carries load.
+    horizon_seconds: f64,
+    /// Whether enough is known for anything to be spare.
+    mature: bool,
+    /// Seconds until standby serves; null without standby.
+    standby_seconds: Option<f64>,
+    /// What standby carries until the others serve, in requests a second, no part of the need; null
+    /// without standby.
+    bridge_per_second: Option<f64>,
+}
+
+/// One term of a need.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Term")]
+pub(super) struct TermLine {
+    /// Which: `arriving`, `growth`, `reserve`, `ramp`, `spread`, `usual`, `young`, `burst`,
+    /// `backlog`, `budget` or `gateway`. A reserve is no part of the need.
+    term: &'static str,
+    /// How much, in requests a second.
+    per_second: f64,
+    /// Whether it is the one of `arriving`, `growth`, `ramp`, `usual` and `burst` that the need
+    /// comes from.
+    decides: bool,
+    /// The window in which a burst is the tightest, in seconds; null of every other term.
+    window_seconds: Option<i64>,
+}
+
+/// What one replica of a variant carries, as `foresight` knows it.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Carries")]
+pub(super) struct CarriesLine {
+    /// What decisions count on, in requests a second.
+    per_second: f64,
+    /// The lower end of the interval in which that lies in 95 of 100 cases, in requests a second;
+    /// null where the doubt is beyond all numbers.
+    low_per_second: Option<f64>,
+    /// The upper end of it, in requests a second; null where the doubt is beyond all numbers.
+    high_per_second: Option<f64>,
+    /// Who says so: its `replicas`, by what they did, or a `card` until they have.
+    said_by: &'static str,
+    /// What keeps it from being more: `itl`, `seats`, `kv` or `budget`.
+    bound_by: &'static str,
+}
+
+/// What a step says of what is foreseen.
+pub(super) fn foreseen(reason: &Reason) -> Option<ForeseenLine> {
+    let Reason::Sized(sized) = reason else { return None };
+    sized.foreseen.as_deref().map(ForeseenLine::new)
+}
+
+/// What a step says of what a replica carries.
+pub(super) fn carries(reason: &Reason) -> Option<CarriesLine> {
+    let Reason::Sized(sized) = reason else { return None };
+    sized.carries.as_ref().map(CarriesLine::new)
+}
+
+impl ForeseenLine {
+    fn new(foreseen: &Foreseen) -> Self {
+        let Foreseen { need: _, held, since, least, carries, bound, horizon, relief, .. } =
+            foreseen;
+        Self {
+            role: Role::label(foreseen.role),
+            terms: terms(foreseen),
+            used: Fraction::fraction(foreseen.used),
+            total_per_second: foreseen.need.total,
+            held_per_second: *held,
+            held_since: since.to_string(),
+            carries_per_second: *carries,
+            least_per_second: *least,
+            bound_by: bound.map(Bound::label),
+            horizon_seconds: *horizon,
+            mature: foreseen.mature,
+            standby_seconds: relief.map(|it| it.startup),
+            bridge_per_second: relief.map(|it| it.bridge),
+        }
+    }
+}
+
+/// The terms that say something, in the order in which they come to be.
+fn terms(foreseen: &Foreseen) -> Vec<TermLine> {
+    let need = &foreseen.need;
+    let decided_by = match need.decided_by() {
+        Term::Arriving => "arriving",
+        Term::Growth => "growth",
+        Term::Ramp => "ramp",
+        Term::Burst => "burst",
+        Term::Schedule => "usual",
+    };
+    let burst = need.burst;
+    let all = [
+        ("arriving", Some(need.arriving)),
+        ("growth", need.growth),
+        ("reserve", need.reserve),
+        ("ramp", need.ramp),
+        ("spread", need.spread),
+        ("usual", need.usual),
+        ("young", need.young),
+        ("burst", burst.map(|(rate, _)| rate)),
+        ("backlog", need.backlog),
+        ("budget", need.budget),
+        ("gateway", need.gateway.map(|it| it.adds)),
+    ];
+    let line = |(term, per_second): (&'static str, Option<f64>)| {
+        let window = burst.map(|(_, window)| window).filter(|_| term == "burst");
+        let decides = term == decided_by;
+        Some(TermLine { term, per_second: per_second?, decides, window_seconds: window })
+    };
+    all.into_iter().filter_map(line).collect()
+}
+
+impl CarriesLine {
+    fn new(estimate: &Estimate) -> Self {
+        let Estimate { rate, interval, bound, said_by } = estimate;
+        let end = |end: RequestRate| end.requests_per_second();
+        Self {
+            per_second: end(*rate),
+            low_per_second: interval.map(|it| end(it.low)),
+            high_per_second: interval.map(|it| end(it.high)),
+            said_by: said_by.label(),
+            bound_by: bound.label(),
+        }
+    }
+}

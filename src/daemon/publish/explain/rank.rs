@@ -1,0 +1,147 @@
+//! How variants were ranked by their price, as JSON.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use plimsoll_core::decide::Reason;
+use plimsoll_core::decide::limited::Limited;
+use plimsoll_core::decide::rank::{Choice, Ranking, Round};
+use plimsoll_core::fleet::Role;
+use plimsoll_core::units::{Amount, Replicas};
+
+/// One variant's option in one round of a ranking.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct RankedOption {
+    /// In which unit the demand is counted, as the analyzer that finds something missing counts it.
+    unit: &'static str,
+    /// The role that was ranked; null where all variants serve whole requests.
+    role: Option<&'static str>,
+    /// The round, from 1: the best option is taken, and the rest ranked anew.
+    round: usize,
+    /// The variant, as `NAMESPACE/NAME`.
+    variant: String,
+    /// Whether it was taken in this round.
+    taken: bool,
+    /// What its replicas would serve of what is left, in the unit.
+    served: f64,
+    /// Replicas that it adds; null when it has no score.
+    replicas: Option<u32>,
+    /// What they cost in an hour; null when it has no score.
+    cost_per_hour: Option<f64>,
+    /// What their demand would cost in an hour on replicas that fit it perfectly, at list price;
+    /// null when it has no score.
+    theoretical_cost_per_hour: Option<f64>,
+    /// The one over the other, both with the damper; null when it has no score.
+    ratio: Option<f64>,
+    /// How far its size is from the preferred one, at least 1; null when it has no score.
+    unfitness: Option<f64>,
+    /// Replicas of the preferred size, which is what the suppression counts; null when it has no
+    /// score.
+    counted: Option<f64>,
+    /// The unfitness that is left for so many; null when it has no score.
+    suppressed: Option<f64>,
+    /// Factor for a start from nothing, 1 where something runs; null when it has no score.
+    cold: Option<f64>,
+    /// Factor for something scarce that the model does not need, 1 where there is nothing; null when
+    /// it has no score.
+    mismatch: Option<f64>,
+    /// The score; the lowest is taken. Null when it has none.
+    score: Option<f64>,
+    /// Why it has no score, as a sentence; null when it has one.
+    dropped: Option<String>,
+}
+
+/// The options behind a reason, in the order of rounds and names.
+pub(super) fn options(reason: &Reason) -> Vec<RankedOption> {
+    let rank = match reason {
+        Reason::Sized(sized) => sized.rank.as_ref(),
+        Reason::Limited(Limited::Instead { rank, .. }) => rank.as_ref(),
+        _ => None,
+    };
+    let rankings = rank.into_iter().flat_map(|rank| rank.rankings.iter());
+    rankings
+        .flat_map(|ranking| {
+            let rounds = ranking.residual.rounds.iter().enumerate();
+            rounds.flat_map(move |(at, round)| {
+                round.options.iter().map(move |choice| option(ranking, at + 1, round, choice))
+            })
+        })
+        .collect()
+}
+
+fn option(ranking: &Ranking, number: usize, round: &Round, choice: &Choice) -> RankedOption {
+    let Choice { key, served, scored } = choice;
+    let record = scored.as_ref().ok();
+    RankedOption {
+        unit: ranking.unit.label(),
+        role: ranking.role.map(Role::label),
+        round: number,
+        variant: key.to_string(),
+        taken: round.taken.0 == *key,
+        served: Amount::amount(*served),
+        replicas: record.map(|it| Replicas::count(it.count)),
+        cost_per_hour: record.map(|it| it.real.per_hour()),
+        theoretical_cost_per_hour: record.map(|it| it.theoretical.per_hour()),
+        ratio: record.map(|it| it.ratio),
+        unfitness: record.map(|it| it.unfitness),
+        counted: record.map(|it| it.counted),
+        suppressed: record.map(|it| it.suppressed),
+        cold: record.map(|it| it.cold),
+        mismatch: record.map(|it| it.mismatch),
+        score: record.map(|it| it.score),
+        dropped: scored.as_ref().err().map(ToString::to_string),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fixtures;
+    use plimsoll_core::analyze::capacity::Unit;
+    use plimsoll_core::decide::limit::LimitName;
+    use plimsoll_core::decide::rank::{Dropped, Formula, Offer, Rank, Residual, Start};
+    use plimsoll_core::units::{CostPerHour, Fraction};
+
+    #[test]
+    fn each_option_of_each_round_is_a_row_with_the_numbers_behind_its_score() {
+        let (amount, cost) = (|it| Amount::new(it).unwrap(), |it| CostPerHour::new(it).unwrap());
+        let formula = Formula {
+            preferred: amount(8.0),
+            damper: cost(0.016),
+            weight: Fraction::ONE,
+            unfitness_max: Fraction::new(100.0).unwrap(),
+            cold: Fraction::ONE,
+        };
+        let record = formula.score(&Offer {
+            count: Replicas::ONE,
+            real: cost(0.095),
+            theoretical: cost(0.003),
+            size: amount(2.0),
+            start: Start::Warm,
+            mismatch: Fraction::new(2.0).unwrap(),
+        });
+        let [a, b] = ["a", "b"].map(|name| fixtures::variant(name).key);
+        let choice = |key, scored| Choice { key, served: amount(2.0), scored };
+        let round = Round {
+            options: vec![choice(a.clone(), record), choice(b.clone(), Err(Dropped::NoReplicas))],
+            taken: (a, Replicas::ONE),
+            served: amount(2.0),
+        };
+        let residual = Residual { rounds: vec![round], unserved: Amount::ZERO, preferred: None };
+        let ranking = Ranking { unit: Unit::RequestsPerSecond, role: None, residual };
+        let rank = Some(Box::new(Rank { variant: b, rankings: Arc::from([ranking]) }));
+        let limit = LimitName::new("quota").unwrap();
+        let of = fixtures::variant("a").key.variant;
+        let rows = options(&Reason::Limited(Limited::Instead { of, limit, rank }));
+        let rows = serde_json::to_value(rows).unwrap();
+        assert_eq!(rows[0]["variant"], "shop/a");
+        assert_eq!((&rows[0]["taken"], &rows[1]["taken"]), (&true.into(), &false.into()));
+        assert_eq!((&rows[0]["unfitness"], &rows[0]["replicas"]), (&4.0.into(), &1.into()));
+        assert_eq!(rows[0]["mismatch"], 2.0);
+        assert!((rows[0]["score"].as_f64().unwrap() - 2.0 * 23.3684).abs() < 1e-4);
+        assert_eq!(rows[1]["score"], serde_json::Value::Null);
+        assert_eq!(rows[1]["dropped"], "no replica can be added, or none is needed");
+    }
+}

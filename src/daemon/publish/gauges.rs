@@ -1,0 +1,476 @@
+//! The decisions and observations as Prometheus metrics.
+//!
+//! The metrics are made from [`Published`] at the moment of a scrape, not set one by one: a variant
+//! that is gone has no series left to linger and drive an autoscaler, an absent value has no sample
+//! at all, and ages are exact. What each metric means is written down once, in [`FAMILIES`].
+
+mod foresight;
+mod limits;
+
+use std::sync::Arc;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{GaugeVec, Opts};
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::publish::load::{Load, sum};
+use crate::publish::{Published, PublishedVariant};
+use plimsoll_core::decide::pools::pooled::{PoolAdapter, PoolReport};
+use plimsoll_core::decide::workload::WorkloadReport;
+use plimsoll_core::decide::{Basis, Decision, ReasonCode, Stage};
+use plimsoll_core::observe::{Freshness, Observation, Quantiles, ReplicaObservation, Startup};
+use plimsoll_core::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate};
+
+/// A metric: its name, its labels, and what it means.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// The name.
+    pub name: &'static str,
+    /// The labels.
+    pub labels: &'static [&'static str],
+    /// What it means, with its unit.
+    pub help: &'static str,
+}
+
+const VARIANT: &[&str] = &["namespace", "model", "variant"];
+const MODEL: &[&str] = &["namespace", "model", "role"];
+const CARRIED: &[&str] = &["namespace", "model", "variant", "said_by"];
+const WVA: &[&str] = &["variant_name", "namespace", "accelerator_type"];
+
+macro_rules! families {
+    ($($id:ident = $name:literal, $labels:expr, $help:literal;)*) => {
+        $(const $id: Family = Family { name: $name, labels: $labels, help: $help };)*
+        /// Every metric of this module, in the order of its documentation.
+        pub const FAMILIES: &[Family] = &[$($id),*];
+    };
+}
+
+families! {
+    DESIRED = "plimsoll_desired_replicas", VARIANT,
+        "Replicas that the variant should have; the number that the external metrics API serves.";
+    SHADOW = "plimsoll_shadow_desired_replicas", &["namespace", "model", "variant", "policy"],
+        "Replicas that a policy beside the one in force would ask for; absent without such policies.";
+    UNCONSTRAINED = "plimsoll_unconstrained_desired_replicas", VARIANT,
+        "Replicas that the analysis alone asks for, before guards, windows, step limits and bounds.";
+    CURRENT = "plimsoll_current_replicas", VARIANT,
+        "Replicas that exist, ready or not.";
+    READY = "plimsoll_ready_replicas", VARIANT,
+        "Replicas that are ready; without an orchestrator, those that answer.";
+    PENDING = "plimsoll_pending_replicas", VARIANT,
+        "Replicas that exist or are asked for, and are not ready yet.";
+    STUCK = "plimsoll_stuck_replicas", VARIANT,
+        "Pending replicas that take too long to start and are not counted on.";
+    STARTUP = "plimsoll_startup_seconds", &["namespace", "model", "variant", "until", "quantile"],
+        "Time from the creation of a replica until it is ready or serving, over the starts that were seen.";
+    MIN = "plimsoll_min_replicas", VARIANT,
+        "The lower bound that holds.";
+    MAX = "plimsoll_max_replicas", VARIANT,
+        "The upper bound that holds; absent where nothing limits the variant.";
+    REPLICAS = "plimsoll_replicas", &["namespace", "model", "variant", "freshness"],
+        "Listed replicas by the freshness of their data: fresh, stale (answered before) or never.";
+    SATURATED = "plimsoll_saturated_replicas", VARIANT,
+        "Replicas at or above a saturation threshold.";
+    SATURATION = "plimsoll_saturation_ratio", VARIANT,
+        "How near the replicas are to saturation; 1 is the threshold.";
+    REQUIRED_KV = "plimsoll_required_kv_cache_ratio", MODEL,
+        "Spare KV cache that is missing to the trigger, a mean over replicas; above 0 the model grows.";
+    REQUIRED_QUEUE = "plimsoll_required_queue_requests", MODEL,
+        "Spare queue that is missing to the trigger, a mean over replicas; above 0 the model grows.";
+    SPARE_KV = "plimsoll_spare_kv_cache_ratio", MODEL,
+        "Spare KV cache up to the threshold, a mean over replicas that are not saturated.";
+    SPARE_QUEUE = "plimsoll_spare_queue_requests", MODEL,
+        "Spare queue up to the threshold, a mean over replicas that are not saturated.";
+    TRANSITION = "plimsoll_in_transition", MODEL,
+        "1 while the model waits for an earlier decision to be carried out, else 0.";
+    NEED = "plimsoll_need_per_second", MODEL,
+        "Requests a second that must be carried when a new replica serves, as foresight finds it now.";
+    NEED_HELD = "plimsoll_need_held_per_second", MODEL,
+        "The largest need that foresight holds, in requests a second; what is decided.";
+    CARRIES = "plimsoll_replica_carries_per_second", CARRIED,
+        "Requests a second that one replica carries, as foresight knows it.";
+    CARRIES_LOW = "plimsoll_replica_carries_low_per_second", CARRIED,
+        "Lower end of the interval in which that lies in 95 of 100 cases.";
+    CARRIES_HIGH = "plimsoll_replica_carries_high_per_second", CARRIED,
+        "Upper end of the interval in which that lies in 95 of 100 cases.";
+    KV_USAGE = "plimsoll_kv_cache_usage_ratio", VARIANT,
+        "KV cache in use, a mean over replicas and over the window.";
+    WAITING = "plimsoll_waiting_requests", VARIANT,
+        "Requests waiting on all replicas.";
+    RUNNING = "plimsoll_running_requests", VARIANT,
+        "Requests running on all replicas.";
+    ARRIVALS = "plimsoll_arrivals_per_second", VARIANT,
+        "Requests arriving at all replicas, over the window.";
+    PROMPT_RATE = "plimsoll_prompt_tokens_per_second", VARIANT,
+        "Prompt tokens processed by all replicas, over the window.";
+    GENERATION_RATE = "plimsoll_generation_tokens_per_second", VARIANT,
+        "Tokens generated by all replicas, over the window.";
+    TTFT = "plimsoll_time_to_first_token_seconds", VARIANT,
+        "Mean time to first token over the window, as the engines measure it.";
+    TTFT_P95 = "plimsoll_time_to_first_token_p95_seconds", VARIANT,
+        "Time to first token that 95 % of the requests in the window stay below.";
+    ITL = "plimsoll_inter_token_latency_seconds", VARIANT,
+        "Mean time between tokens over the window, as the engines measure it.";
+    COST = "plimsoll_cost_per_hour", VARIANT,
+        "What the current replicas cost in an hour, in the configuration's currency.";
+    DATA_AGE = "plimsoll_data_age_seconds", VARIANT,
+        "Age of the oldest page among the replicas whose load is known.";
+    DECISION_AGE = "plimsoll_decision_age_seconds", VARIANT,
+        "Age of the data that the published number rests on.";
+    DECISION_HELD = "plimsoll_decision_held", VARIANT,
+        "1 while the published number is kept from before for want of data, else 0.";
+    FLAP_BUDGET_SPENT = "plimsoll_flap_budget_spent", VARIANT,
+        "1 while the number is not lowered because it has turned too often within an hour, else 0.";
+    PANICKING = "plimsoll_panicking", VARIANT,
+        "1 while nothing is lowered because demand has jumped, else 0.";
+    POOL_COPIES = "plimsoll_pool_copies", VARIANT,
+        "Copies that all adapters of a pool want together.";
+    POOL_ADAPTERS = "plimsoll_pool_adapters", VARIANT,
+        "Adapters of a pool that want a copy.";
+    POOL_WAITING = "plimsoll_pool_adapters_waiting", VARIANT,
+        "Adapters of a pool that have waited for a slot on a replica for a whole window.";
+    POOL_PER_REPLICA = "plimsoll_pool_adapters_per_replica", VARIANT,
+        "Adapters with a running request on a replica, a mean over those that say.";
+    POOL_SLOTS_USED = "plimsoll_pool_slots_used", VARIANT,
+        "Slots with a running adapter, on all replicas of a pool that say.";
+    POOL_SLOTS_FREE = "plimsoll_pool_slots_free", VARIANT,
+        "Slots without a running adapter, on all replicas of a pool that say.";
+    POOL_UNMET = "plimsoll_pool_unmet_replicas", VARIANT,
+        "Replicas that a pool needs beyond its maximum.";
+    POOL_LOADS = "plimsoll_pool_plan_loads", VARIANT,
+        "Copies that have to be loaded to carry out the suggested placement.";
+    CUT = "plimsoll_limited_replicas", &["namespace", "model", "variant", "limit"],
+        "Replicas that a limit keeps the variant from having; absent where none does.";
+    ALLOWED = "plimsoll_limit_accelerators", &["limit", "accelerator"],
+        "Accelerators that the limit leaves to all variants that it counts.";
+    HELD = "plimsoll_limit_accelerators_held", &["limit", "accelerator"],
+        "Accelerators of the limit that the replicas that are asked for hold.";
+    ALLOWED_COST = "plimsoll_limit_cost_per_hour", &["limit"],
+        "What all replicas that the limit counts may cost in an hour.";
+    HELD_COST = "plimsoll_limit_cost_per_hour_held", &["limit"],
+        "What the replicas that are asked for cost in an hour.";
+    ON_NODES = "plimsoll_node_accelerators", &["accelerator"],
+        "Accelerators of the nodes that can be given to pods; of closed nodes, those that ours hold.";
+    OF_OTHERS = "plimsoll_node_accelerators_of_others", &["accelerator"],
+        "Accelerators of the nodes that pods hold which are not replicas of a variant.";
+    PRICE = "plimsoll_limit_shadow_price", &["limit", "of", "namespace", "variant", "unit"],
+        "What one more of what is short would let the next variant carry; there while it is short.";
+    SOURCE_AGE = "plimsoll_limit_age_seconds", &["limit"],
+        "How long ago the limit was known to be as it is; absent while it has never been read.";
+    UNREAD = "plimsoll_limit_unread", &["limit"],
+        "1 while the limit has never been read, so that nothing that it counts may grow, else 0.";
+    SLO_UNMEETABLE = "plimsoll_slo_unmeetable", VARIANT,
+        "1 while an idle replica already misses the latency target, so that no number meets it, else 0.";
+    ACCELERATORS = "plimsoll_replica_accelerators", &["namespace", "model", "variant", "said_by"],
+        "Accelerators that one replica counts with, and who says so: declared, template, pods or nobody.";
+    ENGINE_ARGUMENTS = "plimsoll_engine_arguments", &["namespace", "model", "variant", "state"],
+        "Always 1; the state says whether the pod template's arguments of the engine are known.";
+    INFO = "plimsoll_variant_info", &["namespace", "model", "variant", "accelerator", "role"],
+        "Always 1; carries what is known of the variant as labels.";
+}
+
+/// WVA's gauges, for dashboards and scalers that were written for it.
+pub const WVA_FAMILIES: &[Family] = &[WVA_DESIRED, WVA_CURRENT, WVA_RATIO];
+
+const WVA_DESIRED: Family = Family {
+    name: "wva_desired_replicas",
+    labels: WVA,
+    help: "The same as plimsoll_desired_replicas, under WVA's name and labels.",
+};
+const WVA_CURRENT: Family = Family {
+    name: "wva_current_replicas",
+    labels: WVA,
+    help: "The same as plimsoll_current_replicas, under WVA's name and labels.",
+};
+const WVA_RATIO: Family = Family {
+    name: "wva_desired_ratio",
+    labels: WVA,
+    help: "Desired replicas over current replicas; the desired replicas where there are none.",
+};
+
+/// Whether WVA's gauges are published beside our own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wva {
+    /// They are.
+    Published,
+    /// They are not.
+    Off,
+}
+
+/// Collects the metrics of the latest [`Published`].
+pub struct Gauges {
+    published: watch::Receiver<Arc<Published>>,
+    clock: Clock,
+    wva: Wva,
+    descriptions: Vec<Desc>,
+}
+
+// === impl Family ===
+
+impl Family {
+    fn vec(&self) -> Option<GaugeVec> {
+        GaugeVec::new(Opts::new(self.name, self.help), self.labels).ok()
+    }
+}
+
+// === impl Gauges ===
+
+impl Gauges {
+    /// Collects from `published`.
+    #[must_use]
+    pub fn new(published: watch::Receiver<Arc<Published>>, clock: Clock, wva: Wva) -> Self {
+        let families = FAMILIES.iter().chain(wva.families());
+        let descriptions = families
+            .filter_map(Family::vec)
+            .flat_map(|vec| vec.desc().into_iter().cloned().collect::<Vec<_>>())
+            .collect();
+        Self { published, clock, wva, descriptions }
+    }
+}
+
+impl Wva {
+    fn families(self) -> &'static [Family] {
+        match self {
+            Self::Published => WVA_FAMILIES,
+            Self::Off => &[],
+        }
+    }
+}
+
+impl Collector for Gauges {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descriptions.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let published = self.published.borrow().clone();
+        let now = self.clock.elapsed();
+        let mut sheet = Sheet::default();
+        for variant in published.variants.values() {
+            sheet.variant(variant, now);
+            if let Some(report) = published.workloads.get(&variant.spec.key) {
+                sheet.workload(report, labels(variant));
+            }
+            if let Some(report) = published.pools.get(&variant.spec.key) {
+                sheet.pool(report, labels(variant));
+            }
+            if self.wva == Wva::Published {
+                sheet.wva(variant);
+            }
+        }
+        for ((model, role), report) in &published.models {
+            let labels = [model.namespace.as_str(), model.model.as_str(), role.label()];
+            sheet.set(&SPARE_KV, &labels, Some(report.spare_kv.fraction()));
+            sheet.set(&SPARE_QUEUE, &labels, Some(report.spare_queue.requests()));
+            sheet.set(&REQUIRED_KV, &labels, Some(report.required_kv.fraction()));
+            sheet.set(&REQUIRED_QUEUE, &labels, Some(report.required_queue.requests()));
+            sheet.set(&TRANSITION, &labels, Some(one_if(report.transition.is_some())));
+        }
+        for report in &published.limits {
+            sheet.limit(report);
+        }
+        for (policy, variants) in &published.shadows {
+            for (key, said) in variants {
+                let Some(variant) = published.variants.get(key) else { continue };
+                let [namespace, model, variant] = labels(variant);
+                let labels = [namespace, model, variant, policy.as_str()];
+                sheet.set(&SHADOW, &labels, said.desired.map(count));
+            }
+        }
+        sheet.collect()
+    }
+}
+
+// === the sheet ===
+
+/// The metrics of one scrape.
+#[derive(Default)]
+struct Sheet {
+    vecs: Vec<(&'static str, GaugeVec)>,
+}
+
+impl Sheet {
+    fn set(&mut self, family: &'static Family, labels: &[&str], value: Option<f64>) {
+        let Some(value) = value else { return };
+        let known = self.vecs.iter().position(|(name, _)| *name == family.name);
+        let index = known.or_else(|| {
+            self.vecs.push((family.name, family.vec()?));
+            Some(self.vecs.len() - 1)
+        });
+        if let Some((_, vec)) = index.and_then(|index| self.vecs.get(index))
+            && let Ok(gauge) = vec.get_metric_with_label_values(labels)
+        {
+            gauge.set(value);
+        }
+    }
+
+    fn collect(self) -> Vec<MetricFamily> {
+        self.vecs.into_iter().flat_map(|(_, vec)| vec.collect()).collect()
+    }
+
+    fn variant(&mut self, published: &PublishedVariant, now: std::time::Duration) {
+        let PublishedVariant { spec, observation, report, decided, undecided: _ } = published;
+        let labels = labels(published);
+        let [namespace, model, variant] = labels;
+        let accelerator = spec.accelerator.as_ref().map_or("", |name| name.as_str());
+        self.set(&INFO, &[namespace, model, variant, accelerator, spec.role.label()], Some(1.0));
+        if let Some(decided) = decided {
+            let decision = &decided.decision;
+            self.set(&DESIRED, &labels, Some(count(decision.desired())));
+            self.set(&UNCONSTRAINED, &labels, Some(count(decision.unconstrained())));
+            let age = now.saturating_sub(decided.elapsed).as_secs_f64();
+            self.set(&DECISION_AGE, &labels, Some(age));
+            self.set(&DECISION_HELD, &labels, Some(one_if(held(decision))));
+            let has = |stage| Some(one_if(decision.steps.iter().any(|step| step.stage == stage)));
+            self.set(&FLAP_BUDGET_SPENT, &labels, has(Stage::FlapBudget));
+            let unmeetable =
+                decision.steps.iter().any(|it| it.reason.code() == ReasonCode::SloUnmeetable);
+            self.set(&SLO_UNMEETABLE, &labels, Some(one_if(unmeetable)));
+            self.set(&PANICKING, &labels, has(Stage::Panic));
+            self.cuts(published, decision);
+            self.foresight(published, decision);
+        }
+        if let Some(report) = report {
+            self.set(&SATURATION, &labels, Some(report.saturation.fraction()));
+            self.set(&SATURATED, &labels, Some(count(report.saturated)));
+        }
+        let cost = observation.current.map(|current| count(current) * spec.cost.per_hour());
+        self.set(&COST, &labels, cost);
+        let bounds = published.bounds();
+        self.set(&MIN, &labels, Some(count(bounds.min())));
+        self.set(&MAX, &labels, bounds.max().map(count));
+        self.observation(observation, labels);
+    }
+
+    fn observation(&mut self, observation: &Observation, labels: [&str; 3]) {
+        self.set(&CURRENT, &labels, observation.current.map(count));
+        self.set(&READY, &labels, observation.ready.map(count));
+        let pending = observation.current.map(|_| count(observation.pending));
+        self.set(&PENDING, &labels, pending);
+        let Startup { stuck, starts: _, to_ready, to_serving } = observation.startup;
+        self.set(&STUCK, &labels, observation.current.map(|_| count(stuck)));
+        let [namespace, model, variant] = labels;
+        for (until, quantiles) in [("ready", to_ready), ("serving", to_serving)] {
+            let Some(Quantiles { p50, p90 }) = quantiles else { continue };
+            for (quantile, seconds) in [("0.5", p50), ("0.9", p90)] {
+                let labels = [namespace, model, variant, until, quantile];
+                self.set(&STARTUP, &labels, Some(seconds.seconds()));
+            }
+        }
+        for (freshness, replicas) in by_freshness(&observation.replicas) {
+            let [namespace, model, variant] = labels;
+            let labels = [namespace, model, variant, freshness];
+            self.set(&REPLICAS, &labels, Some(replicas));
+        }
+        self.set(&DATA_AGE, &labels, observation.oldest_measured().map(Seconds::seconds));
+        let replicas = &observation.replicas;
+        let load = Load::of(replicas);
+        self.set(&KV_USAGE, &labels, load.kv_usage.map(Fraction::fraction));
+        self.set(&WAITING, &labels, load.waiting.map(Requests::requests));
+        self.set(&RUNNING, &labels, load.running.map(Requests::requests));
+        self.set(&ARRIVALS, &labels, load.arrivals.map(RequestRate::requests_per_second));
+        let rate = |rate: Option<TokenRate>| rate.map(TokenRate::tokens_per_second);
+        self.set(&PROMPT_RATE, &labels, sum(replicas, |replica| rate(replica.prompt_rate)));
+        self.set(&GENERATION_RATE, &labels, sum(replicas, |replica| rate(replica.generation_rate)));
+        let weighted =
+            |latency: fn(&ReplicaObservation) -> Option<Seconds>| weighted_mean(replicas, latency);
+        self.set(&TTFT, &labels, weighted(|replica| replica.ttft_mean));
+        let p95 = Fraction::new(0.95).zip(observation.ttft.as_ref());
+        self.set(&TTFT_P95, &labels, p95.and_then(|(p95, ttft)| ttft.quantile(p95)));
+        self.set(&ITL, &labels, weighted(|replica| replica.itl_mean));
+    }
+
+    fn workload(&mut self, report: &WorkloadReport, [namespace, model, variant]: [&str; 3]) {
+        let WorkloadReport { gpus, said_by, engine } = report;
+        let labels = [namespace, model, variant, said_by.label()];
+        self.set(&ACCELERATORS, &labels, Some(f64::from(gpus.count())));
+        if let Some(engine) = engine {
+            self.set(&ENGINE_ARGUMENTS, &[namespace, model, variant, engine.label()], Some(1.0));
+        }
+    }
+
+    fn pool(&mut self, report: &PoolReport, labels: [&str; 3]) {
+        let PoolReport { adapters, replicas, unmet, plan, slots, .. } = report;
+        let copies: Replicas = adapters.iter().map(|it| it.copies.wanted).sum();
+        self.set(&POOL_COPIES, &labels, Some(count(copies)));
+        let of = |which: fn(&PoolAdapter) -> bool| {
+            Some(adapters.iter().filter(|it| which(it)).count() as f64)
+        };
+        self.set(&POOL_ADAPTERS, &labels, of(|it| it.copies.wanted > Replicas::ZERO));
+        self.set(&POOL_WAITING, &labels, of(|it| it.starved > Replicas::ZERO));
+        let (mut said, mut used, mut free) = (0.0, 0.0, 0.0);
+        for replica in replicas.iter().filter(|replica| replica.known) {
+            let running = replica.running.len() as f64;
+            let slots = replica.slots.or(*slots).map_or(running, |it| f64::from(it.number()));
+            (said, used, free) =
+                (said + 1.0, used + running.min(slots), free + (slots - running).max(0.0));
+        }
+        let running: usize = replicas.iter().map(|it| it.running.len()).sum();
+        let mean = (said > 0.0).then(|| running as f64 / said);
+        self.set(&POOL_PER_REPLICA, &labels, mean);
+        self.set(&POOL_SLOTS_USED, &labels, Some(used).filter(|_| said > 0.0));
+        self.set(&POOL_SLOTS_FREE, &labels, Some(free).filter(|_| said > 0.0 && slots.is_some()));
+        self.set(&POOL_UNMET, &labels, Some(count(*unmet)));
+        self.set(&POOL_LOADS, &labels, slots.map(|_| count(plan.loads())));
+    }
+
+    fn wva(&mut self, published: &PublishedVariant) {
+        let PublishedVariant { spec, observation, decided, .. } = published;
+        let accelerator = spec.accelerator.as_ref().map_or("unresolved", |name| name.as_str());
+        let labels = [spec.key.variant.as_str(), spec.key.namespace.as_str(), accelerator];
+        let desired = decided.as_ref().map(|decided| count(decided.decision.desired()));
+        let current = observation.current.map(count);
+        self.set(&WVA_DESIRED, &labels, desired);
+        self.set(&WVA_CURRENT, &labels, current);
+        let ratio = desired
+            .zip(current)
+            .map(|(desired, current)| if current > 0.0 { desired / current } else { desired });
+        self.set(&WVA_RATIO, &labels, ratio);
+    }
+}
+
+// === helpers ===
+
+fn labels(published: &PublishedVariant) -> [&str; 3] {
+    let spec = &published.spec;
+    [spec.key.namespace.as_str(), spec.model.as_str(), spec.key.variant.as_str()]
+}
+
+fn count(replicas: Replicas) -> f64 {
+    f64::from(replicas.count())
+}
+
+fn one_if(condition: bool) -> f64 {
+    if condition { 1.0 } else { 0.0 }
+}
+
+fn held(decision: &Decision) -> bool {
+    decision.basis == Basis::Held
+}
+
+fn by_freshness(replicas: &[ReplicaObservation]) -> [(&'static str, f64); 3] {
+    let (mut fresh, mut stale, mut never) = (0.0, 0.0, 0.0);
+    for replica in replicas {
+        match replica.freshness {
+            Freshness::Fresh { .. } => fresh += 1.0,
+            Freshness::Stale { .. } => stale += 1.0,
+            Freshness::Never { .. } => never += 1.0,
+        }
+    }
+    [("fresh", fresh), ("stale", stale), ("never", never)]
+}
+
+/// The mean weighted by completions, so that an idle replica's few requests do not count as much
+/// as a busy one's many. Replicas with a latency and without completions weigh as one a minute.
+fn weighted_mean(
+    replicas: &[ReplicaObservation],
+    latency: fn(&ReplicaObservation) -> Option<Seconds>,
+) -> Option<f64> {
+    let weight = |replica: &ReplicaObservation| {
+        replica.completions.map_or(0.0, RequestRate::requests_per_second).max(1.0 / 60.0)
+    };
+    let weights = sum(replicas, |replica| latency(replica).map(|_| weight(replica)))?;
+    let total = sum(replicas, |replica| latency(replica).map(|it| it.seconds() * weight(replica)))?;
+    Some(total / weights)
+}

@@ -1,0 +1,31 @@
+//! What is needed and what a replica carries, as metrics.
+
+use crate::publish::PublishedVariant;
+use crate::publish::gauges::{CARRIES, CARRIES_HIGH, CARRIES_LOW, NEED, NEED_HELD, Sheet, labels};
+use plimsoll_core::decide::sized::{Estimate, Foreseen, Interval};
+use plimsoll_core::decide::{Basis, Decision, Reason};
+use plimsoll_core::units::RequestRate;
+
+impl Sheet {
+    /// What a decision on fresh data rests on, where `foresight` has its say. Variants of one role
+    /// have the same need, so it does not matter whose is set last.
+    pub(super) fn foresight(&mut self, published: &PublishedVariant, decision: &Decision) {
+        let [namespace, model, variant] = labels(published);
+        for step in decision.steps.iter().filter(|_| decision.basis == Basis::Fresh) {
+            let Reason::Sized(sized) = &step.reason else { continue };
+            if let Some(Foreseen { role, need, held, .. }) = sized.foreseen.as_deref() {
+                let labels = [namespace, model, role.label()];
+                self.set(&NEED, &labels, Some(need.total));
+                self.set(&NEED_HELD, &labels, Some(*held));
+            }
+            if let Some(Estimate { rate, interval, said_by, .. }) = sized.carries {
+                let labels = [namespace, model, variant, said_by.label()];
+                let (low, high) = interval.map(|Interval { low, high }| (low, high)).unzip();
+                let rates = [(&CARRIES, Some(rate)), (&CARRIES_LOW, low), (&CARRIES_HIGH, high)];
+                for (family, rate) in rates {
+                    self.set(family, &labels, rate.map(RequestRate::requests_per_second));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What a variant's replicas carry together, from those whose data is fresh.
+//!
+//! Every surface that shows a sum or a mean over replicas takes it from here, so that no two of
+//! them can disagree. A replica that does not say a value does not enter it as 0.
+
+use plimsoll_core::observe::ReplicaObservation;
+use plimsoll_core::units::{Fraction, RequestRate, Requests};
+
+/// The load of one variant. A field is `None` when no replica with fresh data says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// KV cache in use, a mean over replicas and over the window.
+    pub kv_usage: Option<Fraction>,
+    /// Requests that wait on all replicas.
+    pub waiting: Option<Requests>,
+    /// Requests that run on all replicas.
+    pub running: Option<Requests>,
+    /// Requests that arrive at all replicas, over the window.
+    pub arrivals: Option<RequestRate>,
+}
+
+impl Load {
+    /// The load of these replicas.
+    #[must_use]
+    pub fn of(replicas: &[ReplicaObservation]) -> Self {
+        let kv = mean(replicas, |replica| replica.kv_usage.map(|kv| kv.mean.fraction()));
+        let waiting = sum(replicas, |replica| replica.waiting.map(|it| it.last.requests()));
+        let running = sum(replicas, |replica| replica.running.map(|it| it.last.requests()));
+        let arrivals =
+            sum(replicas, |replica| replica.arrivals.map(RequestRate::requests_per_second));
+        Self {
+            kv_usage: kv.and_then(Fraction::new),
+            waiting: waiting.and_then(Requests::new),
+            running: running.and_then(Requests::new),
+            arrivals: arrivals.and_then(RequestRate::new),
+        }
+    }
+}
+
+/// The sum over the fresh replicas that say; `None` when none does.
+pub(crate) fn sum(
+    replicas: &[ReplicaObservation],
+    value: impl Fn(&ReplicaObservation) -> Option<f64>,
+) -> Option<f64> {
+    let fresh = replicas.iter().filter(|replica| replica.freshness.is_fresh());
+    fresh.filter_map(value).reduce(|a, b| a + b)
+}
+
+/// The mean over the fresh replicas that say; `None` when none does.
+pub(crate) fn mean(
+    replicas: &[ReplicaObservation],
+    value: impl Fn(&ReplicaObservation) -> Option<f64>,
+) -> Option<f64> {
+    let said = sum(replicas, |replica| value(replica).map(|_| 1.0))?;
+    Some(sum(replicas, value)? / said)
+}

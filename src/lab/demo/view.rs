@@ -1,0 +1,469 @@
+//! What is shown of the demo at one instant, and the memory that its small charts need.
+//!
+//! A [`View`] is a plain value: the terminal, the text lines and the JSON lines are three ways to
+//! write it. What the daemon decided comes from what the daemon publishes, what the HPA read from
+//! its answers, and the rest from the fleet itself.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::demo::actuator::{Answer, Followed};
+use crate::demo::fleet::{Fleet, VariantView};
+use crate::demo::scenario::{Model, Scenario, Variant};
+use crate::demo::score::Score;
+use crate::simulate::Micros;
+use crate::simulate::workload::Shape;
+use plimsoll_core::decide::Basis;
+use plimsoll_core::decide::pools::pooled::PoolReport;
+use plimsoll_core::units::Replicas;
+use plimsoll_daemon::publish::Published;
+
+/// How often the charts take a sample.
+const SAMPLE: Micros = Micros::from_secs(1);
+/// The samples over which a rate of requests is taken.
+const RATE_SAMPLES: usize = 5;
+/// Changes of what the daemon wants that stay visible.
+const CHANGES: usize = 12;
+/// The most samples that are kept: an hour of them.
+const SAMPLES: usize = 3_600;
+
+/// Everything that is shown at one instant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    /// The time since the start.
+    pub elapsed: Micros,
+    /// When it will end; `None` when it runs until it is stopped.
+    pub length: Option<Micros>,
+    /// The span that the charts cover.
+    pub span: Micros,
+    /// Where the load is in its wave.
+    pub phase: Phase,
+    /// How many ticks the daemon has published.
+    pub generation: u64,
+    /// The models, in the scenario's order.
+    pub models: Vec<ModelView>,
+    /// The share of judged requests that met the objectives.
+    pub attainment: Option<f64>,
+    /// Requests that were answered in full.
+    pub finished: u64,
+    /// What the replicas have cost so far.
+    pub cost: f64,
+    /// What the largest fleet would have cost in the same time.
+    pub cost_of_max: f64,
+    /// The last changes of what the daemon wants, newest first.
+    pub changes: Vec<Change>,
+}
+
+/// A change of what the daemon wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// When it was seen.
+    pub at: Micros,
+    /// Of which variant.
+    pub variant: String,
+    /// The step that explains it.
+    pub why: String,
+}
+
+/// Where the load is in its wave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Near the trough.
+    Trough,
+    /// On its way up.
+    Rising,
+    /// Near the crest.
+    Crest,
+    /// On its way down.
+    Falling,
+    /// A burst on top of wherever it is.
+    Burst,
+}
+
+/// What is shown of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelView {
+    /// Its name, without the organisation.
+    pub name: String,
+    /// Requests per second over the last few seconds.
+    pub rate: f64,
+    /// Requests per second over time, and their largest possible rate.
+    pub load: Vec<f64>,
+    /// The rate at which the chart of the load is full.
+    pub load_max: f64,
+    /// The time to first token that 95 of 100 requests did not exceed.
+    pub ttft: Option<Micros>,
+    /// The mean time between tokens that 95 of 100 requests did not exceed.
+    pub itl: Option<Micros>,
+    /// The share of judged requests that met the objectives.
+    pub attainment: Option<f64>,
+    /// Its variants.
+    pub variants: Vec<Line>,
+}
+
+/// What is shown of a variant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Its name.
+    pub name: String,
+    /// What it runs on.
+    pub accelerator: String,
+    /// What a replica costs for an hour.
+    pub cost: f64,
+    /// The most replicas.
+    pub max: u32,
+    /// The fleet's side.
+    pub fleet: VariantView,
+    /// Requests per second that were sent here over the last few seconds.
+    pub rate: f64,
+    /// What the daemon wants; `None` while it has decided nothing.
+    pub desired: Option<u32>,
+    /// Whether that number is kept from before, for want of data.
+    pub held: bool,
+    /// Why.
+    pub why: String,
+    /// What its adapters need; `None` unless it is a pool.
+    pub pool: Option<PoolView>,
+    /// What the HPA read last, if it was not a value.
+    pub trouble: Option<String>,
+    /// What the daemon wanted over time; zero while it had decided nothing.
+    pub desired_past: Vec<f64>,
+    /// How many were ready over time.
+    pub ready_past: Vec<f64>,
+}
+
+/// What is shown of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolView {
+    /// Adapters that want a copy.
+    pub adapters: u32,
+    /// Copies that they want together.
+    pub copies: u32,
+    /// Copies that have to be loaded to carry out the suggested placement.
+    pub plan_loads: u32,
+}
+
+/// Remembers what the charts need.
+#[derive(Debug)]
+pub struct Observer {
+    scenario: Arc<Scenario>,
+    length: Option<Micros>,
+    next_sample: Micros,
+    arrived: Vec<Vec<u64>>,
+    load: Vec<Vec<f64>>,
+    variants: Vec<Past>,
+    changes: VecDeque<Change>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Past {
+    /// What was wanted when the daemon was last looked at.
+    wanted: Option<u32>,
+    routed: Vec<u64>,
+    desired: Vec<f64>,
+    ready: Vec<f64>,
+}
+
+// === impl Phase ===
+
+impl Phase {
+    fn of(shape: &Shape, at: Micros) -> Self {
+        let turn = shape.turn(at);
+        if shape.bursts(at) {
+            Self::Burst
+        } else if !(0.08..0.92).contains(&turn) {
+            Self::Trough
+        } else if turn < 0.42 {
+            Self::Rising
+        } else if turn < 0.58 {
+            Self::Crest
+        } else {
+            Self::Falling
+        }
+    }
+
+    /// The phase as a word.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Trough => "trough",
+            Self::Rising => "rising",
+            Self::Crest => "crest",
+            Self::Falling => "falling",
+            Self::Burst => "burst",
+        }
+    }
+}
+
+// === impl Observer ===
+
+impl Observer {
+    /// Remembers nothing yet.
+    #[must_use]
+    pub fn new(scenario: Arc<Scenario>, length: Option<Micros>) -> Self {
+        Self {
+            arrived: vec![Vec::new(); scenario.models.len()],
+            load: vec![Vec::new(); scenario.models.len()],
+            variants: vec![Past::default(); scenario.variants().count()],
+            next_sample: Micros::ZERO,
+            changes: VecDeque::new(),
+            length,
+            scenario,
+        }
+    }
+
+    /// Looks at everything once.
+    pub fn look(&mut self, fleet: &Fleet, published: &Published, followed: &[Followed]) -> View {
+        let (elapsed, views, score) = (fleet.now(), fleet.view(), fleet.score());
+        if elapsed >= self.next_sample {
+            self.next_sample = elapsed + SAMPLE;
+            self.sample(&views, &score, published);
+        }
+        let scenario = Arc::clone(&self.scenario);
+        let lines = scenario
+            .variants()
+            .enumerate()
+            .map(|(index, (_, variant))| {
+                let line = self.line(index, variant, published, followed.get(index));
+                Line { fleet: views[index], ..line }
+            })
+            .collect::<Vec<_>>();
+        self.remember(elapsed, &lines);
+        let mut lines = lines.into_iter();
+        let models = scenario
+            .models
+            .iter()
+            .enumerate()
+            .map(|(index, model)| {
+                let variants = lines.by_ref().take(model.variants.len()).collect();
+                self.model(index, model, &score, variants)
+            })
+            .collect();
+        let hours = elapsed.seconds() / 3600.0;
+        let largest =
+            scenario.variants().map(|(_, v)| v.cost.per_hour() * f64::from(v.max.count()));
+        View {
+            elapsed,
+            length: self.length,
+            span: self.length.unwrap_or(scenario.wave),
+            phase: scenario
+                .models
+                .first()
+                .map_or(Phase::Trough, |model| Phase::of(&model.shape, elapsed)),
+            generation: published.generation,
+            models,
+            attainment: score.attainment(),
+            finished: score.finished(),
+            cost: score.cost(&scenario),
+            cost_of_max: largest.sum::<f64>() * hours,
+            changes: self.changes.iter().cloned().collect(),
+        }
+    }
+
+    fn remember(&mut self, at: Micros, lines: &[Line]) {
+        for (past, line) in self.variants.iter_mut().zip(lines) {
+            let before = std::mem::replace(&mut past.wanted, line.desired);
+            if before.is_some() && before != line.desired {
+                let (variant, why) = (line.name.clone(), line.why.clone());
+                self.changes.push_front(Change { at, variant, why });
+                self.changes.truncate(CHANGES);
+            }
+        }
+    }
+
+    fn sample(&mut self, views: &[VariantView], score: &Score, published: &Published) {
+        for ((arrived, load), model) in
+            self.arrived.iter_mut().zip(&mut self.load).zip(&score.models)
+        {
+            keep(arrived, model.arrived);
+            keep(load, rate(arrived));
+        }
+        for ((past, view), (_, variant)) in
+            self.variants.iter_mut().zip(views).zip(self.scenario.variants())
+        {
+            let decided = published.variants.get(&variant.key).and_then(|v| v.decided.as_ref());
+            let desired = decided.map_or(0, |decided| decided.decision.desired().count());
+            keep(&mut past.routed, view.routed);
+            keep(&mut past.ready, f64::from(view.ready));
+            keep(&mut past.desired, f64::from(desired));
+        }
+    }
+
+    fn model(&self, index: usize, model: &Model, score: &Score, variants: Vec<Line>) -> ModelView {
+        let service = &score.models[index];
+        ModelView {
+            name: model.short_name().to_owned(),
+            rate: rate(&self.arrived[index]),
+            load: self.load[index].clone(),
+            load_max: model.shape.bound().requests_per_second(),
+            ttft: service.ttft_quantile(0.95),
+            itl: service.itl_quantile(0.95),
+            attainment: service.attainment(),
+            variants,
+        }
+    }
+
+    fn line(
+        &self,
+        index: usize,
+        variant: &Variant,
+        published: &Published,
+        followed: Option<&Followed>,
+    ) -> Line {
+        let past = &self.variants[index];
+        let decided = published.variants.get(&variant.key).and_then(|v| v.decided.as_ref());
+        let decision = decided.map(|decided| &decided.decision);
+        let why = decision
+            .and_then(|decision| decision.because())
+            .map_or_else(|| "nothing decided yet".to_owned(), ToString::to_string);
+        Line {
+            name: variant.key.variant.as_str().to_owned(),
+            accelerator: variant.accelerator.as_str().to_owned(),
+            cost: variant.cost.per_hour(),
+            max: variant.max.count(),
+            fleet: VariantView::default(),
+            rate: rate(&past.routed),
+            desired: decision.map(|decision| decision.desired().count()),
+            held: decision.is_some_and(|decision| decision.basis == Basis::Held),
+            why,
+            pool: published.pools.get(&variant.key).map(PoolView::of),
+            trouble: followed.and_then(|followed| trouble(&followed.answer)),
+            desired_past: past.desired.clone(),
+            ready_past: past.ready.clone(),
+        }
+    }
+}
+
+impl PoolView {
+    fn of(report: &PoolReport) -> Self {
+        let wanted = || report.adapters.iter().map(|it| it.copies.wanted);
+        let wanting = wanted().filter(|wanted| *wanted > Replicas::ZERO).count();
+        Self {
+            adapters: u32::try_from(wanting).unwrap_or(u32::MAX),
+            copies: wanted().sum::<Replicas>().count(),
+            plan_loads: report.plan.loads().count(),
+        }
+    }
+}
+
+fn trouble(answer: &Answer) -> Option<String> {
+    match answer {
+        Answer::NotAsked | Answer::Value(_) => None,
+        Answer::Status(status) => Some(format!("HPA holds: the API answered {status}")),
+        Answer::Failed(why) => Some(format!("HPA holds: {why}")),
+    }
+}
+
+fn keep<T>(values: &mut Vec<T>, value: T) {
+    if values.len() == SAMPLES {
+        values.remove(0);
+    }
+    values.push(value);
+}
+
+/// The growth of a count over the last samples, for each second.
+fn rate(counts: &[u64]) -> f64 {
+    let recent = &counts[counts.len().saturating_sub(RATE_SAMPLES + 1)..];
+    match recent {
+        [first, .., last] => {
+            let seconds = SAMPLE.seconds() * (recent.len() - 1) as f64;
+            (last - first) as f64 / seconds
+        }
+        [] | [_] => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use plimsoll_core::decide::{Decision, Reason, Stage, Step};
+    use plimsoll_core::fleet::{Bounds, VariantSpec};
+    use plimsoll_core::observe::Observation;
+    use plimsoll_core::units::{Fraction, Seconds};
+    use plimsoll_daemon::publish::{Decided, PublishedVariant};
+
+    fn scenario() -> Arc<Scenario> {
+        Arc::new(Scenario::standard(Micros::from_secs(180), 1).unwrap())
+    }
+
+    /// A daemon that wants this many replicas of the first variant, and says nothing of others.
+    fn published(scenario: &Scenario, generation: u64, desired: u32) -> Published {
+        let (model, variant) = scenario.variants().next().unwrap();
+        let (key, at) = (variant.key.clone(), Timestamp::UNIX_EPOCH);
+        let bounds = Bounds::new(variant.min, Some(variant.max)).unwrap();
+        let spec = VariantSpec {
+            key: key.clone(),
+            model: model.name.clone(),
+            accelerator: None,
+            gpus: None,
+            role: plimsoll_core::fleet::Role::Both,
+            cost: variant.cost,
+            list_price: None,
+            start_time: None,
+            mismatch: Fraction::ONE,
+            bounds,
+        };
+        let after = Replicas::saturating(desired);
+        let reason = Reason::Settling { remaining: Seconds::ZERO };
+        let step = Step { stage: Stage::Analyze, before: after, after, reason };
+        let decision = Decision {
+            variant: key.clone(),
+            model: spec.model_key(),
+            current: None,
+            bounds,
+            steps: vec![step],
+            inputs_at: at,
+            basis: Basis::Fresh,
+        };
+        let observation = Observation::of_nothing(bounds);
+        let decided = Some(Decided { decision, at, elapsed: std::time::Duration::ZERO });
+        let (report, undecided) = (None, None);
+        let published = PublishedVariant { spec, observation, report, decided, undecided };
+        Published { generation, variants: [(key, published)].into(), ..Published::default() }
+    }
+
+    #[test]
+    fn a_variant_without_a_decision_shows_none_and_not_zero() {
+        let scenario = scenario();
+        let fleet = Fleet::new(Arc::clone(&scenario), Timestamp::UNIX_EPOCH).unwrap();
+        let mut observer = Observer::new(Arc::clone(&scenario), None);
+        let view = observer.look(&fleet, &published(&scenario, 1, 2), &[]);
+        let lines = view.models.iter().flat_map(|model| &model.variants).collect::<Vec<_>>();
+        assert_eq!(
+            lines.iter().map(|line| line.desired).collect::<Vec<_>>(),
+            [Some(2), None, None]
+        );
+        assert_eq!(lines[1].why, "nothing decided yet");
+        assert_eq!(view.attainment, None, "nothing was answered yet");
+    }
+
+    #[test]
+    fn changes_are_remembered_newest_first_and_the_first_number_is_none() {
+        let scenario = scenario();
+        let mut fleet = Fleet::new(Arc::clone(&scenario), Timestamp::UNIX_EPOCH).unwrap();
+        let mut observer = Observer::new(Arc::clone(&scenario), None);
+        for (second, desired) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)] {
+            fleet.advance_to(Micros::from_secs(second));
+            observer.look(&fleet, &published(&scenario, second, desired), &[]);
+        }
+        let view = observer.look(&fleet, &published(&scenario, 6, 3), &[]);
+        let seen = view.changes.iter().map(|change| change.at).collect::<Vec<_>>();
+        assert_eq!(seen, [Micros::from_secs(5), Micros::from_secs(3)]);
+        assert_eq!(view.models[0].variants[0].desired_past, [1.0, 1.0, 2.0, 2.0, 3.0]);
+    }
+
+    #[test]
+    fn a_rate_is_taken_over_the_last_seconds_only() {
+        assert!((rate(&[0, 100, 100, 110, 120, 130, 140]) - 8.0).abs() < 1e-9);
+        assert!(rate(&[7]).abs() < 1e-9 && rate(&[]).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_phases_follow_the_wave() {
+        let shape = scenario().models[0].shape;
+        let phase = |second| Phase::of(&shape, Micros::from_secs(second)).label();
+        let seen = [0, 40, 90, 115, 130, 150, 179].map(phase);
+        assert_eq!(seen, ["trough", "rising", "crest", "falling", "burst", "falling", "trough"]);
+    }
+}

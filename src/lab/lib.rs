@@ -1,0 +1,11 @@
+//! The lab of Plimsoll: everything that plays engines and load instead of observing them.
+//!
+//! The daemon does not depend on it.
+
+pub mod simulate;
+
+pub mod study;
+
+pub mod backtest;
+
+pub mod demo;

@@ -1,0 +1,323 @@
+//! Other autoscalers, to compare with. Each replaces what a scenario says of its variants'
+//! autoscalers, and nothing else, so that all meet the same requests and the same starts.
+//!
+//! Each has a file of its own, which says where its rules come from.
+
+pub mod apa;
+pub mod best;
+mod demand;
+mod dynamo;
+mod fixed;
+mod keda;
+pub mod kpa;
+pub mod law;
+mod melange;
+mod only_up;
+pub mod oracle;
+mod profile;
+pub mod schedule;
+mod slo_aware;
+mod stock;
+pub mod wva;
+
+use std::fmt;
+
+use crate::simulate::peers::best::NoFleet;
+use crate::simulate::peers::demand::Unplannable;
+use crate::simulate::peers::law::Rule;
+use crate::simulate::replica::settings::SettingsError;
+use crate::simulate::run::Watch;
+use crate::simulate::scaler::MilliValue;
+use crate::simulate::scenario::{Actuator, Scenario, Variant};
+use plimsoll_core::units::Replicas;
+
+/// Who scales the variants of a scenario.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Peer {
+    /// Whoever the scenario says.
+    Scenario,
+    /// The same, but nothing is ever scaled down.
+    OnlyUp,
+    /// Nobody: this many replicas of each variant, all the time.
+    Static(Replicas),
+    /// Nobody: the cheapest fixed numbers that serve the requests.
+    StaticBest,
+    /// A stock HPA on waiting requests for each replica, in thousandths.
+    Waiting(MilliValue),
+    /// A stock HPA on requests in flight for each replica, in thousandths.
+    InFlight(MilliValue),
+    /// A stock HPA on the share of the KV cache in use, in thousandths.
+    Kv(MilliValue),
+    /// KEDA on requests a second for each replica, in thousandths.
+    KedaRate(MilliValue),
+    /// Knative's pod autoscaler on requests in flight, in thousandths.
+    Kpa(MilliValue),
+    /// `AIBrix`' APA on the use of the KV cache, in thousandths.
+    Apa(MilliValue),
+    /// llm-d's Workload Variant Autoscaler.
+    Wva(wva::Version),
+    /// llm-d's control law on latency.
+    SloAware,
+    /// Dynamo's planner by load.
+    DynamoLoad,
+    /// Dynamo's planner by traffic.
+    DynamoThroughput,
+    /// The cheapest static mix for the busiest minute, as Mélange finds it.
+    Melange,
+    /// A clairvoyant schedule.
+    Oracle,
+}
+
+/// Why a text names no peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "must be plimsoll, plimsoll-only-up, static:N, static:best, waiting:N, in-flight:N, kv:SHARE, \
+     keda-rate:RATE, kpa:N, apa:SHARE, wva-v1, wva-v2, llm-d-slo, dynamo-load, dynamo-throughput, melange or oracle"
+)]
+pub struct UnknownPeer;
+
+/// Why a peer cannot scale the variants of a scenario.
+#[derive(Debug, thiserror::Error)]
+pub enum Unplayable {
+    /// It must know the requests beforehand, and they cannot be known.
+    #[error(transparent)]
+    Unplannable(#[from] Unplannable),
+    /// It looks for a fixed number of replicas, and none serves the requests.
+    #[error(transparent)]
+    NoFleet(#[from] NoFleet),
+    /// An engine cannot be built.
+    #[error("an engine cannot be built")]
+    Engine(#[from] SettingsError),
+}
+
+impl Peer {
+    /// Those without a number, by name.
+    const NAMED: [(&str, Self); 10] = [
+        ("plimsoll", Self::Scenario),
+        ("plimsoll-only-up", Self::OnlyUp),
+        ("static:best", Self::StaticBest),
+        ("wva-v1", Self::Wva(wva::Version::V1)),
+        ("wva-v2", Self::Wva(wva::Version::V2)),
+        ("llm-d-slo", Self::SloAware),
+        ("dynamo-load", Self::DynamoLoad),
+        ("dynamo-throughput", Self::DynamoThroughput),
+        ("melange", Self::Melange),
+        ("oracle", Self::Oracle),
+    ];
+
+    /// Reads a peer.
+    ///
+    /// # Errors
+    ///
+    /// The text names none.
+    pub fn parse(text: &str) -> Result<Self, UnknownPeer> {
+        if let Some((_, peer)) = Self::NAMED.into_iter().find(|(name, _)| *name == text) {
+            return Ok(peer);
+        }
+        let (name, value) = text.split_once(':').ok_or(UnknownPeer)?;
+        if name == "static" {
+            let count = value.parse().ok().and_then(Replicas::new).ok_or(UnknownPeer)?;
+            return Ok(Self::Static(count));
+        }
+        let target = value.parse().ok().and_then(milli).ok_or(UnknownPeer)?;
+        match name {
+            "waiting" => Ok(Self::Waiting(target)),
+            "in-flight" => Ok(Self::InFlight(target)),
+            "kv" => Ok(Self::Kv(target)),
+            "keda-rate" => Ok(Self::KedaRate(target)),
+            "kpa" => Ok(Self::Kpa(target)),
+            "apa" => Ok(Self::Apa(target)),
+            _ => Err(UnknownPeer),
+        }
+    }
+
+    /// Whether this peer can scale the variants of a scenario.
+    ///
+    /// # Errors
+    ///
+    /// This peer must know the requests beforehand, and a model has none that can be known.
+    pub fn plays(self, scenario: &Scenario) -> Result<(), Unplannable> {
+        if !matches!(self, Self::Melange | Self::Oracle) {
+            return Ok(());
+        }
+        (0..scenario.models.len()).try_for_each(|model| demand::plannable(scenario, model))
+    }
+
+    /// Makes this peer scale the variants of a scenario that is run with a seed. Whoever knows the
+    /// future asks `watch` whether to go on looking at it.
+    ///
+    /// # Errors
+    ///
+    /// This peer must know the requests beforehand, and a workload has none that can be known; or it
+    /// looks for a fixed number of replicas, and there is none.
+    pub fn apply(
+        self,
+        scenario: &mut Scenario,
+        seed: u64,
+        watch: &mut impl Watch,
+    ) -> Result<(), Unplayable> {
+        match self {
+            Self::Scenario => {}
+            Self::Wva(version) => wva::apply(version, scenario),
+            Self::Melange => melange::apply(scenario, seed)?,
+            Self::Oracle => oracle::apply(scenario, seed, watch)?,
+            Self::StaticBest => best::apply(scenario, seed, watch)?,
+            Self::OnlyUp
+            | Self::Static(_)
+            | Self::Waiting(_)
+            | Self::InFlight(_)
+            | Self::Kv(_)
+            | Self::KedaRate(_)
+            | Self::Kpa(_)
+            | Self::Apa(_)
+            | Self::SloAware
+            | Self::DynamoLoad
+            | Self::DynamoThroughput => {
+                for variant in &mut scenario.variants {
+                    self.take(variant);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes this peer scale a variant, where it looks at nothing else.
+    fn take(self, variant: &mut Variant) {
+        if self != Self::OnlyUp && !matches!(self, Self::Static(_)) {
+            // What replicas say cannot bring a variant back from zero.
+            variant.initial = variant.initial.max(Replicas::ONE);
+        }
+        let rule = match self {
+            Self::OnlyUp => return only_up::never_down(variant),
+            Self::Static(count) => return fixed::keep(variant, count),
+            Self::Waiting(target) => {
+                variant.actuator = stock::waiting::on_queue(variant, target);
+                return;
+            }
+            Self::InFlight(target) => {
+                variant.actuator = stock::in_flight::on_concurrency(variant, target);
+                return;
+            }
+            Self::Kv(target) => {
+                variant.actuator = stock::kv::on_cache(variant, target);
+                return;
+            }
+            Self::KedaRate(target) => {
+                variant.actuator = keda::on_rate(variant, target);
+                return;
+            }
+            Self::Kpa(concurrency) => {
+                Rule::Kpa(kpa::Settings { concurrency: concurrency.0 as f64 / 1000.0 })
+            }
+            Self::Apa(target) => Rule::Apa(apa::Settings::aiming_at(target.0 as f64 / 1000.0)),
+            Self::SloAware => Rule::SloAware,
+            Self::DynamoLoad => Rule::DynamoLoad,
+            Self::DynamoThroughput => Rule::DynamoThroughput,
+            Self::Scenario | Self::StaticBest | Self::Wva(_) | Self::Melange | Self::Oracle => {
+                return;
+            }
+        };
+        variant.actuator = Actuator::Law(rule);
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the value is bounded")]
+fn milli(value: f64) -> Option<MilliValue> {
+    let milli = (value * 1000.0).round();
+    (1.0..=1e12).contains(&milli).then_some(MilliValue(milli as i64))
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, target) = match self {
+            Self::Static(count) => return write!(f, "static:{count}"),
+            Self::Waiting(target) => ("waiting", target),
+            Self::InFlight(target) => ("in-flight", target),
+            Self::Kv(target) => ("kv", target),
+            Self::KedaRate(target) => ("keda-rate", target),
+            Self::Kpa(target) => ("kpa", target),
+            Self::Apa(target) => ("apa", target),
+            Self::Scenario
+            | Self::OnlyUp
+            | Self::StaticBest
+            | Self::Wva(_)
+            | Self::SloAware
+            | Self::DynamoLoad
+            | Self::DynamoThroughput
+            | Self::Melange
+            | Self::Oracle => {
+                let named = Self::NAMED.iter().find(|(_, peer)| peer == self);
+                return f.write_str(named.map_or("", |(name, _)| name));
+            }
+        };
+        write!(f, "{name}:{}", target.0 as f64 / 1000.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn peers_are_read_as_they_are_written() {
+        let named = Peer::NAMED.iter().map(|(name, _)| *name);
+        let counted = ["static:4", "waiting:5", "in-flight:40", "kv:0.7", "keda-rate:15"];
+        for text in named.chain(counted).chain(["kpa:100", "apa:0.5"]) {
+            assert_eq!(Peer::parse(text).unwrap().to_string(), text);
+            if Peer::NAMED.iter().any(|(name, _)| *name == text) {
+                assert!(UnknownPeer.to_string().contains(text), "{text} is not in the message");
+            }
+        }
+        for text in [
+            "",
+            "static",
+            "static:",
+            "static:-1",
+            "static:most",
+            "kv:0",
+            "kv:nan",
+            "kv:inf",
+            "oracle:1",
+        ] {
+            assert_eq!(Peer::parse(text), Err(UnknownPeer), "{text}");
+        }
+    }
+
+    /// Where the rules of a peer are written, and where they are from.
+    fn file(peer: Peer) -> Option<&'static str> {
+        match peer {
+            // This project's own: what is decided, and a search that says how it is done.
+            Peer::Scenario | Peer::Oracle => None,
+            Peer::OnlyUp => Some("only_up.rs"),
+            Peer::Static(_) => Some("fixed.rs"),
+            Peer::StaticBest => Some("best.rs"),
+            Peer::Waiting(_) => Some("stock/waiting.rs"),
+            Peer::InFlight(_) => Some("stock/in_flight.rs"),
+            Peer::Kv(_) => Some("stock/kv.rs"),
+            Peer::KedaRate(_) => Some("keda.rs"),
+            Peer::Kpa(_) => Some("kpa.rs"),
+            Peer::Apa(_) => Some("apa.rs"),
+            Peer::Wva(_) => Some("wva.rs"),
+            Peer::SloAware => Some("slo_aware.rs"),
+            Peer::DynamoLoad | Peer::DynamoThroughput => Some("dynamo.rs"),
+            Peer::Melange => Some("melange.rs"),
+        }
+    }
+
+    #[test]
+    fn each_peer_has_a_file_of_its_own_that_says_where_its_rules_come_from() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("simulate/peers");
+        let counted = ["static:4", "waiting:5", "in-flight:40", "kv:0.7", "keda-rate:15"];
+        let counted = counted.into_iter().chain(["kpa:100", "apa:0.5"]);
+        for text in Peer::NAMED.into_iter().map(|(name, _)| name).chain(counted) {
+            let Some(file) = file(Peer::parse(text).unwrap()) else { continue };
+            let written = fs::read_to_string(folder.join(file)).unwrap();
+            let documented = written.lines().filter(|line| line.starts_with("//!"));
+            assert!(documented.clone().any(|line| line == "//! # Source"), "{file}");
+            assert!(documented.count() > 8, "{file} has its rules, too");
+        }
+    }
+}

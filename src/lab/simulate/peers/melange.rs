@@ -1,0 +1,199 @@
+//! A static fleet as Mélange would rent it: the cheapest mix of variants for a known workload.
+//!
+//! # Model
+//!
+//! Requests are put into buckets by the lengths of prompt and answer. A bucket of `r` requests a
+//! second is a load of `r / tput` replicas on a variant, with the throughput that the variant
+//! sustains for requests of that size within the objective for the time between tokens. Each bucket
+//! is cut into slices that go to one variant each, so that
+//!
+//! ```text
+//! minimise  sum of cost_v * N_v     such that  the slices of v are a load of at most N_v
+//! ```
+//!
+//! The rate is that of the busiest minute, which is known beforehand, as are the lengths. The number
+//! never changes.
+//!
+//! # Source
+//!
+//! Griggs et al., "Mélange: Cost Efficient Large Language Model Serving by Exploiting GPU
+//! Heterogeneity", arXiv 2404.14527; tyler-griggs/melange-release, `melange/solver.py` at commit
+//! 5dd1b3c.
+//!
+//! # Limits
+//!
+//! Throughputs come from the engines' coefficients rather than from a benchmark. Mixes of more than
+//! two variants are not looked for.
+
+use std::collections::BTreeMap;
+
+use crate::simulate::Micros;
+use crate::simulate::peers::demand::{self, Unplannable};
+use crate::simulate::peers::law::whole;
+use crate::simulate::peers::profile::{self, Size};
+use crate::simulate::scenario::{Actuator, Scenario};
+use crate::simulate::workload::load;
+use plimsoll_core::units::Replicas;
+
+/// Upper edges of the buckets, in tokens, as in the paper's figures.
+const PROMPT_EDGES: [u32; 9] = [25, 100, 250, 500, 1_000, 2_000, 4_000, 8_000, 32_000];
+const OUTPUT_EDGES: [u32; 6] = [25, 100, 250, 500, 1_000, 2_000];
+/// `slice_factor`.
+const SLICES: usize = 8;
+const MINUTE: Micros = Micros::from_secs(60);
+
+/// Requests of about one size.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    count: f64,
+    prompt: f64,
+    output: f64,
+}
+
+/// A slice's load on each of two variants, in replicas.
+type Slice = (f64, f64);
+
+/// Gives each model of a scenario its cheapest mix, which stays.
+pub(crate) fn apply(scenario: &mut Scenario, seed: u64) -> Result<(), Unplannable> {
+    let mut numbers = vec![Replicas::ZERO; scenario.variants.len()];
+    for model in 0..scenario.models.len() {
+        let requests = demand::requests(scenario, seed, model)?;
+        for (variant, number) in mix(scenario, model, &requests) {
+            numbers[variant] = number;
+        }
+    }
+    for (variant, number) in scenario.variants.iter_mut().zip(numbers) {
+        let bounds = variant.spec.bounds;
+        let most = bounds.max().unwrap_or(number);
+        variant.initial = number.max(bounds.min()).min(most);
+        variant.actuator = Actuator::Fixed;
+    }
+    Ok(())
+}
+
+/// The numbers of a model's variants.
+fn mix(
+    scenario: &Scenario,
+    model: usize,
+    requests: &[(Micros, load::Size)],
+) -> Vec<(usize, Replicas)> {
+    let itl = scenario.models[model].slo.itl.seconds();
+    let buckets = buckets(requests);
+    let rate = busiest(requests) / requests.len().max(1) as f64;
+    let of = scenario.variants.iter().enumerate().filter(|(_, variant)| variant.model == model);
+    let variants: Vec<(usize, f64, Vec<f64>)> = of
+        .map(|(at, variant)| {
+            let load = |bucket: &Bucket| {
+                let Bucket { count, prompt, output } = *bucket;
+                let size = Size { prompt: prompt / count, output: output / count };
+                rate * count / profile::sustained(variant, itl, size).max(1e-9)
+            };
+            (at, variant.spec.cost.per_hour(), buckets.iter().map(load).collect())
+        })
+        .collect();
+    let mut best: Option<(f64, Vec<(usize, Replicas)>)> = None;
+    for (at, one) in variants.iter().enumerate() {
+        for other in &variants[at..] {
+            let (cost, numbers) = if one.0 == other.0 {
+                let number = number(one.2.iter().sum());
+                (f64::from(number.count()) * one.1, vec![(one.0, number)])
+            } else {
+                let loads: Vec<Slice> =
+                    one.2.iter().copied().zip(other.2.iter().copied()).collect();
+                let (a, b) = pair(&loads, one.1, other.1);
+                let cost = f64::from(a.count()) * one.1 + f64::from(b.count()) * other.1;
+                (cost, vec![(one.0, a), (other.0, b)])
+            };
+            if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                best = Some((cost, numbers));
+            }
+        }
+    }
+    best.map(|(_, numbers)| numbers).unwrap_or_default()
+}
+
+/// Whole replicas for a load. The rounding of sums must not rent one for nothing.
+fn number(load: f64) -> Replicas {
+    whole((load - 1e-9).max(0.0))
+}
+
+/// The cheapest numbers of two variants for these loads, at these costs.
+fn pair(loads: &[Slice], cost: f64, other: f64) -> (Replicas, Replicas) {
+    let mut slices: Vec<Slice> = loads
+        .iter()
+        .flat_map(|&(a, b)| {
+            let slice = (a / SLICES as f64, b / SLICES as f64);
+            std::iter::repeat_n(slice, SLICES)
+        })
+        .collect();
+    // Those first for which the first variant is best compared with the other.
+    slices.sort_by(|x, y| (x.0 * y.1).total_cmp(&(y.0 * x.1)));
+    let mut rest: f64 = slices.iter().map(|slice| slice.1).sum();
+    let mut taken = 0.0;
+    let price =
+        |(a, b): (Replicas, Replicas)| f64::from(a.count()) * cost + f64::from(b.count()) * other;
+    let mut best = (number(0.0), number(rest));
+    for slice in &slices {
+        taken += slice.0;
+        rest -= slice.1;
+        let next = (number(taken), number(rest));
+        if price(next) < price(best) {
+            best = next;
+        }
+    }
+    best
+}
+
+fn buckets(requests: &[(Micros, load::Size)]) -> Vec<Bucket> {
+    let mut buckets: BTreeMap<(usize, usize), Bucket> = BTreeMap::new();
+    for (_, size) in requests {
+        let prompt = PROMPT_EDGES.partition_point(|&edge| edge < size.prompt);
+        let output = OUTPUT_EDGES.partition_point(|&edge| edge < size.output);
+        let bucket = buckets.entry((prompt, output)).or_default();
+        bucket.count += 1.0;
+        bucket.prompt += f64::from(size.prompt);
+        bucket.output += f64::from(size.output);
+    }
+    buckets.into_values().collect()
+}
+
+/// Requests a second of the minute with the most.
+fn busiest(requests: &[(Micros, load::Size)]) -> f64 {
+    let mut minutes: BTreeMap<u64, u64> = BTreeMap::new();
+    for (at, _) in requests {
+        *minutes.entry(at.micros() / MINUTE.micros()).or_default() += 1;
+    }
+    minutes.into_values().max().unwrap_or(0) as f64 / MINUTE.seconds()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_variants_share_the_buckets_so_that_whole_replicas_cost_the_least() {
+        let n = Replicas::saturating;
+        // Loads of each bucket on the first and on the second, costs, numbers.
+        for (loads, cost, other, wanted) in [
+            // One is cheaper for everything.
+            (vec![(1.5, 1.5)], 1.0, 2.0, (n(2), n(0))),
+            (vec![(1.5, 1.5)], 2.0, 1.0, (n(0), n(2))),
+            // Each has the bucket that it is good at.
+            (vec![(1.0, 4.0), (4.0, 1.0)], 1.0, 1.0, (n(1), n(1))),
+            // Large replicas are filled up by small ones: 7 slices of 2.25 / 8 are a load of 2, and
+            // the eighth is one of 1.125 on the small ones.
+            (vec![(2.25, 9.0)], 4.0, 1.3, (n(2), n(2))),
+            (vec![], 1.0, 1.0, (n(0), n(0))),
+        ] {
+            assert_eq!(pair(&loads, cost, other), wanted, "{loads:?}");
+        }
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_busiest_minute() {
+        let size = load::Size { prompt: 1, output: 1 };
+        let at = |second| (Micros::from_secs(second), size);
+        assert!((busiest(&[at(0), at(1), at(61)]) - 2.0 / 60.0).abs() < 1e-12);
+        assert!(busiest(&[]) < 1e-12);
+    }
+}

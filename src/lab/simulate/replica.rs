@@ -1,0 +1,587 @@
+//! One simulated engine, at the level of its iterations.
+//!
+//! A [`Replica`] takes requests with their arrival times and gives back when each was first
+//! computed, when its first token came, and when it ended. Between those it does what vLLM's
+//! scheduler does: continuous batching, chunked prefill within one token budget, a first-come
+//! first-served queue, a KV cache in blocks, and preemption of the request that was admitted last.
+//!
+//! # Model
+//!
+//! A step takes `alpha + beta * prefill tokens + delta * decodes + gamma * KV tokens read`, cut
+//! off to whole microseconds and at least one of them. It starts when the step before it ends, or
+//! at an arrival when the engine is idle; an arrival at the instant at which a step starts belongs
+//! to that step. What a step computes exists at its end.
+//!
+//! Building a batch: running requests in the order of their admission get one token each, or the
+//! next chunk of their prompt; whoever finds no free block preempts the last one in the batch, until
+//! it fits or is itself the victim. If nothing was preempted, waiting requests follow from the head
+//! of the queue while there is budget, a seat and room in the cache; the head of the line blocks.
+//!
+//! # Why it is fast
+//!
+//! A step in which nobody starts, ends or is preempted costs the same for 1 and for 1000 requests:
+//! decodes advance a common clock, and what depends on a single request — the step in which it
+//! needs a new block, and the one in which it ends — is counted by phase and filed in a wheel. This
+//! rests on the budget being at least the number of seats (vLLM refuses anything else): decodes are
+//! never left out, and at most one request is in the middle of its prefill, the one admitted last.
+//! The batch is a linked list, so whoever ends leaves it without a search. Histograms, which are a
+//! seventh of the work, are kept where somebody reads the page.
+//!
+//! # Limits
+//!
+//! There is no speculation, no time between steps, and prefill does not get slower with the length
+//! of the prompt. What the prefix cache finds is a given share of each prompt
+//! ([`Replica::with_prefix_hits`]), with the blocks that are found held by each request alone; or it
+//! is what it has of prompts that are known ([`Replica::with_prefix_cache`]).
+
+pub mod adapters;
+mod blocks;
+mod coast;
+mod decodes;
+mod leave;
+mod look;
+mod pace;
+pub mod prefix;
+mod rings;
+pub mod settings;
+pub mod stats;
+
+use std::collections::VecDeque;
+
+use crate::simulate::Micros;
+use crate::simulate::replica::adapters::Adapters;
+use crate::simulate::replica::decodes::{Decodes, Phase};
+use crate::simulate::replica::pace::Pace;
+use crate::simulate::replica::prefix::{Found, PrefixCache, Return};
+use crate::simulate::replica::rings::Batch;
+use crate::simulate::replica::settings::{Admission, Settings, SettingsError};
+use crate::simulate::replica::stats::Counters;
+use plimsoll_core::units::Fraction;
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How the caller tells it from others.
+    pub id: u64,
+    /// Tokens of its prompt; at least one.
+    pub prompt: u32,
+    /// Tokens that it generates; at least one.
+    pub output: u32,
+}
+
+/// A request that no replica with these settings can ever finish: it has no tokens, or more than
+/// the cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the request does not fit this engine")]
+pub struct Unservable;
+
+/// What happened to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Its first token came; a client sees this once, whatever is preempted later.
+    FirstToken {
+        /// Which request.
+        id: u64,
+        /// When.
+        at: Micros,
+        /// The time since it arrived.
+        ttft: Micros,
+    },
+    /// It had to leave the batch.
+    Preempted {
+        /// Which request.
+        id: u64,
+        /// When.
+        at: Micros,
+    },
+    /// Its last token came.
+    Finished(Finished),
+}
+
+/// A request's life, once it is over. All spans count from its arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// What was asked for.
+    pub request: Request,
+    /// When it arrived.
+    pub arrived: Micros,
+    /// When its last token came.
+    pub at: Micros,
+    /// To the start of the first step that computed it.
+    pub queue: Micros,
+    /// To the end of the prefill that its answer rests on: the last one when a preemption discards
+    /// the answer, else the first.
+    pub ttft: Micros,
+    /// To the end of the first prefill.
+    pub first_ever: Micros,
+    /// To the last token.
+    pub e2e: Micros,
+    /// How often it was preempted.
+    pub preemptions: u32,
+}
+
+impl Finished {
+    /// The mean time between tokens; `None` for an answer of one token.
+    #[must_use]
+    pub fn itl_mean(&self) -> Option<Micros> {
+        let gaps = u64::from(self.request.output).checked_sub(1).filter(|&gaps| gaps > 0)?;
+        Some(Micros::new(self.e2e.since(self.ttft).micros() / gaps))
+    }
+}
+
+/// One engine.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    settings: Settings,
+    pace: Pace,
+    /// The share of each prompt that the prefix cache has.
+    prefix_hits: f64,
+    prefill_at: PrefillAt,
+    now: Micros,
+    /// When the last step ended.
+    ready: Micros,
+    /// Requests that were submitted and whose time has not come.
+    arrivals: VecDeque<(Micros, Request)>,
+    /// Requests that are neither finished nor still to arrive, with holes.
+    lives: Vec<Life>,
+    holes: Vec<usize>,
+    waiting: VecDeque<usize>,
+    /// The batch, in the order of admission.
+    running: Batch,
+    decodes: Decodes,
+    kv_blocks_used: u32,
+    /// The step that is being computed.
+    step: Option<Step>,
+    /// Requests whose prefill is complete at its end, in the order of admission.
+    prefilled: Vec<usize>,
+    counters: Counters,
+    histograms: Histograms,
+    /// Boxed, because few engines have any.
+    adapters: Option<Box<Adapters>>,
+    /// Boxed for the same reason.
+    prefix: Option<Box<PrefixCache>>,
+}
+
+/// Who computes prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PrefillAt {
+    /// The engine itself.
+    Here,
+    /// Another engine, whose cache arrives with the request.
+    Elsewhere,
+}
+
+/// Whether an engine keeps the histograms of its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Histograms {
+    Kept,
+    /// They stay empty.
+    Left,
+}
+
+/// A request between its arrival and its end.
+#[derive(Clone, Debug)]
+struct Life {
+    request: Request,
+    arrived: Micros,
+    /// When a step first computed it.
+    scheduled: Option<Micros>,
+    first_ever: Option<Micros>,
+    first_token: Option<Micros>,
+    last_token: Micros,
+    preemptions: u32,
+    /// Answer tokens that exist and are not counted by a [`Phase::Decode`].
+    kept: u32,
+    phase: Phase,
+}
+
+/// A step.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    start: Micros,
+    end: Micros,
+    prefill_tokens: u32,
+    decodes: u32,
+}
+
+// === impl Replica ===
+
+impl Replica {
+    /// An idle engine at the start of time.
+    ///
+    /// # Errors
+    ///
+    /// The settings are refused when vLLM would refuse them, or no step could be timed.
+    pub fn new(settings: Settings) -> Result<Self, SettingsError> {
+        settings.check()?;
+        Ok(Self {
+            settings,
+            pace: Pace::new(settings.step, settings.max_num_seqs),
+            prefix_hits: 0.0,
+            prefill_at: PrefillAt::Here,
+            now: Micros::ZERO,
+            ready: Micros::ZERO,
+            arrivals: VecDeque::new(),
+            lives: Vec::new(),
+            holes: Vec::new(),
+            waiting: VecDeque::new(),
+            running: Batch::new(),
+            decodes: Decodes::new(settings.block_size),
+            kv_blocks_used: 0,
+            step: None,
+            prefilled: Vec::new(),
+            counters: Counters::default(),
+            histograms: Histograms::Kept,
+            adapters: None,
+            prefix: None,
+        })
+    }
+
+    /// The same engine with a prefix cache that has this share of every prompt, in whole blocks and
+    /// without the last token, which is always computed.
+    #[must_use]
+    pub fn with_prefix_hits(self, share: Fraction) -> Self {
+        Self { prefix_hits: share.fraction().min(1.0), ..self }
+    }
+
+    /// The same engine for requests whose prompts another has computed: only the last token of each
+    /// is computed here, as a step must compute something, until a preemption discards the rest.
+    #[must_use]
+    pub fn for_computed_prompts(self) -> Self {
+        Self { prefill_at: PrefillAt::Elsewhere, ..self }
+    }
+
+    /// The same engine, whose histograms stay empty: to keep them is a good part of the work, and where
+    /// nobody reads its page nobody knows.
+    #[must_use]
+    pub fn without_histograms(self) -> Self {
+        Self { histograms: Histograms::Left, ..self }
+    }
+
+    /// Takes a request that arrives at `at`, or at the latest time this replica has seen if that is
+    /// later: nothing arrives in the past.
+    ///
+    /// # Errors
+    ///
+    /// A request that could never finish is refused, as vLLM refuses it by the model's length.
+    pub fn submit(&mut self, at: Micros, request: Request) -> Result<(), Unservable> {
+        if request.output == 0 || !self.settings.can_serve(&request) {
+            return Err(Unservable);
+        }
+        let latest = self.arrivals.back().map_or(self.now, |&(at, _)| at);
+        self.arrivals.push_back((at.max(latest).max(self.now), request));
+        Ok(())
+    }
+
+    /// Ends every step that ends at or before `until` and begins every step that begins before it,
+    /// appending what happened to `events`.
+    ///
+    /// A step that would begin exactly at `until` does not begin yet, because requests that arrive
+    /// at that instant belong to it and may still be submitted.
+    pub fn advance_to(&mut self, until: Micros, events: &mut Vec<Event>) {
+        loop {
+            if let Some(step) = self.step {
+                if step.end > until {
+                    break;
+                }
+                self.end_step(step, events);
+            }
+            let Some(start) = self.next_start().filter(|start| *start < until) else { break };
+            if !self.coast(start, until) {
+                self.begin_step(start, events);
+            }
+        }
+        self.now = self.now.max(until);
+        if self.has_arrived(self.now) {
+            self.take_arrivals(self.now);
+        }
+    }
+
+    /// When the next step ends, or begins if none is being computed; `None` when there is nothing
+    /// to do. Advancing to just after this time makes progress.
+    #[must_use]
+    pub fn next_change(&self) -> Option<Micros> {
+        self.step.map(|step| step.end).or_else(|| self.next_start())
+    }
+
+    /// Requests that were submitted and have not finished.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.arrivals.len() + self.waiting.len() + self.running.len() as usize
+    }
+
+    fn next_start(&self) -> Option<Micros> {
+        if self.running.len() > 0 {
+            return Some(self.ready);
+        }
+        let head = match self.waiting.front() {
+            Some(&index) => self.lives[index].arrived,
+            None => self.arrivals.front()?.0,
+        };
+        Some(head.max(self.ready))
+    }
+
+    /// Whether the time has come of a request that was submitted.
+    fn has_arrived(&self, until: Micros) -> bool {
+        self.arrivals.front().is_some_and(|(at, _)| *at <= until)
+    }
+
+    fn take_arrivals(&mut self, until: Micros) {
+        while let Some((arrived, request)) = self.arrivals.pop_front_if(|(at, _)| *at <= until) {
+            let life = Life {
+                request,
+                arrived,
+                scheduled: None,
+                first_ever: None,
+                first_token: None,
+                last_token: arrived,
+                preemptions: 0,
+                kept: 0,
+                phase: Phase::Prefill { computed: 0 },
+            };
+            let index = if let Some(hole) = self.holes.pop() {
+                self.lives[hole] = life;
+                hole
+            } else {
+                self.lives.push(life);
+                self.lives.len() - 1
+            };
+            self.waiting.push_back(index);
+        }
+    }
+
+    fn begin_step(&mut self, start: Micros, events: &mut Vec<Event>) {
+        if self.has_arrived(start) {
+            self.take_arrivals(start);
+        }
+        let preemptions = self.counters.preemptions;
+        self.grow_decodes(start, events);
+        let decodes = self.decodes.count();
+        let mut budget = self.settings.max_num_batched_tokens - decodes;
+        self.continue_prefill(&mut budget, start, events);
+        if self.counters.preemptions == preemptions {
+            self.admit(&mut budget, start);
+        }
+
+        let prefill_tokens = self.settings.max_num_batched_tokens - decodes - budget;
+        let kv_tokens = self.decodes.stored() + u64::from(decodes);
+        let end = start + self.pace.of(prefill_tokens, decodes, kv_tokens);
+        let end = end + self.loading();
+        self.step = Some(Step { start, end, prefill_tokens, decodes });
+    }
+
+    /// Gives every decoding request room for one more token, by preemption where there is none.
+    fn grow_decodes(&mut self, now: Micros, events: &mut Vec<Event>) {
+        let needed = self.decodes.blocks_needed();
+        if needed <= self.free() {
+            self.take(needed);
+            return;
+        }
+        let mut before = None;
+        while let Some(index) = self.running.after(before) {
+            if self.lives[index].phase != Phase::Decode {
+                break;
+            }
+            if self.decodes.needs_block(index) {
+                while self.free() == 0 {
+                    if self.preempt_last(now, events) == Some(index) {
+                        return;
+                    }
+                }
+                self.take(1);
+            }
+            before = Some(index);
+        }
+    }
+
+    /// Computes the next chunk of the one request that is in the middle of its prompt. It is the
+    /// last of the batch, so if there is no room for the chunk it is its own victim.
+    fn continue_prefill(&mut self, budget: &mut u32, now: Micros, events: &mut Vec<Event>) {
+        if self.running.len() == self.decodes.count() {
+            return;
+        }
+        let Some(index) = self.running.last() else { return };
+        let Phase::Prefill { computed } = self.lives[index].phase else { return };
+        let target = self.lives[index].prefill_target();
+        let after = computed + (target - computed).min(*budget);
+        let blocks = self.settings.blocks(after) - self.settings.blocks(computed);
+        if blocks > self.free() {
+            self.preempt_last(now, events);
+            return;
+        }
+        self.occupy(index, computed, after);
+        *budget -= after - computed;
+        self.lives[index].phase = Phase::Prefill { computed: after };
+        if after == target {
+            self.prefilled.push(index);
+        }
+    }
+
+    fn admit(&mut self, budget: &mut u32, now: Micros) {
+        while *budget > 0 && self.running.len() < self.settings.max_num_seqs {
+            let Some(place) = self.next_to_admit() else { return };
+            let index = self.waiting[place];
+            let target = self.lives[index].prefill_target();
+            let prompt = self.lives[index].request.prompt;
+            let Found { tokens: cached, held } = self.cached(index);
+            let computed = cached + (target - cached).min(*budget);
+            let room = match self.settings.admission {
+                Admission::WholePrompt => self.settings.blocks(target),
+                Admission::FirstChunk => self.settings.blocks(computed),
+            };
+            if room - held > self.free() {
+                return;
+            }
+            if place == 0 {
+                self.waiting.pop_front()
+            } else {
+                self.waiting.remove(place)
+            };
+            self.running.push(index);
+            if let Some(adapters) = &mut self.adapters {
+                adapters.enter(self.lives[index].request.id);
+            }
+            self.occupy(index, 0, computed);
+            *budget -= computed - cached;
+            if self.prefix_hits > 0.0 || self.prefix.is_some() {
+                self.counters.prefix_queries += u64::from(prompt);
+                self.counters.prefix_hits += u64::from(cached);
+            }
+            let life = &mut self.lives[index];
+            life.scheduled.get_or_insert(now);
+            life.phase = Phase::Prefill { computed };
+            if computed == target {
+                self.prefilled.push(index);
+            }
+        }
+    }
+
+    /// Sends the last request of the batch back to the head of the queue.
+    fn preempt_last(&mut self, now: Micros, events: &mut Vec<Event>) -> Option<usize> {
+        let index = self.running.last()?;
+        self.running.remove(index);
+        let life = &mut self.lives[index];
+        let held = match life.phase {
+            Phase::Prefill { computed } => computed,
+            Phase::Decode => {
+                let left = self.decodes.leave(index);
+                // The request has had a token in every step so far.
+                life.last_token = now;
+                life.kept = life.request.output.saturating_sub(left.missing);
+                left.stored
+            }
+        };
+        let request = life.request;
+        if self.settings.admission == Admission::FirstChunk {
+            life.kept = 0;
+            life.first_token = None;
+        }
+        life.phase = Phase::Prefill { computed: 0 };
+        life.preemptions += 1;
+        self.counters.preemptions += 1;
+        if let Some(adapters) = &mut self.adapters {
+            adapters.leave(request.id);
+        }
+        self.give_back(request.id, held, Return::Later);
+        events.push(Event::Preempted { id: request.id, at: now });
+        self.waiting.push_front(index);
+        Some(index)
+    }
+
+    fn end_step(&mut self, step: Step, events: &mut Vec<Event>) {
+        let Step { start, end, prefill_tokens, decodes } = step;
+        let duration = end.since(start);
+        let tokens = u64::from(decodes) + self.prefilled.len() as u64;
+        self.step = None;
+        self.ready = end;
+        self.counters.steps += 1;
+        self.counters.busy += duration;
+        self.counters.prefill_tokens += u64::from(prefill_tokens);
+        self.counters.generation_tokens += tokens;
+        if self.histograms == Histograms::Kept {
+            let computed = u64::from(prefill_tokens) + u64::from(decodes);
+            // Every decoding request had its previous token when this step began.
+            self.counters.itl.observe(duration.micros(), u64::from(decodes));
+            self.counters.iteration_tokens.observe(computed, 1);
+        }
+
+        self.decodes.tick();
+        while let Some(index) = self.decodes.complete() {
+            let held = self.decodes.leave(index).stored;
+            self.finish(index, held, end, events);
+        }
+        for place in 0..self.prefilled.len() {
+            self.end_prefill(self.prefilled[place], end, events);
+        }
+        self.prefilled.clear();
+        if let Some(adapters) = &mut self.adapters {
+            adapters.record(end);
+        }
+    }
+
+    fn end_prefill(&mut self, index: usize, now: Micros, events: &mut Vec<Event>) {
+        let life = &mut self.lives[index];
+        let request = life.request;
+        let stored = life.prefill_target();
+        if life.first_ever.is_none() {
+            life.first_ever = Some(now);
+            let ttft = now.since(life.arrived);
+            if self.histograms == Histograms::Kept {
+                self.counters.ttft.observe(ttft.micros(), 1);
+            }
+            self.counters.prompt_tokens += u64::from(request.prompt);
+            events.push(Event::FirstToken { id: request.id, at: now, ttft });
+        } else if self.histograms == Histograms::Kept {
+            self.counters.itl.observe(now.since(life.last_token).micros(), 1);
+        }
+        life.first_token.get_or_insert(now);
+        life.last_token = now;
+        let missing = request.output - life.kept - 1;
+        if missing == 0 {
+            self.finish(index, stored, now, events);
+        } else {
+            life.phase = Phase::Decode;
+            self.decodes.join(index, stored, missing);
+        }
+    }
+
+    fn finish(&mut self, index: usize, held: u32, now: Micros, events: &mut Vec<Event>) {
+        self.give_back(self.lives[index].request.id, held, Return::Never);
+        self.running.remove(index);
+        self.holes.push(index);
+        let Life { request, arrived, scheduled, first_ever, first_token, preemptions, .. } =
+            self.lives[index];
+        if let Some(adapters) = &mut self.adapters {
+            adapters.leave(request.id);
+            adapters.forget(request.id);
+        }
+        let since = |instant: Option<Micros>| instant.unwrap_or(now).since(arrived);
+        let finished = Finished {
+            request,
+            arrived,
+            at: now,
+            queue: since(scheduled),
+            ttft: since(first_token),
+            first_ever: since(first_ever),
+            e2e: now.since(arrived),
+            preemptions,
+        };
+        self.counters.finished += 1;
+        if self.histograms == Histograms::Kept {
+            self.counters.observe(&finished);
+        }
+        events.push(Event::Finished(finished));
+    }
+}
+
+// === impl Life ===
+
+impl Life {
+    const fn prefill_target(&self) -> u32 {
+        self.request.prompt + self.kept
+    }
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,547 @@
+//! Requests on their way: clients, the gateway, the router.
+
+mod adapters;
+mod route;
+
+use std::collections::VecDeque;
+
+use rand_pcg::Pcg64;
+
+use crate::simulate::Micros;
+use crate::simulate::random::{self, Purpose, generator};
+use crate::simulate::replica::adapters::AdapterId;
+use crate::simulate::replica::prefix::PromptId;
+use crate::simulate::replica::{Event, Request};
+use crate::simulate::run::{Happening, Simulation};
+use crate::simulate::scenario::Scenario;
+use crate::simulate::workload::Load;
+use crate::simulate::workload::load::{Arrival, Arrivals, Size};
+use plimsoll_core::fleet::Role;
+
+/// Clients of a closed loop do not all begin in the same instant, but within this time.
+const CLIENTS_BEGIN: Micros = Micros::from_secs(1);
+
+/// One model's requests.
+pub(crate) struct Traffic {
+    arrivals: Arrivals,
+    next: Option<Arrival>,
+    /// Requests from the oldest that has not ended on, in the order of their arrival.
+    open: VecDeque<Open>,
+    /// The number of the first of them.
+    first: u64,
+    /// Attempts that have come to the gateway.
+    pub(crate) asked: u64,
+    /// Requests that the gateway holds, oldest first.
+    pub(crate) held: VecDeque<u64>,
+    /// Requests whose prompts are computed and that no replica decodes yet, oldest first.
+    handed: VecDeque<u64>,
+    /// When clients give up an attempt, in order: the request, and which attempt it is.
+    deadlines: VecDeque<(Micros, u64, u32)>,
+    /// Whether other pods decode than compute prompts.
+    apart: bool,
+    /// Pods that take requests, or the first part of them.
+    first_pool: Pool,
+    /// Pods that take what others have begun.
+    second_pool: Pool,
+    /// The next [`Happening::Release`] that is planned.
+    release: Option<Micros>,
+    thoughts: Pcg64,
+    sizes: Pcg64,
+    adapters: Pcg64,
+}
+
+/// Pods that take the same part of requests.
+#[derive(Default)]
+struct Pool {
+    ready: Vec<usize>,
+    turn: usize,
+    looked: Option<Micros>,
+}
+
+/// Which part of a request a pod takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Its prompt, and where nobody else decodes, all of it.
+    First,
+    /// Its answer, where another has computed its prompt.
+    Second,
+}
+
+/// A request that has arrived.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    arrived: Micros,
+    first_token: Option<Micros>,
+    size: Size,
+    prompt: Option<PromptId>,
+    adapter: Option<AdapterId>,
+    place: Place,
+    attempts: u32,
+    client: u32,
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// With its client, who will try again.
+    Client,
+    /// In the gateway.
+    Held,
+    /// In an engine.
+    Pod(usize),
+    /// On the way from one that has computed its prompt to one that decodes.
+    Moving,
+    /// At the end of that way, where nobody decodes it yet.
+    Handed,
+    /// It has ended.
+    Nowhere,
+}
+
+/// Why an attempt came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Rejected,
+    TimedOut,
+    Cut,
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    pub(crate) fn new(scenario: &Scenario, seed: u64, model: usize) -> Self {
+        let mut arrivals = scenario.models[model].load.arrivals(seed, model);
+        Self {
+            next: arrivals.next(),
+            arrivals,
+            open: VecDeque::new(),
+            first: 0,
+            asked: 0,
+            held: VecDeque::new(),
+            handed: VecDeque::new(),
+            deadlines: VecDeque::new(),
+            apart: scenario.is_disaggregated(model),
+            first_pool: Pool::default(),
+            second_pool: Pool::default(),
+            release: None,
+            thoughts: generator(seed, Purpose::Thoughts, model),
+            sizes: generator(seed, Purpose::Lengths, model),
+            adapters: generator(seed, Purpose::Adapters, model),
+        }
+    }
+
+    fn pool(&mut self, part: Part) -> &mut Pool {
+        match part {
+            Part::First => &mut self.first_pool,
+            Part::Second => &mut self.second_pool,
+        }
+    }
+
+    /// Pods that take requests, whatever part.
+    fn ready(&self) -> impl Iterator<Item = usize> {
+        self.first_pool.ready.iter().chain(&self.second_pool.ready).copied()
+    }
+
+    fn get(&mut self, id: u64) -> Option<&mut Open> {
+        let at = usize::try_from(id.checked_sub(self.first)?).ok()?;
+        self.open.get_mut(at)
+    }
+
+    /// Forgets a request, and returns whose it was.
+    fn end(&mut self, id: u64) -> Option<u32> {
+        let open = self.get(id).filter(|open| open.place != Place::Nowhere)?;
+        open.place = Place::Nowhere;
+        let client = open.client;
+        while self.open.front().is_some_and(|open| open.place == Place::Nowhere) {
+            self.open.pop_front();
+            self.first += 1;
+        }
+        Some(client)
+    }
+}
+
+impl Simulation<'_> {
+    pub(crate) fn begin_traffic(&mut self) {
+        let scenario = self.scenario;
+        for (index, model) in scenario.models.iter().enumerate() {
+            let Load::Closed(closed) = &model.load else { continue };
+            for client in 0..closed.clients {
+                let share = random::uniform(&mut self.traffic[index].thoughts);
+                let at = Micros::from_secs_f64(CLIENTS_BEGIN.seconds() * share);
+                self.plan(at, Happening::Ask(index, client));
+            }
+        }
+    }
+
+    /// The next open-loop arrival, with its model.
+    pub(crate) fn next_arrival(&self) -> Option<(Micros, usize)> {
+        let next = |(model, traffic): (usize, &Traffic)| traffic.next.map(|next| (next.at, model));
+        self.traffic.iter().enumerate().filter_map(next).min()
+    }
+
+    pub(crate) fn arrive(&mut self, model: usize) {
+        let traffic = &mut self.traffic[model];
+        let Some(Arrival { size, prompt, .. }) = traffic.next else { return };
+        traffic.next = traffic.arrivals.next();
+        self.receive(model, size, prompt, 0);
+    }
+
+    /// A client of a closed loop asks.
+    pub(crate) fn ask(&mut self, model: usize, client: u32) {
+        if self.now >= self.scenario.length {
+            return;
+        }
+        if let Load::Closed(closed) = &self.scenario.models[model].load {
+            let size = closed.sizes.draw(&mut self.traffic[model].sizes);
+            self.receive(model, size, None, client);
+        }
+    }
+
+    fn receive(&mut self, model: usize, size: Size, prompt: Option<PromptId>, client: u32) {
+        let arrived = self.now;
+        let shares = &self.scenario.models[model].adapters;
+        let traffic = &mut self.traffic[model];
+        let id = traffic.first + traffic.open.len() as u64;
+        let place = Place::Client;
+        let adapter = adapters::draw(shares, &mut traffic.adapters);
+        traffic.open.push_back(Open {
+            arrived,
+            first_token: None,
+            size,
+            prompt,
+            adapter,
+            place,
+            attempts: 0,
+            client,
+        });
+        self.services[model].arrived += 1;
+        self.dispatch(model, id);
+    }
+
+    /// Sends a request to a replica, or lets it wait for one.
+    pub(crate) fn dispatch(&mut self, model: usize, id: u64) {
+        let client = self.scenario.models[model].client;
+        let queue = self.scenario.models[model].gateway.queue;
+        self.traffic[model].asked += 1;
+        let Some(open) = self.traffic[model].get(id) else { return };
+        open.attempts += 1;
+        open.place = Place::Held;
+        let attempt = open.attempts;
+        if let Some(timeout) = client.timeout {
+            let deadlines = &mut self.traffic[model].deadlines;
+            deadlines.push_back((self.now + timeout, id, attempt));
+            if deadlines.len() == 1 {
+                self.plan(self.now + timeout, Happening::Deadline(model));
+            }
+        }
+        if self.traffic[model].held.is_empty()
+            && let Some(pod) = self.choose(model, Part::First)
+        {
+            self.send(model, id, pod);
+        } else if self.traffic[model].held.len() < queue {
+            self.traffic[model].held.push_back(id);
+            self.await_release(model);
+        } else {
+            self.fail(model, id, Failure::Rejected);
+        }
+    }
+
+    fn send(&mut self, model: usize, id: u64, pod: usize) {
+        let Some(open) = self.traffic[model].get(id) else { return };
+        open.place = Place::Pod(pod);
+        let Open { arrived, size: Size { prompt, output }, .. } = *open;
+        let adapter = open.adapter;
+        let shared = self.scenario.models[model].adapters.is_empty();
+        let known = open.prompt;
+        let known = known.map(|it| if shared { it } else { adapters::apart(it, adapter) });
+        let taken = &mut self.pods[pod];
+        let output = match self.scenario.variants[taken.variant].spec.role {
+            Role::Both | Role::Decode => output,
+            // Whoever computes a prompt makes one token, which nobody sees.
+            Role::Prefill => 1,
+        };
+        let Some(replica) = &mut taken.replica else { return };
+        let request = Request { id, prompt, output };
+        let submitted = match known {
+            Some(known) => replica.submit_prompt(self.now, request, known),
+            None => replica.submit(self.now, request),
+        };
+        if submitted.is_ok() {
+            if let Some(adapter) = adapter {
+                replica.ask_for(id, adapter);
+            }
+            taken.crowd.outstanding += 1;
+            taken.quiet = replica.quiet_until();
+            let variant = taken.variant;
+            self.crews[variant].sent += 1;
+            self.await_release(model);
+        } else {
+            self.services[model].refuse(arrived);
+            self.end(model, id);
+        }
+    }
+
+    /// Lets the gateway's requests go to replicas that take them.
+    pub(crate) fn release(&mut self, model: usize) {
+        if self.traffic[model].release.is_some_and(|at| at <= self.now) {
+            self.traffic[model].release = None;
+        }
+        for pod in self.traffic[model].ready().collect::<Vec<_>>() {
+            self.catch_up(pod);
+        }
+        while let Some(&id) = self.traffic[model].held.front() {
+            let Some(pod) = self.choose(model, Part::First) else { break };
+            self.traffic[model].held.pop_front();
+            self.send(model, id, pod);
+        }
+        while let Some(&id) = self.traffic[model].handed.front() {
+            let Some(pod) = self.choose(model, Part::Second) else { break };
+            self.traffic[model].handed.pop_front();
+            self.send(model, id, pod);
+        }
+        self.await_release(model);
+    }
+
+    /// Plans to look again when a request may have finished, if anybody waits for that.
+    fn await_release(&mut self, model: usize) {
+        let closed = matches!(self.scenario.models[model].load, Load::Closed(_));
+        let limited = self.scenario.models[model].gateway.per_replica.is_some();
+        let traffic = &self.traffic[model];
+        let waits = || !traffic.held.is_empty() || !traffic.handed.is_empty();
+        if closed || traffic.apart || limited && waits() {
+            self.plan_release(model);
+        }
+    }
+
+    fn plan_release(&mut self, model: usize) {
+        let traffic = &self.traffic[model];
+        let quiet = traffic.ready().map(|pod| self.pods[pod].quiet).min();
+        let Some(at) = quiet.filter(|at| *at < Micros::new(u64::MAX)) else { return };
+        // What is computed at an instant is there just after it at the latest.
+        let at = at.max(self.now + Micros::new(1));
+        if self.traffic[model].release.is_none_or(|planned| at < planned) {
+            self.traffic[model].release = Some(at);
+            self.plan(at, Happening::Release(model));
+        }
+    }
+
+    /// Ends the attempts whose clients have waited long enough, and gives their room to others.
+    pub(crate) fn give_up(&mut self, model: usize) {
+        while let Some(&(at, id, attempt)) = self.traffic[model].deadlines.front() {
+            let waits = self.traffic[model].get(id).filter(|open| {
+                matches!(open.place, Place::Held | Place::Pod(_) | Place::Moving | Place::Handed)
+                    && open.attempts == attempt
+                    && open.first_token.is_none()
+            });
+            let place = waits.map(|open| open.place);
+            if place.is_some() && at > self.now {
+                self.plan(at, Happening::Deadline(model));
+                break;
+            }
+            self.traffic[model].deadlines.pop_front();
+            if let Some(place) = place {
+                self.abandon(model, id, place);
+            }
+        }
+        if !self.traffic[model].held.is_empty() || !self.traffic[model].handed.is_empty() {
+            self.release(model);
+        }
+    }
+
+    /// The client of an attempt has waited long enough.
+    fn abandon(&mut self, model: usize, id: u64, place: Place) {
+        if let Place::Pod(pod) = place {
+            self.advance(pod);
+            let Some(open) = self.traffic[model].get(id).filter(|it| it.first_token.is_none())
+            else {
+                return;
+            };
+            // Its prompt may have been computed by now.
+            if open.place == place {
+                let replica = self.pods[pod].replica.as_mut();
+                if !replica.is_some_and(|replica| replica.abort(id)) {
+                    return;
+                }
+                self.pods[pod].refresh();
+            }
+        } else {
+            self.traffic[model].held.retain(|&held| held != id);
+            self.traffic[model].handed.retain(|&handed| handed != id);
+        }
+        self.fail(model, id, Failure::TimedOut);
+    }
+
+    /// The cache of a prompt is where the request can be decoded.
+    pub(crate) fn hand_over(&mut self, model: usize, id: u64, attempt: u32) {
+        let moved = |open: &&mut Open| open.place == Place::Moving && open.attempts == attempt;
+        let Some(open) = self.traffic[model].get(id).filter(moved) else { return };
+        open.place = Place::Handed;
+        if self.traffic[model].handed.is_empty()
+            && let Some(pod) = self.choose(model, Part::Second)
+        {
+            self.send(model, id, pod);
+        } else {
+            self.traffic[model].handed.push_back(id);
+            self.await_release(model);
+        }
+    }
+
+    /// An attempt has come to nothing; the client tries again or gives up.
+    fn fail(&mut self, model: usize, id: u64, failure: Failure) {
+        let client = self.scenario.models[model].client;
+        let service = &mut self.services[model];
+        let Some(open) = self.traffic[model].get(id) else { return };
+        if open.attempts <= client.retries {
+            open.place = Place::Client;
+            service.retries += 1;
+            self.plan(self.now + client.backoff, Happening::Retry(model, id));
+            return;
+        }
+        match failure {
+            Failure::Rejected => service.rejected += 1,
+            Failure::TimedOut => service.timed_out += 1,
+            Failure::Cut => service.failed += 1,
+        }
+        let arrived = open.arrived;
+        service.judge(arrived, false);
+        self.end(model, id);
+    }
+
+    /// Forgets a request, and lets the client of a closed loop think about the next.
+    fn end(&mut self, model: usize, id: u64) {
+        let traffic = &mut self.traffic[model];
+        let Some(client) = traffic.end(id) else { return };
+        if let Load::Closed(closed) = &self.scenario.models[model].load {
+            let think = closed.think.seconds() * random::exponential(&mut traffic.thoughts);
+            let at = self.now + Micros::from_secs_f64(think);
+            self.plan(at, Happening::Ask(model, client));
+        }
+    }
+
+    /// Everything that was in a replica has lost its connection.
+    pub(crate) fn cut_off(&mut self, model: usize, pod: usize) {
+        let traffic = &self.traffic[model];
+        let cut: Vec<u64> = traffic
+            .open
+            .iter()
+            .zip(traffic.first..)
+            .filter(|(open, _)| open.place == Place::Pod(pod))
+            .map(|(_, id)| id)
+            .collect();
+        for id in cut {
+            self.fail(model, id, Failure::Cut);
+        }
+    }
+
+    /// Lets a replica compute up to now, and notes what came of it.
+    pub(crate) fn advance(&mut self, pod: usize) {
+        let taken = &mut self.pods[pod];
+        let Some(replica) = &mut taken.replica else { return };
+        let described = &self.scenario.variants[taken.variant];
+        let (model, role) = (described.model, described.spec.role);
+        let mut events = std::mem::take(&mut self.events);
+        replica.advance_to(self.now, &mut events);
+        taken.refresh();
+        for event in &events {
+            match role {
+                Role::Both | Role::Decode => self.note(model, event),
+                Role::Prefill => self.note_prompt(model, event),
+            }
+        }
+        events.clear();
+        self.events = events;
+    }
+
+    /// Notes what came of a replica that computes prompts.
+    fn note_prompt(&mut self, model: usize, event: &Event) {
+        match *event {
+            Event::FirstToken { .. } => {}
+            Event::Preempted { .. } => self.services[model].preemptions += 1,
+            Event::Finished(ref finished) => {
+                let id = finished.request.id;
+                let Some(open) = self.traffic[model].get(id) else { return };
+                open.place = Place::Moving;
+                let attempt = open.attempts;
+                let takes = self.scenario.models[model].transfer.of(finished.request.prompt);
+                self.plan(finished.at + takes, Happening::Handed(model, id, attempt));
+            }
+        }
+    }
+
+    fn note(&mut self, model: usize, event: &Event) {
+        let (traffic, service) = (&mut self.traffic[model], &mut self.services[model]);
+        match *event {
+            Event::FirstToken { id, at, .. } => {
+                let Some(open) = traffic.get(id) else { return };
+                if open.first_token.is_none() {
+                    open.first_token = Some(at);
+                    service.ttft.observe(at.since(open.arrived));
+                }
+            }
+            Event::Preempted { .. } => service.preemptions += 1,
+            Event::Finished(ref finished) => {
+                let id = finished.request.id;
+                let Some(&mut Open { arrived, first_token, .. }) = traffic.get(id) else { return };
+                let first = first_token.unwrap_or(finished.at);
+                let gaps = u64::from(finished.request.output.saturating_sub(1));
+                let itl = finished.at.since(first).micros().checked_div(gaps).map(Micros::new);
+                let slo = self.scenario.models[model].slo;
+                let met = slo.met(finished.request.prompt, first.since(arrived), itl);
+                service.finish(arrived, met);
+                service.prompt_tokens += u64::from(finished.request.prompt);
+                service.output_tokens += u64::from(finished.request.output);
+                service.e2e.observe(finished.at.since(arrived));
+                if let Some(itl) = itl {
+                    service.itl.observe(itl);
+                }
+                self.end(model, id);
+            }
+        }
+    }
+
+    /// Judges what is still open at the end.
+    pub(crate) fn close_traffic(&mut self) {
+        for (model, traffic) in self.traffic.iter().enumerate() {
+            let (service, slo) = (&mut self.services[model], self.scenario.models[model].slo);
+            for open in traffic.open.iter().filter(|open| open.place != Place::Nowhere) {
+                if open.first_token.is_none()
+                    && self.now.since(open.arrived) > slo.ttft_of(open.size.prompt)
+                {
+                    service.overdue += 1;
+                    service.judge(open.arrived, false);
+                } else {
+                    service.open += 1;
+                }
+            }
+        }
+    }
+
+    /// Adds a pod to those that take requests.
+    pub(crate) fn open(&mut self, pod: usize) {
+        if !self.become_ready(pod) {
+            return;
+        }
+        let (model, part) = self.part_of(pod);
+        self.traffic[model].pool(part).ready.push(pod);
+        self.release(model);
+        // A roll-out waits for that.
+        let variant = self.pods[pod].variant;
+        if self.crews[variant].revision > 0 {
+            self.reconcile(variant);
+        }
+    }
+
+    /// Takes a pod from those that take requests.
+    pub(crate) fn close(&mut self, pod: usize) {
+        let (model, part) = self.part_of(pod);
+        self.traffic[model].pool(part).ready.retain(|&other| other != pod);
+    }
+
+    /// The model that a pod serves, and which part of its requests.
+    fn part_of(&self, pod: usize) -> (usize, Part) {
+        let described = &self.scenario.variants[self.pods[pod].variant];
+        match described.spec.role {
+            Role::Both | Role::Prefill => (described.model, Part::First),
+            Role::Decode => (described.model, Part::Second),
+        }
+    }
+}

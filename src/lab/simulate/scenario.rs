@@ -1,0 +1,435 @@
+//! What is simulated: models, the load on them, the variants that carry it, and who scales them.
+//!
+//! Everything here is resolved: there is nothing to look up, and the file that a person writes is
+//! read elsewhere. What Kubernetes and KEDA do unless they are told otherwise is here, because
+//! several resolve to it.
+
+use crate::simulate::Micros;
+use crate::simulate::peers::law::Rule;
+use crate::simulate::replica::adapters::AdapterSettings;
+use crate::simulate::replica::settings::Settings;
+use crate::simulate::scaler;
+use crate::simulate::workload::Load;
+use plimsoll_core::fleet::{ModelKey, ModelName, Role, VariantSpec};
+use plimsoll_core::pipeline::Policy;
+use plimsoll_core::units::{Fraction, Replicas, Seconds};
+
+/// The period of the HPA's controller.
+pub const SYNC: Micros = Micros::from_secs(15);
+
+/// KEDA's `pollingInterval`.
+pub const POLLING: Micros = Micros::from_secs(30);
+
+/// KEDA's `cooldownPeriod`.
+pub const COOLDOWN: Micros = Micros::from_secs(300);
+
+/// `terminationGracePeriodSeconds`.
+pub const GRACE: Micros = Micros::from_secs(30);
+
+/// A scenario.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// How long it lasts.
+    pub length: Micros,
+    /// The models.
+    pub models: Vec<Model>,
+    /// The variants.
+    pub variants: Vec<Variant>,
+    /// How the daemon looks and decides.
+    pub control: Control,
+    /// Time between two samples of the series.
+    pub sample: Micros,
+}
+
+/// A model, its requests, and what stands between these and the replicas.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Its name.
+    pub key: ModelKey,
+    /// What a request must meet to count as served well.
+    pub slo: Slo,
+    /// Its requests.
+    pub load: Load,
+    /// The adapters that they ask for, at most as many as an engine can tell apart; those beyond the
+    /// shares ask for the model itself.
+    pub adapters: Vec<AdapterShare>,
+    /// Which replica a request goes to.
+    pub router: Router,
+    /// How long the KV cache of a prompt takes from a replica that computes prompts to one that
+    /// decodes, where the variants have these roles.
+    pub transfer: Transfer,
+    /// What holds requests that no replica takes.
+    pub gateway: Gateway,
+    /// How patient clients are.
+    pub client: Client,
+}
+
+/// An adapter of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterShare {
+    /// Its name.
+    pub name: ModelName,
+    /// The share of the model's requests that ask for it.
+    pub share: Fraction,
+}
+
+/// What a request must meet to count as served well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slo {
+    /// The longest time to the first token, from the client's first attempt.
+    pub ttft: Micros,
+    /// The longest mean time between its tokens.
+    pub itl: Micros,
+    /// How much later the first token of a long prompt may be.
+    pub allowance: Allowance,
+}
+
+/// How much later the first token of a long prompt may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowance {
+    /// For each token of the prompt beyond `beyond`.
+    pub per_token: Micros,
+    /// Tokens of a prompt that is not long.
+    pub beyond: u32,
+}
+
+/// Which of the ready replicas a request goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Router {
+    /// One after the other.
+    RoundRobin,
+    /// The one with the fewest requests for the seats that it has.
+    LeastRequests,
+    /// The one with the most free KV cache and the shortest queue, as of the last look.
+    KvAware {
+        /// Time between two looks.
+        refresh: Micros,
+    },
+}
+
+/// How long the KV cache of a prompt takes from one replica to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Transfer {
+    /// Whatever its length.
+    pub latency: Micros,
+    /// For each token of the prompt, in microseconds.
+    pub per_token: f64,
+}
+
+/// What holds requests that no replica takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// Requests that it holds at most; more are rejected.
+    pub queue: usize,
+    /// Requests that it sends to one replica at a time; `None` for all.
+    pub per_replica: Option<u32>,
+    /// How often the daemon reads how many it holds; `None` for never.
+    pub read: Option<Micros>,
+}
+
+/// How patient clients are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// How long a client waits for the first token of an attempt.
+    pub timeout: Option<Micros>,
+    /// How often it tries again after a failure.
+    pub retries: u32,
+    /// How long it waits before that.
+    pub backoff: Micros,
+}
+
+/// A variant.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// What the daemon knows of it.
+    pub spec: VariantSpec,
+    /// The index of its model.
+    pub model: usize,
+    /// Replicas that are ready at the start.
+    pub initial: Replicas,
+    /// Its engine.
+    pub engine: Settings,
+    /// What its prefix caches have.
+    pub prefix: Prefix,
+    /// How it serves adapters; `None` where it serves none.
+    pub adapters: Option<AdapterSettings>,
+    /// How its replicas start.
+    pub startup: Startup,
+    /// How they stop and fail.
+    pub lifecycle: Lifecycle,
+    /// When others take the place of all of them.
+    pub rollout: Option<Rollout>,
+    /// Who changes their number.
+    pub actuator: Actuator,
+}
+
+/// What the prefix cache of an engine has of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Prefix {
+    /// The same share of each.
+    Share(Fraction),
+    /// The blocks that it has computed and not handed out since, where the workload says what
+    /// prompts consist of; and those of preempted requests.
+    Blocks,
+}
+
+/// How a replica starts. The phases follow each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Startup {
+    /// Replicas for which there is room without waiting for a node; `None` for any number.
+    pub warm_nodes: Option<u32>,
+    /// Until there is a node, where there is none.
+    pub node: Delay,
+    /// Until the image is there.
+    pub image: Delay,
+    /// Until the weights are loaded.
+    pub load: Delay,
+    /// Until the engine has compiled and captured what it needs, and answers.
+    pub warmup: Delay,
+}
+
+/// A lognormal span of time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Delay {
+    /// Half of the spans are shorter.
+    pub median: Micros,
+    /// The standard deviation of the logarithm; 0 for always the same span.
+    pub sigma: f64,
+}
+
+/// How replicas stop and fail.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lifecycle {
+    /// How long a replica that is taken away may finish what it has.
+    pub grace: Micros,
+    /// The mean time between crashes of one replica, which then starts anew where it is.
+    pub crash_every: Option<Micros>,
+    /// The mean time until the node of a replica is taken back.
+    pub interrupt_every: Option<Micros>,
+    /// How long before that the replica is told.
+    pub notice: Micros,
+}
+
+/// A change of the pod template, which a Deployment carries out by its strategy `RollingUpdate`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rollout {
+    /// When.
+    pub at: Micros,
+    /// Replicas that there may be beyond those that are asked for.
+    pub max_surge: Portion,
+    /// Replicas that need not be available of those that are asked for.
+    pub max_unavailable: Portion,
+}
+
+/// A part of a number of replicas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Portion {
+    /// So many, whatever the number.
+    Replicas(u32),
+    /// A share of it.
+    Share(Fraction),
+}
+
+/// Who changes the number of a variant's replicas.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Actuator {
+    /// Nobody.
+    Fixed,
+    /// A stock HPA.
+    Hpa(Hpa),
+    /// An HPA that KEDA keeps, with KEDA itself between zero and one.
+    Keda(Keda),
+    /// An autoscaler that writes the scale itself.
+    Law(Rule),
+}
+
+/// A stock HPA.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hpa {
+    /// What it follows.
+    pub signal: Signal,
+    /// The object.
+    pub settings: scaler::Settings,
+    /// Time between two syncs.
+    pub sync: Micros,
+    /// How old the value is that it reads.
+    pub delay: Micros,
+}
+
+/// A `ScaledObject`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Keda {
+    /// The HPA that KEDA keeps; its minimum is at least one.
+    pub hpa: Hpa,
+    /// Whether KEDA may scale to zero.
+    pub to_zero: bool,
+    /// `pollingInterval`.
+    pub polling: Micros,
+    /// `cooldownPeriod`.
+    pub cooldown: Micros,
+    /// The value above which KEDA scales from zero, in thousandths.
+    pub activation: scaler::MilliValue,
+}
+
+/// What an HPA follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// The number that the daemon publishes.
+    Desired,
+    /// Requests that wait in the engines, all replicas together.
+    Waiting,
+    /// Requests that wait or run in the engines, all replicas together.
+    InFlight,
+    /// The sum of the shares of KV caches in use, so that the average is that of a replica.
+    KvUsage,
+    /// Requests a second of the model that came to its gateway in the last minute, whatever became
+    /// of them.
+    Rate,
+    /// Requests a second that were sent to the replicas in the last minute.
+    Sent,
+}
+
+impl Signal {
+    /// Whether only replicas say it, so that nobody knows it where there is none.
+    #[must_use]
+    pub const fn needs_replicas(self) -> bool {
+        match self {
+            Self::Desired | Self::Rate => false,
+            Self::Waiting | Self::InFlight | Self::KvUsage | Self::Sent => true,
+        }
+    }
+}
+
+/// How the daemon looks and decides.
+#[derive(Clone, Debug)]
+pub struct Control {
+    /// What it decides by.
+    pub policy: Policy,
+    /// Time between two decisions.
+    pub tick: Micros,
+    /// Time between two scrapes of a replica; a multiple of `tick` in effect.
+    pub scrape: Micros,
+    /// The share of scrapes that fail.
+    pub scrape_loss: Fraction,
+    /// How old pages are when the daemon gets them, where a Prometheus scrapes.
+    pub relay: Option<Micros>,
+    /// Age up to which a decision is served.
+    pub hold: Seconds,
+    /// While nobody can read what replicas say.
+    pub outage: Option<Outage>,
+}
+
+/// A time in which nobody can read what replicas say: neither the daemon nor another autoscaler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// When it begins.
+    pub from: Micros,
+    /// How long it lasts.
+    pub length: Micros,
+}
+
+// === impl Scenario, Transfer ===
+
+impl Scenario {
+    /// Whether anybody follows what the daemon publishes; otherwise it need not decide, and nobody
+    /// reads the pages of replicas.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        self.variants
+            .iter()
+            .any(|variant| variant.actuator.hpa().is_some_and(|hpa| hpa.signal == Signal::Desired))
+    }
+
+    /// Whether other replicas decode the requests of a model than compute their prompts.
+    #[must_use]
+    pub fn is_disaggregated(&self, model: usize) -> bool {
+        let mut of_model = self.variants.iter().filter(|variant| variant.model == model);
+        of_model.any(|variant| variant.spec.role != Role::Both)
+    }
+}
+
+impl Transfer {
+    /// For a prompt of so many tokens.
+    #[must_use]
+    pub fn of(&self, prompt: u32) -> Micros {
+        self.latency + Micros::from_secs_f64(self.per_token * 1e-6 * f64::from(prompt))
+    }
+}
+
+// === impl Actuator ===
+
+impl Actuator {
+    /// The HPA, where there is one.
+    pub(crate) const fn hpa(&self) -> Option<&Hpa> {
+        match self {
+            Self::Fixed | Self::Law(_) => None,
+            Self::Hpa(hpa) | Self::Keda(Keda { hpa, .. }) => Some(hpa),
+        }
+    }
+}
+
+// === impl Slo ===
+
+impl Slo {
+    /// Objectives that are the same for all prompts.
+    #[must_use]
+    pub fn new(ttft: Micros, itl: Micros) -> Self {
+        Self { ttft, itl, allowance: Allowance::default() }
+    }
+
+    /// The longest time to the first token for a prompt of so many tokens.
+    #[must_use]
+    pub fn ttft_of(&self, prompt: u32) -> Micros {
+        let Allowance { per_token, beyond } = self.allowance;
+        let long = u64::from(prompt.saturating_sub(beyond));
+        self.ttft + Micros::new(per_token.micros().saturating_mul(long))
+    }
+}
+
+// === impl Outage ===
+
+impl Outage {
+    /// Whether it lasts at a time.
+    #[must_use]
+    pub fn covers(&self, at: Micros) -> bool {
+        (self.from..self.from + self.length).contains(&at)
+    }
+}
+
+// === impl Rollout, Portion ===
+
+impl Portion {
+    /// Nobody.
+    pub const NONE: Self = Self::Replicas(0);
+}
+
+impl Rollout {
+    /// Of so many replicas that are asked for, how many more there may be and how many need not be
+    /// available: shares are rounded up for the first and down for the second, and if neither leaves
+    /// room one need not be available (`ResolveFenceposts` of Kubernetes' deployment controller).
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a count is not negative, and the cast saturates"
+    )]
+    pub fn room(&self, wanted: u32) -> (u32, u32) {
+        let part = |portion, round: fn(f64) -> f64| match portion {
+            Portion::Replicas(replicas) => replicas,
+            Portion::Share(share) => round(share.fraction() * f64::from(wanted)) as u32,
+        };
+        let surge = part(self.max_surge, f64::ceil);
+        let unavailable = part(self.max_unavailable, f64::floor);
+        (surge, if surge == 0 { unavailable.max(1) } else { unavailable })
+    }
+}
+
+// === impl Delay ===
+
+impl Delay {
+    /// Always this span.
+    #[must_use]
+    pub const fn fixed(span: Micros) -> Self {
+        Self { median: span, sigma: 0.0 }
+    }
+}

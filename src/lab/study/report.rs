@@ -1,0 +1,214 @@
+//! A study as one HTML file: the table of all runs, and the first run over time.
+//!
+//! It loads nothing from elsewhere and runs no script, so it can be sent by mail and kept.
+
+use std::fmt::Write as _;
+
+use crate::simulate::Micros;
+use crate::simulate::score::Sample;
+use crate::study::chart::{Chart, Line, escaped};
+use crate::study::execute::First;
+use crate::study::results::{Results, RunResult};
+use crate::study::table::{latency, left_out, percent, shown, span};
+use plimsoll_core::units::Replicas;
+
+/// The style of the page.
+const STYLE: &str = include_str!("report.css");
+
+/// Classes of lines, one after the other.
+const CLASSES: [&str; 5] = ["c0", "c1", "c2", "c3", "c4"];
+
+/// Latencies are drawn up to this many times their objective: what is above is bad all the same.
+const CEILING: f64 = 5.0;
+
+/// The page. Writing to a string cannot fail, so what that returns is dropped.
+pub(crate) fn html(results: &Results, first: Option<&First>) -> String {
+    let name = escaped(&results.scenario);
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n\
+         <title>Plimsoll: {name}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <h1>{name}</h1>\n<p class=\"soft\">Simulated by Plimsoll {}: {} of {} runs.</p>\n",
+        env!("CARGO_PKG_VERSION"),
+        results.runs.len(),
+        results.planned,
+    );
+    runs(&mut page, &results.runs);
+    for run in &results.left_out {
+        let _ = writeln!(page, "<p>{}.</p>", escaped(&left_out(run)));
+    }
+    if let (Some(first), Some(run)) = (first, results.runs.first()) {
+        over_time(&mut page, first, run);
+    } else {
+        page.push_str(
+            "<p class=\"soft\">There are no charts: they are of the first run, which was not simulated \
+             with the report.</p>\n",
+        );
+    }
+    page.push_str("</body>\n</html>\n");
+    page
+}
+
+fn runs(page: &mut String, runs: &[RunResult]) {
+    page.push_str(
+        "<div class=\"scroll\"><table>\n<tr><th>run</th><th>seed</th><th>within SLO</th>\
+         <th>worst minute</th><th>TTFT p95</th><th>ITL p95</th><th>not served</th>\
+         <th>replica-hours</th><th>cost</th><th>changes</th><th>flips</th></tr>\n",
+    );
+    for run in runs {
+        let settings: Vec<String> =
+            run.settings.iter().map(|(path, it)| format!("{path}={}", shown(it))).collect();
+        let name = [vec![run.policy.clone()], settings].concat().join(" ");
+        let cut = if run.complete { "" } else { " (interrupted)" };
+        let worst = run.models.iter().filter_map(|model| model.worst_minute_within_slo);
+        let share = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), percent);
+        let _ = writeln!(
+            page,
+            "<tr><td>{}{cut}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+             <td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{}</td><td>{}</td></tr>",
+            escaped(&name),
+            run.seed,
+            share(run.within_slo),
+            share(worst.reduce(f64::min)),
+            latency(run.models.iter().filter_map(|model| model.ttft.p95).reduce(f64::max)),
+            latency(run.models.iter().filter_map(|model| model.itl.p95).reduce(f64::max)),
+            run.not_served(),
+            run.replica_hours,
+            run.cost,
+            run.actions,
+            run.flips,
+        );
+    }
+    page.push_str("</table></div>\n");
+}
+
+fn over_time(page: &mut String, first: &First, run: &RunResult) {
+    let First { scenario, outcome } = first;
+    let _ = writeln!(
+        page,
+        "<h2>{} over time, seed {}</h2>\n<p class=\"soft\">{} simulated. Each point is what was \
+         seen since the one before.</p>",
+        escaped(&run.policy),
+        run.seed,
+        span(run.simulated_s),
+    );
+    for model in 0..scenario.models.len() {
+        let key = &scenario.models[model].key;
+        let _ = writeln!(page, "<h2>{}</h2>", escaped(key.model.as_str()));
+        for chart in model_charts(first, model) {
+            page.push_str(&chart.svg());
+        }
+    }
+    let cost = Chart {
+        title: "Cost so far",
+        unit: "",
+        lines: vec![Line {
+            name: "cost".to_owned(),
+            class: CLASSES[0],
+            steps: false,
+            points: cost_so_far(first),
+        }],
+        limit: None,
+        ceiling: None,
+    };
+    page.push_str(&cost.svg());
+    decisions(page, run, outcome.changes_left_out);
+}
+
+fn line(name: &str, class: usize, first: &First, value: impl Fn(&Sample) -> Option<f64>) -> Line {
+    let points = first.outcome.series.iter().map(|it| (it.at.seconds(), value(it))).collect();
+    let class = CLASSES[class % CLASSES.len()];
+    Line { name: name.to_owned(), class, steps: false, points }
+}
+
+fn model_charts(first: &First, model: usize) -> Vec<Chart<'static>> {
+    let scenario = &first.scenario;
+    let slo = scenario.models[model].slo;
+    let every = scenario.sample.seconds();
+    let of = scenario.variants.iter().enumerate().filter(|(_, variant)| variant.model == model);
+    let mut replicas = Vec::new();
+    for (at, (index, variant)) in of.enumerate() {
+        let name = variant.spec.key.variant.as_str();
+        let ready = move |sample: &Sample| Some(f64::from(sample.variants[index].ready));
+        let desired = move |sample: &Sample| {
+            let seen = sample.variants[index];
+            Some(f64::from(seen.desired.map_or(seen.wanted, Replicas::count)))
+        };
+        replicas.push(Line { class: "c5", steps: true, ..line("wanted", 0, first, desired) });
+        replicas.push(Line { steps: true, ..line(name, at, first, ready) });
+    }
+    let demand = |sample: &Sample| {
+        let arrived = sample.models[model].arrived as f64;
+        (sample.at > Micros::ZERO).then(|| arrived / every)
+    };
+    let within = |sample: &Sample| {
+        let seen = &sample.models[model];
+        (seen.judged > 0).then(|| 100.0 * seen.good as f64 / seen.judged as f64)
+    };
+    let ttft = |sample: &Sample| sample.models[model].ttft_p95.map(Micros::seconds);
+    let itl = |sample: &Sample| sample.models[model].itl_p95.map(|it| it.seconds() * 1e3);
+    let chart = |title, unit, lines| Chart { title, unit, lines, limit: None, ceiling: None };
+    let limited = |title, unit, line, limit: f64| Chart {
+        title,
+        unit,
+        lines: vec![line],
+        limit: Some(limit),
+        ceiling: Some(limit * CEILING),
+    };
+    vec![
+        chart("Demand", "/s", vec![line("requests", 1, first, demand)]),
+        chart("Replicas that serve, and that are wanted", "", replicas),
+        limited(
+            "Time to first token, 95th percentile",
+            " s",
+            line("TTFT", 0, first, ttft),
+            slo.ttft.seconds(),
+        ),
+        limited(
+            "Time between tokens, 95th percentile",
+            " ms",
+            line("ITL", 3, first, itl),
+            slo.itl.seconds() * 1e3,
+        ),
+        chart("Requests within their objectives", " %", vec![line("share", 2, first, within)]),
+    ]
+}
+
+fn cost_so_far(first: &First) -> Vec<(f64, Option<f64>)> {
+    let every = first.scenario.sample.seconds();
+    let mut total = 0.0;
+    let mut points = Vec::new();
+    for sample in &first.outcome.series {
+        points.push((sample.at.seconds(), Some(total)));
+        for (variant, seen) in first.scenario.variants.iter().zip(&sample.variants) {
+            let existing = f64::from(seen.ready + seen.starting + seen.draining);
+            total += variant.spec.cost.per_hour() * existing * every / 3600.0;
+        }
+    }
+    points
+}
+
+fn decisions(page: &mut String, run: &RunResult, left_out: u64) {
+    if run.decisions.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<h2>Decisions</h2>\n<div class=\"scroll\"><table>\n<tr><th>at</th><th>variant</th>\
+         <th>before</th><th>after</th><th class=\"why\">why</th></tr>\n",
+    );
+    for decision in &run.decisions {
+        let before = decision.before.map_or_else(|| "-".to_owned(), |before| before.to_string());
+        let _ = writeln!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td>{before}</td><td>{}</td><td class=\"why\">{}</td></tr>",
+            span(decision.at_s),
+            escaped(&decision.variant),
+            decision.after,
+            escaped(&decision.why),
+        );
+    }
+    page.push_str("</table></div>\n");
+    if left_out > 0 {
+        let _ = writeln!(page, "<p class=\"soft\">There were {left_out} more.</p>");
+    }
+}

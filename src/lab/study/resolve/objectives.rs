@@ -1,0 +1,57 @@
+//! The objectives of a policy, beside those by which a scenario judges its requests.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::simulate::Micros;
+use crate::simulate::scenario::{Model, Slo};
+use crate::study::resolve::variants::Models;
+use plimsoll_daemon::config::check::Checks;
+use plimsoll_daemon::config::written::WrittenDuration;
+
+/// What an objective is called, and what a model has of it.
+type Objective = (&'static str, fn(&Slo) -> Micros);
+
+const OBJECTIVES: [Objective; 2] = [("ttft", |slo| slo.ttft), ("itl", |slo| slo.itl)];
+
+/// The policy with the objectives by which requests are judged, where it says none and all models
+/// have the same; warns where it has others, for then it sizes for what nobody judges by.
+pub(crate) fn shared(
+    mut words: Map<String, Value>,
+    models: &Models,
+    checks: &mut Checks<'_>,
+) -> Map<String, Value> {
+    let models: Vec<&Model> = models.resolved.iter().flatten().collect();
+    for (key, of) in OBJECTIVES {
+        let Some(first) = models.first().map(|model| of(&model.slo)) else { break };
+        let written = words.get("capacity").and_then(|it| it.get("slo")?.get(key));
+        match written.map(|it| it.as_str().and_then(WrittenDuration::parse)) {
+            Some(Some(written)) => {
+                let differs = |model: &&&Model| of(&model.slo) != Micros::from_duration(written.0);
+                if let Some(model) = models.iter().find(differs) {
+                    let judged = WrittenDuration(Duration::from_micros(of(&model.slo).micros()));
+                    let name = &model.key.model;
+                    let rule = format!(
+                        "is {written}, so replicas are sized for that, and the requests to {name} \
+                         are judged by {judged}, the {key} of its slo"
+                    );
+                    checks.problems.warning(format!("policy.capacity.slo.{key}"), rule);
+                }
+            }
+            // What it is instead is said where the policy is read.
+            Some(None) => {}
+            None if models.iter().any(|model| of(&model.slo) != first) => {}
+            None => fill(&mut words, key, WrittenDuration(Duration::from_micros(first.micros()))),
+        }
+    }
+    words
+}
+
+fn fill(words: &mut Map<String, Value>, key: &str, value: WrittenDuration) {
+    let capacity = words.entry("capacity").or_insert_with(|| json!({}));
+    let Some(capacity) = capacity.as_object_mut() else { return };
+    let slo = capacity.entry("slo").or_insert_with(|| json!({}));
+    let Some(slo) = slo.as_object_mut() else { return };
+    slo.insert(key.to_owned(), json!(value.to_string()));
+}

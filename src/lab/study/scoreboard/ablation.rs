@@ -1,0 +1,105 @@
+//! The ablation: what each term and each constant of `foresight` is worth, on every workload.
+//!
+//! Plimsoll plays each workload again with one thing changed: a term switched off, or a constant
+//! halved and doubled, or moved as far as it means something. What changes nothing anywhere is not
+//! worth having.
+
+use serde_json::{Map, Value};
+
+use crate::study::results::RunResult;
+use plimsoll_daemon::config::yaml;
+
+/// Where a scenario has the keys that are changed.
+const SECTION: &str = "policy.capacity";
+
+/// What is changed, one at a time.
+const CHANGES: [(&str, &str); 49] = [
+    ("foresight.growth.enabled", "false"),
+    ("foresight.ramp.enabled", "false"),
+    ("foresight.unevenness.enabled", "false"),
+    ("foresight.young.enabled", "false"),
+    ("foresight.bursts.enabled", "false"),
+    ("foresight.backlog.enabled", "false"),
+    ("foresight.hold.enabled", "false"),
+    ("foresight.cold_start.enabled", "false"),
+    ("foresight.error_budget.enabled", "true"),
+    ("utilisation", "0.8"),
+    ("utilisation", "0.9"),
+    ("utilisation", "1.1"),
+    ("foresight.limit_share", "0.84"),
+    ("foresight.limit_share", "1.0"),
+    ("foresight.reaction_time", "11s"),
+    ("foresight.reaction_time", "44s"),
+    ("foresight.look_back", "450s"),
+    ("foresight.look_back", "30m"),
+    ("foresight.growth.quantile", "0.5"),
+    ("foresight.growth.quantile", "1.0"),
+    ("foresight.growth.cap", "1.0"),
+    ("foresight.growth.cap", "2.2"),
+    ("foresight.ramp.certainty", "1.25"),
+    ("foresight.ramp.certainty", "5.0"),
+    ("foresight.ramp.jump", "0.25"),
+    ("foresight.ramp.jump", "1.0"),
+    ("foresight.ramp.still_rising", "0.0"),
+    ("foresight.ramp.still_rising", "0.6"),
+    ("foresight.ramp.bend", "1.0"),
+    ("foresight.ramp.bend", "3.0"),
+    ("foresight.ramp.cap", "1.25"),
+    ("foresight.ramp.cap", "5.0"),
+    ("foresight.unevenness.deviations", "0.25"),
+    ("foresight.unevenness.deviations", "1.0"),
+    ("foresight.young.margin", "0.15"),
+    ("foresight.young.margin", "0.6"),
+    ("foresight.bursts.quantile", "0.5"),
+    ("foresight.bursts.quantile", "0.99"),
+    ("foresight.bursts.over", "5m"),
+    ("foresight.bursts.ttft_share", "0.3"),
+    ("foresight.bursts.ttft_share", "1.2"),
+    ("foresight.backlog.drain", "15s"),
+    ("foresight.backlog.drain", "60s"),
+    ("foresight.backlog.cap", "0.125"),
+    ("foresight.backlog.cap", "0.5"),
+    ("foresight.hold.starts", "1.0"),
+    ("foresight.hold.starts", "4.0"),
+    ("foresight.rounding.spare", "0.1"),
+    ("foresight.rounding.spare", "0.4"),
+];
+
+/// One thing that is changed.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    /// What the table calls it.
+    pub(crate) name: String,
+    /// The path in a scenario.
+    path: String,
+    value: Value,
+}
+
+/// Everything that is changed, in the order of the table.
+pub(crate) fn changes() -> Vec<Change> {
+    let change = |&(key, text): &(&str, &str)| {
+        let short = key.strip_prefix("foresight.").unwrap_or(key);
+        let name = match short.strip_suffix(".enabled") {
+            Some(term) if text == "true" => format!("with `{term}`"),
+            Some(term) => format!("without `{term}`"),
+            None => format!("`{short}: {text}`"),
+        };
+        let value = yaml::read(text).unwrap_or_else(|_| Value::String(text.to_owned()));
+        Change { name, path: format!("{SECTION}.{key}"), value }
+    };
+    CHANGES.iter().map(change).collect()
+}
+
+impl Change {
+    /// These settings, and the change.
+    pub(crate) fn over(&self, settings: &Map<String, Value>) -> Map<String, Value> {
+        let mut settings = settings.clone();
+        settings.insert(self.path.clone(), self.value.clone());
+        settings
+    }
+
+    /// Whether a run had this change.
+    pub(crate) fn is_of(&self, run: &RunResult) -> bool {
+        run.settings.get(&self.path) == Some(&self.value)
+    }
+}

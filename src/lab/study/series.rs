@@ -1,0 +1,60 @@
+//! The series of a run as CSV: a row for each model and each variant at each sample.
+
+use std::fmt::Write as _;
+
+use crate::simulate::Micros;
+use crate::study::execute::First;
+use plimsoll_core::units::Replicas;
+
+/// The columns. Those of models are empty in rows of variants, and the other way round.
+const HEAD: &str = "seconds,kind,name,arrived,held,judged,good,ttft_p95_s,itl_p95_s,desired,wanted,\
+                    ready,starting,draining,running,waiting,kv_usage";
+
+/// The text of the file.
+pub(crate) fn csv(First { scenario, outcome }: &First) -> String {
+    let mut text = format!("{HEAD}\n");
+    let number =
+        |time: Option<Micros>| time.map_or(String::new(), |time| time.seconds().to_string());
+    for sample in &outcome.series {
+        let at = sample.at.seconds();
+        for (model, seen) in scenario.models.iter().zip(&sample.models) {
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "{at},model,{},{},{},{},{},{},{},,,,,,,,",
+                quoted(model.key.model.as_str()),
+                seen.arrived,
+                seen.held,
+                seen.judged,
+                seen.good,
+                number(seen.ttft_p95),
+                number(seen.itl_p95),
+            );
+        }
+        for (variant, seen) in scenario.variants.iter().zip(&sample.variants) {
+            let desired = seen.desired.map(Replicas::count).map(|count| count.to_string());
+            let _ = writeln!(
+                text,
+                "{at},variant,{},,,,,,,{},{},{},{},{},{},{},{}",
+                quoted(variant.spec.key.variant.as_str()),
+                desired.unwrap_or_default(),
+                seen.wanted,
+                seen.ready,
+                seen.starting,
+                seen.draining,
+                seen.running,
+                seen.waiting,
+                seen.kv,
+            );
+        }
+    }
+    text
+}
+
+/// A name as RFC 4180 wants it where it has a comma or a quote.
+fn quoted(name: &str) -> String {
+    if name.contains([',', '"']) {
+        return format!("\"{}\"", name.replace('"', "\"\""));
+    }
+    name.to_owned()
+}
