@@ -57,7 +57,7 @@ fn policy() -> Policy {
         pools: BTreeMap::new(),
         transition: TransitionRule::PendingOnly,
         transition_patience: Seconds::new(300.0).expect("a length of time"),
-        behavior: Behavior::of_hpa(),
+        behavior: Behavior { flap_budget: u32::MAX, ..Behavior::default() },
         sizing: None,
         zero: Zero::default(),
         limits: Limits::default(),

@@ -212,25 +212,6 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All of them.
-    pub const ALL: [Self; 15] = [
-        Self::Analyze,
-        Self::Share,
-        Self::Bridge,
-        Self::Pool,
-        Self::Hold,
-        Self::Guard,
-        Self::Stabilize,
-        Self::Dwell,
-        Self::FlapBudget,
-        Self::Panic,
-        Self::StepLimit,
-        Self::Zero,
-        Self::Bounds,
-        Self::Limit,
-        Self::Check,
-    ];
-
     /// The stage as a label value.
     #[must_use]
     pub const fn label(self) -> &'static str {

@@ -393,11 +393,6 @@ impl Fleet {
         self.wishes.get(model).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Everything that is wished, with the model that it is wished of.
-    pub fn all_wishes(&self) -> impl Iterator<Item = (&ModelKey, &ZeroWish)> {
-        self.wishes.iter().flat_map(|(model, wishes)| wishes.iter().map(move |wish| (model, wish)))
-    }
-
     /// Whether anything is wished of any model.
     #[must_use]
     pub fn has_wishes(&self) -> bool {

@@ -553,7 +553,7 @@ mod tests {
             overrides: BTreeMap::new(),
             transition: TransitionRule::PendingOnly,
             transition_patience: spare,
-            behavior: Behavior::of_hpa(),
+            behavior: Behavior { flap_budget: u32::MAX, ..Behavior::default() },
             sizing: None,
             zero: Zero::default(),
             pools: BTreeMap::new(),

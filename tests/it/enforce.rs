@@ -72,7 +72,8 @@ fn published(start: u32, asks: &[u32], behavior: &Behavior) -> Vec<u32> {
 fn a_policy_limits_what_changes_in_its_period() {
     let up = rules(0.0, Select::Max, &[(Amount::Pods(2), 2.5)]);
     let down = rules(0.0, Select::Max, &[(Amount::Percent(50), 2.5)]);
-    let behavior = Behavior { scale_up: up, scale_down: down, ..Behavior::of_hpa() };
+    let behavior =
+        Behavior { scale_up: up, scale_down: down, flap_budget: u32::MAX, ..Behavior::default() };
     assert_eq!(published(1, &[9, 9, 9, 9, 9], &behavior), [3, 3, 3, 5, 5]);
     assert_eq!(published(8, &[1, 1, 1, 1, 1, 1, 1], &behavior), [4, 4, 4, 2, 2, 2, 1]);
 }
@@ -82,18 +83,33 @@ fn select_says_which_of_several_policies_counts() {
     let policies = [(Amount::Pods(1), 60.0), (Amount::Percent(100), 60.0)];
     for (select, first) in [(Select::Max, 8), (Select::Min, 5), (Select::Disabled, 4)] {
         let one = rules(0.0, select, &policies);
-        let behavior = Behavior { scale_up: one.clone(), scale_down: one, ..Behavior::of_hpa() };
+        let behavior = Behavior {
+            scale_up: one.clone(),
+            scale_down: one,
+            flap_budget: u32::MAX,
+            ..Behavior::default()
+        };
         assert_eq!(published(4, &[50], &behavior), [first], "{select:?}");
     }
     let frozen = rules(0.0, Select::Disabled, &[]);
-    let behavior = Behavior { scale_up: frozen.clone(), scale_down: frozen, ..Behavior::of_hpa() };
+    let behavior = Behavior {
+        scale_up: frozen.clone(),
+        scale_down: frozen,
+        flap_budget: u32::MAX,
+        ..Behavior::default()
+    };
     assert_eq!(published(4, &[1], &behavior), [4], "disabled without policies");
 }
 
 #[test]
 fn a_step_that_is_limited_says_so() {
     let one = rules(0.0, Select::Max, &[(Amount::Pods(1), 30.0)]);
-    let behavior = Behavior { scale_up: one.clone(), scale_down: one, ..Behavior::of_hpa() };
+    let behavior = Behavior {
+        scale_up: one.clone(),
+        scale_down: one,
+        flap_budget: u32::MAX,
+        ..Behavior::default()
+    };
     let history = History::starting(at(0), n(4));
     let limited = limit_step(asked(9), at(0), n(4), &history, &behavior);
     let step = limited.steps.last().unwrap().to_string();
@@ -145,7 +161,7 @@ proptest! {
         start in 1..20_u32,
         asks in prop::collection::vec(1..40_u32, 1..40),
     ) {
-        let ours = published(start, &asks, &Behavior { scale_up: up, scale_down: down, ..Behavior::of_hpa() });
+        let ours = published(start, &asks, &Behavior { scale_up: up, scale_down: down, flap_budget: u32::MAX, ..Behavior::default() });
         let settings = scaler::Settings {
             min: n(1), max: n(1000), target: MilliValue(1000), behavior: true,
             up: their_up, down: their_down,
@@ -204,7 +220,12 @@ impl Course {
 
 fn unlimited() -> Behavior {
     let free = rules(0.0, Select::Max, &[]);
-    Behavior { scale_up: free.clone(), scale_down: free, ..Behavior::of_hpa() }
+    Behavior {
+        scale_up: free.clone(),
+        scale_down: free,
+        flap_budget: u32::MAX,
+        ..Behavior::default()
+    }
 }
 
 fn said(decision: &Decision) -> String {

@@ -21,7 +21,10 @@ use crate::working::{Engine, Work};
 
 /// The default, with the windows of the tests.
 fn by_default() -> Policy {
-    Policy { behavior: Behavior::of_hpa(), ..sized(&[Analyzer::Foresight]) }
+    Policy {
+        behavior: Behavior { flap_budget: u32::MAX, ..Behavior::default() },
+        ..sized(&[Analyzer::Foresight])
+    }
 }
 
 /// Foresight that holds and waits for seconds only, so that a test sees it shrink.
@@ -67,7 +70,7 @@ fn a_lower_number_that_saturation_finds_in_its_place_waits_for_the_window() {
 #[test]
 fn a_lower_number_of_its_own_waits_for_no_window_but_its_hold() {
     let mut policy = quick();
-    policy.behavior = Behavior::of_hpa();
+    policy.behavior = Behavior { flap_budget: u32::MAX, ..Behavior::default() };
     let specs = || vec![spec("a", 1.0, (1, 30))];
     let mut work = Work::with(policy.clone(), specs(), Engine::default());
     let _ = work.run(8, 160.0, 90);
@@ -400,7 +403,7 @@ proptest! {
     #[test]
     fn engines_that_count_no_iterations_are_scaled_as_by_saturation(story in story()) {
         let specs = || vec![spec("a", 1.0, (1, 12)), spec("b", 2.0, (1, 12))];
-        let saturation = Policy { behavior: Behavior::of_hpa(), ..policy() };
+        let saturation = Policy { behavior: Behavior { flap_budget: u32::MAX, ..Behavior::default() }, ..policy() };
         let mut worlds =
             [World::with(by_default(), specs()), World::with(saturation, specs())];
         for world in &mut worlds {

@@ -592,7 +592,7 @@ proptest! {
         join in 0_usize..10,
         stabilised in any::<bool>(),
     ) {
-        let behavior = if stabilised { Behavior::of_hpa() } else { policy().behavior };
+        let behavior = if stabilised { Behavior { flap_budget: u32::MAX, ..Behavior::default() } } else { policy().behavior };
         let policy = Policy { behavior, ..policy() };
         let mut world = World::with(policy.clone(), vec![spec("a", 1.0, (1, 6))]);
         world.set("a", 3, IDLE);

@@ -81,7 +81,8 @@ pub(crate) fn policy() -> Policy {
         behavior: Behavior {
             scale_up: immediate.clone(),
             scale_down: immediate,
-            ..Behavior::of_hpa()
+            flap_budget: u32::MAX,
+            ..Behavior::default()
         },
         sizing: None,
         zero: Zero::default(),

@@ -186,7 +186,12 @@ fn policy(window: f64) -> Policy {
         pools: BTreeMap::new(),
         transition: TransitionRule::PendingOnly,
         transition_patience: Seconds::new(300.0).unwrap(),
-        behavior: Behavior { scale_up: at_once.clone(), scale_down: at_once, ..Behavior::of_hpa() },
+        behavior: Behavior {
+            scale_up: at_once.clone(),
+            scale_down: at_once,
+            flap_budget: u32::MAX,
+            ..Behavior::default()
+        },
         sizing: None,
         zero: Zero::default(),
         limits: Limits::default(),

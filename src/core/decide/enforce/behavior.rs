@@ -115,16 +115,6 @@ pub struct StepPolicy {
     pub period: Seconds,
 }
 
-// === impl Behavior ===
-
-impl Behavior {
-    /// The defaults of an HPA, which knows no budget of direction changes.
-    #[must_use]
-    pub fn of_hpa() -> Self {
-        Self { flap_budget: u32::MAX, ..Self::default() }
-    }
-}
-
 // === impl Rules, StepPolicy ===
 
 impl Rules {

@@ -72,7 +72,8 @@ impl World {
             behavior: Behavior {
                 scale_up: still(Seconds::ZERO),
                 scale_down: still(Seconds::ZERO),
-                ..Behavior::of_hpa()
+                flap_budget: u32::MAX,
+                ..Behavior::default()
             },
             sizing: None,
             zero: Zero::default(),
