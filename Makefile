@@ -54,7 +54,7 @@ bench:
 # time, and shows one draw instead of the means of three.
 SEEDS ?= 3
 scoreboard:
-	cargo run --release -- scoreboard scoreboard/*.yaml --ablation --seeds $(SEEDS) --out docs/scoreboard
+	cargo run --profile dist -- scoreboard scoreboard/*.yaml --ablation --seeds $(SEEDS) --out docs/scoreboard
 
 # What docs/performance.md compares with: Prometheus' parsers on the same pages.
 bench-baseline:
