@@ -202,7 +202,7 @@ impl Telemetry {
             config_info: config_info()?,
             reload_successful: IntGauge::new(
                 "plimsoll_config_last_reload_successful",
-                "1 if the last attempt to load the configuration was accepted, else 0.",
+                "1 if the last attempt to load the configuration was accepted, otherwise 0.",
             )?,
             reload_success_time: Gauge::new(
                 "plimsoll_config_last_reload_success_timestamp_seconds",
@@ -210,12 +210,12 @@ impl Telemetry {
             )?,
             hpa_ignores: gauges(
                 "plimsoll_hpa_ignores_desired",
-                "1 while the HPA's tolerance makes it ignore the published number, else 0.",
+                "1 while the HPA's tolerance makes it ignore the published number, otherwise 0.",
                 &["namespace", "variant", "hpa"],
             )?,
             api_service: gauges(
                 "plimsoll_apiservice_state",
-                "1 for the state that the APIService of the external metrics API is in, else 0.",
+                "1 for the state that the APIService of the external metrics API is in, otherwise 0.",
                 &["state"],
             )?,
             leading: Leading::register(registry)?,

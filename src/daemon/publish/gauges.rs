@@ -57,7 +57,7 @@ families! {
     CURRENT = "plimsoll_current_replicas", VARIANT,
         "Replicas that exist, ready or not.";
     READY = "plimsoll_ready_replicas", VARIANT,
-        "Replicas that are ready; without an orchestrator, those that answer.";
+        "Ready replicas; without an orchestrator, replicas that respond.";
     PENDING = "plimsoll_pending_replicas", VARIANT,
         "Replicas that exist or are asked for, and are not ready yet.";
     STUCK = "plimsoll_stuck_replicas", VARIANT,
@@ -83,7 +83,7 @@ families! {
     SPARE_QUEUE = "plimsoll_spare_queue_requests", MODEL,
         "Spare queue up to the threshold, a mean over replicas that are not saturated.";
     TRANSITION = "plimsoll_in_transition", MODEL,
-        "1 while the model waits for an earlier decision to be carried out, else 0.";
+        "1 while the model waits for an earlier decision to take effect, otherwise 0.";
     NEED = "plimsoll_need_per_second", MODEL,
         "Requests a second that must be carried when a new replica serves, as foresight finds it now.";
     NEED_HELD = "plimsoll_need_held_per_second", MODEL,
@@ -119,11 +119,11 @@ families! {
     DECISION_AGE = "plimsoll_decision_age_seconds", VARIANT,
         "Age of the data that the published number rests on.";
     DECISION_HELD = "plimsoll_decision_held", VARIANT,
-        "1 while the published number is kept from before for want of data, else 0.";
+        "1 while the published number is kept from before because data is missing, otherwise 0.";
     FLAP_BUDGET_SPENT = "plimsoll_flap_budget_spent", VARIANT,
-        "1 while the number is not lowered because it has turned too often within an hour, else 0.";
+        "1 while scale-down is blocked because the direction changed too often within an hour, otherwise 0.";
     PANICKING = "plimsoll_panicking", VARIANT,
-        "1 while nothing is lowered because demand has jumped, else 0.";
+        "1 while nothing is lowered because demand has jumped, otherwise 0.";
     POOL_COPIES = "plimsoll_pool_copies", VARIANT,
         "Copies that all adapters of a pool want together.";
     POOL_ADAPTERS = "plimsoll_pool_adapters", VARIANT,
@@ -159,11 +159,11 @@ families! {
     SOURCE_AGE = "plimsoll_limit_age_seconds", &["limit"],
         "How long ago the limit was known to be as it is; absent while it has never been read.";
     UNREAD = "plimsoll_limit_unread", &["limit"],
-        "1 while the limit has never been read, so that nothing that it counts may grow, else 0.";
+        "1 while the limit has never been read, so that nothing that it counts may grow, otherwise 0.";
     SLO_UNMEETABLE = "plimsoll_slo_unmeetable", VARIANT,
-        "1 while an idle replica already misses the latency target, so that no number meets it, else 0.";
+        "1 while an idle replica already misses the latency target, so that no number meets it, otherwise 0.";
     ACCELERATORS = "plimsoll_replica_accelerators", &["namespace", "model", "variant", "said_by"],
-        "Accelerators that one replica counts with, and who says so: declared, template, pods or nobody.";
+        "Accelerators assumed per replica, by source: declared, template, pods or nobody.";
     ENGINE_ARGUMENTS = "plimsoll_engine_arguments", &["namespace", "model", "variant", "state"],
         "Always 1; the state says whether the pod template's arguments of the engine are known.";
     INFO = "plimsoll_variant_info", &["namespace", "model", "variant", "accelerator", "role"],

@@ -119,7 +119,7 @@ impl Metrics {
             )?,
             up: IntGauge::new(
                 "plimsoll_prometheus_up",
-                "1 if the last answers of Prometheus were whole and had series, else 0.",
+                "1 if the last answers of Prometheus were whole and had series, otherwise 0.",
             )?,
             success: Gauge::new(
                 "plimsoll_prometheus_last_success_timestamp_seconds",
