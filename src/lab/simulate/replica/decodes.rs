@@ -256,7 +256,7 @@ mod tests {
             }
             while let Some(index) = decodes.complete() {
                 let first = plain.iter().position(|it| it.missing == 0).unwrap();
-                assert_eq!(plain.remove(first).index, index, "who joined first ends first");
+                assert_eq!(plain.remove(first).index, index, "the first to join ends first");
                 assert_eq!(decodes.leave(index).missing, 0);
                 free.push(index);
             }
