@@ -319,7 +319,7 @@ impl fmt::Display for ScrapeFailure {
             Self::Malformed => "the page cannot be read",
             Self::UnknownEngine => "no known engine's metrics are on the page",
             Self::WrongModel => "the page is another model's",
-            Self::Down => "whoever scrapes it could not reach it",
+            Self::Down => "its scraper could not reach it",
         })
     }
 }
