@@ -14,6 +14,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::settings;
@@ -28,7 +29,7 @@ pub struct EmptyName;
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Debug, Eq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, Display, Eq, Serialize, Deserialize)]
         #[serde(try_from = "Arc<str>")]
         pub struct $name(Arc<str>);
 
@@ -79,12 +80,6 @@ macro_rules! names {
                 &self.0
             }
         }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(&self.0)
-            }
-        }
     )*};
 }
 
@@ -107,8 +102,10 @@ names! {
     LimitName;
 }
 
-/// A model in a namespace: the unit that is analysed together.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A model in a namespace: the unit that is analysed together. It prints as `model#namespace`, the
+/// form in which overrides name a model.
+#[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[display("{model}#{namespace}")]
 pub struct ModelKey {
     /// Where its variants run.
     pub namespace: Namespace,
@@ -116,26 +113,14 @@ pub struct ModelKey {
     pub model: ModelName,
 }
 
-impl fmt::Display for ModelKey {
-    /// `model#namespace`, the form in which overrides name a model.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}#{}", self.model, self.namespace)
-    }
-}
-
 /// A variant in a namespace: the unit that is scaled.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[display("{namespace}/{variant}")]
 pub struct VariantKey {
     /// Where it runs.
     pub namespace: Namespace,
     /// Its name.
     pub variant: VariantName,
-}
-
-impl fmt::Display for VariantKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.variant)
-    }
 }
 
 /// One replica of one variant, in one of its lives.
@@ -319,26 +304,6 @@ impl VariantSpec {
     }
 }
 
-#[cfg(test)]
-impl VariantSpec {
-    /// A variant of model `m` in `shop` between one and five replicas, for tests of the core.
-    pub(crate) fn example(variant: &str) -> Self {
-        let namespace = Namespace::new("shop").unwrap();
-        Self {
-            key: VariantKey { namespace, variant: VariantName::new(variant).unwrap() },
-            model: ModelName::new("m").unwrap(),
-            accelerator: None,
-            gpus: None,
-            role: Role::Both,
-            cost: CostPerHour::ZERO,
-            list_price: None,
-            mismatch: Fraction::ONE,
-            start_time: None,
-            bounds: Bounds::new(Replicas::ONE, Replicas::new(5)).unwrap(),
-        }
-    }
-}
-
 /// What an object that declares a variant says of whether its model may have no replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ZeroWish {
@@ -414,6 +379,25 @@ impl Fleet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl VariantSpec {
+        /// A variant of model `m` in `shop` between one and five replicas, for tests of the core.
+        pub(crate) fn example(variant: &str) -> Self {
+            let namespace = Namespace::new("shop").unwrap();
+            Self {
+                key: VariantKey { namespace, variant: VariantName::new(variant).unwrap() },
+                model: ModelName::new("m").unwrap(),
+                accelerator: None,
+                gpus: None,
+                role: Role::Both,
+                cost: CostPerHour::ZERO,
+                list_price: None,
+                mismatch: Fraction::ONE,
+                start_time: None,
+                bounds: Bounds::new(Replicas::ONE, Replicas::new(5)).unwrap(),
+            }
+        }
+    }
 
     #[test]
     fn bounds_hold_and_refuse_to_be_inverted() {

@@ -17,9 +17,9 @@ pub mod template;
 pub(crate) mod window;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
+use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -198,16 +198,20 @@ pub struct ScaleState {
 }
 
 /// Why nothing is known of a scale target.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhyUnknown {
     /// The cluster's state has not arrived yet.
+    #[display("the cluster's state has not arrived yet")]
     NotListed,
     /// There is no such object.
+    #[display("the scale target does not exist")]
     NoSuchTarget,
     /// The API server refuses to tell.
+    #[display("the API server refuses to show the scale target")]
     Forbidden,
     /// Two autoscalers, or two variants, claim the target; each is named.
+    #[display("the scale target has more than one owner: {}", _0.join(", "))]
     DuplicateOwners(Vec<String>),
 }
 
@@ -224,19 +228,6 @@ impl WhyUnknown {
     }
 }
 
-impl fmt::Display for WhyUnknown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotListed => f.write_str("the cluster's state has not arrived yet"),
-            Self::NoSuchTarget => f.write_str("the scale target does not exist"),
-            Self::Forbidden => f.write_str("the API server refuses to show the scale target"),
-            Self::DuplicateOwners(owners) => {
-                write!(f, "the scale target has more than one owner: {}", owners.join(", "))
-            }
-        }
-    }
-}
-
 /// One attempt to read one replica's page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scrape {
@@ -249,28 +240,38 @@ pub struct Scrape {
 }
 
 /// Why a scrape gave nothing. None of these means that a replica is idle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScrapeFailure {
     /// Nothing listens: the engine is starting, has stopped, or is gone.
+    #[display("the connection was refused")]
     Refused,
     /// The answer did not come in time.
+    #[display("there was no answer in time")]
     Timeout,
     /// The name could not be resolved, the connection broke, or TLS failed.
+    #[display("the connection failed")]
     Connection,
     /// The server answered with something other than success.
+    #[display("the server answered with an error")]
     Status,
     /// The body was larger than allowed.
+    #[display("the page is larger than allowed")]
     TooLarge,
     /// The body ends in the middle of a line or without the format's end mark.
+    #[display("the page is cut off")]
     Truncated,
     /// The body is not an exposition page, or is one with broken lines.
+    #[display("the page cannot be read")]
     Malformed,
     /// The page is sound but no known engine's metrics are on it.
+    #[display("no known engine's metrics are on the page")]
     UnknownEngine,
     /// The page is another model's.
+    #[display("the page is another model's")]
     WrongModel,
     /// Whoever scrapes for us could not reach the replica.
+    #[display("its scraper could not reach it")]
     Down,
 }
 
@@ -304,23 +305,6 @@ impl ScrapeFailure {
             Self::WrongModel => "wrong_model",
             Self::Down => "down",
         }
-    }
-}
-
-impl fmt::Display for ScrapeFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Refused => "the connection was refused",
-            Self::Timeout => "there was no answer in time",
-            Self::Connection => "the connection failed",
-            Self::Status => "the server answered with an error",
-            Self::TooLarge => "the page is larger than allowed",
-            Self::Truncated => "the page is cut off",
-            Self::Malformed => "the page cannot be read",
-            Self::UnknownEngine => "no known engine's metrics are on the page",
-            Self::WrongModel => "the page is another model's",
-            Self::Down => "its scraper could not reach it",
-        })
     }
 }
 
@@ -424,9 +408,9 @@ pub struct FinishedReading {
 /// One variant at one instant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
-    /// Replicas that the scale target asks for; `None` when nobody can say.
+    /// Replicas that the scale target asks for; `None` when unknown.
     pub wanted: Option<Replicas>,
-    /// Replicas that exist, ready or not; `None` when nobody can say.
+    /// Replicas that exist, ready or not; `None` when unknown.
     pub current: Option<Replicas>,
     /// Replicas that are ready; without an orchestrator, those that answer.
     pub ready: Option<Replicas>,

@@ -21,6 +21,7 @@ pub mod zero;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::analyze::saturation::{Target, Thresholds, TransitionRule};
 use crate::decide::check::{self, Violation};
@@ -116,7 +117,7 @@ pub struct Pipeline {
     policy: Policy,
     recorder: Recorder,
     in_force: PerVariant<InForce>,
-    unsettled: BTreeMap<VariantKey, Unsettled>,
+    unsettled: BTreeMap<VariantKey, Wait>,
     ticked: Option<Timestamp>,
     /// Replicas that the last plan does without, and that stay until others carry load.
     leaving: BTreeMap<VariantKey, Replicas>,
@@ -126,11 +127,14 @@ pub struct Pipeline {
     pools: Pools,
 }
 
-/// A variant that is not what it should be.
-#[derive(Clone, Copy, Debug)]
-struct Unsettled {
-    wanted: Option<Replicas>,
-    since: Timestamp,
+/// Since when a variant is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    /// What its scale target asks for, if that is known.
+    pub wanted: Option<Replicas>,
+    /// Since when.
+    #[serde(with = "crate::units::instants")]
+    pub since: Timestamp,
 }
 
 /// The number that was last published for a variant.
@@ -318,7 +322,7 @@ impl Pipeline {
             let known = known.filter(|it| wanted.is_none() || it.wanted == wanted);
             let since = known.map_or(now, |it| it.since.min(now));
             let wanted = wanted.or(known.and_then(|it| it.wanted));
-            self.unsettled.insert(spec.key.clone(), Unsettled { wanted, since });
+            self.unsettled.insert(spec.key.clone(), Wait { wanted, since });
         }
     }
 

@@ -20,8 +20,10 @@
 //! key `enabled`; it is an `Option` in the section around it. A section without a default of its
 //! own in the section around it has the defaults of its keys. A field that is not called as its key
 //! has the name of the key after `as`. Fields after `..` are no keys:
-//! another stage decides them. `needs restart` after a key says that the running daemon keeps the value
-//! that it started with.
+//! another stage decides them. A key is `required`, with the words of the problem that it is when it is
+//! missing, where they are others than `is required`; its default stands in its place then. Of a
+//! required section the keys are asked for, as if it were written and empty. `needs restart` after a key
+//! says that the running daemon keeps the value that it started with.
 
 pub mod problem;
 mod schema;
@@ -81,6 +83,11 @@ pub trait Setting: Clone + Sized {
     ) -> Self {
         let read = written.and_then(|it| Self::read(it, Some(usual), allowed, path, problems));
         read.unwrap_or_else(|| usual.clone())
+    }
+
+    /// Adds the problems of a required key that is not there.
+    fn ask_for(path: &str, rule: &str, problems: &mut Problems) {
+        problems.missing(path, rule);
     }
 
     /// The JSON Schema of the key, with its default and range.
@@ -168,43 +175,22 @@ pub fn resolve<S: Setting + Default>(
 /// written as `true` and `false`, and `settings! { value: ... }` one that is written as a number.
 #[macro_export]
 macro_rules! settings {
-    (plain: $($(@$param:ident)? $type:ty;)*) => {$(
-        impl$(<$param: $crate::settings::values::Plain>)? $crate::settings::Setting for $type {
-            type Written = Self;
-            type Plain = Self;
-            type Allowed = std::convert::Infallible;
-
-            fn declared(plain: Self) -> Self {
-                plain
-            }
-
-            fn read(
-                written: &Self,
-                _: Option<&Self>,
-                _: Option<&Self::Allowed>,
-                _: &str,
-                _: &mut $crate::settings::problem::Problems,
-            ) -> Option<Self> {
-                Some(written.clone())
-            }
-
-            fn written(&self) -> Option<Self> {
-                Some(self.clone())
-            }
-
-            fn schema(
-                usual: Option<&Self>,
-                _: Option<&Self::Allowed>,
-                generator: &mut schemars::SchemaGenerator,
-            ) -> schemars::Schema {
-                $crate::settings::Keys::plain(usual, generator)
-            }
-        }
-    )*};
+    (plain: $($(@$param:ident)? $type:ty;)*) => {
+        $($crate::settings!(@as [$($param)?] $type, Self, Self::clone, Self::clone);)*
+    };
 
     (switch: $type:ty, $on:path, $off:path) => {
-        impl $crate::settings::Setting for $type {
-            type Written = bool;
+        $crate::settings!(
+            @as [] $type, bool, |written| if *written { $on } else { $off }, |value| match value {
+                $on => true,
+                $off => false,
+            }
+        );
+    };
+
+    (@as [$($param:ident)?] $type:ty, $written:ty, $from:expr, $to:expr) => {
+        impl$(<$param: $crate::settings::values::Plain>)? $crate::settings::Setting for $type {
+            type Written = $written;
             type Plain = Self;
             type Allowed = std::convert::Infallible;
 
@@ -213,20 +199,19 @@ macro_rules! settings {
             }
 
             fn read(
-                written: &bool,
+                written: &$written,
                 _: Option<&Self>,
                 _: Option<&Self::Allowed>,
                 _: &str,
                 _: &mut $crate::settings::problem::Problems,
             ) -> Option<Self> {
-                Some(if *written { $on } else { $off })
+                let from: fn(&$written) -> Self = $from;
+                Some(from(written))
             }
 
-            fn written(&self) -> Option<bool> {
-                Some(match self {
-                    $on => true,
-                    $off => false,
-                })
+            fn written(&self) -> Option<$written> {
+                let to: fn(&Self) -> $written = $to;
+                Some(to(self))
             }
 
             fn schema(
@@ -234,7 +219,7 @@ macro_rules! settings {
                 _: Option<&Self::Allowed>,
                 generator: &mut schemars::SchemaGenerator,
             ) -> schemars::Schema {
-                let usual = usual.and_then(Self::written);
+                let usual = usual.and_then($crate::settings::Setting::written);
                 $crate::settings::Keys::plain(usual.as_ref(), generator)
             }
         }
@@ -303,7 +288,8 @@ macro_rules! settings {
                 $(#[doc = $key_doc:expr])*
                 $(#[serde($($serde:tt)*)])?
                 $key:ident $(as $name_in_file:literal)?: $type:ty
-                    $(= $default:expr)? $(, in $allowed:expr)? $(, needs $restart:ident)?;
+                    $(= $default:expr)? $(, in $allowed:expr)? $(, required $($rule:literal)?)?
+                    $(, needs $restart:ident)?;
             )*
             $(
                 ..
@@ -386,6 +372,16 @@ macro_rules! settings {
                             return None;
                         }
                     )?
+                    $($crate::settings!(
+                        @required $type,
+                        written.$key,
+                        $crate::settings::problem::join(
+                            path,
+                            $crate::settings!(@name $key $(, $name_in_file)?),
+                        ),
+                        problems
+                        $(, $crate::settings!(@rule $($rule)?))?
+                    );)*
                     let usual = usual.cloned().unwrap_or_default();
                     Some(Self {
                         $($key: <$type as $crate::settings::Setting>::resolve(
@@ -400,6 +396,15 @@ macro_rules! settings {
                         ),)*
                         $($($other: usual.$other,)*)?
                     })
+                }
+
+                fn ask_for(
+                    path: &str,
+                    _: &str,
+                    problems: &mut $crate::settings::problem::Problems,
+                ) {
+                    let empty = WrittenKeys::default();
+                    let _ = <Self as $crate::settings::Setting>::read(&empty, None, None, path, problems);
                 }
 
                 fn written(&self) -> Option<WrittenKeys> {
@@ -428,7 +433,10 @@ macro_rules! settings {
                             $crate::settings!(@allowed $type $(, $allowed)?).as_ref(),
                             generator,
                         );
-                        let flags: &[&str] = &[$(stringify!($restart))?];
+                        let flags: &[&str] = &[
+                            $(stringify!($restart),)?
+                            $($crate::settings!(@required_flag $($rule)?),)?
+                        ];
                         let name = $crate::settings!(@name $key $(, $name_in_file)?);
                         keys.add(name, &[$($key_doc),*], flags, schema);
                     })*
@@ -451,6 +459,18 @@ macro_rules! settings {
 
     (@name $key:ident) => { stringify!($key) };
     (@name $key:ident, $name_in_file:literal) => { $name_in_file };
+
+    (@required $type:ty, $written:expr, $path:expr, $problems:ident) => {};
+    (@required $type:ty, $written:expr, $path:expr, $problems:ident, $rule:expr) => {
+        if $written.is_none() {
+            <$type as $crate::settings::Setting>::ask_for(&$path, $rule, $problems);
+        }
+    };
+
+    (@required_flag $($rule:literal)?) => { "required" };
+
+    (@rule) => { "is required" };
+    (@rule $rule:literal) => { $rule };
 
     (@default $type:ty) => { <$type as Default>::default() };
     (@default $type:ty, $default:expr) => {

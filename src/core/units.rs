@@ -7,9 +7,9 @@
 
 pub mod instants;
 
-use std::fmt;
 use std::ops::{Add, AddAssign};
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 /// A number that is not finite, is negative, or is above the limit of its unit.
@@ -20,7 +20,7 @@ pub struct OutOfRange(&'static str);
 macro_rules! quantities {
     ($($(#[$doc:meta])* $name:ident, $getter:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, Display, PartialEq, PartialOrd, Serialize, Deserialize)]
         #[serde(try_from = "f64", into = "f64")]
         pub struct $name(f64);
 
@@ -83,6 +83,13 @@ macro_rules! quantities {
             }
         }
 
+        sums!($name);
+    )*};
+}
+
+/// Sums of what can be added up.
+macro_rules! sums {
+    ($name:ident) => {
         impl AddAssign for $name {
             fn add_assign(&mut self, other: Self) {
                 *self = *self + other;
@@ -92,6 +99,38 @@ macro_rules! quantities {
         impl std::iter::Sum for $name {
             fn sum<I: Iterator<Item = Self>>(values: I) -> Self {
                 values.fold(Self::ZERO, Add::add)
+            }
+        }
+    };
+}
+
+/// What each of several replicas costs or carries.
+macro_rules! shares {
+    ($($name:ident),*) => {$(
+        impl $name {
+            /// So much for each of these replicas.
+            #[must_use]
+            pub fn times(self, replicas: Replicas) -> Self {
+                Self((self.0 * f64::from(replicas.count())).min(f64::MAX))
+            }
+
+            /// How much more there is here than in `other`; zero when there is less.
+            #[must_use]
+            pub fn beyond(self, other: Self) -> Self {
+                Self((self.0 - other.0).max(0.0))
+            }
+        }
+    )*};
+}
+
+/// What happens over a time, and its rate.
+macro_rules! rates {
+    ($($name:ident => $rate:ident),*) => {$(
+        impl $name {
+            /// The rate of so much in `time`; `None` over no time.
+            #[must_use]
+            pub fn per(self, time: Seconds) -> Option<$rate> {
+                (time.0 > 0.0).then(|| $rate::new(self.0 / time.0)).flatten()
             }
         }
     )*};
@@ -141,18 +180,6 @@ impl Seconds {
 }
 
 impl CostPerHour {
-    /// What this many replicas cost for an hour.
-    #[must_use]
-    pub fn times(self, replicas: Replicas) -> Self {
-        Self((self.0 * f64::from(replicas.count())).min(f64::MAX))
-    }
-
-    /// How much more there is here than in `other`; zero when there is less.
-    #[must_use]
-    pub fn beyond(self, other: Self) -> Self {
-        Self((self.0 - other.0).max(0.0))
-    }
-
     /// How many replicas at this price it pays for; `None` when they cost nothing. What is left of a
     /// budget is a difference, so its last digits do not count: 0.30 pays for three times 0.10.
     #[must_use]
@@ -164,44 +191,29 @@ impl CostPerHour {
     }
 }
 
-impl Amount {
-    /// What this many replicas carry.
-    #[must_use]
-    pub fn times(self, replicas: Replicas) -> Self {
-        Self((self.0 * f64::from(replicas.count())).min(f64::MAX))
-    }
-
-    /// How much more there is here than in `other`; zero when there is less.
-    #[must_use]
-    pub fn beyond(self, other: Self) -> Self {
-        Self((self.0 - other.0).max(0.0))
-    }
-}
+shares!(CostPerHour, Amount);
 
 impl Weight {
     /// The weight of what has none of its own.
     pub const ONE: Self = Self(1.0);
 }
 
-impl Requests {
-    /// The rate at which these requests arrive in `time`; `None` over no time.
-    #[must_use]
-    pub fn per(self, time: Seconds) -> Option<RequestRate> {
-        (time.0 > 0.0).then(|| RequestRate::new(self.0 / time.0)).flatten()
-    }
-}
-
-impl Tokens {
-    /// The rate at which these tokens are processed in `time`; `None` over no time.
-    #[must_use]
-    pub fn per(self, time: Seconds) -> Option<TokenRate> {
-        (time.0 > 0.0).then(|| TokenRate::new(self.0 / time.0)).flatten()
-    }
-}
+rates!(Requests => RequestRate, Tokens => TokenRate);
 
 /// A number of replicas.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    Display,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
 )]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Replicas(u32);
@@ -266,6 +278,8 @@ impl Replicas {
     }
 }
 
+sums!(Replicas);
+
 impl Add for Replicas {
     type Output = Self;
 
@@ -274,21 +288,20 @@ impl Add for Replicas {
     }
 }
 
-impl std::iter::Sum for Replicas {
-    fn sum<I: Iterator<Item = Self>>(values: I) -> Self {
-        values.fold(Self::ZERO, Add::add)
-    }
-}
-
-impl fmt::Display for Replicas {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// A number of accelerators of one kind: whole devices, or partitions of one size.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    Display,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
 )]
 pub struct Gpus(u32);
 
@@ -333,29 +346,13 @@ impl Gpus {
     }
 }
 
+sums!(Gpus);
+
 impl Add for Gpus {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
-    }
-}
-
-impl AddAssign for Gpus {
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
-    }
-}
-
-impl std::iter::Sum for Gpus {
-    fn sum<I: Iterator<Item = Self>>(values: I) -> Self {
-        values.fold(Self::ZERO, Add::add)
-    }
-}
-
-impl fmt::Display for Gpus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

@@ -8,6 +8,19 @@ pub mod prometheus;
 pub mod scrape;
 pub mod targets;
 
+use tokio::sync::watch;
+
+/// Replaces the value of a channel, and tells nobody when it is the same.
+pub(crate) fn replace<T: PartialEq>(channel: &watch::Sender<T>, new: T) {
+    channel.send_if_modified(|known| {
+        let differs = *known != new;
+        if differs {
+            *known = new;
+        }
+        differs
+    });
+}
+
 /// An error and its sources in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -6,7 +6,7 @@
 //! because whoever repairs a configuration through a pipeline should not need one run a mistake.
 
 pub mod check;
-mod file;
+pub mod file;
 pub mod layers;
 pub mod names;
 mod print;
@@ -18,7 +18,6 @@ pub mod yaml;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +27,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use crate::config::file::EXTERNAL_METRICS_HOLD;
-pub use crate::config::file::{LeaderElection, Shutdown};
+pub use crate::config::file::{Discovery, ExternalMetrics, FileKeys, Kubernetes, LeaderElection};
 pub use crate::config::file::{START_TIMES, WAKE_INTERVALS};
+pub use crate::config::file::{ScaleTarget, SelfManaged, ServerTls, Shutdown, Trace};
 pub use crate::config::sources::Sources;
 pub use plimsoll_core::settings::problem;
 pub use plimsoll_core::settings::problem::counted;
@@ -43,9 +43,8 @@ use crate::collect::targets::{Endpoint, Source};
 use crate::config::check::Checks;
 use crate::config::problem::List;
 use crate::config::written::WrittenDuration;
-use crate::trace::Limits;
 use plimsoll_core::analyze::foresight::card::Card;
-use plimsoll_core::fleet::{ModelName, Namespace, VariantSpec};
+use plimsoll_core::fleet::{ModelName, VariantSpec};
 use plimsoll_core::pipeline::Policy;
 use plimsoll_core::settings;
 
@@ -56,32 +55,12 @@ const FILE_MAX: u64 = 4 << 20;
 /// A configuration that can be run as it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Time between two decisions.
-    pub tick_interval: Duration,
-    /// Where the plain HTTP server listens.
-    pub listen: SocketAddr,
-    /// The external metrics API; `None` where it is not served.
-    pub external_metrics: Option<ExternalMetrics>,
-    /// How the process ends.
-    pub shutdown: Shutdown,
-    /// The cluster; `None` where there is none.
-    pub kubernetes: Option<Kubernetes>,
-    /// Whether the gauges of the workload variant autoscaler are published too.
-    pub wva_metrics: bool,
-    /// Folder of that autoscaler's mounted thresholds, which are part of the policy already.
-    pub wva_config: Option<PathBuf>,
-    /// File in which the last decisions survive a restart.
-    pub state_file: Option<PathBuf>,
-    /// Where what the pipeline gets and decides is written; `None` where it is not.
-    pub trace: Option<Trace>,
+    /// Every key with the value that holds, of which the configuration is printed.
+    pub keys: Box<FileKeys>,
     /// Everything that decisions depend on beside what is observed.
     pub policy: Policy,
-    /// Files with capacity cards, which are part of the policy already.
-    pub card_files: Vec<PathBuf>,
     /// Policies that are evaluated beside it, and only shown.
     pub shadows: Vec<Shadow>,
-    /// Scrapes at the same time, all variants together.
-    pub scrape_concurrency: usize,
     /// The variants in the order of the file; empty only where they are discovered.
     pub variants: Vec<Variant>,
     /// How replicas are scraped where the variant does not say otherwise.
@@ -92,15 +71,6 @@ pub struct Config {
     pub wake: Vec<Signal>,
 }
 
-/// Where what the pipeline gets and decides is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trace {
-    /// The folder.
-    pub dir: PathBuf,
-    /// How much of it may be taken.
-    pub limits: Limits,
-}
-
 /// A policy that is evaluated beside the one in force, and only shown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shadow {
@@ -108,52 +78,6 @@ pub struct Shadow {
     pub name: String,
     /// The policy.
     pub policy: Policy,
-}
-
-/// How the external metrics API is served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExternalMetrics {
-    /// Where it listens.
-    pub listen: SocketAddr,
-    /// The certificate that it presents.
-    pub certificate: ServerCertificate,
-    /// Who may ask.
-    pub authorization: Authorization,
-    /// Age up to which a decision is served as it is.
-    pub fresh: Duration,
-    /// Age up to which a decision is served while there is nothing newer.
-    pub hold: Duration,
-}
-
-/// Where a server's certificate comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerCertificate {
-    /// Somebody else makes and renews it.
-    Files {
-        /// PEM certificate chain.
-        cert_file: PathBuf,
-        /// PEM key.
-        key_file: PathBuf,
-        /// PEM bundle of the authorities that signed the certificate, where it is known.
-        ca_file: Option<PathBuf>,
-    },
-    /// Plimsoll does.
-    SelfManaged(SelfManaged),
-}
-
-/// A certificate that Plimsoll makes and renews, with an authority of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SelfManaged {
-    /// The Secret that it is kept in.
-    pub secret: String,
-    /// The Service that it is for.
-    pub service: String,
-    /// The namespace of both; `None` stands for that of the pod.
-    pub namespace: Option<String>,
-    /// How long a certificate is valid.
-    pub leaf_lifetime: Duration,
-    /// How long an authority is valid.
-    pub ca_lifetime: Duration,
 }
 
 /// Who may ask for external metrics.
@@ -167,32 +91,6 @@ pub enum Authorization {
 }
 
 settings! { plain: Authorization; }
-
-/// The connection to a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kubernetes {
-    /// The kubeconfig; `None` for the pod's service account, or else the default kubeconfig.
-    pub kubeconfig: Option<PathBuf>,
-    /// The context; `None` for the kubeconfig's current one.
-    pub context: Option<String>,
-    /// Whether changes of decisions are written as Kubernetes Events.
-    pub events: bool,
-    /// Where variants are discovered; `None` where they are not.
-    pub discovery: Option<Discovery>,
-    /// How one of several replicas is chosen to decide; `None` where there is only one.
-    pub leader_election: Option<LeaderElection>,
-}
-
-/// How variants are discovered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Discovery {
-    /// The namespaces that are looked through; all of them where the list is empty.
-    pub namespaces: Vec<Namespace>,
-    /// A label selector for the objects; `None` for all.
-    pub selector: Option<String>,
-    /// Whether annotations for the workload variant autoscaler count too.
-    pub wva: bool,
-}
 
 /// One variant: what it is, where its replicas are, and how they are scraped.
 #[derive(Clone, Debug, PartialEq)]
@@ -234,17 +132,6 @@ pub enum Targets {
     Selector(String),
     /// Whatever Prometheus scrapes with these labels.
     Prometheus(BTreeMap<String, String>),
-}
-
-/// An object with a scale subresource.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ScaleTarget {
-    /// Group and version, such as `apps/v1`.
-    pub api_version: String,
-    /// Kind, such as `Deployment`.
-    pub kind: String,
-    /// Name.
-    pub name: String,
 }
 
 /// How replicas are scraped.
@@ -440,7 +327,21 @@ fn environment() -> BTreeMap<String, String> {
         .collect()
 }
 
-// === impl Config ===
+// === impl Kubernetes and Config ===
+
+impl Kubernetes {
+    /// How variants are discovered; `None` where they are not.
+    #[must_use]
+    pub fn discovery(&self) -> Option<&Discovery> {
+        Some(&self.discovery).filter(|it| self.enabled && it.enabled)
+    }
+
+    /// How one of several replicas is chosen to decide; `None` where there is only one.
+    #[must_use]
+    pub fn leader_election(&self) -> Option<&LeaderElection> {
+        Some(&self.leader_election).filter(|it| self.enabled && it.enabled)
+    }
+}
 
 impl Config {
     /// The effective configuration as YAML, with every default. Reading it gives this value again.

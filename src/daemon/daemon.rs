@@ -148,11 +148,10 @@ impl Daemon {
         let (outlet, published) = watch::channel(Arc::new(Published::default()));
         let common = Common::new(&config, published, phases)?;
         let telemetry = Telemetry::register(&common.registry)?;
-        let cluster = match &config.kubernetes {
-            Some(kubernetes) => {
-                Some(Cluster::connect(kubernetes, &config, &common, &telemetry).await?)
-            }
-            None => None,
+        let cluster = if config.keys.kubernetes.enabled {
+            Some(Cluster::connect(&config, &common, &telemetry).await?)
+        } else {
+            None
         };
         let (inlet, scrapes) = mpsc::channel(SCRAPES_MAX);
         let (targets, board) = scrape(&config, &common, inlet.clone())?;
@@ -178,7 +177,7 @@ impl Daemon {
         };
         let ticks = Ticks::new(&config, parts);
         let mut certificate = None;
-        let external_metrics = match &config.external_metrics {
+        let external_metrics = match &config.keys.external_metrics {
             Some(settings) => {
                 let trust = trust(options.trust.as_ref(), cluster.as_ref())?;
                 let served =
@@ -211,7 +210,7 @@ impl Daemon {
             config = config.hash(),
             "Plimsoll runs"
         );
-        Ok(Self { common, admin, external_metrics, shutdown: config.shutdown, phase })
+        Ok(Self { common, admin, external_metrics, shutdown: config.keys.shutdown, phase })
     }
 
     /// What all surfaces show, as it changes.
@@ -270,7 +269,7 @@ impl Common {
         phases: watch::Receiver<Phase>,
     ) -> anyhow::Result<Self> {
         let (clock, registry) = (Clock::start(), Registry::new());
-        let wva = if config.wva_metrics { Wva::Published } else { Wva::Off };
+        let wva = if config.keys.compatibility.wva_metrics { Wva::Published } else { Wva::Off };
         registry.register(Box::new(Gauges::new(published.clone(), clock, wva)))?;
         let (stop, servers, tasks) =
             (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
@@ -326,7 +325,7 @@ fn sharing(
     cluster: Option<&Cluster>,
     common: &Common,
 ) -> anyhow::Result<Option<Sharing>> {
-    let election = config.kubernetes.as_ref().and_then(|it| it.leader_election.as_ref());
+    let election = config.keys.kubernetes.leader_election();
     let both = cluster.zip(election);
     both.map(|(cluster, election)| cluster.share(election, common)).transpose()
 }
@@ -341,7 +340,7 @@ fn scrape(
 ) -> anyhow::Result<Scraping> {
     let (targets, wanted) = watch::channel(Arc::default());
     let limits =
-        scrape::Limits { in_flight: config.scrape_concurrency, ..scrape::Limits::default() };
+        scrape::Limits { in_flight: config.keys.scrape.concurrency, ..scrape::Limits::default() };
     let metrics = scrape::Metrics::register(&common.registry)?;
     let running = Scraper::new(common.clock, limits, metrics, scrapes);
     let board = running.board();
@@ -451,7 +450,7 @@ async fn serve_admin(
     shown: Shown,
 ) -> anyhow::Result<SocketAddr> {
     let hooks = Arc::new(hooks(common, reloader, shown));
-    let listener = listen(config.listen, "server.listen").await?;
+    let listener = listen(config.keys.server.listen, "server.listen").await?;
     let address = listener.local_addr()?;
     let Common { tasks, stop, .. } = common;
     tasks.spawn(admin::serve(listener, hooks, stop.clone(), tasks.clone()));

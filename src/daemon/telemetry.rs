@@ -6,6 +6,7 @@
 
 mod certificates;
 mod leading;
+pub(crate) mod registrar;
 pub mod tracing;
 
 use std::fs;
@@ -14,8 +15,8 @@ use std::io::IsTerminal;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{
-    Counter, Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec,
-    IntGauge, Opts, Registry, TextEncoder,
+    Counter, Encoder, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, Registry,
+    TextEncoder,
 };
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -23,6 +24,7 @@ use tracing_subscriber::{EnvFilter, Registry as Subscriber, reload};
 
 pub use crate::telemetry::certificates::Certificates;
 pub use crate::telemetry::leading::Leading;
+use crate::telemetry::registrar::Registrar;
 use crate::telemetry::tracing::Tracing;
 
 /// How log lines look.
@@ -169,141 +171,74 @@ impl Telemetry {
     ///
     /// A metric of the same name is registered already.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let registrar = Registrar(registry);
         let telemetry = Self {
-            ticks: IntCounter::new("plimsoll_ticks_total", "Ticks of the decision loop.")?,
-            tick_duration: Histogram::with_opts(
-                HistogramOpts::new(
-                    "plimsoll_tick_duration_seconds",
-                    "Time that a tick takes, from the inputs to the published value.",
-                )
-                .buckets(vec![
-                    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0,
-                ]),
-            )?,
-            last_tick: Gauge::new(
+            ticks: registrar.counter(
+                "plimsoll_ticks_total",
+                "Ticks of the decision loop.")?,
+            tick_duration: registrar.histogram(
+                "plimsoll_tick_duration_seconds",
+                "Time that a tick takes, from the inputs to the published value.",
+                vec![0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0])?,
+            last_tick: registrar.gauge(
                 "plimsoll_last_tick_timestamp_seconds",
-                "When the last tick ended, in seconds since the epoch.",
-            )?,
-            decisions: counters(
+                "When the last tick ended, in seconds since the epoch.")?,
+            decisions: registrar.counters(
                 "plimsoll_decisions_total",
-                "Decisions by the reason of the step that explains the number.",
-                &["namespace", "variant", "reason"],
-            )?,
-            changes: counters(
+                "Decisions by the reason of the step that explains them.",
+                &["namespace", "variant", "reason"])?,
+            changes: registrar.counters(
                 "plimsoll_desired_changes_total",
                 "Changes of the published number by direction: up or down.",
-                &["namespace", "variant", "direction"],
-            )?,
-            violations: counters(
+                &["namespace", "variant", "direction"])?,
+            violations: registrar.counters(
                 "plimsoll_check_violations_total",
                 "Sets of decisions that were not published, by the invariant that they broke.",
-                &["violation"],
-            )?,
-            config_info: config_info()?,
-            reload_successful: IntGauge::new(
+                &["violation"])?,
+            config_info: registrar.gauges(
+                "plimsoll_config_info",
+                "Always 1; carries the hash of the effective configuration as a label.",
+                &["hash"])?,
+            reload_successful: registrar.int_gauge(
                 "plimsoll_config_last_reload_successful",
-                "1 if the last attempt to load the configuration was accepted, otherwise 0.",
-            )?,
-            reload_success_time: Gauge::new(
+                "1 if the last attempt to load the configuration was accepted, otherwise 0.")?,
+            reload_success_time: registrar.gauge(
                 "plimsoll_config_last_reload_success_timestamp_seconds",
-                "When a configuration was last accepted, in seconds since the epoch.",
-            )?,
-            hpa_ignores: gauges(
+                "When a configuration was last accepted, in seconds since the epoch.")?,
+            hpa_ignores: registrar.gauges(
                 "plimsoll_hpa_ignores_desired",
                 "1 while the HPA's tolerance makes it ignore the published number, otherwise 0.",
-                &["namespace", "variant", "hpa"],
-            )?,
-            api_service: gauges(
+                &["namespace", "variant", "hpa"])?,
+            api_service: registrar.gauges(
                 "plimsoll_apiservice_state",
                 "1 for the state that the APIService of the external metrics API is in, otherwise 0.",
-                &["state"],
-            )?,
+                &["state"])?,
             leading: Leading::register(registry)?,
-            events: counters(
+            events: registrar.counters(
                 "plimsoll_events_total",
                 "Kubernetes Events by reason and by what became of them.",
-                &["reason", "outcome"],
-            )?,
+                &["reason", "outcome"])?,
             certificates: Certificates::register(registry)?,
-            state_failures: state_failures()?,
-            state_unknown_words: state_unknown_words()?,
+            state_failures: registrar.counters(
+                "plimsoll_state_file_failures_total",
+                "Attempts to read or to write the state file that failed, by action.",
+                &["action"])?,
+            state_unknown_words: state_unknown_words(&registrar)?,
             tracing: Tracing::register(registry)?,
-            discovery_objects: gauges(
+            discovery_objects: registrar.gauges(
                 "plimsoll_discovery_objects",
                 "Objects with annotations by their state: accepted, refused or shadowed by another.",
-                &["state"],
-            )?,
+                &["state"])?,
         };
-        telemetry.add_to(registry)?;
-        registry.register(Box::new(build()?))?;
+        show_build(&registrar)?;
         registry.register(Box::new(Process::new()?))?;
         Ok(telemetry)
     }
-
-    fn add_to(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        let Self {
-            ticks,
-            tick_duration,
-            last_tick,
-            decisions,
-            changes,
-            violations,
-            config_info,
-            reload_successful,
-            reload_success_time,
-            hpa_ignores,
-            api_service,
-            leading: _,
-            events,
-            certificates: _,
-            discovery_objects,
-            state_failures,
-            state_unknown_words,
-            tracing: _,
-        } = self.clone();
-        registry.register(Box::new(ticks))?;
-        registry.register(Box::new(tick_duration))?;
-        registry.register(Box::new(last_tick))?;
-        registry.register(Box::new(decisions))?;
-        registry.register(Box::new(changes))?;
-        registry.register(Box::new(violations))?;
-        registry.register(Box::new(config_info))?;
-        registry.register(Box::new(reload_successful))?;
-        registry.register(Box::new(reload_success_time))?;
-        registry.register(Box::new(hpa_ignores))?;
-        registry.register(Box::new(api_service))?;
-        registry.register(Box::new(discovery_objects))?;
-        registry.register(Box::new(state_failures))?;
-        registry.register(Box::new(state_unknown_words))?;
-        registry.register(Box::new(events))
-    }
-}
-
-fn counters(name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-    IntCounterVec::new(Opts::new(name, help), labels)
-}
-
-/// The configuration that holds.
-fn config_info() -> Result<GaugeVec, prometheus::Error> {
-    gauges(
-        "plimsoll_config_info",
-        "Always 1; carries the hash of the effective configuration as a label.",
-        &["hash"],
-    )
-}
-
-/// Failures to read or to write the state file.
-fn state_failures() -> Result<IntCounterVec, prometheus::Error> {
-    counters(
-        "plimsoll_state_file_failures_total",
-        "Attempts to read or to write the state file that failed, by action.",
-        &["action"],
-    )
 }
 
 /// What documents of another release say that this one does not know.
-fn state_unknown_words() -> Result<GaugeVec, prometheus::Error> {
-    let words = gauges(
+fn state_unknown_words(registrar: &Registrar<'_>) -> Result<GaugeVec, prometheus::Error> {
+    let words = registrar.gauges(
         "plimsoll_state_unknown_words",
         "Words in a document of before, of another release, that this one does not know.",
         &["document"],
@@ -315,18 +250,14 @@ fn state_unknown_words() -> Result<GaugeVec, prometheus::Error> {
 }
 
 /// What is running.
-fn build() -> Result<GaugeVec, prometheus::Error> {
-    let build = gauges(
+fn show_build(registrar: &Registrar<'_>) -> Result<(), prometheus::Error> {
+    let build = registrar.gauges(
         "plimsoll_build_info",
         "Always 1; carries the version of the running binary as a label.",
         &["version"],
     )?;
     build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
-    Ok(build)
-}
-
-fn gauges(name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
-    GaugeVec::new(Opts::new(name, help), labels)
+    Ok(())
 }
 
 /// The page of everything that is registered, in text format 0.0.4.

@@ -19,12 +19,20 @@ use std::fmt;
 use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
+use plimsoll_core::settings;
+use plimsoll_core::settings::written::WrittenDuration;
+
 /// A time in a simulation: an instant since its start, or the span between two.
 ///
 /// Whole microseconds, because reference runs of other simulators are recorded in them and are
 /// compared exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(u64);
+
+settings! {
+    value:
+    Micros: Duration as WrittenDuration, |it| Some(Self::from_duration(it)), Self::duration;
+}
 
 impl Micros {
     /// The start of the simulation, or no time at all.
@@ -47,7 +55,7 @@ impl Micros {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "the cast saturates, and takes NaN and negatives to zero, which is what is wanted"
+        reason = "the cast saturates, and takes NaN and negatives to zero, as it should"
     )]
     pub fn from_secs_f64(seconds: f64) -> Self {
         Self((seconds * 1e6).round() as u64)

@@ -4,8 +4,7 @@
 mod webdriver;
 mod world;
 
-use plimsoll::demo::scenario::Scenario;
-use plimsoll::simulate::Micros;
+use plimsoll::demo::args::DemoScenario;
 use serde_json::{Value, json};
 
 use crate::webdriver::{Browser, key};
@@ -81,8 +80,7 @@ async fn every_variant_is_shown_with_the_number_of_the_api_and_nothing_else_is_l
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_shows_its_adapters_and_where_they_should_be() {
-    let scenario = Scenario::lora(Micros::from_secs(60), 2).unwrap();
-    let world = World::play(scenario, 0).await;
+    let world = World::play(DemoScenario::Lora, 0).await;
     world.until_decided().await;
     let browser = Browser::open().await;
     browser.go(&format!("{}#demo/qwen-lora-a100", world.url())).await;

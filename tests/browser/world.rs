@@ -1,7 +1,6 @@
 //! A real daemon on the demo's simulated engines, and beside them variants that have no data.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +8,11 @@ use std::time::Duration;
 use plimsoll::clock::Clock;
 use plimsoll::config::{self, Files, Surroundings};
 use plimsoll::daemon::{Daemon, Options};
-use plimsoll::demo::scenario::{NAMESPACE, Scenario};
+use plimsoll::demo::args::DemoScenario;
+use plimsoll::demo::scenario::Played;
 use plimsoll::demo::stage::Stage;
 use plimsoll::publish::Published;
-use plimsoll::simulate::Micros;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -34,16 +33,28 @@ impl World {
     /// The demo's fleet, a variant of a model with a hostile name, and `idle` variants of as many
     /// models as fit ten to one. Nobody answers for the latter.
     pub(crate) async fn start(idle: usize) -> Self {
-        Self::play(Scenario::standard(Micros::from_secs(60), 2).unwrap(), idle).await
+        Self::play(DemoScenario::Standard, idle).await
     }
 
-    /// The fleet of this scenario, beside the same.
-    pub(crate) async fn play(scenario: Scenario, idle: usize) -> Self {
+    /// The fleet of this scenario, beside the same, with waves of a minute.
+    pub(crate) async fn play(scenario: DemoScenario, idle: usize) -> Self {
+        let wave = |model| format!("models[{model}].workload.drawn.wave");
+        let (period, burst) = (json!("60s"), json!({"at": "41s", "length": "4s", "rate": 3}));
+        let models = if scenario == DemoScenario::Standard { 0..2 } else { 0..1 };
+        let paths: Vec<(String, Value)> = models
+            .flat_map(|model| [("period", &period), ("burst", &burst)].map(|it| (model, it)))
+            .map(|(model, (key, value))| (format!("{}.{key}", wave(model)), value.clone()))
+            .collect();
+        let mut settings: Vec<(&str, Value)> =
+            paths.iter().map(|(path, value)| (path.as_str(), value.clone())).collect();
+        settings.push(("policy.analysis", json!("saturation")));
+        let played = Played::read(scenario, 2, &settings).unwrap();
+
         let folder = tempfile::tempdir().unwrap();
         let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
-        let text = configuration(&scenario, folder.path(), idle);
+        let text = configuration(&played, folder.path(), idle);
         let clock = Clock::start();
-        let stage = Stage::open(scenario, folder.path(), clock, &tracker, &cancel).unwrap();
+        let stage = Stage::open(&played, folder.path(), clock, &tracker, &cancel).unwrap();
         let surroundings = Surroundings {
             origin: "the test".to_owned(),
             base: folder.path().to_owned(),
@@ -72,7 +83,7 @@ impl World {
     pub(crate) async fn until_decided(&self) {
         let decided = |published: &Arc<Published>| {
             let mut variants = published.variants.values();
-            variants.all(|it| it.spec.key.namespace.as_str() != NAMESPACE || it.decided.is_some())
+            variants.all(|it| it.spec.key.namespace.as_str() != "demo" || it.decided.is_some())
                 && !published.variants.is_empty()
         };
         self.daemon.published().wait_for(decided).await.unwrap();
@@ -82,58 +93,39 @@ impl World {
 /// Gives the fleet the replicas that are desired, in the place of an HPA.
 async fn follow(mut stage: Stage, published: watch::Receiver<Arc<Published>>) {
     let shared = stage.shared();
-    let scenario = Arc::clone(shared.fleet().scenario());
+    let scenario = shared.fleet().scenario();
     let mut ticks = tokio::time::interval(Duration::from_millis(100));
     loop {
         ticks.tick().await;
-        for (index, (_, variant)) in scenario.variants().enumerate() {
+        for (index, variant) in scenario.variants.iter().enumerate() {
             let now = published.borrow().clone();
-            let decided = now.variants.get(&variant.key).and_then(|it| it.decided.clone());
+            let decided = now.variants.get(&variant.spec.key).and_then(|it| it.decided.clone());
             if let Some(decided) = decided {
-                shared.fleet().scale(index, decided.decision.desired()).unwrap();
+                shared.fleet().scale(index, decided.decision.desired());
             }
         }
         stage.follow().unwrap();
     }
 }
 
-fn configuration(scenario: &Scenario, folder: &Path, idle: usize) -> String {
-    let mut text = "server: {listen: '127.0.0.1:0'}\nobserve: {window: 10s, stale_after: 5s}\n\
-                    shutdown: {delay: 0s, drain: 1s}\n\
-                    analysis: saturation\n\
-                    enforce:\n  scale_down: {stabilization_window: 20s}\n"
-        .to_owned();
-    for (_, variant) in scenario.variants().filter(|(model, _)| model.adapters.is_some()) {
-        writeln!(text, "pools: {{{}: {{idle_after: 15s}}}}", variant.key).unwrap();
-    }
-    text += "variants:\n";
-    for (model, variant) in scenario.variants() {
-        let name = variant.key.variant.as_str();
-        writeln!(
-            text,
-            "- name: {name}\n  namespace: {NAMESPACE}\n  model: {}\n  accelerator: {}\n  cost: {}\n  \
-             replicas: {{min: {}, max: {}}}\n  \
-             targets: {{file: {{paths: ['{}'], refresh: 1s}}}}",
-            model.name,
-            variant.accelerator,
-            variant.cost.per_hour(),
-            variant.min,
-            variant.max,
-            Stage::targets_file(folder, name).display(),
-        )
-        .unwrap();
-    }
-    // Ports on which nobody listens, and no two variants may claim one.
-    let nobody = |index: usize| {
-        format!("targets: {{static: ['127.1.{}.{}:1']}}", index / 250, 1 + index % 250)
+fn configuration(played: &Played, folder: &Path, idle: usize) -> String {
+    let mut config = played.config.clone();
+    config["server"]["listen"] = json!("127.0.0.1:0");
+    config["shutdown"] = json!({"delay": "0s", "drain": "1s"});
+    let mut variants = played.with_targets(folder);
+    let mut add = |name: &str, namespace: &str, model: &str, target: String| {
+        let targets = json!({"static": [target]});
+        let variant =
+            json!({"name": name, "namespace": namespace, "model": model, "targets": targets});
+        variants.as_array_mut().unwrap().push(variant);
     };
-    let target = nobody(idle);
-    writeln!(text, "- name: hostile\n  namespace: other\n  model: '{HOSTILE}'\n  {target}")
-        .unwrap();
+    // Ports on which nobody listens, and no two variants may claim one.
+    let nobody = |index: usize| format!("127.1.{}.{}:1", index / 250, 1 + index % 250);
+    add("hostile", "other", HOSTILE, nobody(idle));
     for index in 0..idle {
         let (name, model) = (format!("idle-{index:04}"), format!("idle/model-{:03}", index / 10));
-        let target = nobody(index);
-        writeln!(text, "- name: {name}\n  namespace: idle\n  model: {model}\n  {target}").unwrap();
+        add(&name, "idle", &model, nobody(index));
     }
-    text
+    config["variants"] = variants;
+    config.to_string()
 }

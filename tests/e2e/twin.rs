@@ -20,10 +20,11 @@ use hyper_util::server::conn::auto;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use plimsoll::clock::Clock;
+use plimsoll::decide::enforce::{Amount, Select};
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::scaler::{
-    Limit, MetricError, MilliValue, Outcome, Policy, Scale, Scaler, Select, Settings,
+    MetricError, MilliValue, Outcome, Policy, Scale, Scaler, Settings,
 };
 use plimsoll::units::Replicas;
 use serde_json::{Value, json};
@@ -135,8 +136,8 @@ fn exact(max: u32) -> Settings {
     Settings::following(n(1), n(max))
 }
 
-fn policy(limit: Limit, seconds: u64) -> Policy {
-    Policy { limit, period: secs(seconds) }
+fn policy(amount: Amount, seconds: u64) -> Policy {
+    Policy { amount, period: secs(seconds) }
 }
 
 /// With `behavior`, without tolerance or limits, and what the function changes.
@@ -203,8 +204,8 @@ fn about_windows() -> Vec<Series> {
     let both = behaving(|settings| {
         settings.up.window = secs(3);
         settings.down.window = secs(6);
-        settings.up.policies = vec![policy(Limit::Pods(3), 4)];
-        settings.down.policies = vec![policy(Limit::Percent(30), 5)];
+        settings.up.policies = vec![policy(Amount::Pods(3), 4)];
+        settings.down.policies = vec![policy(Amount::Percent(30), 5)];
     });
     let waves = [8, 3, 3, 6, 2, 2, 2, 2, 2, 2, 9, 2, 2, 12, 2, 2, 2, 2, 2, 2, 2];
     let series = |name, settings, values: &[i64]| Series {
@@ -230,8 +231,8 @@ fn about_rates() -> Vec<Series> {
     };
     let two = || {
         (
-            vec![policy(Limit::Pods(2), 3), policy(Limit::Percent(50), 4)],
-            vec![policy(Limit::Pods(3), 4), policy(Limit::Percent(40), 3)],
+            vec![policy(Amount::Pods(2), 3), policy(Amount::Percent(50), 4)],
+            vec![policy(Amount::Pods(3), 4), policy(Amount::Percent(40), 3)],
         )
     };
     let jump = [5, 40, 40, 40, 40, 40, 40, 40, 40, 1, 1, 1, 1, 1, 1, 1, 30, 1, 30, 1, 1];
@@ -302,9 +303,9 @@ fn hpa(series: &Series) -> Value {
             .policies
             .iter()
             .map(|policy| {
-                let (kind, value) = match policy.limit {
-                    Limit::Pods(pods) => ("Pods", pods),
-                    Limit::Percent(percent) => ("Percent", percent),
+                let (kind, value) = match policy.amount {
+                    Amount::Pods(pods) => ("Pods", pods),
+                    Amount::Percent(percent) => ("Percent", percent),
                 };
                 json!({"type": kind, "value": value, "periodSeconds": whole(policy.period)})
             })

@@ -171,7 +171,10 @@ fn cards_of_a_file_are_part_of_the_policy_and_of_what_is_printed() {
     let config = with_file();
     let known = &config.policy.sizing.as_ref().unwrap().cards;
     assert_eq!(known.as_ref(), [card(1.0)]);
-    assert!(config.card_files[0].ends_with("cards.yaml"));
+    assert!(
+        config.keys.capacity.as_ref().unwrap().card_files.as_ref().unwrap()[0]
+            .ends_with("cards.yaml")
+    );
     // What is printed has the cards themselves, so that a trace is decided again without the file.
     let surroundings = Surroundings {
         origin: "printed".to_owned(),

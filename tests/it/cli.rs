@@ -106,7 +106,7 @@ fn the_environment_is_laid_over_the_file() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("listen: \"127.0.0.1:1234\""));
+    assert!(text(&output.stdout).contains("listen: 127.0.0.1:1234\n"));
 }
 
 #[test]

@@ -8,13 +8,14 @@ use plimsoll::analyze::ballot::Analyzer;
 use plimsoll::analyze::foresight::policy::Window;
 use plimsoll::collect::targets::{Record, Scheme, Source};
 use plimsoll::config::{
-    Authorization, Files, LoadError, Loaded, Problem, ReadBy, SelfManaged, ServerCertificate,
-    Severity, Surroundings, Targets, load, parse, schema,
+    Authorization, Files, LoadError, Loaded, Problem, ReadBy, SelfManaged, ServerTls, Severity,
+    Surroundings, Targets, load, parse, schema,
 };
 use plimsoll::decide::zero::ZeroPolicy;
 use plimsoll::fleet::{ModelKey, ModelName, Namespace};
 use plimsoll::observe::Counts;
 use plimsoll::pipeline::zero::Zero;
+use plimsoll::settings::values::Bytes;
 use plimsoll::units::Seconds;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -448,16 +449,17 @@ fn the_external_metrics_api_needs_what_it_is_served_with() {
     );
     // What is not served needs nothing.
     let off = valid(&format!("external_metrics: {{enabled: false}}\n{VARIANT}"));
-    assert_eq!(off.config.external_metrics, None);
+    assert_eq!(off.config.keys.external_metrics, None);
     let trusting = valid(&external("authorization: trust_front_proxy").replace("true", "false"));
-    let served = trusting.config.external_metrics.unwrap();
+    let served = trusting.config.keys.external_metrics.unwrap();
     assert_eq!(served.authorization, Authorization::TrustFrontProxy);
-    let files = ServerCertificate::Files {
-        cert_file: "/base/c".into(),
-        key_file: "/base/k".into(),
+    let files = ServerTls {
+        cert_file: Some("/base/c".into()),
+        key_file: Some("/base/k".into()),
         ca_file: None,
+        self_managed: None,
     };
-    assert_eq!(served.certificate, files);
+    assert_eq!(served.tls, files);
 }
 
 #[test]
@@ -473,8 +475,8 @@ fn a_certificate_of_its_own_needs_a_cluster_a_secret_a_service_and_no_files() {
     let config = valid(&own(named)).config;
     let year = Duration::from_hours(24 * 365);
     assert_eq!(
-        config.external_metrics.as_ref().unwrap().certificate,
-        ServerCertificate::SelfManaged(SelfManaged {
+        config.keys.external_metrics.as_ref().unwrap().tls.self_managed,
+        Some(SelfManaged {
             secret: "s".to_owned(),
             service: "v".to_owned(),
             namespace: None,
@@ -508,7 +510,7 @@ fn a_certificate_of_its_own_needs_a_cluster_a_secret_a_service_and_no_files() {
     let text = own(named);
     check_errors(
         &text.replace("tls: {", "tls: {cert_file: c, "),
-        &[("external_metrics.tls.cert_file", "beside external_metrics.tls.self_managed")],
+        &[("external_metrics.tls.cert_file", "next to external_metrics.tls.self_managed")],
     );
     check_errors(
         &text.replace("true}", "false}").replace("{tls", "{authorization: trust_front_proxy, tls"),
@@ -539,7 +541,7 @@ fn a_leader_must_give_up_before_the_others_take_over() {
     let state = format!("state_file: s\n{}", election("name: l"));
     check_warning(&state, "state_file", "share their decisions");
     let off = valid(&election("name: l").replace("{enabled: true, name", "{enabled: false, name"));
-    assert_eq!(off.config.kubernetes.unwrap().leader_election, None);
+    assert_eq!(off.config.keys.kubernetes.leader_election(), None);
 }
 
 #[test]
@@ -629,7 +631,7 @@ fn without_variants_there_is_only_discovery() {
     let on = "kubernetes: {enabled: true, discovery: {enabled: true}}\n";
     for variants in ["", "variants: []\n", "variants: null\n"] {
         let config = valid(&format!("{on}{variants}")).config;
-        let discovery = config.kubernetes.unwrap().discovery.unwrap();
+        let discovery = config.keys.kubernetes.discovery().unwrap().clone();
         assert_eq!((discovery.namespaces, discovery.selector), (Vec::new(), None));
         assert!(discovery.wva, "on by default");
     }
@@ -816,11 +818,11 @@ fn the_environment_is_a_layer_over_the_file() {
         ("HOME", "/root"),
     ]);
     let config = config.unwrap().config;
-    assert_eq!(config.listen, "[::]:9999".parse().unwrap());
-    assert_eq!(config.tick_interval, Duration::from_secs(3));
-    assert!(config.wva_metrics);
+    assert_eq!(config.keys.server.listen, "[::]:9999".parse().unwrap());
+    assert_eq!(config.keys.tick_interval, Duration::from_secs(3));
+    assert!(config.keys.compatibility.wva_metrics);
     assert_eq!(config.scrape.endpoint.port, 7000);
-    assert_eq!(config.state_file, None);
+    assert_eq!(config.keys.state_file, None);
     assert_eq!(config.variants.len(), 1);
     assert_eq!(config.variants[0].spec.cost.per_hour().to_string(), "2.5");
 
@@ -1216,8 +1218,8 @@ fn a_trace_needs_a_folder_and_room_for_two_files() {
     check_errors(&text("max_files: 3"), &[("trace.dir", "is required")]);
     check_errors(&text("dir: t, max_files: 1"), &[("trace.max_files", "from 2 to")]);
     check_errors(&text("dir: t, max_file_size: 1kB"), &[("trace.max_file_size", "from 1MiB")]);
-    let trace = valid(&text("dir: t")).config.trace.unwrap();
-    assert_eq!((trace.limits.file_size, trace.limits.files), (64 << 20, 16));
+    let trace = valid(&text("dir: t")).config.keys.trace.unwrap();
+    assert_eq!((trace.max_file_size, trace.max_files), (Bytes(64 << 20), 16));
     let read = |dir: &str| parse(&text(&format!("dir: {dir}")), &surroundings(Files::MustExist));
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().display().to_string();

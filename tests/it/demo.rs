@@ -15,17 +15,18 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use plimsoll::clock::Clock;
 use plimsoll::demo::actuator::{Actuator, Answer};
+use plimsoll::demo::args::{DemoOutput, DemoScenario};
 use plimsoll::demo::pki::Pki;
-use plimsoll::demo::scenario::Scenario;
-use plimsoll::demo::screen::Output;
+use plimsoll::demo::scenario::Played;
 use plimsoll::demo::stage::Stage;
-use plimsoll::demo::{DemoParts, Options, drive};
+use plimsoll::demo::{DemoParts, drive};
 use plimsoll::publish::Published;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::scaler::MilliValue;
 use plimsoll::units::Replicas;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -37,10 +38,11 @@ type Values = Arc<Mutex<BTreeMap<&'static str, Result<&'static str, u16>>>>;
 /// The paths with their queries, and the users, of all questions.
 type Seen = Arc<Mutex<Vec<(String, String)>>>;
 
-fn scenario(startup: Micros) -> Scenario {
-    let mut scenario = Scenario::standard(Micros::from_secs(180), 1).unwrap();
-    scenario.startup = startup;
-    scenario
+/// The demo's scenario with starts that take so long.
+fn played(startup: &str) -> Played {
+    let paths = [0, 1, 2].map(|at| format!("variants[{at}].startup.load"));
+    let settings = paths.each_ref().map(|path| (path.as_str(), json!(startup)));
+    Played::read(DemoScenario::Standard, 1, &settings).unwrap()
 }
 
 /// Serves what an external metrics API would, to holders of the front proxy's certificate only.
@@ -123,9 +125,9 @@ async fn follow_until(stage: &mut Stage, mut holds: impl AsyncFnMut() -> bool) {
 async fn a_replica_is_listed_at_once_refuses_until_it_is_ready_and_again_when_it_drains() {
     let directory = tempfile::tempdir().unwrap();
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
-    let scenario = scenario(Micros::new(200_000));
+    let played = played("200ms");
     let mut stage =
-        Stage::open(scenario, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
+        Stage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
     let shared = stage.shared();
     assert_eq!(targets(directory.path(), "llama-h100").len(), 1);
     assert_eq!(targets(directory.path(), "qwen-a100").len(), 1);
@@ -138,14 +140,14 @@ async fn a_replica_is_listed_at_once_refuses_until_it_is_ready_and_again_when_it
     let text = page.text().await.unwrap();
     assert!(text.contains("model_name=\"Qwen/Qwen2.5-7B-Instruct\""), "it is Qwen's page");
 
-    shared.fleet().scale(0, Replicas::saturating(2)).unwrap();
+    shared.fleet().scale(0, Replicas::saturating(2));
     stage.follow().unwrap();
     let second = targets(directory.path(), "llama-l40s").last().unwrap().clone();
     assert_eq!(targets(directory.path(), "llama-l40s").len(), 2, "a starting replica is listed");
     follow_until(&mut stage, async || TcpStream::connect(&second).await.is_ok()).await;
     assert_eq!(shared.fleet().view()[0].ready, 2, "it answers because it is ready");
 
-    shared.fleet().scale(0, Replicas::ONE).unwrap();
+    shared.fleet().scale(0, Replicas::ONE);
     follow_until(&mut stage, async || TcpStream::connect(&second).await.is_err()).await;
     assert!(!targets(directory.path(), "llama-l40s").contains(&second), "it is no target any more");
     cancel.cancel();
@@ -157,10 +159,10 @@ async fn a_replica_is_listed_at_once_refuses_until_it_is_ready_and_again_when_it
 async fn a_starting_replica_refuses_connections() {
     let directory = tempfile::tempdir().unwrap();
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
-    let scenario = scenario(Micros::from_secs(1_000_000));
+    let played = played("1000000s");
     let mut stage =
-        Stage::open(scenario, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
-    stage.shared().fleet().scale(2, Replicas::saturating(3)).unwrap();
+        Stage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
+    stage.shared().fleet().scale(2, Replicas::saturating(3));
     stage.follow().unwrap();
     let listed = targets(directory.path(), "qwen-a100");
     assert_eq!(listed.len(), 3);
@@ -174,9 +176,8 @@ async fn a_starting_replica_refuses_connections() {
 async fn the_hpa_asks_as_the_aggregation_layer_does_and_holds_on_anything_but_a_value() {
     let directory = tempfile::tempdir().unwrap();
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
-    let scenario = scenario(Micros::from_secs(1_000_000));
-    let stage =
-        Stage::open(scenario.clone(), directory.path(), Clock::start(), &tracker, &cancel).unwrap();
+    let played = played("1000000s");
+    let stage = Stage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
     let shared = stage.shared();
     let pki = Pki::generate().unwrap();
     let values = Values::default();
@@ -187,7 +188,7 @@ async fn the_hpa_asks_as_the_aggregation_layer_does_and_holds_on_anything_but_a_
     ]);
     let seen = Seen::default();
     let api = serve(&pki, Arc::clone(&values), Arc::clone(&seen), &tracker).await;
-    let (mut actuator, followed) = Actuator::new(&scenario, api, &pki).unwrap();
+    let (mut actuator, followed) = Actuator::new(played.scenario, api, &pki).unwrap();
 
     actuator.sync(&shared).await;
     let counts = || {
@@ -212,7 +213,8 @@ async fn the_hpa_asks_as_the_aggregation_layer_does_and_holds_on_anything_but_a_
     ]);
     actuator.sync(&shared).await;
     assert_eq!(counts(), [3, 1, 2], "errors change nothing");
-    let log = followed.borrow().iter().map(|f| (f.ups, f.downs)).collect::<Vec<_>>();
+    let crews = shared.fleet().score().variants;
+    let log = crews.iter().map(|crew| (crew.ups, crew.downs)).collect::<Vec<_>>();
     assert_eq!(log, [(1, 0), (0, 0), (1, 0)]);
 }
 
@@ -220,26 +222,18 @@ async fn the_hpa_asks_as_the_aggregation_layer_does_and_holds_on_anything_but_a_
 async fn without_a_daemon_the_demo_holds_and_still_sums_up() {
     let directory = tempfile::tempdir().unwrap();
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
-    let stage = Stage::open(
-        scenario(Micros::from_secs(10)),
-        directory.path(),
-        Clock::start(),
-        &tracker,
-        &cancel,
-    )
-    .unwrap();
+    let played = played("10s");
+    let stage = Stage::open(&played, directory.path(), Clock::start(), &tracker, &cancel).unwrap();
     let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let (_publish, published) = watch::channel(Arc::new(Published::default()));
     let summary = drive(DemoParts {
+        played,
         stage,
         published,
         api: unused,
         pki: Pki::generate().unwrap(),
-        options: Options {
-            length: Some(Micros::new(1)),
-            sync_period: Duration::from_millis(10),
-            output: Output::Json,
-        },
+        length: Some(Micros::new(1)),
+        output: DemoOutput::Json,
         tracker,
         cancel,
     })

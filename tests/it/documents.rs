@@ -446,7 +446,8 @@ async fn engine() -> (SocketAddr, DropGuard) {
         let (second, replica) = &mut *engine;
         let request = Request { id: *second, prompt: 200, output: 20 };
         let adapter = AdapterId::new(0).unwrap();
-        replica.submit_for(Micros::from_secs(*second), request, adapter).unwrap();
+        replica.submit(Micros::from_secs(*second), request).unwrap();
+        replica.ask_for(request.id, adapter);
         *second += 1;
         replica.advance_to(Micros::from_secs(*second), &mut Vec::new());
         let identity = Identity {

@@ -9,7 +9,7 @@ use plimsoll::decide::{Basis, Decision, NoData, Reason, Stage, Step};
 use plimsoll::fleet::{Bounds, ModelKey, ModelName};
 use plimsoll::observe::Autoscaler;
 use plimsoll::simulate::Micros;
-use plimsoll::simulate::scaler::{self, Limit, MilliValue, Outcome, Scale, Scaler};
+use plimsoll::simulate::scaler::{self, MilliValue, Outcome, Scale, Scaler};
 use plimsoll::units::{Fraction, Replicas, Seconds};
 use proptest::prelude::*;
 
@@ -121,9 +121,9 @@ fn a_step_that_is_limited_says_so() {
 fn direction() -> impl Strategy<Value = (Rules, scaler::Rules)> {
     let window = prop_oneof![Just(0.0), Just(4.5), Just(11.5)];
     let select = prop_oneof![
-        4 => Just((Select::Max, scaler::Select::Max)),
-        2 => Just((Select::Min, scaler::Select::Min)),
-        1 => Just((Select::Disabled, scaler::Select::Disabled)),
+        4 => Just(Select::Max),
+        2 => Just(Select::Min),
+        1 => Just(Select::Disabled),
     ];
     let policy = (any::<bool>(), 1..120_u32, prop_oneof![Just(2.5), Just(7.5)]);
     (window, select, prop::collection::vec(policy, 1..3)).prop_map(|(window, select, policies)| {
@@ -136,20 +136,15 @@ fn direction() -> impl Strategy<Value = (Rules, scaler::Rules)> {
             .collect();
         let micros =
             |seconds: f64| Micros::from_duration(std::time::Duration::from_secs_f64(seconds));
-        let theirs = ours.iter().map(|&(amount, period)| scaler::Policy {
-            limit: match amount {
-                Amount::Pods(pods) => Limit::Pods(pods),
-                Amount::Percent(percent) => Limit::Percent(percent),
-            },
-            period: micros(period),
-        });
+        let theirs =
+            ours.iter().map(|&(amount, period)| scaler::Policy { amount, period: micros(period) });
         let theirs = scaler::Rules {
             tolerance: 0.0,
             window: micros(window),
-            select: select.1,
+            select,
             policies: theirs.collect(),
         };
-        (rules(window, select.0, &ours), theirs)
+        (rules(window, select, &ours), theirs)
     })
 }
 

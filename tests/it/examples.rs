@@ -23,6 +23,8 @@ use yaml_rust2::{Yaml, YamlLoader};
 /// Examples that are neither a configuration nor manifests, with the test that loads them.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("cards.yaml", "the_example_of_cards_is_valid_and_says_what_it_is_for"),
+    ("demo-lora.yaml", "the_demo_plays_examples_that_can_be_simulated"),
+    ("demo.yaml", "the_demo_plays_examples_that_can_be_simulated"),
     ("policy-cautious.yaml", "policies_are_scored_side_by_side_on_the_recorded_load"),
     ("policy-foresight.yaml", "policies_are_scored_side_by_side_on_the_recorded_load"),
     ("prometheus-only.yml", "the_prometheus_of_the_example_scrapes_what_the_variants_match"),

@@ -68,7 +68,7 @@ fn clients_whose_lengths_are_not_there_have_those_of_the_scenario() {
     let files = clients.map(|(name, bytes)| (name, std::str::from_utf8(bytes).unwrap()));
     let said = refusal(&without, &files);
     let why = "scenario.yaml:5: error: models[0].workload.trace.file must be a folder of clients: \
-               chunk-0-dataset.json (and 1 more) must say how long requests are, or else";
+               chunk-0-dataset.json (and 1 more) need the lengths of requests: either";
     assert!(said.contains(why), "{said}");
     let lengths = ", prompt: {fixed: 70}, output: {fixed: 5}";
     let with = scenario(&format!("trace: {{file: ., format: servegen{lengths}}}"));

@@ -409,9 +409,9 @@ fn a_reading_is_what_the_page_says() {
             let request = Request { id, prompt: 900, output: 1 + u32::try_from(id).unwrap() };
             let at = Micros::new(id * 30_000);
             // Every fourth asks for the model itself.
-            match AdapterId::new((id % 4) as u8).filter(|it| it.place() < 3) {
-                Some(adapter) => replica.submit_for(at, request, adapter).unwrap(),
-                None => replica.submit(at, request).unwrap(),
+            replica.submit(at, request).unwrap();
+            if let Some(adapter) = AdapterId::new((id % 4) as u8).filter(|it| it.place() < 3) {
+                replica.ask_for(id, adapter);
             }
         }
         for half_second in 0..240_i64 {

@@ -13,8 +13,8 @@ use plimsoll::simulate::replica::settings::{Admission, Experts, Settings, StepTi
 use plimsoll::simulate::run::run;
 use plimsoll::simulate::scaler::{self, MilliValue};
 use plimsoll::simulate::scenario::{
-    Actuator, Client, Control, Delay, Gateway, Hpa, Keda, Lifecycle, Model, Portion, Prefix,
-    Rollout, Router, Scenario, Signal, Slo, Startup, Transfer, Variant,
+    Actuator, Client, Control, Gateway, Hpa, Keda, Lifecycle, Model, Portion, Prefix, Rollout,
+    Router, Scenario, Signal, Slo, Startup, Transfer, Variant,
 };
 use plimsoll::simulate::score::{Outcome, Service};
 use plimsoll::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, Row, Size, Sizes};
@@ -62,7 +62,6 @@ fn follow(signal: Signal, settings: scaler::Settings) -> Hpa {
 fn scenario(load: Load) -> Scenario {
     let config = configured(&["name: v"]);
     let spec = config.variants[0].spec.clone();
-    let delay = |seconds| Delay { median: secs(seconds), sigma: 0.3 };
     Scenario {
         length: secs(600),
         models: vec![Model {
@@ -71,6 +70,7 @@ fn scenario(load: Load) -> Scenario {
             load,
             adapters: Vec::new(),
             router: Router::LeastRequests,
+            router_refresh: Micros::new(50_000),
             transfer: Transfer::default(),
             gateway: Gateway { queue: 1_000, per_replica: None, read: None },
             client: Client { timeout: None, retries: 0, backoff: secs(1) },
@@ -91,10 +91,11 @@ fn scenario(load: Load) -> Scenario {
             adapters: None,
             startup: Startup {
                 warm_nodes: Some(4),
-                node: delay(60),
-                image: delay(5),
-                load: delay(15),
-                warmup: delay(10),
+                node: secs(60),
+                image: secs(5),
+                load: secs(15),
+                warmup: secs(10),
+                sigma: 0.3,
             },
             lifecycle: Lifecycle {
                 grace: secs(30),
@@ -140,11 +141,7 @@ fn a_seed_has_one_outcome_and_another_seed_another() {
     scenario.variants[0].lifecycle.interrupt_every = Some(secs(400));
     scenario.models[0].client = Client { timeout: Some(secs(8)), retries: 1, backoff: secs(1) };
     scenario.control.scrape_loss = Fraction::new(0.05).unwrap();
-    for router in [
-        Router::RoundRobin,
-        Router::LeastRequests,
-        Router::KvAware { refresh: Micros::new(50_000) },
-    ] {
+    for router in [Router::RoundRobin, Router::LeastRequests, Router::KvAware] {
         scenario.models[0].router = router;
         let first = play(&scenario, 7);
         assert_eq!(first, play(&scenario, 7), "{router:?}");
@@ -201,7 +198,7 @@ fn replicas_follow_the_load_up_and_down_and_each_change_says_why() {
 fn a_longer_start_never_helps_and_costs_are_those_of_time() {
     let quick = play(&scenario(wave()), 1);
     let mut slow = scenario(wave());
-    slow.variants[0].startup.load = Delay::fixed(secs(200));
+    slow.variants[0].startup.load = secs(200);
     let slow = play(&slow, 1);
     let share = |outcome: &Outcome| outcome.models[0].attainment().unwrap();
     assert!(share(&slow) < share(&quick), "{} and {}", share(&slow), share(&quick));

@@ -2,29 +2,19 @@
 //! to the cheapest mix, and never down on what nobody has seen.
 
 use plimsoll::analyze::ballot::Analyzer;
-use plimsoll::analyze::{foresight, queueing, throughput, tokens};
-use plimsoll::decide::optimize::{Policy as Optimizer, Rule};
+use plimsoll::decide::optimize::Rule;
 use plimsoll::decide::rank;
 use plimsoll::decide::{Basis, NoData, Reason};
 use plimsoll::fleet::{Role, VariantSpec};
 use plimsoll::observe::{Scale, ScrapeFailure};
 use plimsoll::pipeline::Policy;
 use plimsoll::pipeline::sizing::Sizing;
-use plimsoll::units::{Fraction, Seconds};
+use plimsoll::units::Fraction;
 
 use crate::pipeline::{KV_CAPACITY, World, desired, key, known, n, of, policy, spec};
 
 pub(crate) fn sized(analyzers: &[Analyzer]) -> Policy {
-    let sizing = Sizing {
-        analyzers: analyzers.to_vec(),
-        tokens: tokens::Policy::default(),
-        throughput: throughput::Policy::default(),
-        queueing: queueing::Policy::default(),
-        foresight: foresight::Policy::default(),
-        cards: std::sync::Arc::default(),
-        optimizer: Optimizer::default(),
-        patience: Seconds::new(300.0).unwrap(),
-    };
+    let sizing = Sizing { analyzers: analyzers.to_vec(), ..Sizing::default() };
     Policy { sizing: Some(sizing), ..policy() }
 }
 

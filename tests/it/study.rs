@@ -282,6 +282,7 @@ variants:
 - name: e
   replicas: {max: 2}
   engine: {alpha: 7ms, beta: 1us, delta: 1us, kv_tokens: 9000, experts: {tokens: 0}}
+  accelerator: ' H100'
 ",
         &[],
     );
@@ -295,6 +296,7 @@ variants:
         "scenario.yaml:19: error: variants[2].rollout.at is required",
         "scenario.yaml:19: error: variants[2].rollout.max_surge must be a share below 1",
         "scenario.yaml:23: error: variants[3].rollout.max_surge must not be 0",
+        "scenario.yaml:27: error: variants[4].accelerator must not be empty, nor have spaces",
     ] {
         assert!(said.contains(line), "{line} is not in\n{said}");
     }
@@ -432,7 +434,7 @@ fn one_mistake_in_a_workload_is_one_line() {
     let both = "prompt: {fixed: 9}, output: {fixed: 9}";
     for (drawn, line) in [
         (format!("steps: [{{at: 0s, rate: -4}}], {both}"), "drawn.steps[0].rate must be from 0"),
-        (format!("steps: [{{at: 0s}}], {both}"), "drawn.steps[0] must have at and rate"),
+        (format!("steps: [{{at: 0s}}], {both}"), "drawn.steps[0].rate is required"),
         (
             format!("wave: {{trough: 1, crest: 2, period: 0s}}, {both}"),
             "drawn.wave.period must be from 1ms",
@@ -441,7 +443,7 @@ fn one_mistake_in_a_workload_is_one_line() {
             format!("wave: {{trough: -1, crest: 2, period: 1m}}, {both}"),
             "drawn.wave.trough must be from 0",
         ),
-        (format!("wave: {{trough: 1}}, {both}"), "drawn.wave must have trough, crest and period"),
+        (format!("wave: {{trough: 1, crest: 2}}, {both}"), "drawn.wave.period is required"),
         (
             "rate: 1, prompt: {fixed: 9, min: 3}, output: {fixed: 9}".to_owned(),
             "drawn.prompt must have exactly one of fixed, min with max, and median",
@@ -798,7 +800,8 @@ fn scenarios_are_as_their_schema_says_and_each_of_its_keys_is_explained() {
         for entry in fs::read_dir(root.join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();
-            if folder == "examples" && !name.starts_with("simulate-") || name.contains("-job") {
+            let is_scenario = name.starts_with("simulate-") || name.starts_with("demo");
+            if folder == "examples" && !is_scenario || name.contains("-job") {
                 continue;
             }
             let text = fs::read_to_string(&path).unwrap();
@@ -814,6 +817,19 @@ fn scenarios_are_as_their_schema_says_and_each_of_its_keys_is_explained() {
     let document = fs::read_to_string(root.join("docs/simulator.md")).unwrap();
     let lost: Vec<&String> = keys.iter().filter(|key| !document.contains(key.as_str())).collect();
     assert!(lost.is_empty(), "docs/simulator.md does not name {lost:?}");
+}
+
+#[test]
+fn the_demo_plays_examples_that_can_be_simulated() {
+    for (example, loads) in [("examples/demo.yaml", false), ("examples/demo-lora.yaml", true)] {
+        let output = simulate(&[example, "--set", "length=1m", "--json", "-"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "", "{example}");
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let model = &results["runs"][0]["models"][0];
+        assert!(model["finished"].as_u64().unwrap() > 100, "{model}");
+        assert_eq!(model["adapter_loads"].is_u64(), loads, "{model}");
+    }
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -74,28 +75,34 @@ pub struct Ballot {
 }
 
 /// Whether an analyzer that votes counts.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// Its data is recent.
+    #[display("live")]
     Live,
     /// Its data is of this age, which is too old.
+    #[display("its data is {_0:.0} s old")]
     Stale(Seconds),
     /// It has never had any.
+    #[display("it has no data")]
     Uninformed,
 }
 
 /// What should become of a model, or of one of its roles.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// More is required.
+    #[display("{_0} more are required")]
     Grow(Binding),
     /// Less would do.
+    #[display("{_0} are spare, and all agree")]
     Shrink(Binding),
     /// Nothing is required, and not everything agrees that something is spare.
     Stay(Stay),
     /// Nobody who votes has anything to say.
+    #[display("no analyzer that votes has anything to say")]
     Held,
 }
 
@@ -113,12 +120,14 @@ pub struct Binding {
 }
 
 /// Why a model stays as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stay {
     /// This analyzer finds nothing spare.
+    #[display("nothing is required, and {_0} finds nothing spare")]
     NothingSpare(Analyzer),
     /// This analyzer votes and says nothing, so nobody knows that it would agree.
+    #[display("nothing is required, and {_0} has not been heard")]
     NotHeard(Analyzer),
 }
 
@@ -231,21 +240,10 @@ impl Binding {
 
 // === impl Display ===
 
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Grow(binding) => write!(f, "{binding} more are required"),
-            Self::Shrink(binding) => write!(f, "{binding} are spare, and all agree"),
-            Self::Stay(stay) => stay.fmt(f),
-            Self::Held => f.write_str("no analyzer that votes has anything to say"),
-        }
-    }
-}
-
 impl fmt::Display for Binding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { analyzer, unit, amount, supply } = self;
-        write!(f, "{analyzer}: {} {}", Rounded(*amount), unit.label())?;
+        write!(f, "{analyzer}: {} {unit}", Rounded(*amount))?;
         match self.fraction() {
             Some(share) => {
                 let percent = share.fraction() * 100.0;
@@ -266,29 +264,6 @@ impl fmt::Display for Rounded {
             write!(f, "{amount:.0}")
         } else {
             write!(f, "{amount:.2}")
-        }
-    }
-}
-
-impl fmt::Display for Stay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NothingSpare(analyzer) => {
-                write!(f, "nothing is required, and {analyzer} finds nothing spare")
-            }
-            Self::NotHeard(analyzer) => {
-                write!(f, "nothing is required, and {analyzer} has not been heard")
-            }
-        }
-    }
-}
-
-impl fmt::Display for Standing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Live => f.write_str("live"),
-            Self::Stale(age) => write!(f, "its data is {:.0} s old", age.seconds()),
-            Self::Uninformed => f.write_str("it has no data"),
         }
     }
 }

@@ -7,14 +7,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::{Role, VariantKey};
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};
 
 /// What an analyzer measures capacity in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[display("{}", self.label())]
 pub enum Unit {
     /// Tokens that are resident in the KV cache.
     KvTokens,
@@ -107,13 +109,16 @@ pub struct Totals {
 }
 
 /// Why nothing of a model counts as spare, whatever its numbers say.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Display, PartialEq)]
 pub enum SpareWithheld {
     /// Nobody can say all that is asked for.
+    #[display("nobody can say all that is asked for")]
     DemandUnknown,
     /// Replicas of this variant are ready and say nothing.
+    #[display("replicas of {_0} are ready and say nothing")]
     Silent(VariantKey),
     /// What is seen of this variant is not what its model predicts.
+    #[display("what is seen of {_0} is not what its model predicts")]
     Disagrees(VariantKey),
 }
 
@@ -204,14 +209,13 @@ impl fmt::Display for CapacityReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { unit, variants: _, total, roles: _ } = self;
         let Totals { supply, anticipated, demand, required, spare } = *total;
-        let unit = unit.label();
-        write!(f, "{:.0} of {:.0} {unit} are asked for", demand.amount(), supply.amount())?;
+        write!(f, "{demand:.0} of {supply:.0} {unit} are asked for")?;
         if anticipated > supply {
-            write!(f, " ({:.0} with what is coming)", anticipated.amount())?;
+            write!(f, " ({anticipated:.0} with what is coming)")?;
         }
         match (required > Amount::ZERO, spare > Amount::ZERO) {
-            (true, _) => write!(f, ", {:.0} more are required", required.amount()),
-            (false, true) => write!(f, ", {:.0} are spare", spare.amount()),
+            (true, _) => write!(f, ", {required:.0} more are required"),
+            (false, true) => write!(f, ", {spare:.0} are spare"),
             (false, false) => f.write_str(", which is as it should be"),
         }
     }
@@ -227,27 +231,10 @@ impl CapacityReport {
     }
 }
 
-impl fmt::Display for SpareWithheld {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DemandUnknown => f.write_str("nobody can say all that is asked for"),
-            Self::Silent(variant) => write!(f, "replicas of {variant} are ready and say nothing"),
-            Self::Disagrees(variant) => {
-                write!(f, "what is seen of {variant} is not what its model predicts")
-            }
-        }
-    }
-}
-
 /// Replicas as they stand in a sentence.
+#[derive(Display)]
+#[display("{_0} replica{}", if *_0 == Replicas::ONE { "" } else { "s" })]
 pub(crate) struct Counted(pub(crate) Replicas);
-
-impl fmt::Display for Counted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.0 == Replicas::ONE { "" } else { "s" };
-        write!(f, "{} replica{plural}", self.0)
-    }
-}
 
 /// The amount nearest to this value: a difference may be below zero, a product above all numbers.
 pub(crate) fn amount(value: f64) -> Amount {

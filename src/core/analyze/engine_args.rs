@@ -27,6 +27,7 @@ pub use crate::observe::template::Container;
 use crate::observe::template::VLLM_GENERATION;
 use crate::settings;
 use crate::units::{Fraction, Requests, Tokens};
+use derive_more::Display;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -52,11 +53,17 @@ pub struct Parsed {
 }
 
 /// Why nobody can say how an engine is started.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
 pub enum Unread {
     /// No container names an engine that is known.
+    #[display("no container of the pod template names vLLM or SGLang in its image or command")]
     NoEngine,
     /// What is set by these is not written in the template.
+    #[display(
+        "the engine's settings are not all written in the pod template: {} is only known where it \
+         runs",
+        _0.join(", ")
+    )]
     Elsewhere(Vec<String>),
 }
 

@@ -53,6 +53,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -151,7 +152,14 @@ pub struct Analysis {
 }
 
 /// A target that a request misses which is alone on a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
+#[display(
+    "no number of replicas keeps the time between tokens at {:.1} ms, of which {:.0} % may be \
+     used: a request alone on a replica already takes about {:.1} ms",
+    1000.0 * target.seconds(),
+    100.0 * share.fraction(),
+    1000.0 * alone.seconds()
+)]
 pub struct Floor {
     /// The target for the mean time between tokens.
     pub target: Seconds,

@@ -58,9 +58,7 @@ use crate::analyze::tokens::capacity::RequestShape;
 use crate::fleet::{Role, VariantSpec};
 use crate::units::{Fraction, Replicas, RequestRate, Requests, Seconds, TokenRate, Tokens};
 
-pub use crate::analyze::throughput::curve::{
-    Curve, Curves, Fit, Line, SavedCurve, SavedLine, SavedReading,
-};
+pub use crate::analyze::throughput::curve::{Curve, Curves, Fit, Line};
 
 /// How full a KV cache is when a replica carries all that it can.
 const FULL: f64 = 0.85;
@@ -144,7 +142,7 @@ pub struct VariantThroughput {
     /// What one replica generates when it is full; `None` when nobody can say.
     pub capacity: Option<TokenRate>,
     /// Which line says so.
-    pub fit: Option<(Fit, Line)>,
+    pub line: Option<Line>,
     /// KV tokens that a request holds on average.
     pub held: Option<Tokens>,
     /// Replicas that carry load.
@@ -225,7 +223,7 @@ fn throughput_of(variant: &VariantPace<'_>, curve: Option<&Curve>) -> VariantThr
     let line = curve.and_then(Curve::line);
     VariantThroughput {
         capacity: curve.and_then(Curve::capacity),
-        fit: line,
+        line,
         held: curve.and_then(Curve::held),
         carrying: variant.current.beyond(variant.pending),
         pending: variant.pending,
@@ -331,10 +329,10 @@ impl VariantThroughput {
             pending: self.pending.beyond(self.leaving.beyond(self.carrying)),
             per_replica: self.capacity.map(|rate| amount(rate.tokens_per_second())),
             demand: amount(self.demand.unwrap_or_default().tokens_per_second()),
-            confidence: match self.fit {
-                Some((Fit::Window, _)) => Confidence::Measured,
-                Some((Fit::InterceptKept, _)) => Confidence::Remembered,
-                Some((Fit::InterceptAssumed, _)) | None => Confidence::Assumed,
+            confidence: match self.line.map(|line| line.fit) {
+                Some(Fit::Window) => Confidence::Measured,
+                Some(Fit::InterceptKept) => Confidence::Remembered,
+                Some(Fit::InterceptAssumed) | None => Confidence::Assumed,
             },
         }
     }
@@ -342,20 +340,18 @@ impl VariantThroughput {
 
 impl fmt::Display for VariantThroughput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { capacity, fit, held, carrying, pending, leaving, demand } = self;
+        let Self { capacity, line, held, carrying, pending, leaving, demand } = self;
         match capacity {
-            Some(capacity) => {
-                write!(f, "a full replica generates {:.0} tokens/s", capacity.tokens_per_second())?;
-            }
+            Some(capacity) => write!(f, "a full replica generates {capacity:.0} tokens/s")?,
             None => f.write_str("nobody can say what a full replica generates")?,
         }
-        if let Some((fit, line)) = fit {
-            write!(f, ", with {line}, {fit}")?;
+        if let Some(line) = line {
+            write!(f, ", with {line}, {}", line.fit)?;
         }
         if let Some(held) = held {
-            write!(f, ", and {:.0} KV tokens a request", held.tokens())?;
+            write!(f, ", and {held:.0} KV tokens a request")?;
         }
-        match demand.map(TokenRate::tokens_per_second) {
+        match demand {
             Some(demand) => {
                 write!(f, "; {demand:.0} tokens/s are asked of {}", Counted(*carrying))?;
             }

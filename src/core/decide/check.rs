@@ -4,8 +4,7 @@
 //! set that breaks an invariant is not published, whatever the reason, and the last good set stays
 //! in force.
 
-use std::fmt;
-
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::{Basis, Decision};
@@ -13,18 +12,23 @@ use crate::fleet::{Fleet, VariantKey};
 use crate::units::Replicas;
 
 /// An invariant that a set of decisions breaks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Violation {
     /// A number is outside its variant's bounds.
+    #[display("{_0} would get {_1} replicas, outside its bounds")]
     OutOfBounds(VariantKey, Replicas),
     /// A decision is about a variant that does not exist.
+    #[display("{_0} is not in the fleet")]
     NotInFleet(VariantKey),
     /// A variant has two decisions.
+    #[display("{_0} has two decisions")]
     Twice(VariantKey),
     /// A decision has no steps, or a step does not begin where the one before it ends.
+    #[display("the steps of {_0} do not lead to its number")]
     BrokenChain(VariantKey),
     /// A number was lowered although there is no fresh data.
+    #[display("{_0} would be lowered without fresh data")]
     LoweredBlindly(VariantKey),
 }
 
@@ -46,24 +50,6 @@ impl Violation {
     }
 }
 
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OutOfBounds(variant, desired) => {
-                write!(f, "{variant} would get {desired} replicas, outside its bounds")
-            }
-            Self::NotInFleet(variant) => write!(f, "{variant} is not in the fleet"),
-            Self::Twice(variant) => write!(f, "{variant} has two decisions"),
-            Self::BrokenChain(variant) => {
-                write!(f, "the steps of {variant} do not lead to its number")
-            }
-            Self::LoweredBlindly(variant) => {
-                write!(f, "{variant} would be lowered without fresh data")
-            }
-        }
-    }
-}
-
 /// Checks a set of decisions against the fleet that they are for and the numbers in force.
 ///
 /// # Errors
@@ -78,7 +64,7 @@ pub fn check(
     for (index, decision) in decisions.iter().enumerate() {
         let variant = &decision.variant;
         // Both are in the order of their keys, so that there is nearly never a search.
-        let known = variants.find(|known| *known >= variant) == Some(variant);
+        let known = variants.find(|key| *key >= variant) == Some(variant);
         if !known && fleet.get(variant).is_none() {
             return Err(Violation::NotInFleet(variant.clone()));
         }
@@ -95,8 +81,10 @@ pub fn check(
         }
         // A maximum that was lowered applies without data, too.
         let capped = decision.bounds.max() == Some(desired);
-        let lowered = || in_force(variant).is_some_and(|before| desired < before);
-        if decision.basis == Basis::Held && !capped && lowered() {
+        if decision.basis == Basis::Held
+            && !capped
+            && in_force(variant).is_some_and(|before| desired < before)
+        {
             return Err(Violation::LoweredBlindly(variant.clone()));
         }
     }

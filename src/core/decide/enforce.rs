@@ -33,9 +33,7 @@ pub use crate::decide::enforce::behavior::{
 };
 pub use crate::decide::enforce::burst::{Burst, Panic, panic};
 pub use crate::decide::enforce::restraint::Restraint;
-pub use crate::decide::enforce::saved::{
-    CHANGES_MAX, SPANS_MAX, SavedChange, SavedHistory, SavedSpan,
-};
+pub use crate::decide::enforce::saved::{CHANGES_MAX, SPANS_MAX, SavedHistory};
 pub use crate::decide::enforce::turns::{Dwell, Moved, TURNS_MAX, Turns, dwell, spend_turns};
 
 /// Recommendations and changes that a history keeps at most. With a tick each second it covers the
@@ -54,7 +52,7 @@ pub enum Amount {
 /// What was recommended for a variant, and how its published number has moved.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    recommendations: VecDeque<Recommended>,
+    recommendations: VecDeque<Recommendation>,
     changes: VecDeque<Change>,
     turns: Turns,
     burst: Option<Burst>,
@@ -64,17 +62,26 @@ pub struct History {
 
 /// A number that was recommended at each tick between two instants, both included. Nearly always
 /// it is the one of the tick before, and a window of five minutes need not hold it 300 times.
-#[derive(Clone, Copy, Debug)]
-struct Recommended {
-    first: Timestamp,
-    last: Timestamp,
-    replicas: Replicas,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recommendation {
+    /// When it was recommended first.
+    #[serde(with = "crate::units::instants")]
+    pub first: Timestamp,
+    /// When it was recommended last.
+    #[serde(with = "crate::units::instants")]
+    pub last: Timestamp,
+    /// The number.
+    pub replicas: Replicas,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Change {
-    at: Timestamp,
-    before: Replicas,
+/// A change of the published number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// When.
+    #[serde(with = "crate::units::instants")]
+    pub at: Timestamp,
+    /// The number before it.
+    pub before: Replicas,
 }
 
 /// Where a published number may move to from where it is.
@@ -94,7 +101,7 @@ impl History {
     /// recommended. So nothing shrinks before the window has been seen once.
     #[must_use]
     pub fn starting(now: Timestamp, in_force: Replicas) -> Self {
-        let recommended = Recommended { first: now, last: now, replicas: in_force };
+        let recommended = Recommendation { first: now, last: now, replicas: in_force };
         let latest = Some(now);
         Self { recommendations: VecDeque::from([recommended]), latest, ..Self::default() }
     }
@@ -124,7 +131,7 @@ impl History {
         }
         match self.recommendations.back_mut() {
             Some(latest) if latest.replicas == recommended => latest.last = now,
-            Some(_) | None => self.recommendations.push_back(Recommended {
+            Some(_) | None => self.recommendations.push_back(Recommendation {
                 first: now,
                 last: now,
                 replicas: recommended,
@@ -350,7 +357,7 @@ impl Behavior {
     /// The longest time of which a rule looks at what was recommended.
     fn longest_window(&self) -> Seconds {
         let Windows { up, down } = Windows::of(self);
-        let panic = self.panic.map_or(Seconds::ZERO, |panic| panic.stable_window);
+        let panic = self.panic.map_or(Seconds::ZERO, |it| it.stable_window);
         let jitter = Seconds::new(JITTER_MAX.as_secs_f64()).unwrap_or_default();
         jitter.max(panic).max(up).max(down)
     }

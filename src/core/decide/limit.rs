@@ -38,6 +38,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::limit::ledger::Used;
@@ -165,7 +166,8 @@ pub struct Grant {
 }
 
 /// What keeps a variant from having more.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
+#[display("limited by {limit}: {why}")]
 pub struct Cut {
     /// The limit.
     pub limit: LimitName,
@@ -174,10 +176,14 @@ pub struct Cut {
 }
 
 /// Why a limit refuses a replica.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
     /// Less is free than a replica takes.
+    #[display(
+        "a replica takes {needed} {} and {free} are free",
+        kind.as_ref().map_or("accelerators", Accelerator::as_str)
+    )]
     Accelerators {
         /// Of which kind; `None` when all kinds count together.
         kind: Option<Accelerator>,
@@ -187,6 +193,10 @@ pub enum Refusal {
         free: Gpus,
     },
     /// Enough is free, and on no node enough for a pod.
+    #[display(
+        "a pod takes {needed} {kind} on one node, where {largest} at most are free, of {free} on \
+         all nodes"
+    )]
     Scattered {
         /// Of which kind.
         kind: Accelerator,
@@ -198,6 +208,7 @@ pub enum Refusal {
         free: Gpus,
     },
     /// Less of the budget is left than a replica costs.
+    #[display("a replica costs {needed:.2} an hour and {left:.2} are left")]
     Budget {
         /// What a replica costs.
         needed: CostPerHour,
@@ -205,10 +216,13 @@ pub enum Refusal {
         left: CostPerHour,
     },
     /// The limit does not know the kind.
+    #[display("it has no {_0}")]
     NotListed(Accelerator),
     /// Nobody knows what the variant runs on.
+    #[display("what the variant runs on is unknown")]
     UnknownKind,
     /// The limit has never been read.
+    #[display("it has not been read yet")]
     Unread,
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::capacity::Unit;
@@ -30,13 +31,14 @@ pub enum Limited {
         of: VariantName,
         /// The limit.
         limit: LimitName,
-        /// How this one fared when they were ranked anew, if they were.
+        /// How this one fared when they were ranked again, if they were.
         rank: Option<Box<Rank>>,
     },
 }
 
 /// What one more of what is short would buy: the limit's shadow price.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
+#[display("{of} would carry {carries:.1} {unit} more, on {next}")]
 pub struct Price {
     /// Of what one more.
     pub of: Short,
@@ -49,12 +51,14 @@ pub struct Price {
 }
 
 /// What is short.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Short {
     /// Accelerators of a kind; `None` where all kinds count together.
+    #[display("one {} more", _0.as_ref().map_or("accelerator", Accelerator::as_str))]
     Accelerator(Option<Accelerator>),
     /// Money for an hour.
+    #[display("1.00 more an hour")]
     CostPerHour,
 }
 
@@ -64,33 +68,17 @@ impl fmt::Display for Limited {
             Self::Cut { cut, age, price } => {
                 write!(f, "{cut}")?;
                 if let Some(age) = age {
-                    write!(f, ", as it was read {:.0} s ago", age.seconds())?;
+                    write!(f, ", as it was read {age:.0} s ago")?;
                 }
                 price.as_ref().map_or(Ok(()), |price| write!(f, "; {price}"))
             }
             Self::Instead { of, limit, rank } => {
-                f.write_str("planned with what is left, because ")?;
-                write!(f, "{limit} keeps {of} from having more")?;
+                write!(
+                    f,
+                    "planned with what is left, because {limit} keeps {of} from having more"
+                )?;
                 rank.as_ref().map_or(Ok(()), |rank| write!(f, "; {rank}"))
             }
-        }
-    }
-}
-
-impl fmt::Display for Price {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { of, next, carries, unit } = self;
-        let (carries, unit) = (carries.amount(), unit.label());
-        write!(f, "{of} would carry {carries:.1} {unit} more, on {next}")
-    }
-}
-
-impl fmt::Display for Short {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Accelerator(Some(kind)) => write!(f, "one {kind} more"),
-            Self::Accelerator(None) => f.write_str("one accelerator more"),
-            Self::CostPerHour => f.write_str("1.00 more an hour"),
         }
     }
 }

@@ -53,6 +53,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -156,21 +157,24 @@ pub struct Plan {
 }
 
 /// How a plan was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
     /// No cheaper plan exists.
+    #[display("the least cost, exactly ({steps} step{})", if *steps == 1 { "" } else { "s" })]
     Exact {
         /// Partial plans that were looked at.
         steps: u32,
     },
     /// The search ended before it could tell; the best plan that it met, which is never dearer than
     /// adding by cost per capacity.
+    #[display("the best of {steps} steps, perhaps not the least cost")]
     Bounded {
         /// Partial plans that were looked at.
         steps: u32,
     },
     /// Replicas were added by the rank of their price, or removed at the least cost.
+    #[display("by the rank of its price")]
     Ranked,
 }
 
@@ -190,30 +194,41 @@ pub struct Placement {
 }
 
 /// Why a variant gets its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
     /// The plan needs no other number.
+    #[display("the plan needs no other number")]
     Kept,
     /// Replicas are added for what is missing.
+    #[display("for what is missing")]
     Added,
     /// Nobody knows what one carries, and those of which somebody does do not suffice.
+    #[display("to learn what one carries, as the others do not suffice")]
     Tried,
     /// Replicas go, because the rest carries what is asked.
+    #[display("the others carry what is wanted")]
     Removed,
     /// Replicas go, because those that replace them carry load.
+    #[display("those that replace them carry load")]
     Replaced,
     /// Replicas that the plan does without stay until those that replace them carry load.
+    #[display("{planned} once what replaces the others carries load")]
     Serving {
         /// What the plan wants in the end.
         planned: Replicas,
     },
     /// Replicas that the plan does without stay, because a check does not let them go.
+    #[display(
+        "{planned} {} enough, but a check does not let the others go",
+        if *planned == Replicas::ONE { "is" } else { "are" }
+    )]
     Refused {
         /// What the plan wants in the end.
         planned: Replicas,
     },
     /// Nobody knows what one replica carries, so the number stays inside its bounds.
+    #[display("what one replica carries is unknown")]
     Unknown,
 }
 

@@ -24,12 +24,12 @@ pub mod packing;
 pub mod plan;
 pub mod pooled;
 
-use std::fmt;
+use derive_more::Display;
 
 use crate::units::Replicas;
 
 /// The place of a replica in its pool, counted from 0. Of a `StatefulSet`, the highest goes first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ordinal(u32);
 
 impl Ordinal {
@@ -49,11 +49,5 @@ impl Ordinal {
     #[must_use]
     pub const fn is_below(self, replicas: Replicas) -> bool {
         self.0 < replicas.count()
-    }
-}
-
-impl fmt::Display for Ordinal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }

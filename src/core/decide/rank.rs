@@ -41,6 +41,7 @@ mod residual;
 #[cfg(test)]
 mod tests;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Amount, CostPerHour, Fraction, Replicas};
@@ -122,16 +123,20 @@ pub struct Record {
 }
 
 /// Why an option has no score.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dropped {
     /// It adds nothing.
+    #[display("no replica can be added, or none is needed")]
     NoReplicas,
     /// Its size or the preferred one is zero.
+    #[display("its capacity or the preferred one is unknown")]
     NoSize,
     /// There is neither a theoretical cost nor a damper to hold its cost against.
+    #[display("there is no cost to hold its cost against")]
     NoMeasure,
     /// Its numbers are too large for a score.
+    #[display("its numbers are too large for a score")]
     NotFinite,
 }
 

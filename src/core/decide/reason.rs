@@ -8,8 +8,7 @@
 mod facts;
 mod headline;
 
-use std::fmt;
-
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::standby::Bridge;
@@ -30,7 +29,7 @@ use crate::units::{Replicas, Seconds};
 pub use crate::decide::reason::facts::{Fact, Value};
 
 /// Why a stage did what it did.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// What the load asks for.
@@ -42,13 +41,19 @@ pub enum Reason {
     /// What the adapters of a pool need.
     Pool(Box<Pooled>),
     /// There is no fresh data, so the last number stays.
+    #[display("holding: {_0}")]
     NoData(NoData),
     /// The number is not lowered, because some replicas have not been heard.
+    #[display(
+        "not lowered: {missing} ready {} no fresh data",
+        if *missing == Replicas::ONE { "replica has" } else { "replicas have" }
+    )]
     Incomplete {
         /// Ready replicas without fresh data.
         missing: Replicas,
     },
     /// The number is not lowered, because nobody says how many requests are in front of the model.
+    #[display("not lowered: {signal}, which counts requests that no replica has, {why}")]
     Unheard {
         /// What would say it.
         signal: String,
@@ -57,34 +62,45 @@ pub enum Reason {
     },
     /// The number is not lowered, because a variant of the model has not been listed, and may
     /// carry any load.
+    #[display("not lowered: the replicas of {variant} have not been listed yet")]
     Unlisted {
         /// The variant.
         variant: VariantName,
     },
     /// The number is not lowered, because the list of replicas is old.
+    #[display("not lowered: the list of replicas is {age:.0} s old")]
     Outdated {
         /// Age of the list.
         age: Seconds,
     },
     /// The number is not lowered, because the same replicas have not been measured long enough.
+    #[display(
+        "not lowered: these replicas must be measured for another {:.0} s",
+        remaining.seconds().ceil()
+    )]
     Settling {
         /// How long it takes from now.
         remaining: Seconds,
     },
     /// The minimum is higher.
+    #[display("raised to the minimum of {_0}")]
     BelowMin(Replicas),
     /// The maximum is lower.
+    #[display("lowered to the maximum of {_0}")]
     AboveMax(Replicas),
     /// A recommendation inside the stabilisation window is nearer to the present number.
+    #[display("held by the stabilisation window of {window:.0} s")]
     Stabilized {
         /// Length of the window.
         window: Seconds,
     },
     /// No number of replicas meets a latency target, so it asks for none.
+    #[display("{_0}, so this target has no say")]
     SloUnmeetable(Unmeetable),
     /// A rule holds the number back, or lets it go.
     Restrained(Restraint),
     /// The number may not move further in this period.
+    #[display("limited to what may change in {period:.0} s")]
     StepLimited {
         /// Length of the period.
         period: Seconds,
@@ -94,8 +110,10 @@ pub enum Reason {
     /// A limit on what may be used cuts it.
     Limited(Limited),
     /// The set of decisions broke an invariant, so the last good number stays.
+    #[display("not published: {_0}")]
     Refused(Violation),
     /// Another replica decided it, and nothing but its code is known.
+    #[display("{}", _0.text)]
     Told(Told),
 }
 
@@ -109,93 +127,37 @@ pub struct Told {
 }
 
 /// Why there is nothing to decide on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoData {
     /// No replica of the variant has fresh data.
+    #[display("no replica has fresh data")]
     NoFreshReplica,
     /// The scale target is unknown; says why.
     ScaleUnknown(String),
     /// The replicas have not been listed yet.
+    #[display("the replicas have not been listed yet")]
     NotListed,
     /// Some of the listed targets have not been tried yet.
+    #[display("not every listed target has been tried yet")]
     NotTried,
     /// The daemon has restarted, and has no data yet.
+    #[display("restored after a restart, without data yet")]
     Restored,
     /// The replicas of this daemon have not shared a decision about it.
+    #[display("no decision about it is shared by the replicas yet")]
     NotShared,
     /// The decisions of this tick broke an invariant, and no number was in force before.
+    #[display("the decisions break an invariant and are not published")]
     Refused,
     /// The scale target was brought back from zero, and its replicas are starting.
+    #[display("brought back from zero, without data yet")]
     BroughtBack,
-}
-
-impl fmt::Display for NoData {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoFreshReplica => f.write_str("no replica has fresh data"),
-            Self::ScaleUnknown(why) => f.write_str(why),
-            Self::NotListed => f.write_str("the replicas have not been listed yet"),
-            Self::NotTried => f.write_str("not every listed target has been tried yet"),
-            Self::NotShared => f.write_str("no decision about it is shared by the replicas yet"),
-            Self::Refused => f.write_str("the decisions break an invariant and are not published"),
-            Self::Restored => f.write_str("restored after a restart, without data yet"),
-            Self::BroughtBack => f.write_str("brought back from zero, without data yet"),
-        }
-    }
 }
 
 impl From<Outcome> for Reason {
     fn from(outcome: Outcome) -> Self {
         Self::Load(outcome)
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Load(outcome) => write!(f, "{outcome}"),
-            Self::Sized(sized) => write!(f, "{sized}"),
-            Self::Bridged(bridge) => write!(f, "{bridge}"),
-            Self::Pool(pooled) => write!(f, "{pooled}"),
-            Self::NoData(no_data) => write!(f, "holding: {no_data}"),
-            Self::Incomplete { missing } => {
-                let (replicas, have) = if *missing == Replicas::ONE {
-                    ("replica", "has")
-                } else {
-                    ("replicas", "have")
-                };
-                write!(f, "not lowered: {missing} ready {replicas} {have} no fresh data")
-            }
-            Self::Unheard { signal, why } => {
-                write!(f, "not lowered: {signal}, which counts requests that no replica has, {why}")
-            }
-            Self::Unlisted { variant } => {
-                write!(f, "not lowered: the replicas of {variant} have not been listed yet")
-            }
-            Self::Outdated { age } => {
-                write!(f, "not lowered: the list of replicas is {:.0} s old", age.seconds())
-            }
-            Self::Settling { remaining } => write!(
-                f,
-                "not lowered: these replicas must be measured for another {:.0} s",
-                remaining.seconds().ceil()
-            ),
-            Self::BelowMin(min) => write!(f, "raised to the minimum of {min}"),
-            Self::AboveMax(max) => write!(f, "lowered to the maximum of {max}"),
-            Self::Stabilized { window } => {
-                write!(f, "held by the stabilisation window of {:.0} s", window.seconds())
-            }
-            Self::SloUnmeetable(why) => write!(f, "{why}, so this target has no say"),
-            Self::Restrained(restraint) => write!(f, "{restraint}"),
-            Self::StepLimited { period } => {
-                write!(f, "limited to what may change in {:.0} s", period.seconds())
-            }
-            Self::Zero(moved) => write!(f, "{moved}"),
-            Self::Limited(limited) => write!(f, "{limited}"),
-            Self::Refused(violation) => write!(f, "not published: {violation}"),
-            Self::Told(told) => f.write_str(&told.text),
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::ballot::{Analyzer, Standing, Verdict};
@@ -58,7 +59,7 @@ pub enum Shortfall {
 }
 
 /// Why no number of replicas meets a latency target, as the analyzer says that judges by it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unmeetable {
     /// By the queueing model.
@@ -94,15 +95,6 @@ impl fmt::Display for Sized {
         match card {
             None => Ok(()),
             Some(card) => write!(f, "; what a replica carries is of {card}, until its own show it"),
-        }
-    }
-}
-
-impl fmt::Display for Unmeetable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Queueing(refusal) => refusal.fmt(f),
-            Self::Foresight(floor) => floor.fmt(f),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What is known of a variant's workload beside its load: what a replica takes, and how its engine
 //! is started.
 
-use std::fmt;
 use std::sync::Arc;
+
+use derive_more::Display;
 
 use crate::analyze::engine_args::{EngineArguments, Unread};
 use crate::units::{Gpus, Tokens};
@@ -32,7 +33,7 @@ pub enum SaidBy {
 }
 
 /// How an engine is started, as far as its pod template says it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Display, PartialEq)]
 pub enum EngineReport {
     /// By these arguments.
     Read(Arc<EngineArguments>),
@@ -43,7 +44,11 @@ pub enum EngineReport {
 }
 
 /// A pod template and a page that do not agree on the size of the KV cache of a replica.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq)]
+#[display(
+    "the pod template prescribes {prescribed} KV tokens a replica and a page reports {reported}, \
+     which is what counts"
+)]
 pub struct Contradiction {
     /// What follows from the arguments.
     pub prescribed: Tokens,
@@ -87,22 +92,6 @@ impl EngineReport {
         match self {
             Self::Read(_) | Self::Unread(Unread::NoEngine) => false,
             Self::Unread(Unread::Elsewhere(_)) | Self::Contradicted(_) => true,
-        }
-    }
-}
-
-impl fmt::Display for EngineReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read(arguments) => arguments.fmt(f),
-            Self::Unread(why) => why.fmt(f),
-            Self::Contradicted(Contradiction { prescribed, reported }) => write!(
-                f,
-                "the pod template prescribes {} KV tokens a replica and a page reports {}, which \
-                 is what counts",
-                prescribed.tokens(),
-                reported.tokens()
-            ),
         }
     }
 }

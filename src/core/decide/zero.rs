@@ -32,6 +32,7 @@ use std::fmt;
 pub use crate::decide::zero::moves::Move;
 pub use crate::decide::zero::roles::{Sleeper, wake_whole};
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::{Bounds, VariantKey};
@@ -87,10 +88,11 @@ pub enum InFront {
 
 /// Whether a model is idle.
 #[must_use]
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Idleness {
     /// It is, for at least this long.
+    #[display("idle: for {retention:.0} s nothing has finished, run, waited or queued{evidence}")]
     Proved {
         /// The retention.
         retention: Seconds,
@@ -98,6 +100,10 @@ pub enum Idleness {
         evidence: Evidence,
     },
     /// It is not.
+    #[display(
+        "not idle: {finished} requests finished, {on_replicas} ran or waited, {in_front} queued in \
+         front"
+    )]
     Busy {
         /// Requests that finished.
         finished: Requests,
@@ -107,20 +113,25 @@ pub enum Idleness {
         in_front: Requests,
     },
     /// Nobody knows.
+    #[display("not proved to be idle: {_0}")]
     Unproved(Unproved),
 }
 
 /// Why nobody knows whether a model is idle.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unproved {
     /// Not every count of finished requests could be read.
+    #[display("not every count of finished requests could be read")]
     Finished,
     /// Not every count of running and waiting requests could be read.
+    #[display("not every replica says what runs and waits on it")]
     OnReplicas,
     /// The queue in front could not be read.
+    #[display("the queue in front could not be read")]
     InFront,
     /// It has not been seen for the whole retention.
+    #[display("quiet for {seen:.0} of {retention:.0} s")]
     TooShort {
         /// How long it has been.
         seen: Seconds,
@@ -128,42 +139,15 @@ pub enum Unproved {
         retention: Seconds,
     },
     /// Some replicas have not been ready yet.
+    #[display("{_0} replicas are starting")]
     Starting(Replicas),
 }
 
-impl fmt::Display for Idleness {
+impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Proved { retention, evidence: Evidence { replicas, pages } } => {
-                let seconds = retention.seconds();
-                write!(f, "idle: for {seconds:.0} s nothing has finished, run, waited or queued")?;
-                match *pages {
-                    0 => Ok(()),
-                    pages => write!(f, ", as {pages} pages of {replicas} replicas say"),
-                }
-            }
-            Self::Busy { finished, on_replicas, in_front } => write!(
-                f,
-                "not idle: {} requests finished, {} ran or waited, {} queued in front",
-                finished.requests(),
-                on_replicas.requests(),
-                in_front.requests()
-            ),
-            Self::Unproved(why) => write!(f, "not proved to be idle: {why}"),
-        }
-    }
-}
-
-impl fmt::Display for Unproved {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Finished => f.write_str("not every count of finished requests could be read"),
-            Self::OnReplicas => f.write_str("not every replica says what runs and waits on it"),
-            Self::InFront => f.write_str("the queue in front could not be read"),
-            Self::TooShort { seen, retention } => {
-                write!(f, "quiet for {:.0} of {:.0} s", seen.seconds(), retention.seconds())
-            }
-            Self::Starting(starting) => write!(f, "{starting} replicas are starting"),
+        match self.pages {
+            0 => Ok(()),
+            pages => write!(f, ", as {pages} pages of {} replicas say", self.replicas),
         }
     }
 }

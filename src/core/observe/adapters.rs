@@ -9,8 +9,8 @@
 //! list says. A replica with requests whose list is missing, old or means nothing is *unknown*.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
+use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -66,14 +66,17 @@ struct Listed {
 }
 
 /// Why nobody knows which adapters a replica with requests serves.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unlisted {
     /// Its page does not say.
+    #[display("its page lists no adapters; is --enable-lora on?")]
     Absent,
     /// What it says is old.
+    #[display("its list of adapters is {_0:.0} s old")]
     Stale(Seconds),
     /// What it says means nothing.
+    #[display("its list of adapters means nothing: {_0}")]
     Unusable(WhyUnusable),
 }
 
@@ -310,16 +313,6 @@ fn listed(
         Lora::Absent => Err(Unlisted::Absent),
         Lora::Stale { age, .. } => Err(Unlisted::Stale(age)),
         Lora::Unusable(why) => Err(Unlisted::Unusable(why)),
-    }
-}
-
-impl fmt::Display for Unlisted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Absent => f.write_str("its page lists no adapters; is --enable-lora on?"),
-            Self::Stale(age) => write!(f, "its list of adapters is {:.0} s old", age.seconds()),
-            Self::Unusable(why) => write!(f, "its list of adapters means nothing: {why}"),
-        }
     }
 }
 

@@ -30,7 +30,6 @@ mod vllm;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -121,22 +120,33 @@ pub struct Label<'p> {
     pub value: Cow<'p, [u8]>,
 }
 
+impl Label<'_> {
+    /// The label with this name.
+    fn find<'l>(labels: &'l [Self], name: &[u8]) -> Option<&'l Self> {
+        labels.iter().find(|label| *label.name == *name)
+    }
+}
+
 /// Why a sample of a wanted series cannot be used.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SampleError {
     /// A second series says the same thing.
+    #[error("another series on the page already gives the same number")]
     Duplicate,
     /// A cumulative number that cannot have been counted.
+    #[error("a cumulative number cannot be {value}; it must be finite and at least 0")]
     NotCumulative {
         /// The number.
         value: f64,
     },
     /// A label is missing.
+    #[error("the label {label} is missing")]
     MissingLabel {
         /// Its name.
         label: &'static str,
     },
     /// A label has a value that means nothing.
+    #[error("the label {label} is {value:?}, expected {expected}")]
     BadLabel {
         /// Its name.
         label: &'static str,
@@ -146,8 +156,10 @@ pub enum SampleError {
         expected: &'static str,
     },
     /// More ranks than [`RANKS_MAX`].
+    #[error("the page has more than {RANKS_MAX} ranks")]
     TooManyRanks,
     /// More buckets than [`BUCKETS_MAX`].
+    #[error("the histogram has more than {BUCKETS_MAX} buckets")]
     TooManyBuckets,
 }
 
@@ -159,29 +171,6 @@ impl SampleError {
         Self::BadLabel { label, value, expected }
     }
 }
-
-impl fmt::Display for SampleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Duplicate => {
-                f.write_str("another series on the page already gives the same number")
-            }
-            Self::NotCumulative { value } => {
-                write!(f, "a cumulative number cannot be {value}; it must be finite and at least 0")
-            }
-            Self::MissingLabel { label } => write!(f, "the label {label} is missing"),
-            Self::BadLabel { label, value, expected } => {
-                write!(f, "the label {label} is {value:?}, expected {expected}")
-            }
-            Self::TooManyRanks => write!(f, "the page has more than {RANKS_MAX} ranks"),
-            Self::TooManyBuckets => {
-                write!(f, "the histogram has more than {BUCKETS_MAX} buckets")
-            }
-        }
-    }
-}
-
-impl std::error::Error for SampleError {}
 
 /// Why a page of sound samples gives no reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -354,9 +343,9 @@ impl<'p> Reader<'p> {
         value: f64,
     ) -> Result<Slot, SampleError> {
         cumulative(value)?;
-        let status = labels.iter().find(|label| *label.name == *b"status");
-        let status = status.ok_or(SampleError::MissingLabel { label: "status" })?;
-        let class = match status.value.first() {
+        let status = Label::find(labels, b"status");
+        let missing = SampleError::MissingLabel { label: "status" };
+        let class = match status.ok_or(missing)?.value.first() {
             Some(b'2') => Some(0),
             Some(b'4') => Some(1),
             Some(b'5') => Some(2),
@@ -364,8 +353,7 @@ impl<'p> Reader<'p> {
         };
         self.add_once(family, labels)?;
         // Generation is asked for by POST; what polls a list of models is no demand.
-        let method = labels.iter().find(|label| *label.name == *b"method");
-        let asks = method.is_none_or(|method| *method.value == *b"POST");
+        let asks = Label::find(labels, b"method").is_none_or(|it| *it.value == *b"POST");
         let spot = class.filter(|_| asks).map_or(Spot::Checked, Spot::Http);
         self.page.put(Slot::of_page(spot), value)
     }
@@ -378,7 +366,7 @@ impl<'p> Reader<'p> {
     ) -> Result<Slot, SampleError> {
         cumulative(value)?;
         self.add_once(family, labels)?;
-        if let Some(model) = labels.iter().find(|label| *label.name == *b"model_name") {
+        if let Some(model) = Label::find(labels, b"model_name") {
             self.page.note_model(&model.value);
         }
         self.page.put(Slot::of_page(Spot::Rejected), value)

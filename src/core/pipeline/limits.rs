@@ -116,9 +116,11 @@ impl Limits {
     /// product is a name as it is.
     #[must_use]
     pub fn named(&self, product: &Accelerator) -> Accelerator {
-        let own = || self.names.values().find(|name| *name == product);
-        let known = self.names.get(product).or_else(own);
-        known.cloned().unwrap_or_else(|| normalised(product))
+        self.names
+            .get(product)
+            .or_else(|| self.names.values().find(|name| *name == product))
+            .cloned()
+            .unwrap_or_else(|| normalised(product))
     }
 
     /// What nodes have, by the names that products go by, one row for each.
@@ -324,7 +326,7 @@ impl Pipeline {
         }
         found.limits = report(&wants, &room.limits);
         for report in &mut found.limits {
-            let shadow = shadows.iter().find(|shadow| shadow.limit == report.name);
+            let shadow = shadows.iter().find(|it| it.limit == report.name);
             report.price = shadow.and_then(|shadow| price(shadow, room));
             if let (NODES, Some(nodes)) = (report.name.as_str(), &room.inventory.nodes) {
                 report.stock = self.policy.limits.stock(&nodes.value);
@@ -336,9 +338,8 @@ impl Pipeline {
     /// While nobody can say, it is what is in force, and else the minimum.
     fn held(&self, spec: &VariantSpec, observation: Option<&Observation>) -> Replicas {
         let seen = observation.and_then(|it| it.wanted.max(it.current));
-        let in_force = || self.in_force.get(&spec.key).map(|it| it.desired);
         let bounds = observation.map_or(spec.bounds, |it| it.bounds);
-        seen.or_else(in_force).unwrap_or(bounds.min())
+        seen.or_else(|| self.in_force.get(&spec.key).map(|it| it.desired)).unwrap_or(bounds.min())
     }
 
     fn want(
@@ -366,9 +367,10 @@ impl Pipeline {
 
 /// What of a number is there only until others serve.
 fn bridge_of(decision: &Decision) -> Replicas {
-    let bridge = decision.steps.iter().find(|step| step.stage == Stage::Bridge);
-    let of = |step: &Step| step.after.min(decision.desired()).beyond(step.before);
-    bridge.map_or(Replicas::ZERO, of)
+    match decision.steps.iter().find(|step| step.stage == Stage::Bridge) {
+        Some(bridge) => bridge.after.min(decision.desired()).beyond(bridge.before),
+        None => Replicas::ZERO,
+    }
 }
 
 /// Gives every variant what the limits allow, and of one model first what is more than a bridge. Each
@@ -395,8 +397,8 @@ fn grant(wants: &[Want], bridge: &dyn Fn(&Want) -> Replicas, limits: &[Limit]) -
     let bridges = grants.split_off(wants.len());
     for ((at, part), bridge) in parts.into_iter().zip(bridges) {
         let grant = &mut grants[at];
-        grant.desired = grant.desired + part;
-        grant.granted = grant.granted + bridge.granted;
+        grant.desired += part;
+        grant.granted += bridge.granted;
         grant.cut = grant.cut.take().or(bridge.cut);
     }
     Grants { grants, shadows }
@@ -454,7 +456,7 @@ fn limited(grant: &Grant, shadows: &[Shadow], room: &Room) -> Option<Limited> {
         Some(Source::Held { age, .. }) => Some(*age),
         Some(Source::Read(_) | Source::Unread) | None => None,
     };
-    let shadow = shadows.iter().find(|shadow| shadow.limit == cut.limit);
+    let shadow = shadows.iter().find(|it| it.limit == cut.limit);
     let price = shadow.and_then(|shadow| price(shadow, room));
     Some(Limited::Cut { cut, age, price })
 }

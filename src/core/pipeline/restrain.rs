@@ -73,10 +73,11 @@ impl Pipeline {
     /// saturation decides in its place has not.
     fn windows(&self, decision: &Decision) -> (Windows, Seconds) {
         let windows = Windows::of(&self.policy.behavior);
-        let is_sized = |step: &Step| matches!(step.reason, Reason::Sized(_));
+        let first = decision.steps.first();
+        let is_sized = first.is_some_and(|step| matches!(step.reason, Reason::Sized(_)));
         let sizing = self.policy.sizing.as_ref();
         let jitter = sizing.and_then(Sizing::holds_alone);
-        match jitter.filter(|_| decision.steps.first().is_some_and(is_sized)) {
+        match jitter.filter(|_| is_sized) {
             Some(jitter) => (Windows { down: Seconds::ZERO, ..windows }, jitter),
             None => (windows, Seconds::ZERO),
         }

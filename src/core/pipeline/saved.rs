@@ -17,17 +17,18 @@ use crate::analyze::foresight::card::Card;
 use crate::decide::Decision;
 use crate::decide::enforce::History;
 use crate::fleet::{ModelKey, VariantKey};
-use crate::pipeline::{InForce, PAUSE_MAX, Pipeline, Unsettled};
+use crate::pipeline::{InForce, PAUSE_MAX, Pipeline};
 use crate::units::Replicas;
 
 pub use crate::analyze::foresight::arrivals::SavedArrivals;
 pub use crate::analyze::foresight::pace::SavedPace;
 pub use crate::analyze::foresight::saved::{SavedDemand, SavedForesight, SavedSeen, SavedWeek};
-pub use crate::analyze::throughput::{Fit, SavedCurve, SavedLine, SavedReading};
+pub use crate::analyze::throughput::{Curve, Fit, Line};
 pub use crate::analyze::tokens::capacity::{OutputLength, RequestShape};
-pub use crate::analyze::tokens::knowledge::{SavedKnowledge, SavedLimit, SavedRecord, Source};
+pub use crate::analyze::tokens::knowledge::{Record, SavedKnowledge, SavedLimit, Source};
 pub use crate::analyze::tuner::{Agreed, SavedFilter, SavedPoint, SavedTuner};
-pub use crate::decide::enforce::{Burst, Direction, Moved, SavedChange, SavedHistory, SavedSpan};
+pub use crate::decide::enforce::{Burst, Change, Direction, Moved, Recommendation, SavedHistory};
+pub use crate::pipeline::Wait;
 pub use crate::pipeline::silence::saved::{SavedHeard, SavedSilence};
 pub use crate::pipeline::sizing::analyzers::{SavedAnalyzers, SavedTaught};
 
@@ -39,7 +40,7 @@ pub struct Memory {
     pub history: SavedHistory,
     /// Since when it is not what it should be.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub waits: Option<SavedWait>,
+    pub waits: Option<Wait>,
     /// When analyzers could last say what its model carries.
     #[serde(with = "crate::units::instants", skip_serializing_if = "BTreeMap::is_empty")]
     pub informed: BTreeMap<Analyzer, Timestamp>,
@@ -60,16 +61,6 @@ pub(crate) enum Recall {
     Number,
     /// What was recommended before it, too, up to a moment ago: its windows go on.
     History,
-}
-
-/// Since when a variant is not what it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedWait {
-    /// What its scale target asks for, if that is known.
-    pub wanted: Option<Replicas>,
-    /// Since when.
-    #[serde(with = "crate::units::instants")]
-    pub since: Timestamp,
 }
 
 /// How much of a memory is told.
@@ -134,7 +125,6 @@ impl Pipeline {
     #[must_use]
     pub fn memory(&self, model: &ModelKey, variant: &VariantKey) -> Option<Memory> {
         let history = self.in_force.get(variant)?.history.save();
-        let waits = self.unsettled.get(variant);
         let learned = &self.learned;
         let informed = Analyzer::ALL.iter().filter_map(|analyzer| {
             let at = learned.informed.get(&(model.clone(), *analyzer))?;
@@ -142,7 +132,7 @@ impl Pipeline {
         });
         Some(Memory {
             history,
-            waits: waits.map(|&Unsettled { wanted, since }| SavedWait { wanted, since }),
+            waits: self.unsettled.get(variant).copied(),
             informed: informed.collect(),
             learned: learned.analyzers.save(model, variant),
             silence: self.zeros.saved(model, variant),
@@ -179,9 +169,9 @@ impl Pipeline {
             }
             in_force.history = history;
         }
-        if let Some(SavedWait { wanted, since }) = *waits {
+        if let Some(Wait { wanted, since }) = *waits {
             let since = since.min(now);
-            self.unsettled.entry(variant.clone()).or_insert(Unsettled { wanted, since });
+            self.unsettled.entry(variant.clone()).or_insert(Wait { wanted, since });
         }
         let learned = &mut self.learned;
         for (analyzer, at) in informed {

@@ -205,7 +205,7 @@ impl Silences {
         for replica in &observation.replicas {
             match replica.freshness {
                 Freshness::Fresh { .. } if self.replicas.contains_key(&replica.replica) => {
-                    said.heard = said.heard + Replicas::ONE;
+                    said.heard += Replicas::ONE;
                 }
                 // What has stopped is no replica any more, and what has never been one neither.
                 Freshness::Stale { .. } if replica.stopped => {}

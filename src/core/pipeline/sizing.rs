@@ -18,11 +18,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::analyze::analyzers::each_analyzer;
 use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
-use crate::analyze::capacity::{CapacityReport, Unit, VariantCapacity};
+use crate::analyze::capacity::{CapacityReport, Unit};
 use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::policy::Window;
-use crate::analyze::{foresight, queueing, throughput, tokens};
 use crate::decide::optimize::{self, Candidate, Consent, Model, Standing, Voice};
 use crate::decide::sized::{Shortfall, Sized, Unmeetable};
 use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
@@ -37,26 +37,39 @@ use crate::pipeline::sizing::queued::Fronts;
 use crate::pipeline::workloads::Workloads;
 use crate::units::{Amount, Gpus, Replicas, Seconds};
 
-/// Which analyzers vote, and by what they judge.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sizing {
-    /// Those that vote, each once.
-    pub analyzers: Vec<Analyzer>,
-    /// Tokens in the KV cache.
-    pub tokens: tokens::Policy,
-    /// Tokens generated a second.
-    pub throughput: throughput::Policy,
-    /// Latency at a rate of requests.
-    pub queueing: queueing::Policy,
-    /// Requests that will arrive.
-    pub foresight: foresight::Policy,
-    /// What was learned elsewhere of engines like these.
-    pub cards: Arc<[Arc<Card>]>,
-    /// How the cheapest numbers are looked for.
-    pub optimizer: optimize::Policy,
-    /// Age from which what an analyzer knew has no say.
-    pub patience: Seconds,
+/// The default of [`Sizing::patience`].
+const PATIENCE: Seconds = Seconds::literal(300);
+
+macro_rules! sizing {
+    ($($(#[$doc:meta])* $Name:ident $word:ident,)*) => {
+        /// Which analyzers vote, and by what they judge.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Sizing {
+            /// Those that vote, each once.
+            pub analyzers: Vec<Analyzer>,
+            $($(#[$doc])* pub $word: crate::analyze::$word::Policy,)*
+            /// What was learned elsewhere of engines like these.
+            pub cards: Arc<[Arc<Card>]>,
+            /// How the cheapest numbers are looked for.
+            pub optimizer: optimize::Policy,
+            /// Age from which what an analyzer knew has no say.
+            pub patience: Seconds,
+        }
+
+        impl Default for Sizing {
+            fn default() -> Self {
+                Self {
+                    analyzers: vec![Analyzer::Foresight],
+                    $($word: Default::default(),)*
+                    cards: Arc::default(),
+                    optimizer: optimize::Policy::default(),
+                    patience: PATIENCE,
+                }
+            }
+        }
+    };
 }
+each_analyzer!(sizing);
 
 /// One variant as the analyzers see it.
 #[derive(Clone, Debug)]
@@ -322,7 +335,7 @@ impl Judged<'_> {
         let Self { ballot, outlook, .. } = self;
         let Planned { alone: plan, shared } = planned;
         let key = &member.spec.key;
-        let placement = plan.placements.iter().find(|placement| placement.key == *key)?;
+        let placement = plan.placements.iter().find(|it| it.key == *key)?;
         let verdict = match member.spec.role {
             Role::Both => None,
             role @ (Role::Prefill | Role::Decode) => ballot.roles.get(&role).copied(),
@@ -412,6 +425,6 @@ fn standing(ballot: &Ballot, analyzer: Analyzer) -> Standing {
 /// What a replica of each variant carries.
 fn sizes(model: &Model<'_>) -> Vec<(VariantKey, (Amount, Unit))> {
     let unit = model.sizing.unit;
-    let known = |it: &VariantCapacity| Some((it.key.clone(), (it.per_replica?, unit)));
-    model.sizing.variants.iter().filter_map(known).collect()
+    let variants = model.sizing.variants.iter();
+    variants.filter_map(|it| Some((it.key.clone(), (it.per_replica?, unit)))).collect()
 }

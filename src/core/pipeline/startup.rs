@@ -172,9 +172,9 @@ impl Startups {
         let (mut overdue, mut all) = (Replicas::ZERO, Replicas::ZERO);
         for (_, stage) in own {
             let Stage::Starting { created, .. } = stage else { continue };
-            all = all + Replicas::ONE;
+            all += Replicas::ONE;
             if now.duration_since(*created).as_secs_f64() >= patience.seconds() {
-                overdue = overdue + Replicas::ONE;
+                overdue += Replicas::ONE;
             }
         }
         (overdue, all)

@@ -277,7 +277,7 @@ impl<'a> Case<'a> {
 
     /// Whether the variant has a replica whose load is known.
     fn serves(&self, variant: &VariantKey) -> bool {
-        let member = self.members().find(|member| member.spec.key == *variant);
+        let member = self.members().find(|it| it.spec.key == *variant);
         member.is_some_and(|member| member.measured > Replicas::ZERO)
     }
 

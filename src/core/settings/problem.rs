@@ -1,7 +1,9 @@
 //! What is wrong with a configuration: all of it at once, each problem with its path.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
+use derive_more::Display;
 use strsim::levenshtein;
 
 /// More problems than anyone reads in one go; those beyond it are counted.
@@ -21,17 +23,22 @@ pub struct Problem {
 }
 
 /// How bad a problem is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The configuration is refused.
+    #[display("error")]
     Error,
     /// The configuration is used, and probably not what was meant.
+    #[display("warning")]
     Warning,
 }
 
-/// Problems as they are found.
+/// Problems as they are found, and the folder that relative paths start from.
 #[derive(Debug, Default)]
-pub struct Problems(Vec<Problem>);
+pub struct Problems {
+    found: Vec<Problem>,
+    base: PathBuf,
+}
 
 /// A list of problems, one a line, errors first.
 pub struct List<'a>(pub &'a [Problem]);
@@ -55,18 +62,30 @@ impl fmt::Display for Problem {
 
 // === impl Severity ===
 
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-        })
-    }
-}
-
 // === impl Problems ===
 
 impl Problems {
+    /// No problem so far; relative paths start from this folder.
+    #[must_use]
+    pub const fn within(base: PathBuf) -> Self {
+        Self { found: Vec::new(), base }
+    }
+
+    /// A path, from the folder where it is relative.
+    pub fn path(&mut self, path: &str, written: &Path) -> Option<PathBuf> {
+        if written.as_os_str().is_empty() {
+            self.error(path, "must be a path", "\"\"");
+            return None;
+        }
+        let joined = self.base.join(written);
+        if joined.to_str().is_none() {
+            // What is printed is YAML, and YAML is Unicode.
+            self.error(path, "must be Unicode with its folder", joined.display());
+            return None;
+        }
+        Some(joined)
+    }
+
     /// Adds an error about a value that is there.
     pub fn error(
         &mut self,
@@ -109,7 +128,7 @@ impl Problems {
     /// Whether there is an error at this path, or at a part of it.
     #[must_use]
     pub fn refused(&self, path: &str) -> bool {
-        self.0.iter().any(|problem| {
+        self.found.iter().any(|problem| {
             problem.severity == Severity::Error
                 && path
                     .strip_prefix(&problem.path)
@@ -121,7 +140,7 @@ impl Problems {
     #[must_use]
     pub fn refused_below(&self, path: &str) -> bool {
         self.refused(path)
-            || self.0.iter().any(|problem| {
+            || self.found.iter().any(|problem| {
                 problem.severity == Severity::Error
                     && problem
                         .path
@@ -133,14 +152,14 @@ impl Problems {
     /// Splits into errors and warnings, each in the order of their paths.
     #[must_use]
     pub fn split(mut self) -> (Vec<Problem>, Vec<Problem>) {
-        self.0.sort_by(|one, other| natural(&one.path).cmp(&natural(&other.path)));
-        self.0.into_iter().partition(|problem| problem.severity == Severity::Error)
+        self.found.sort_by(|one, other| natural(&one.path).cmp(&natural(&other.path)));
+        self.found.into_iter().partition(|problem| problem.severity == Severity::Error)
     }
 
     fn push(&mut self, severity: Severity, path: String, rule: String, found: Option<String>) {
         let problem = Problem { severity, path, rule, found };
-        if !self.0.contains(&problem) {
-            self.0.push(problem);
+        if !self.found.contains(&problem) {
+            self.found.push(problem);
         }
     }
 }

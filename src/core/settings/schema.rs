@@ -17,11 +17,15 @@ pub const RESTART: &str = "x-restart";
 /// The flag of a declaration that becomes [`RESTART`].
 const RESTART_FLAG: &str = "restart";
 
+/// The flag of a declaration whose key must be there, and the keyword that lists such keys.
+const REQUIRED: &str = "required";
+
 /// The keys of a section as they are added.
 #[derive(Debug)]
 pub struct Keys {
     schema: Schema,
     properties: Schema,
+    required: Vec<String>,
 }
 
 impl Keys {
@@ -33,7 +37,7 @@ impl Keys {
             "description": prose(description),
             "additionalProperties": false,
         });
-        Self { schema, properties: json_schema!({}) }
+        Self { schema, properties: json_schema!({}), required: Vec::new() }
     }
 
     /// Adds the key that switches the section on and off.
@@ -47,7 +51,13 @@ impl Keys {
         if schema.get("type").and_then(|it| it.as_str()) == Some("object") {
             insert(&mut schema, "type", ["object", "null"]);
         }
-        insert(&mut schema, "description", prose(description));
+        let mut description = prose(description);
+        if flags.contains(&REQUIRED) {
+            schema.remove("default");
+            description.push_str(" Required.");
+            self.required.push(name.to_owned());
+        }
+        insert(&mut schema, "description", description);
         if flags.contains(&RESTART_FLAG) {
             schema.insert(RESTART.to_owned(), true.into());
         }
@@ -58,6 +68,9 @@ impl Keys {
     #[must_use]
     pub fn schema(mut self) -> Schema {
         self.schema.insert("properties".to_owned(), self.properties.into());
+        if !self.required.is_empty() {
+            insert(&mut self.schema, REQUIRED, self.required);
+        }
         self.schema
     }
 

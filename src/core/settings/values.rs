@@ -115,6 +115,7 @@ impl<P: PartialOrd + Clone> Allowed<P> {
 settings! {
     value:
     f64: f64 as f64, Some, |it| it;
+    u8: u32 as u32, |it| Self::try_from(it).ok(), u32::from;
     u16: u16 as u16, Some, |it| it;
     u32: u32 as u32, Some, |it| it;
     u64: u64 as u64, Some, |it| it;
@@ -139,7 +140,6 @@ impl<T: Clone + Debug + PartialEq + Serialize + DeserializeOwned + JsonSchema> P
 settings! {
     plain:
     bool;
-    PathBuf;
     @T BTreeMap<String, Option<T>>;
 }
 
@@ -177,6 +177,39 @@ impl Setting for SocketAddr {
         generator: &mut SchemaGenerator,
     ) -> Schema {
         Keys::plain(usual.and_then(Self::written).as_ref(), generator)
+    }
+}
+
+/// A path, from the folder of the file where it is relative.
+impl Setting for PathBuf {
+    type Written = Self;
+    type Plain = Self;
+    type Allowed = Infallible;
+
+    fn declared(plain: Self) -> Self {
+        plain
+    }
+
+    fn read(
+        written: &Self,
+        _: Option<&Self>,
+        _: Option<&Infallible>,
+        path: &str,
+        problems: &mut Problems,
+    ) -> Option<Self> {
+        problems.path(path, written)
+    }
+
+    fn written(&self) -> Option<Self> {
+        Some(self.clone())
+    }
+
+    fn schema(
+        usual: Option<&Self>,
+        _: Option<&Infallible>,
+        generator: &mut SchemaGenerator,
+    ) -> Schema {
+        Keys::plain(usual, generator)
     }
 }
 

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use derive_more::Display;
 use jiff::SignedDuration;
 use jiff::fmt::friendly::{Spacing, SpanPrinter};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -33,7 +34,8 @@ const SIZE_UNITS: [(&str, u64); 7] = [
 ];
 
 /// A duration as written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd)]
+#[display("{}", SpanPrinter::new().spacing(Spacing::None).unsigned_duration_to_string(_0))]
 pub struct WrittenDuration(pub Duration);
 
 /// A size in bytes as written.
@@ -66,13 +68,6 @@ impl WrittenDuration {
     pub fn parse(text: &str) -> Option<Self> {
         let duration: SignedDuration = text.parse().ok()?;
         Duration::try_from(duration).ok().map(Self)
-    }
-}
-
-impl fmt::Display for WrittenDuration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let printer = SpanPrinter::new().spacing(Spacing::None);
-        f.write_str(&printer.unsigned_duration_to_string(&self.0))
     }
 }
 

@@ -341,7 +341,7 @@ impl Shared {
         let answer = prometheus.sum(expression, now, elapsed).await;
         let answer = answer.map_err(|failure| failure.detail)?;
         let (value, at) = answer.ok_or(
-            "the answer has no series, or one that is no number; nothing is not 0 here, so let the \
+            "the answer has no series, or not a number; nothing is not 0 here, so let the \
              expression say 0, as in `sum(x) or vector(0)`, where that is what it means",
         )?;
         let amount =

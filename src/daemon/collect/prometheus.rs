@@ -35,6 +35,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::collect::prometheus::round::Rounds;
+use crate::collect::replace;
 use crate::collect::scrape::{self, Board};
 use plimsoll_core::fleet::names::{PROMETHEUS_LABEL, is_prometheus_label};
 use plimsoll_core::fleet::{ModelName, ReplicaKey, VariantKey};
@@ -96,15 +97,6 @@ pub enum Method {
 
 settings! { plain: Method; }
 
-/// A user and the file with the password.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BasicAuth {
-    /// The user.
-    pub username: String,
-    /// The file with the password, read again for each query.
-    pub password_file: PathBuf,
-}
-
 /// A text that is shown nowhere.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -123,10 +115,25 @@ settings! {
         /// The address that was scraped.
         instance: String = "instance", in LABELS;
     }
+
+    /// A user and the file with the password.
+    #[derive(Eq)]
+    pub struct BasicAuth {
+        /// The user.
+        username: String, in text(is_user, "must be a user's name, without `:`"),
+            required "is missing";
+
+        /// The file with the password, read again for each query.
+        password_file: PathBuf, required "is missing";
+    }
 }
 
 /// Names of labels as the selectors of series have them.
 const LABELS: TextRule = text(is_prometheus_label, PROMETHEUS_LABEL);
+
+fn is_user(text: &str) -> bool {
+    !text.is_empty() && !text.contains(':')
+}
 
 /// A variant whose replicas are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,14 +242,7 @@ impl Source {
                         return;
                     }
                 }
-                let found = rounds.instances();
-                instances.send_if_modified(|known| {
-                    let differ = **known != found;
-                    if differ {
-                        *known = Arc::new(found);
-                    }
-                    differ
-                });
+                replace(&instances, Arc::new(rounds.instances()));
             }
         };
         stop.run_until_cancelled(forever).await;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{IntCounterVec, Registry};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,7 @@ use crate::collect::file::FileError;
 use crate::collect::scrape::{Settings, Target};
 use crate::collect::targets::dns::Resolver;
 use crate::collect::targets::file_sd::Files;
+use crate::telemetry::registrar::Registrar;
 use plimsoll_core::fleet::{ModelName, ReplicaKey, VariantKey};
 use plimsoll_core::settings;
 use schemars::JsonSchema;
@@ -280,11 +281,10 @@ impl Metrics {
     ///
     /// The registry has a metric with one of these names.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let failures = IntCounterVec::new(
-            Opts::new(
-                "plimsoll_discovery_failures_total",
-                "Readings of a list of targets that failed, so that the last good list stayed.",
-            ),
+        let registrar = Registrar(registry);
+        let failures = registrar.counters(
+            "plimsoll_discovery_failures_total",
+            "Readings of a list of targets that failed, so that the last good list stayed.",
             &["source", "reason"],
         )?;
         let possible: [(&str, &[&str]); 3] = [
@@ -297,7 +297,6 @@ impl Metrics {
                 failures.with_label_values(&[source, reason]);
             }
         }
-        registry.register(Box::new(failures.clone()))?;
         Ok(Self { failures })
     }
 }

@@ -6,14 +6,11 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::config::problem::Problems;
 use crate::config::sources::Sources;
-use crate::config::written::WrittenDuration;
 use crate::config::wva::{self, Entries};
 use crate::config::{FILE_MAX, Files, Surroundings};
-use plimsoll_core::settings::above_zero;
 
 /// The problems so far, and what checks look at beside the value.
 #[derive(Debug)]
@@ -25,40 +22,18 @@ pub struct Checks<'a> {
     surroundings: &'a Surroundings,
 }
 
-/// The shortest and the longest duration that is allowed.
-pub type Durations = RangeInclusive<Duration>;
-
 impl<'a> Checks<'a> {
     /// No problem so far.
     #[must_use]
     pub fn new(surroundings: &'a Surroundings) -> Self {
-        Self { problems: Problems::default(), sources: Sources::default(), surroundings }
+        let problems = Problems::within(surroundings.base.clone());
+        Self { problems, sources: Sources::default(), surroundings }
     }
 
     /// The folder that relative paths start from.
     #[must_use]
     pub fn base(&self) -> &'a Path {
         &self.surroundings.base
-    }
-
-    /// A duration in a range.
-    pub fn duration(
-        &mut self,
-        path: &str,
-        written: Option<WrittenDuration>,
-        allowed: &Durations,
-    ) -> Option<Duration> {
-        let written = written?;
-        if !allowed.contains(&written.0) {
-            let rule = format!(
-                "must be from {} to {}",
-                WrittenDuration(*allowed.start()),
-                WrittenDuration(*allowed.end())
-            );
-            self.problems.error(path, rule, written);
-            return None;
-        }
-        Some(written.0)
     }
 
     /// A number in a range.
@@ -75,11 +50,6 @@ impl<'a> Checks<'a> {
             return None;
         }
         Some(written)
-    }
-
-    /// A number that is above zero and at most a limit.
-    pub fn positive(&mut self, path: &str, written: Option<f64>, limit: f64) -> Option<f64> {
-        above_zero(limit).check::<f64>(written?, path, &mut self.problems)
     }
 
     /// Text that a predicate accepts.
@@ -99,29 +69,27 @@ impl<'a> Checks<'a> {
     }
 
     /// A path, from the folder of the configuration file where it is relative.
-    pub fn path(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
-        let written = written?;
-        if written.as_os_str().is_empty() {
-            self.problems.error(path, "must be a path", "\"\"");
-            return None;
-        }
-        let joined = self.surroundings.base.join(written);
-        if joined.to_str().is_none() {
-            // What is printed is YAML, and YAML is Unicode.
-            self.problems.error(path, "must be Unicode with its folder", joined.display());
-            return None;
-        }
-        Some(joined)
+    pub(crate) fn path(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
+        // One that is missing has been reported, and what stands in its place is no path.
+        let written = written.filter(|_| !self.problems.refused(path))?;
+        self.problems.path(path, written)
     }
 
     /// A file that must be there and be readable.
-    pub fn file(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
+    pub(crate) fn file(&mut self, path: &str, written: Option<&PathBuf>) -> Option<PathBuf> {
         let file = self.path(path, written)?;
-        if let Some(why) = self.unreadable(&file) {
+        self.readable(path, &file);
+        Some(file)
+    }
+
+    /// Whether a file is there and readable, which is a problem where it is not.
+    pub fn readable(&mut self, path: &str, file: &Path) -> bool {
+        let why = self.unreadable(file);
+        if let Some(why) = &why {
             let rule = format!("must be a file that can be read ({why})");
             self.problems.error(path, rule, file.display());
         }
-        Some(file)
+        why.is_none()
     }
 
     /// A file that may come later.

@@ -19,7 +19,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::collect::prometheus::{LabelNames, Method};
+use crate::collect::prometheus::{BasicAuth, LabelNames, Method};
 use crate::collect::targets::Scheme;
 use crate::config::Authorization;
 use crate::config::names::{self, is_dns_label, is_label_text, is_object_name};
@@ -31,20 +31,20 @@ use plimsoll_core::settings::values::Bytes;
 use plimsoll_core::settings::{Written, hours, millis, minutes, secs, text};
 
 pub use crate::config::file::capacity::START_TIMES;
-pub(crate) use crate::config::file::capacity::{Analysis, CapacityKeys, Optimizer, SloKeys};
-pub(crate) use crate::config::file::cards::{
+pub use crate::config::file::capacity::{Analysis, CapacityKeys, Optimizer, SloKeys};
+pub use crate::config::file::cards::{
     CardEngineKeys, CardFileKeys, CardIterationKeys, CardKeys, CardLessonKeys, CardRequestKeys,
     CardShownKeys,
 };
-pub(crate) use crate::config::file::limits::{LimitKeys, NamespaceLimitKeys};
-pub(crate) use crate::config::file::pools::{AdapterKeys, CopyKeys, PackingKeys, PoolKeys};
-pub(crate) use crate::config::file::targets::{
-    DnsTargetKeys, FileTargetKeys, PrometheusTargetKeys, ScaleTargetKeys, TargetKeys,
+pub use crate::config::file::limits::{LimitKeys, NamespaceLimitKeys};
+pub use crate::config::file::pools::{AdapterKeys, CopyKeys, PackingKeys, PoolKeys};
+pub use crate::config::file::targets::{
+    DnsTargetKeys, FileTargetKeys, PrometheusTargetKeys, ScaleTarget, TargetKeys,
 };
-pub(crate) use crate::config::file::trace::{ShadowKeys, TraceKeys};
-pub(crate) use crate::config::file::variants::{ReplicaBoundKeys, VariantKeys};
+pub use crate::config::file::trace::{ShadowKeys, Trace};
+pub use crate::config::file::variants::{ReplicaBoundKeys, VariantKeys};
 pub use crate::config::file::zero::WAKE_INTERVALS;
-pub(crate) use crate::config::file::zero::{ScaleToZeroKeys, WakeSignalKeys, ZeroKeys};
+pub use crate::config::file::zero::{ScaleToZeroKeys, WakeSignalKeys, ZeroKeys};
 
 /// The configuration file as written.
 pub(crate) type File = Written<FileKeys>;
@@ -65,7 +65,7 @@ const fn any(port: u16) -> SocketAddr {
 
 settings! {
     /// Every key is optional but the name, the model and the targets of each variant.
-    pub(crate) struct FileKeys {
+    pub struct FileKeys {
         /// Time between two decisions.
         // Decisions are cheap, and a second is what an overload needs to be seen in time. More often
         // than ten times a second, the metrics of replicas do not change.
@@ -75,13 +75,13 @@ settings! {
         server: ServerKeys;
 
         /// The Kubernetes external metrics API, served over TLS. Not served without this section.
-        external_metrics: Option<ExternalMetricsKeys>, needs restart;
+        external_metrics: Option<ExternalMetrics>, needs restart;
 
         /// End of the process.
         shutdown: Shutdown, needs restart;
 
         /// The connection to a cluster.
-        kubernetes: KubernetesKeys;
+        kubernetes: Kubernetes;
 
         /// Names that other programs use.
         compatibility: CompatibilityKeys;
@@ -91,7 +91,7 @@ settings! {
 
         /// Inputs and decisions of the pipeline, written for `plimsoll backtest`. Off without this
         /// section.
-        trace: Option<TraceKeys>, needs restart;
+        trace: Option<Trace>, needs restart;
 
         /// Windows and ages of observed values.
         observe: Observe;
@@ -104,7 +104,7 @@ settings! {
         analysis: Option<Analysis>;
 
         /// Analyzers that size a model, and their parameters; used with `analysis: capacity`.
-        capacity: CapacityKeys;
+        capacity: Option<CapacityKeys>;
 
         /// Speed of changes to published numbers.
         enforce: Behavior;
@@ -133,13 +133,14 @@ settings! {
     }
 
     /// The plain HTTP server.
-    pub(crate) struct ServerKeys {
+    pub struct ServerKeys {
         /// Address and port to listen on.
         listen: SocketAddr = any(8080), needs restart;
     }
 
     /// The Kubernetes external metrics API.
-    pub(crate) struct ExternalMetricsKeys {
+    #[derive(Eq)]
+    pub struct ExternalMetrics {
         /// Serves the API.
         enabled: bool = true;
 
@@ -147,7 +148,7 @@ settings! {
         listen: SocketAddr = any(6443);
 
         /// The certificate that the server presents. Required.
-        tls: Option<ServerTlsKeys>;
+        tls: ServerTls;
 
         /// Authorization of requests.
         authorization: Authorization = Authorization::SubjectAccessReview;
@@ -162,7 +163,8 @@ settings! {
     }
 
     /// A server's certificate.
-    pub(crate) struct ServerTlsKeys {
+    #[derive(Eq)]
+    pub struct ServerTls {
         /// PEM certificate chain, read again as it rotates.
         cert_file: Option<PathBuf>;
 
@@ -175,17 +177,20 @@ settings! {
 
         /// A certificate that Plimsoll makes and renews itself, instead of files.
         #[serde(skip_serializing_if = "Option::is_none")]
-        self_managed: Option<SelfManagedKeys>;
+        self_managed: Option<SelfManaged>;
     }
 
     /// A certificate that Plimsoll makes and renews itself, with an authority of its own. It is kept
     /// in a Secret, and the authority is written into the `APIService`.
-    pub(crate) struct SelfManagedKeys {
-        /// The Secret. Required; it may be empty.
-        secret: Option<String>, in text(is_object_name, "must be the name of a Secret");
+    #[derive(Eq)]
+    pub struct SelfManaged {
+        /// The Secret, which may be empty.
+        secret: String, in text(is_object_name, "must be the name of a Secret"),
+            required "is missing";
 
-        /// The Service that the API server calls. Required.
-        service: Option<String>, in text(is_dns_label, "must be the name of a Service");
+        /// The Service that the API server calls.
+        service: String, in text(is_dns_label, "must be the name of a Service"),
+            required "is missing";
 
         /// Namespace of both; without it, that of the pod.
         namespace: Option<String>, in text(is_dns_label, "must be the name of a namespace");
@@ -210,7 +215,8 @@ settings! {
     }
 
     /// The connection to a cluster.
-    pub(crate) struct KubernetesKeys {
+    #[derive(Eq)]
+    pub struct Kubernetes {
         /// Connects to a cluster.
         enabled: bool = false, needs restart;
 
@@ -225,14 +231,15 @@ settings! {
         events: bool = true, needs restart;
 
         /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
-        discovery: DiscoveryKeys;
+        discovery: Discovery;
 
         /// Several replicas, of which one decides.
         leader_election: LeaderElection, needs restart;
     }
 
     /// Variants by the annotations of HPAs, `ScaledObject`s and workloads.
-    pub(crate) struct DiscoveryKeys {
+    #[derive(Eq)]
+    pub struct Discovery {
         /// Searches the cluster for annotations.
         enabled: bool = false;
 
@@ -281,7 +288,7 @@ settings! {
     }
 
     /// Names that other programs use.
-    pub(crate) struct CompatibilityKeys {
+    pub struct CompatibilityKeys {
         /// Publishes the gauges of the workload variant autoscaler as well.
         wva_metrics: bool = false, needs restart;
 
@@ -293,10 +300,10 @@ settings! {
 
 /// Declares sections of which each has the keys of a scrape, and some more.
 macro_rules! with_scrape {
-    ($($(#[$($meta:tt)*])* pub(crate) struct $name:ident { $($more:tt)* })*) => {
+    ($($(#[$($meta:tt)*])* pub struct $name:ident { $($more:tt)* })*) => {
         settings! {$(
             $(#[$($meta)*])*
-            pub(crate) struct $name {
+            pub struct $name {
                 /// Time between two scrapes of one replica.
                 // Engines write their gauges a few times a second at most.
                 interval: Duration = secs(1), in millis(100)..=minutes(5);
@@ -336,19 +343,19 @@ macro_rules! with_scrape {
 
 with_scrape! {
     /// Scrapes of replicas.
-    pub(crate) struct ScrapeKeys {
+    pub struct ScrapeKeys {
         /// Scrapes at the same time, all variants together.
         // Each scrape has a connection, and processes have a limit of open files.
         concurrency: usize = 128, in 1..=10_000, needs restart;
     }
 
     /// Scrapes of one variant's replicas; absent keys come from `scrape`.
-    pub(crate) struct VariantScrapeKeys {}
+    pub struct VariantScrapeKeys {}
 }
 
 settings! {
     /// TLS of scrapes.
-    pub(crate) struct ClientTlsKeys {
+    pub struct ClientTlsKeys {
         /// PEM bundle of the authorities that are trusted instead of the system's.
         ca_file: Option<PathBuf>;
 
@@ -363,9 +370,9 @@ settings! {
     }
 
     /// A Prometheus, or a server with its API, that has scraped the replicas already.
-    pub(crate) struct PrometheusKeys {
-        /// The URL below which `/api/v1/query` is. Required.
-        url: Option<String>;
+    pub struct PrometheusKeys {
+        /// The URL below which `/api/v1/query` is.
+        url: String, required "is missing, such as http://prometheus:9090";
 
         /// Method of sending queries.
         method: Method = Method::Post;
@@ -403,7 +410,7 @@ settings! {
         header_files: BTreeMap<String, Option<PathBuf>>;
 
         /// A user and the file with the password.
-        basic_auth: Option<BasicAuthKeys>;
+        basic_auth: Option<BasicAuth>;
 
         /// File with a bearer token, read again as it rotates.
         bearer_token_file: Option<PathBuf>;
@@ -417,17 +424,4 @@ settings! {
         /// The labels by which replicas are found.
         labels: LabelNames;
     }
-
-    /// A user and the file with the password.
-    pub(crate) struct BasicAuthKeys {
-        /// The user.
-        username: Option<String>, in text(is_user, "must be a user's name, without `:`");
-
-        /// The file with the password, read again for each query.
-        password_file: Option<PathBuf>;
-    }
-}
-
-fn is_user(text: &str) -> bool {
-    !text.is_empty() && !text.contains(':')
 }

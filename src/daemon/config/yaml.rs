@@ -1,23 +1,15 @@
 //! YAML to JSON values and back.
 //!
-//! The configuration is read through this instead of through a YAML reader of serde's, because
-//! JSON values can be taken apart key by key when several of them are wrong. Numbers that JSON
-//! does not have (`.nan`, `.inf`) arrive as text, so that they are refused where they are.
+//! The configuration is read through this instead of straight into its types, because JSON values
+//! can be taken apart key by key when several of them are wrong. Numbers that JSON does not have
+//! (`.nan`, `.inf`) arrive as text, so that they are refused where they are.
 
 pub mod lines;
 
 use std::fmt;
 
-use serde_json::{Map, Number, Value};
-use yaml_rust2::yaml::Hash;
-use yaml_rust2::{ScanError, Yaml, YamlEmitter, YamlLoader};
-
-/// Deeper nesting is not a configuration, and a recursive reader must not meet it.
-const DEPTH_MAX: usize = 64;
-
-/// More values than any configuration has. YAML's aliases can ask for far more than they show, and
-/// all that is read is copied from layer to layer.
-const VALUES_MAX: usize = 200_000;
+use serde_json::Value;
+use serde_saphyr::{Error, MessageFormatter, UserMessageFormatter};
 
 /// Why a text is not YAML.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,15 +28,9 @@ pub struct SyntaxError {
 ///
 /// The text is not YAML, is not one document, or is nested too deeply.
 pub fn read(text: &str) -> Result<Value, SyntaxError> {
-    refuse_depth(text)?;
-    let documents = YamlLoader::load_from_str(text).map_err(|error| SyntaxError::from(&error))?;
-    match documents.as_slice() {
-        [] => Ok(Value::Object(Map::new())),
-        [document] => {
-            let mut room = VALUES_MAX;
-            to_json(document, &mut room)
-        }
-        more => Err(SyntaxError::somewhere(format!("{} documents instead of one", more.len()))),
+    match lines::read(text) {
+        Ok((value, _)) => Ok(value),
+        Err(error) => Err(SyntaxError::from(&error)),
     }
 }
 
@@ -54,120 +40,22 @@ pub fn read(text: &str) -> Result<Value, SyntaxError> {
 ///
 /// The writer refuses.
 pub fn write(value: &Value) -> Result<String, fmt::Error> {
-    let mut text = String::new();
-    YamlEmitter::new(&mut text).dump(&to_yaml(value)).map_err(|_| fmt::Error)?;
-    // The emitter starts with the mark that separates documents, which a single one does not need.
-    let body = text.strip_prefix("---\n").unwrap_or(&text);
-    Ok(format!("{body}\n"))
+    let options = serde_saphyr::ser_options! {
+        compact_list_indent: false,
+        prefer_block_scalars: false,
+    };
+    serde_saphyr::to_string_with_options(value, options).map_err(|_| fmt::Error)
 }
 
 // === impl SyntaxError ===
 
-impl SyntaxError {
-    fn somewhere(message: impl Into<String>) -> Self {
-        Self { line: None, column: None, message: message.into() }
-    }
-}
-
-impl From<&ScanError> for SyntaxError {
-    fn from(error: &ScanError) -> Self {
+impl From<&Error> for SyntaxError {
+    fn from(error: &Error) -> Self {
+        let place = error.location();
         Self {
-            line: Some(error.marker().line()),
-            column: Some(error.marker().col() + 1),
-            message: error.info().to_owned(),
-        }
-    }
-}
-
-/// Refuses text whose brackets or indentation nest deeper than the reader may recurse.
-fn refuse_depth(text: &str) -> Result<(), SyntaxError> {
-    let mut depth = 0_usize;
-    for (at, line) in text.lines().enumerate() {
-        let mut opening = 0_usize;
-        for letter in line.chars() {
-            match letter {
-                '[' | '{' => depth += 1,
-                ']' | '}' => depth = depth.saturating_sub(1),
-                // Each of these can open a block of its own in one line: `- - - a`.
-                '-' | '?' | ':' => opening += 1,
-                _ => {}
-            }
-            if depth > DEPTH_MAX {
-                return Err(SyntaxError {
-                    line: Some(at + 1),
-                    column: None,
-                    message: format!("brackets nest deeper than {DEPTH_MAX}"),
-                });
-            }
-        }
-        let indentation = line.len() - line.trim_start_matches([' ', '-', '?']).len();
-        if indentation > 4 * DEPTH_MAX && opening > 0 {
-            return Err(SyntaxError {
-                line: Some(at + 1),
-                column: None,
-                message: format!("blocks nest deeper than {DEPTH_MAX}"),
-            });
-        }
-    }
-    Ok(())
-}
-
-fn to_json(yaml: &Yaml, room: &mut usize) -> Result<Value, SyntaxError> {
-    *room = room
-        .checked_sub(1)
-        .ok_or_else(|| SyntaxError::somewhere(format!("more than {VALUES_MAX} values")))?;
-    Ok(match yaml {
-        Yaml::Real(text) => match text.parse().ok().and_then(Number::from_f64) {
-            Some(number) => Value::Number(number),
-            None => Value::String(text.clone()),
-        },
-        Yaml::Integer(number) => Value::Number((*number).into()),
-        Yaml::String(text) => Value::String(text.clone()),
-        Yaml::Boolean(flag) => Value::Bool(*flag),
-        Yaml::Array(items) => {
-            Value::Array(items.iter().map(|item| to_json(item, room)).collect::<Result<_, _>>()?)
-        }
-        Yaml::Hash(entries) => {
-            let mut map = Map::new();
-            for (key, value) in entries {
-                map.insert(key_text(key)?, to_json(value, room)?);
-            }
-            Value::Object(map)
-        }
-        Yaml::Null => Value::Null,
-        Yaml::Alias(_) | Yaml::BadValue => {
-            return Err(SyntaxError::somewhere("a value does not have the type of its tag"));
-        }
-    })
-}
-
-fn key_text(key: &Yaml) -> Result<String, SyntaxError> {
-    match key {
-        Yaml::String(text) | Yaml::Real(text) => Ok(text.clone()),
-        Yaml::Integer(number) => Ok(number.to_string()),
-        Yaml::Boolean(flag) => Ok(flag.to_string()),
-        Yaml::Null => Ok("null".to_owned()),
-        Yaml::Array(_) | Yaml::Hash(_) | Yaml::Alias(_) | Yaml::BadValue => {
-            Err(SyntaxError::somewhere("a key is not a plain word"))
-        }
-    }
-}
-
-fn to_yaml(value: &Value) -> Yaml {
-    match value {
-        Value::Null => Yaml::Null,
-        Value::Bool(flag) => Yaml::Boolean(*flag),
-        Value::Number(number) => {
-            number.as_i64().map_or_else(|| Yaml::Real(number.to_string()), Yaml::Integer)
-        }
-        Value::String(text) => Yaml::String(text.clone()),
-        Value::Array(items) => Yaml::Array(items.iter().map(to_yaml).collect()),
-        Value::Object(map) => {
-            let mut entries = Hash::new();
-            for (key, value) in map {
-                entries.insert(Yaml::String(key.clone()), to_yaml(value));
-            }
-            Yaml::Hash(entries)
+            line: place.and_then(|place| place.line().try_into().ok()),
+            column: place.and_then(|place| place.column().try_into().ok()),
+            message: UserMessageFormatter.format_message(error).into_owned(),
         }
     }
 }
@@ -193,8 +81,49 @@ mod tests {
         assert_eq!(error.line, Some(3), "{error:?}");
         let error = read("a: 1\na: 2\n").unwrap_err();
         assert_eq!(error.line, Some(2), "{error:?}");
-        assert!(error.message.contains("duplicated key"), "{error:?}");
-        assert!(read("a: 1\n---\nb: 2\n").unwrap_err().message.contains("2 documents"));
+        assert!(error.message.contains("duplicate mapping key: a"), "{error:?}");
+        let error = read("a: 1\n---\nb: 2\n").unwrap_err();
+        assert!(error.message.contains("single YAML document expected"), "{error:?}");
+        let error = read("a: 1\nb: c: d\n").unwrap_err();
+        assert_eq!((error.line, error.column), (Some(2), Some(5)), "{error:?}");
+    }
+
+    #[test]
+    fn a_plain_word_is_what_yaml_1_2_says_it_is() {
+        for (text, value) in [
+            ("", json!({})),
+            ("# nothing", json!({})),
+            ("~", json!(null)),
+            ("null", json!(null)),
+            ("true", json!(true)),
+            ("False", json!(false)),
+            ("yes", json!("yes")),
+            ("No", json!("No")),
+            ("on", json!("on")),
+            ("n", json!("n")),
+            ("5", json!(5)),
+            ("+5", json!(5)),
+            ("-5", json!(-5)),
+            ("0o17", json!(15)),
+            ("0x1F", json!(31)),
+            ("0b11", json!("0b11")),
+            ("1_000", json!("1_000")),
+            ("1_000.5", json!("1_000.5")),
+            ("1e3", json!(1000.0)),
+            (".5", json!(0.5)),
+            ("12:30", json!("12:30")),
+            ("2026-11-21", json!("2026-11-21")),
+            ("2026-11-21T09:30:00Z", json!("2026-11-21T09:30:00Z")),
+            ("'5'", json!("5")),
+            ("!!str 5", json!("5")),
+            ("[::]:8080x", json!("refused")),
+            ("1: a", json!({"1": "a"})),
+            ("{<<: {a: 1}, b: 2}", json!({"<<": {"a": 1}, "b": 2})),
+            ("a: &a [1]\nb: *a", json!({"a": [1], "b": [1]})),
+            ("a: |\n  b\n  c\n", json!({"a": "b\nc\n"})),
+        ] {
+            assert_eq!(read(text).unwrap_or_else(|_| json!("refused")), value, "{text}");
+        }
     }
 
     #[test]
@@ -213,6 +142,10 @@ mod tests {
             })
             .collect();
         let bomb = format!("a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n{}", bomb.join("\n"));
-        assert!(read(&bomb).unwrap_err().message.contains("values"));
+        assert!(read(&bomb).unwrap_err().message.contains("too large or too complex"));
+        let many = format!("a: &a 1\nb: [{}]", vec!["*a"; 1000].join(","));
+        assert_eq!(read(&many).unwrap()["b"].as_array().unwrap().len(), 1000);
+        let commented = format!("a:\n{}  b: 1\n", "  # one line of many\n".repeat(100));
+        assert_eq!(read(&commented), Ok(json!({"a": {"b": 1}})));
     }
 }

@@ -24,7 +24,7 @@ use tracing::{Instrument as _, debug, error, info, info_span, warn};
 
 use crate::clock::Clock;
 use crate::collect::cluster::{API_SERVICE, Expected};
-use crate::config::{ExternalMetrics, SelfManaged, ServerCertificate};
+use crate::config::{ExternalMetrics, SelfManaged, ServerTls};
 use crate::daemon::Common;
 use crate::daemon::kubernetes::Cluster;
 use crate::publish::external_metrics::metrics::Metrics;
@@ -91,18 +91,14 @@ pub(crate) async fn follow(
     metrics: &Metrics,
     telemetry: &Certificates,
 ) -> anyhow::Result<Followed> {
-    match (&settings.certificate, cluster) {
-        (ServerCertificate::Files { cert_file, key_file, ca_file }, _) => {
-            let files = tls::Settings { cert_file: cert_file.clone(), key_file: key_file.clone() };
-            follow_files(files, ca_file.clone(), common, metrics).await
-        }
-        (ServerCertificate::SelfManaged(own), Some(cluster)) => {
-            Ok(Upkeep::new(own, cluster.client(), common, metrics, telemetry).start(common))
-        }
-        (ServerCertificate::SelfManaged(_), None) => {
-            anyhow::bail!("external_metrics.tls.self_managed needs kubernetes.enabled")
-        }
-    }
+    let ServerTls { cert_file, key_file, ca_file, self_managed } = settings.tls.clone();
+    let Some(own) = self_managed else {
+        let files = cert_file.zip(key_file);
+        let (cert_file, key_file) = files.context("external_metrics.tls has no certificate")?;
+        return follow_files(tls::Settings { cert_file, key_file }, ca_file, common, metrics).await;
+    };
+    let cluster = cluster.context("external_metrics.tls.self_managed needs kubernetes.enabled")?;
+    Ok(Upkeep::new(own, cluster.client(), common, metrics, telemetry).start(common))
 }
 
 async fn follow_files(
@@ -200,13 +196,13 @@ enum Operation {
 
 impl Upkeep {
     fn new(
-        own: &SelfManaged,
+        own: SelfManaged,
         client: Client,
         common: &Common,
         metrics: &Metrics,
         telemetry: &Certificates,
     ) -> Self {
-        let SelfManaged { secret, service, namespace, leaf_lifetime, ca_lifetime } = own.clone();
+        let SelfManaged { secret, service, namespace, leaf_lifetime, ca_lifetime } = own;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         telemetry.start(&CHANGES, &OPERATIONS);
         let part = |key: &str| PathBuf::from(format!("{key} of the Secret {namespace}/{secret}"));

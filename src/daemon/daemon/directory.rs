@@ -22,7 +22,9 @@ use crate::collect::scrape::Target;
 use crate::collect::targets::{Endpoint, Listed, Lister, Metrics, NameServer, Source};
 use crate::config::{self, Config, ReadBy, Scrape, Targets, Variant};
 use crate::publish::selector::Selector;
-use plimsoll_core::fleet::{Fleet, ModelKey, ModelName, ReplicaKey, Role, VariantKey, VariantSpec};
+use plimsoll_core::fleet::{
+    Fleet, ModelKey, ModelName, Namespace, ReplicaKey, Role, VariantKey, VariantSpec,
+};
 use plimsoll_core::observe::{Listing, Scale, Way, WhyUnknown};
 use plimsoll_core::pipeline::limits::Watched;
 use plimsoll_core::units::Fraction;
@@ -364,7 +366,7 @@ pub(crate) fn needs(config: &Config) -> Needs {
         };
         Wanted { variant: variant.spec.key.clone(), target }
     };
-    let discovery = config.kubernetes.as_ref().and_then(|it| it.discovery.as_ref());
+    let discovery = config.keys.kubernetes.discovery();
     Needs {
         variants: config.variants.iter().map(wanted).collect(),
         discover: discovery.map(discover),
@@ -376,7 +378,7 @@ pub(crate) fn needs(config: &Config) -> Needs {
 }
 
 fn discover(discovery: &config::Discovery) -> Discover {
-    let config::Discovery { namespaces, selector, wva } = discovery;
+    let config::Discovery { enabled: _, namespaces, selector, wva } = discovery;
     let filter = selector.as_deref().map_or_else(Filter::all, |text| {
         let selector: Option<Selector> = text.parse().ok();
         Filter::new(text, move |labels| {
@@ -385,7 +387,7 @@ fn discover(discovery: &config::Discovery) -> Discover {
         })
     });
     Discover {
-        namespaces: namespaces.clone(),
+        namespaces: namespaces.iter().filter_map(|name| Namespace::new(name)).collect(),
         filter,
         wva: if *wva { Vocabulary::WithWva } else { Vocabulary::Own },
     }

@@ -31,14 +31,12 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts to watch what the configuration needs. The API server may be away.
     pub(crate) async fn connect(
-        kubernetes: &Kubernetes,
         config: &Config,
         common: &Common,
         telemetry: &Telemetry,
     ) -> anyhow::Result<Self> {
         let Common { clock, tasks, stop, .. } = common;
-        let Kubernetes { kubeconfig, context, events, discovery: _, leader_election: _ } =
-            kubernetes;
+        let Kubernetes { kubeconfig, context, events, .. } = &config.keys.kubernetes;
         let client = cluster::client(kubeconfig.as_deref(), context.as_deref()).await;
         let client = client.context("kubernetes")?;
         let pace = Pace::default();

@@ -75,7 +75,7 @@ impl Reloader {
             loaded: (clock.now(), clock.elapsed()),
             last_reload: None,
         };
-        let shown = Shown { config: in_force, tick_interval: config.tick_interval };
+        let shown = Shown { config: in_force, tick_interval: config.keys.tick_interval };
         let inner = Mutex::new(Inner { config, sources, reloads, needs });
         let reloader = Self { file, inner, telemetry, clock, shown: watch::Sender::new(shown) };
         if let Ok(inner) = reloader.inner.try_lock() {
@@ -123,7 +123,7 @@ impl Reloader {
             Ok(()) => {
                 self.accepted(&inner.config);
                 self.shown.send_modify(|shown| {
-                    shown.tick_interval = inner.config.tick_interval;
+                    shown.tick_interval = inner.config.keys.tick_interval;
                     shown.config.hash = inner.config.hash();
                     shown.config.loaded = (self.clock.now(), self.clock.elapsed());
                     shown.config.last_reload = Some((self.clock.now(), Ok(())));

@@ -80,7 +80,7 @@ fn said(registration: Option<&Registration>) -> (&'static str, Option<String>) {
     };
     let problem = match registration {
         Registration::Ours => None,
-        Registration::Absent => Some("nobody is registered, so no HPA can ask".to_owned()),
+        Registration::Absent => Some("no API is registered, so no HPA can ask".to_owned()),
         Registration::ForeignService { namespace, name } => {
             Some(format!("it belongs to another provider, the Service {namespace}/{name}"))
         }

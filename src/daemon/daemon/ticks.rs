@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 use crate::clock::Clock;
 use crate::collect::cluster::{ClusterState, Discovery, Finding, Ignored};
 use crate::collect::prometheus::{self, Instances};
+use crate::collect::replace;
 use crate::collect::scrape::Target;
 use crate::config::Config;
 use crate::daemon::announce::{Announcer, Voice};
@@ -119,7 +120,7 @@ impl Ticks {
     pub(crate) fn new(config: &Config, mut parts: Parts) -> Self {
         let pipeline = Pipeline::new(config.policy.clone());
         let now = parts.clock.now();
-        let path = config.state_file.as_ref().filter(|_| parts.sharing.is_none());
+        let path = config.keys.state_file.as_ref().filter(|_| parts.sharing.is_none());
         let saved = path.map(|path| keep::load(now, path, &parts.telemetry)).unwrap_or_default();
         let directory = Directory::new(config, &parts.surroundings);
         // A rate sees the first increase only of a series that was there before it.
@@ -139,9 +140,9 @@ impl Ticks {
             saved,
             found: None,
             term: None,
-            interval: config.tick_interval,
+            interval: config.keys.tick_interval,
             // What replicas share takes its place.
-            state_file: config.state_file.clone().filter(|_| parts.sharing.is_none()),
+            state_file: config.keys.state_file.clone().filter(|_| parts.sharing.is_none()),
             saved_at: None,
             cards_at: None,
             saving: None,
@@ -164,7 +165,7 @@ impl Ticks {
                 biased;
                 () = stop.cancelled() => break,
                 Some(reload) = self.parts.reloads.recv() => {
-                    interval = tokio::time::interval(reload.config.tick_interval);
+                    interval = tokio::time::interval(reload.config.keys.tick_interval);
                     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
                     self.reload(reload);
                 }
@@ -192,8 +193,8 @@ impl Ticks {
         self.directory.replace(&config, &self.parts.surroundings);
         self.parts.signals.replace(&config);
         self.put_by();
-        self.interval = config.tick_interval;
-        self.state_file = config.state_file.filter(|_| self.parts.sharing.is_none());
+        self.interval = config.keys.tick_interval;
+        self.state_file = config.keys.state_file.filter(|_| self.parts.sharing.is_none());
         let _receiver_may_be_gone = done.send(());
     }
 
@@ -320,9 +321,9 @@ impl Ticks {
         let seen = self.directory.look(now, said);
         self.restore(now, &seen.fleet);
         if let Some(InPrometheus { wanted, .. }) = &self.parts.prometheus {
-            replace(wanted, seen.in_prometheus);
+            replace(wanted, Arc::new(seen.in_prometheus));
         }
-        replace(&self.parts.targets, seen.targets);
+        replace(&self.parts.targets, Arc::new(seen.targets));
         let mut scrapes = Vec::new();
         while let Ok(scrape) = self.parts.scrapes.try_recv() {
             scrapes.push(scrape);
@@ -521,17 +522,6 @@ async fn changed(sharing: &mut Option<Sharing>) {
         Some(sharing) => sharing.changed().await,
         None => std::future::pending().await,
     }
-}
-
-/// Replaces what a channel holds, and tells nobody when it is the same.
-fn replace<T: PartialEq>(channel: &watch::Sender<Arc<T>>, new: T) {
-    channel.send_if_modified(|known| {
-        let differ = **known != new;
-        if differ {
-            *known = Arc::new(new);
-        }
-        differ
-    });
 }
 
 /// Waits until something else is discovered than is known. Without a cluster that is never.

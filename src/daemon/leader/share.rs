@@ -270,7 +270,7 @@ impl Desk {
         let inherited = match found.as_ref().map(Document::read) {
             Some(Ok(document)) => Some(document),
             Some(Err(problem)) => {
-                warn!(error = %problem, "The shared decisions cannot be read: written anew");
+                warn!(error = %problem, "The shared decisions cannot be read: writing them again");
                 None
             }
             None => None,

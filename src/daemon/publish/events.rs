@@ -235,8 +235,7 @@ impl Event {
         let Reference { api_version: _, kind, namespace, name, uid: _ } = on;
         let said = [kind, namespace, name, uid.unwrap_or_default(), reason.label(), note];
         // The name of an Event is at most 253 bytes, of which 17 are the point and the hash.
-        let end = (0..=name.len().min(236)).rev().find(|end| name.is_char_boundary(*end));
-        let stem = name[..end.unwrap_or_default()].trim_end_matches(['.', '-']);
+        let stem = name[..name.floor_char_boundary(236)].trim_end_matches(['.', '-']);
         format!("{stem}.{:016x}", hash(&said))
     }
 }
@@ -254,8 +253,7 @@ fn hash(texts: &[&str]) -> u64 {
 fn cut(mut note: String) -> String {
     if note.len() > NOTE_MAX {
         const MARK: &str = "…";
-        let end = (0..=NOTE_MAX - MARK.len()).rev().find(|end| note.is_char_boundary(*end));
-        note.truncate(end.unwrap_or_default());
+        note.truncate(note.floor_char_boundary(NOTE_MAX - MARK.len()));
         note.push_str(MARK);
     }
     note

@@ -2,7 +2,7 @@
 
 use prometheus::{GaugeVec, IntCounterVec, Registry};
 
-use crate::telemetry::{counters, gauges};
+use crate::telemetry::registrar::Registrar;
 
 /// The metrics of certificates that the daemon makes itself; silent where it makes none.
 #[derive(Clone)]
@@ -17,28 +17,24 @@ pub struct Certificates {
 
 impl Certificates {
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let metrics = Self {
-            changes: counters(
+        let registrar = Registrar(registry);
+        Ok(Self {
+            changes: registrar.counters(
                 "plimsoll_tls_changes_total",
                 "Changes of the self-managed certificate's Secret and of the caBundle.",
                 &["change"],
             )?,
-            failures: counters(
+            failures: registrar.counters(
                 "plimsoll_tls_failures_total",
                 "Failed attempts to look after the self-managed certificate.",
                 &["operation"],
             )?,
-            authority_not_after: gauges(
+            authority_not_after: registrar.gauges(
                 "plimsoll_tls_authority_not_after_timestamp_seconds",
                 "When the authority of the self-managed certificate expires.",
                 &[],
             )?,
-        };
-        let Self { changes, failures, authority_not_after } = metrics.clone();
-        registry.register(Box::new(changes))?;
-        registry.register(Box::new(failures))?;
-        registry.register(Box::new(authority_not_after))?;
-        Ok(metrics)
+        })
     }
 
     /// Shows every count from 0 on: the first incident of a series that was not there is no

@@ -2,6 +2,8 @@
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
+use crate::telemetry::registrar::Registrar;
+
 /// The metrics of which of several replicas decides.
 #[derive(Clone)]
 pub struct Leading {
@@ -13,16 +15,15 @@ pub struct Leading {
 
 impl Leading {
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let leader = IntGauge::new(
+        let registrar = Registrar(registry);
+        let leader = registrar.int_gauge(
             "plimsoll_leader",
             "1 if this replica decides, 0 if it shows what another one has decided.",
         )?;
-        let changes = IntCounter::new(
+        let changes = registrar.counter(
             "plimsoll_leader_changes_total",
             "Times that this replica has begun or ceased to decide for the others.",
         )?;
-        registry.register(Box::new(leader.clone()))?;
-        registry.register(Box::new(changes.clone()))?;
         Ok(Self { leader, changes })
     }
 }

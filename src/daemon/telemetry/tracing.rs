@@ -1,6 +1,8 @@
 //! The metrics of the trace and of the policies beside the one in force.
 
-use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, Registry};
+
+use crate::telemetry::registrar::Registrar;
 
 /// The metrics of the trace.
 #[derive(Clone)]
@@ -38,24 +40,23 @@ impl Outcome {
 
 impl Tracing {
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let ticks = IntCounterVec::new(
-            Opts::new("plimsoll_trace_ticks_total", "Ticks that are in the trace, or are not."),
+        let registrar = Registrar(registry);
+        let ticks = registrar.counters(
+            "plimsoll_trace_ticks_total",
+            "Ticks that are in the trace, or are not.",
             &["outcome"],
         )?;
         for outcome in Outcome::ALL {
             ticks.with_label_values(&[outcome.label()]);
         }
-        let bytes = IntCounter::new(
+        let bytes = registrar.counter(
             "plimsoll_trace_bytes_total",
             "Bytes that were written to the trace, after compression.",
         )?;
-        let failures = IntCounter::new(
+        let failures = registrar.counter(
             "plimsoll_trace_failures_total",
             "Times that the trace could not be written.",
         )?;
-        registry.register(Box::new(ticks.clone()))?;
-        registry.register(Box::new(bytes.clone()))?;
-        registry.register(Box::new(failures.clone()))?;
         Ok(Self { ticks, bytes, failures })
     }
 }

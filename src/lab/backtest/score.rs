@@ -15,10 +15,10 @@ use crate::backtest::policies::{Candidate, Candidates};
 use crate::simulate::random::{Purpose, generator};
 use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, SEATS, Settings, StepTime};
 use crate::simulate::scenario::{
-    Actuator, COOLDOWN, Client, Control, Delay, GRACE, Gateway, Hpa, Keda, Lifecycle, Model,
-    POLLING, Prefix, Router, SYNC, Scenario, Signal, Slo, Startup, Transfer, Variant,
+    Actuator, COOLDOWN, Client, Control, Gateway, Hpa, Keda, Lifecycle, Model, POLLING, Prefix,
+    Router, SYNC, Scenario, Signal, Slo, Startup, Transfer, Variant,
 };
-use crate::simulate::score::{Outcome, Service};
+use crate::simulate::score::{Outcome, share};
 use crate::simulate::workload::load::{self, Replay, Row, Size};
 use crate::simulate::{Micros, run, scaler};
 use plimsoll_core::analyze::foresight::pace::Iteration;
@@ -162,7 +162,7 @@ fn scenario(
     }
     let control = Control {
         policy: candidates.config.policy.clone(),
-        tick: Micros::from_duration(candidates.config.tick_interval),
+        tick: Micros::from_duration(candidates.config.keys.tick_interval),
         scrape: SCRAPE,
         scrape_loss: Fraction::ZERO,
         relay: None,
@@ -278,6 +278,7 @@ fn model(
         load: load::Load::Replay(replay),
         adapters: Vec::new(),
         router: Router::LeastRequests,
+        router_refresh: Micros::ZERO,
         transfer: Transfer {
             latency: args.transfer_time.map(Micros::from_duration).unwrap_or_default(),
             per_token: 0.0,
@@ -408,7 +409,6 @@ fn variant(
     };
     let mut spec = crew.spec.clone();
     spec.bounds = crew.bounds;
-    let none = Delay::fixed(Micros::ZERO);
     Some(Variant {
         spec,
         model,
@@ -428,19 +428,8 @@ fn variant(
         },
         prefix: Prefix::Share(Fraction::ZERO),
         adapters: None,
-        startup: Startup {
-            warm_nodes: None,
-            node: none,
-            image: none,
-            load: Delay::fixed(Micros::from_secs_f64(start)),
-            warmup: none,
-        },
-        lifecycle: Lifecycle {
-            grace: GRACE,
-            crash_every: None,
-            interrupt_every: None,
-            notice: Micros::ZERO,
-        },
+        startup: Startup { load: Micros::from_secs_f64(start), ..Startup::default() },
+        lifecycle: Lifecycle { notice: Micros::ZERO, ..Lifecycle::default() },
         rollout: None,
         actuator,
     })
@@ -480,7 +469,7 @@ fn taken(role: Role, iteration: Iteration) -> String {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the cast saturates, and what is counted is not negative"
+    reason = "the cast saturates, and counts are not negative"
 )]
 fn whole(value: f64) -> u32 {
     value.ceil() as u32
@@ -519,10 +508,7 @@ fn as_it_was(gathered: &Gathered, scenario: &Scenario) -> Line {
 
 /// What a policy came to.
 fn line(candidate: &Candidate, scenario: &Scenario, outcome: &Outcome) -> Line {
-    let judged: u64 = outcome.models.iter().map(Service::judged).sum();
-    let good: u64 = outcome.models.iter().map(|service| service.good).sum();
     let crews = || scenario.variants.iter().zip(&outcome.variants);
-    let hours = |crew: &crate::simulate::score::Crew| crew.replica_time.seconds() / 3600.0;
     let looks = (outcome.series.len() * scenario.variants.len()).max(1) as f64;
     let at_max = outcome.series.iter().flat_map(|sample| sample.variants.iter().enumerate());
     let at_max = at_max.filter(|(at, seen)| {
@@ -531,9 +517,9 @@ fn line(candidate: &Candidate, scenario: &Scenario, outcome: &Outcome) -> Line {
     });
     Line {
         name: candidate.name.clone(),
-        within: (judged > 0).then(|| good as f64 / judged as f64),
-        replica_hours: crews().map(|(_, crew)| hours(crew)).sum(),
-        cost: crews().map(|(it, crew)| hours(crew) * it.spec.cost.per_hour()).sum(),
+        within: share(&outcome.models, |service| service.good),
+        replica_hours: crews().map(|(_, crew)| crew.replica_hours()).sum(),
+        cost: crews().map(|(it, crew)| crew.replica_hours() * it.spec.cost.per_hour()).sum(),
         changes: crews().map(|(_, crew)| crew.ups + crew.downs).sum(),
         flips: crews().map(|(_, crew)| crew.flips).sum(),
         at_max: at_max.count() as f64 / looks,

@@ -2,7 +2,7 @@
 //!
 //! It asks what a HPA controller asks, in the way in which the API server passes the question on:
 //! over HTTPS with the front proxy's client certificate, naming the controller's service account.
-//! The arithmetic after the answer is [`crate::simulate::scaler`]'s. Any answer but a good one holds
+//! The arithmetic after the answer is the simulation's. Any answer but a good one holds
 //! the variant where it is.
 
 use std::net::SocketAddr;
@@ -14,9 +14,9 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::demo::pki::Pki;
-use crate::demo::scenario::Scenario;
 use crate::demo::stage::Shared;
-use crate::simulate::scaler::{MetricError, MilliValue, Outcome, Scaler, Settings};
+use crate::simulate::scaler::{MetricError, MilliValue};
+use crate::simulate::scenario::{SYNC, Scenario};
 use plimsoll_daemon::publish::quantity::Quantity;
 
 /// The metric that a variant's HPA follows.
@@ -41,13 +41,8 @@ pub struct Actuator {
 #[derive(Clone, Debug)]
 pub struct Followed {
     url: String,
-    scaler: Scaler,
     /// What the last question came to.
     pub answer: Answer,
-    /// Times that the number was raised.
-    pub ups: u32,
-    /// Times that it was lowered.
-    pub downs: u32,
 }
 
 /// What a question for the metric came to.
@@ -88,25 +83,26 @@ impl Actuator {
             .build()
             .map_err(ClientError)?;
         let variants = scenario
-            .variants()
-            .map(|(_, variant)| Followed {
+            .variants
+            .iter()
+            .map(|variant| Followed {
                 url: format!(
                     "https://{api}/apis/external.metrics.k8s.io/v1beta1/namespaces/{}/{METRIC}\
                      ?labelSelector=variant%3D{}",
-                    variant.key.namespace, variant.key.variant
+                    variant.spec.key.namespace, variant.spec.key.variant
                 ),
-                scaler: Scaler::new(Settings::following(variant.min, variant.max)),
                 answer: Answer::NotAsked,
-                ups: 0,
-                downs: 0,
             })
             .collect::<Vec<_>>();
         let (log, seen) = watch::channel(variants.clone());
         Ok((Self { client, variants, log }, seen))
     }
 
-    /// Syncs all variants once in each period until it is cancelled.
-    pub async fn run(mut self, fleet: Shared, period: Duration, cancel: CancellationToken) {
+    /// Syncs all variants once in each period of the first until it is cancelled.
+    pub async fn run(mut self, fleet: Shared, cancel: CancellationToken) {
+        let first = fleet.fleet().scenario().variants.first();
+        let hpa = first.and_then(|variant| variant.actuator.hpa());
+        let period = hpa.map_or(SYNC, |hpa| hpa.sync).duration();
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while cancel.run_until_cancelled(ticks.tick()).await.is_some() {
@@ -124,18 +120,7 @@ impl Actuator {
                 Answer::Value(value) => Ok(value),
                 Answer::NotAsked | Answer::Status(_) | Answer::Failed(_) => Err(MetricError),
             };
-            let mut fleet = fleet.fleet();
-            let scale = fleet.scale_of(index);
-            let outcome = followed.scaler.sync(fleet.now(), scale, metric);
-            let wanted = match outcome {
-                Outcome::Scale(wanted) => wanted,
-                Outcome::Hold | Outcome::Disabled => scale.spec,
-            };
-            followed.ups += u32::from(wanted > scale.spec);
-            followed.downs += u32::from(wanted < scale.spec);
-            if let Err(error) = fleet.scale(index, wanted) {
-                followed.answer = Answer::Failed(error.to_string());
-            }
+            fleet.fleet().follow(index, metric);
         }
         self.log.send_replace(self.variants.clone());
     }

@@ -10,6 +10,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line as TextLine, Span, Text};
 use serde_json::json;
 
+use crate::demo::args::DemoOutput;
 use crate::demo::view::{Change, Line, ModelView, Phase, PoolView, View};
 use crate::simulate::Micros;
 
@@ -25,18 +26,6 @@ const CHART_MAX: usize = 60;
 const CHART_MARGIN: usize = 40;
 /// The width where the real one is unknown.
 const WIDTH: u16 = 100;
-
-/// How views are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Output {
-    /// A live table on a terminal, lines of text elsewhere.
-    #[default]
-    Auto,
-    /// Lines of text.
-    Text,
-    /// Lines of JSON.
-    Json,
-}
 
 /// Where views are written.
 #[derive(Debug)]
@@ -72,14 +61,14 @@ impl Screen {
     /// # Errors
     ///
     /// The terminal cannot be switched.
-    pub fn open(output: Output) -> io::Result<Self> {
+    pub fn open(output: DemoOutput) -> io::Result<Self> {
         match output {
-            Output::Auto if io::stdout().is_terminal() => {
+            DemoOutput::Auto if io::stdout().is_terminal() => {
                 let terminal = ratatui::try_init()?;
                 Ok(Self::Table(Box::new(Table { terminal })))
             }
-            Output::Auto | Output::Text => Ok(Self::Text),
-            Output::Json => Ok(Self::Json),
+            DemoOutput::Auto | DemoOutput::Lines => Ok(Self::Text),
+            DemoOutput::Json => Ok(Self::Json),
         }
     }
 
@@ -259,11 +248,9 @@ fn footer(view: &View) -> Vec<TextLine<'static>> {
     };
     let mut lines = Vec::new();
     for model in &view.models {
-        let ttft =
-            model.ttft.map_or_else(|| "–".to_owned(), |ttft| format!("{:.2} s", ttft.seconds()));
-        let itl = model
-            .itl
-            .map_or_else(|| "–".to_owned(), |itl| format!("{:.0} ms", itl.seconds() * 1e3));
+        let ttft = model.ttft.map_or_else(|| "–".to_owned(), |seconds| format!("{seconds:.2} s"));
+        let itl =
+            model.itl.map_or_else(|| "–".to_owned(), |seconds| format!("{:.0} ms", seconds * 1e3));
         lines.push(TextLine::from(vec![
             format!(" {:<23}", model.name).into(),
             format!("within SLO {:>7}", percent(model.attainment)).bold(),
@@ -346,7 +333,7 @@ fn text_line(view: &View) -> String {
             fleet.kv * 100.0
         );
         if let Some(PoolView { adapters, copies, plan_loads }) = line.pool {
-            let loads = fleet.loads;
+            let loads = fleet.adapter_loads;
             let _ = write!(text, " adapters {adapters} copies {copies} to load {plan_loads}");
             let _ = write!(text, " loaded {loads}");
         }
@@ -377,15 +364,15 @@ fn json_line(view: &View) -> serde_json::Value {
                     "adapters": adapters,
                     "copies": copies,
                     "plan_loads": plan_loads,
-                    "loaded": line.fleet.loads,
+                    "loaded": line.fleet.adapter_loads,
                 })),
             })
         });
         json!({
             "name": model.name,
             "requests_per_second": model.rate,
-            "ttft_p95_seconds": model.ttft.map(Micros::seconds),
-            "itl_p95_seconds": model.itl.map(Micros::seconds),
+            "ttft_p95_seconds": model.ttft,
+            "itl_p95_seconds": model.itl,
             "slo_attainment": model.attainment,
             "variants": variants.collect::<Vec<_>>(),
         })
@@ -404,7 +391,7 @@ fn json_line(view: &View) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::fleet::VariantView;
+    use crate::simulate::score::VariantSample;
 
     fn line(name: &str) -> Line {
         Line {
@@ -412,15 +399,15 @@ mod tests {
             accelerator: "L40S".to_owned(),
             cost: 1.3,
             max: 4,
-            fleet: VariantView {
+            fleet: VariantSample {
                 ready: 2,
                 starting: 1,
                 draining: 0,
                 running: 84,
                 waiting: 2,
                 kv: 0.64,
-                routed: 100,
-                loads: 0,
+                sent: 100,
+                ..VariantSample::default()
             },
             rate: 10.8,
             desired: Some(3),
@@ -445,8 +432,8 @@ mod tests {
                 rate: 41.2,
                 load: vec![10.0, 20.0, 30.0, 40.0],
                 load_max: 80.0,
-                ttft: Some(Micros::new(310_000)),
-                itl: Some(Micros::new(43_000)),
+                ttft: Some(0.31),
+                itl: Some(0.043),
                 attainment: Some(0.998),
                 variants: vec![line("llama-l40s")],
             }],

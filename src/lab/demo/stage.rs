@@ -6,6 +6,7 @@
 //! `file_sd_configs`, one for each variant, replaced as a whole.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,16 +19,17 @@ use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::demo::fleet::{Fleet, State};
-use crate::demo::scenario::Scenario;
+use crate::demo::scenario::Played;
 use crate::simulate::Micros;
 use crate::simulate::page;
 use crate::simulate::replica::settings::SettingsError;
+use crate::simulate::run::{Simulation, State};
 use plimsoll_daemon::clock::Clock;
 
 /// Connections that may wait to be accepted; scrapers open one or two each.
@@ -38,20 +40,23 @@ const BACKLOG: u32 = 64;
 pub struct Stage {
     shared: Shared,
     directory: PathBuf,
-    doors: BTreeMap<String, Door>,
+    /// By the number of the replica.
+    doors: BTreeMap<usize, Door>,
     /// The content of each variant's list, as last written.
     written: Vec<String>,
     tracker: TaskTracker,
     cancel: CancellationToken,
 }
 
-/// The fleet, for whoever needs to look at it or change it.
+/// The fleet, for the tasks that look at it or change it.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    fleet: Arc<Mutex<Fleet>>,
+    fleet: Arc<Mutex<Simulation<'static>>>,
     clock: Clock,
     /// The clock's time when the simulation's began.
     began: Duration,
+    /// The wall clock's reading then.
+    epoch: Timestamp,
 }
 
 /// Why the stage could not be set up or kept.
@@ -85,8 +90,8 @@ struct Door {
 enum DoorState {
     /// Bound and not listening: connections are refused.
     Bound(TcpSocket),
-    /// Listening, until the token is cancelled.
-    Open(CancellationToken),
+    /// Listening, until the guard is dropped.
+    Open(#[expect(dead_code, reason = "it acts when it is dropped")] DropGuard),
     /// No longer listening.
     Shut,
 }
@@ -95,17 +100,12 @@ enum DoorState {
 
 impl Shared {
     /// The fleet, at the present time.
-    pub fn fleet(&self) -> MutexGuard<'_, Fleet> {
+    pub fn fleet(&self) -> MutexGuard<'_, Simulation<'static>> {
         // A panic elsewhere leaves a fleet whose state is still in order of time.
         let mut fleet = self.fleet.lock().unwrap_or_else(PoisonError::into_inner);
-        fleet.advance_to(self.now());
+        let passed = self.clock.elapsed().saturating_sub(self.began);
+        fleet.advance_to(Micros::from_duration(passed));
         fleet
-    }
-
-    /// The time of the simulation.
-    #[must_use]
-    pub fn now(&self) -> Micros {
-        Micros::from_duration(self.clock.elapsed().saturating_sub(self.began))
     }
 }
 
@@ -119,16 +119,16 @@ impl Stage {
     ///
     /// Ports or files cannot be had.
     pub fn open(
-        scenario: Scenario,
+        played: &Played,
         directory: &Path,
         clock: Clock,
         tracker: &TaskTracker,
         cancel: &CancellationToken,
     ) -> Result<Self, StageError> {
-        let fleet = Fleet::new(Arc::new(scenario), clock.now())?;
+        let fleet = Arc::new(Mutex::new(Simulation::new(played.scenario, played.seed)?));
         let mut stage = Self {
-            written: vec![String::new(); fleet.scenario().variants().count()],
-            shared: Shared { fleet: Arc::new(Mutex::new(fleet)), clock, began: clock.elapsed() },
+            written: vec![String::new(); played.scenario.variants.len()],
+            shared: Shared { fleet, clock, began: clock.elapsed(), epoch: clock.now() },
             directory: directory.to_owned(),
             doors: BTreeMap::new(),
             tracker: tracker.clone(),
@@ -156,39 +156,29 @@ impl Stage {
     ///
     /// Ports or files cannot be had.
     pub fn follow(&mut self) -> Result<(), StageError> {
-        let (scenario, members) = {
-            let fleet = self.shared.fleet();
-            let scenario = Arc::clone(fleet.scenario());
-            let members = (0..self.written.len())
-                .map(|index| {
-                    let members = fleet.members(index);
-                    members.map(|(name, state)| (name.to_owned(), state)).collect::<Vec<_>>()
-                })
-                .collect::<Vec<_>>();
-            (scenario, members)
-        };
-        for (name, state) in members.iter().flatten() {
-            self.move_door(name, *state)?;
+        let fleet = self.shared.fleet();
+        let scenario = fleet.scenario();
+        let replicas: Vec<Vec<(usize, State)>> =
+            (0..self.written.len()).map(|variant| fleet.replicas(variant).collect()).collect();
+        drop(fleet);
+
+        for &(replica, state) in replicas.iter().flatten() {
+            self.move_door(replica, state)?;
         }
-        self.doors.retain(|name, door| {
-            let exists = members.iter().flatten().any(|(member, _)| member == name);
-            if !exists {
-                door.shut();
-            }
-            exists
-        });
-        for (index, (model, variant)) in scenario.variants().enumerate() {
-            let addresses = members[index]
+        self.doors.retain(|number, _| replicas.iter().flatten().any(|(it, _)| it == number));
+
+        for (index, variant) in scenario.variants.iter().enumerate() {
+            let addresses = replicas[index]
                 .iter()
                 .filter(|(_, state)| *state != State::Draining)
-                .filter_map(|(name, _)| self.doors.get(name))
+                .filter_map(|(replica, _)| self.doors.get(replica))
                 .map(|door| door.address.to_string())
                 .collect::<Vec<_>>();
-            let labels =
-                json!({ "variant": variant.key.variant.as_str(), "model": model.name.as_str() });
+            let name = variant.spec.key.variant.as_str();
+            let labels = json!({ "variant": name, "model": variant.spec.model.as_str() });
             let list = format!("{:#}\n", json!([{ "targets": addresses, "labels": labels }]));
             if self.written[index] != list {
-                let path = Self::targets_file(&self.directory, variant.key.variant.as_str());
+                let path = Self::targets_file(&self.directory, name);
                 replace(&path, &list).map_err(|source| StageError::Write { path, source })?;
                 self.written[index] = list;
             }
@@ -196,26 +186,24 @@ impl Stage {
         Ok(())
     }
 
-    fn move_door(&mut self, name: &str, state: State) -> Result<(), StageError> {
-        if !self.doors.contains_key(name) {
-            let door = Door::bind().map_err(StageError::Bind)?;
-            self.doors.insert(name.to_owned(), door);
-        }
-        let Some(door) = self.doors.get_mut(name) else { return Ok(()) };
+    fn move_door(&mut self, replica: usize, state: State) -> Result<(), StageError> {
+        let door = match self.doors.entry(replica) {
+            Entry::Occupied(door) => door.into_mut(),
+            Entry::Vacant(place) => place.insert(Door::bind().map_err(StageError::Bind)?),
+        };
         match state {
-            State::Starting(_) => {}
-            State::Draining => door.shut(),
-            State::Ready(_) => {
+            State::Starting => {}
+            State::Draining | State::Gone => door.state = DoorState::Shut,
+            State::Ready => {
                 if let DoorState::Bound(_) = door.state
                     && let DoorState::Bound(socket) =
                         std::mem::replace(&mut door.state, DoorState::Shut)
                 {
                     let listener = socket.listen(BACKLOG).map_err(StageError::Bind)?;
                     let cancel = self.cancel.child_token();
-                    door.state = DoorState::Open(cancel.clone());
-                    let (shared, name) = (self.shared.clone(), name.to_owned());
-                    let tracker = self.tracker.clone();
-                    self.tracker.spawn(serve(listener, shared, name.into(), tracker, cancel));
+                    door.state = DoorState::Open(cancel.clone().drop_guard());
+                    let (shared, tracker) = (self.shared.clone(), self.tracker.clone());
+                    self.tracker.spawn(serve(listener, shared, replica, tracker, cancel));
                 }
             }
         }
@@ -231,28 +219,22 @@ impl Door {
         socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
         Ok(Self { address: socket.local_addr()?, state: DoorState::Bound(socket) })
     }
-
-    fn shut(&mut self) {
-        if let DoorState::Open(cancel) = std::mem::replace(&mut self.state, DoorState::Shut) {
-            cancel.cancel();
-        }
-    }
 }
 
 /// Accepts connections until it is cancelled, which closes the port and the connections.
 async fn serve(
     listener: TcpListener,
     shared: Shared,
-    name: Arc<str>,
+    replica: usize,
     tracker: TaskTracker,
     cancel: CancellationToken,
 ) {
     while let Some(accepted) = cancel.run_until_cancelled(listener.accept()).await {
         let Ok((stream, _)) = accepted else { continue };
-        let (shared, name, cancel) = (shared.clone(), Arc::clone(&name), cancel.clone());
+        let (shared, cancel) = (shared.clone(), cancel.clone());
         tracker.spawn(async move {
             let service = hyper::service::service_fn(|request| {
-                let response = answer(&request, &shared, &name);
+                let response = answer(&request, &shared, replica);
                 async move { Ok::<_, Infallible>(response) }
             });
             let connection = hyper::server::conn::http1::Builder::new()
@@ -263,9 +245,9 @@ async fn serve(
     }
 }
 
-fn answer<B>(request: &Request<B>, shared: &Shared, name: &str) -> Response<Full<Bytes>> {
+fn answer<B>(request: &Request<B>, shared: &Shared, replica: usize) -> Response<Full<Bytes>> {
     match request.uri().path() {
-        "/metrics" => match shared.fleet().page(name) {
+        "/metrics" => match shared.fleet().page(replica, shared.epoch) {
             Some(text) => {
                 let mut response = Response::new(Full::from(text));
                 let kind = HeaderValue::from_static(page::CONTENT_TYPE);

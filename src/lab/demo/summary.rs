@@ -1,27 +1,25 @@
 //! The end of a run: what was served, what it cost, and what other fleets would have come to.
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::demo::actuator::Followed;
-use crate::demo::fleet::static_fleet;
-use crate::demo::scenario::Scenario;
-use crate::demo::score::Score;
+use crate::demo::scenario::{Played, most, short_name};
 use crate::simulate::Micros;
 use crate::simulate::replica::settings::SettingsError;
+use crate::simulate::run;
+use crate::simulate::scenario::{Actuator, Scenario, Variant};
+use crate::simulate::score::Outcome;
+use crate::study::results::{ModelResult, RunResult, VariantResult};
+use plimsoll_core::units::Replicas;
 
 /// What a run came to.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    scenario: Arc<Scenario>,
-    elapsed: Micros,
-    score: Score,
-    /// Times that each variant's number was raised, and lowered.
-    actions: Vec<(u32, u32)>,
-    largest: Score,
-    smallest: Score,
+    scenario: &'static Scenario,
+    result: RunResult,
+    largest: RunResult,
+    smallest: RunResult,
 }
 
 impl Summary {
@@ -30,59 +28,43 @@ impl Summary {
     /// # Errors
     ///
     /// An engine of the scenario has settings that no engine can have.
-    pub fn new(
-        scenario: Arc<Scenario>,
-        elapsed: Micros,
-        score: Score,
-        followed: &[Followed],
-    ) -> Result<Self, SettingsError> {
+    pub fn new(played: &Played, outcome: &Outcome) -> Result<Self, SettingsError> {
         Ok(Self {
-            largest: static_fleet(&scenario, elapsed, |variant| variant.max)?,
-            smallest: static_fleet(&scenario, elapsed, |variant| variant.min)?,
-            actions: followed.iter().map(|variant| (variant.ups, variant.downs)).collect(),
-            scenario,
-            elapsed,
-            score,
+            largest: static_fleet(played, outcome.ended, most)?,
+            smallest: static_fleet(played, outcome.ended, |variant| variant.spec.bounds.min())?,
+            result: played.result(outcome),
+            scenario: played.scenario,
         })
     }
 
     /// The summary as one JSON object.
     #[must_use]
     pub fn json(&self) -> Value {
-        let fleet = |score: &Score| {
+        let models = self.result.models.iter().map(|model| {
             json!({
-                "slo_attainment": score.attainment(),
-                "requests_finished": score.finished(),
-                "cost": score.cost(&self.scenario),
-            })
-        };
-        let models = self.scenario.models.iter().zip(&self.score.models).map(|(model, service)| {
-            json!({
-                "name": model.name.as_str(),
-                "requests_arrived": service.arrived,
-                "requests_finished": service.finished,
-                "requests_overdue": service.stuck,
-                "slo_attainment": service.attainment(),
-                "ttft_p50_seconds": service.ttft_quantile(0.5).map(Micros::seconds),
-                "ttft_p95_seconds": service.ttft_quantile(0.95).map(Micros::seconds),
-                "itl_p95_seconds": service.itl_quantile(0.95).map(Micros::seconds),
+                "name": model.model,
+                "requests_arrived": model.arrived,
+                "requests_finished": model.finished,
+                "requests_overdue": model.overdue,
+                "slo_attainment": model.within_slo,
+                "ttft_p50_seconds": model.ttft.p50,
+                "ttft_p95_seconds": model.ttft.p95,
+                "itl_p95_seconds": model.itl.p95,
             })
         });
-        let variants = self.scenario.variants().enumerate().map(|(index, (_, variant))| {
-            let (ups, downs) = self.actions.get(index).copied().unwrap_or_default();
-            let hours = self.score.replica_time[index].seconds() / 3600.0;
+        let variants = self.result.variants.iter().map(|variant| {
             json!({
-                "name": variant.key.variant.as_str(),
-                "replica_hours": hours,
-                "cost": hours * variant.cost.per_hour(),
-                "scaled_up": ups,
-                "scaled_down": downs,
+                "name": variant.variant,
+                "replica_hours": variant.replica_hours,
+                "cost": variant.cost,
+                "scaled_up": variant.ups,
+                "scaled_down": variant.downs,
             })
         });
         json!({
             "summary": {
-                "elapsed_seconds": self.elapsed.seconds(),
-                "autoscaled": fleet(&self.score),
+                "elapsed_seconds": self.result.simulated_s,
+                "autoscaled": fleet(&self.result),
                 "static_largest": fleet(&self.largest),
                 "static_smallest": fleet(&self.smallest),
                 "models": models.collect::<Vec<_>>(),
@@ -97,22 +79,18 @@ impl Summary {
             "{:<23}{:>8}{:>9}{:>11}{:>9}{:>9}{:>9}",
             "model", "arrived", "answered", "within SLO", "TTFT p50", "TTFT p95", "ITL p95"
         )?;
-        for (model, service) in self.scenario.models.iter().zip(&self.score.models) {
-            let seconds = |time: Option<Micros>| {
-                time.map_or_else(|| "-".to_owned(), |time| format!("{:.2} s", time.seconds()))
-            };
-            let itl = service.itl_quantile(0.95);
-            let itl =
-                itl.map_or_else(|| "-".to_owned(), |itl| format!("{:.0} ms", itl.seconds() * 1e3));
+        for (model, result) in self.scenario.models.iter().zip(&self.result.models) {
+            let ModelResult { arrived, finished, within_slo, ttft, itl, .. } = result;
+            let itl = itl.p95.map_or_else(|| "-".to_owned(), |itl| format!("{:.0} ms", itl * 1e3));
             writeln!(
                 f,
                 "{:<23}{:>8}{:>9}{:>11}{:>9}{:>9}{:>9}",
-                model.short_name(),
-                service.arrived,
-                service.finished,
-                percent(service.attainment()),
-                seconds(service.ttft_quantile(0.5)),
-                seconds(service.ttft_quantile(0.95)),
+                short_name(model),
+                arrived,
+                finished,
+                percent(*within_slo),
+                seconds(ttft.p50),
+                seconds(ttft.p95),
                 itl
             )?;
         }
@@ -125,33 +103,29 @@ impl Summary {
             "{:<23}{:>14}{:>9}{:>9}{:>10}{:>12}",
             "variant", "replica-hours", "$/hour", "cost", "scaled up", "scaled down"
         )?;
-        for (index, (_, variant)) in self.scenario.variants().enumerate() {
-            let (ups, downs) = self.actions.get(index).copied().unwrap_or_default();
-            let hours = self.score.replica_time[index].seconds() / 3600.0;
-            let price = variant.cost.per_hour();
-            writeln!(
-                f,
-                "{:<23}{hours:>14.3}{price:>9.2}{:>9}{ups:>10}{downs:>12}",
-                variant.key.variant.as_str(),
-                format!("${:.3}", hours * price),
-            )?;
+        for (variant, result) in self.scenario.variants.iter().zip(&self.result.variants) {
+            let VariantResult { variant: name, replica_hours: hours, cost, ups, downs, .. } =
+                result;
+            let price = variant.spec.cost.per_hour();
+            let cost = format!("${cost:.3}");
+            writeln!(f, "{name:<23}{hours:>14.3}{price:>9.2}{cost:>9}{ups:>10}{downs:>12}")?;
         }
         Ok(())
     }
 
     fn write_fleets(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<23}{:>14}{:>9}{:>9}", "fleet", "within SLO", "answered", "cost")?;
-        for (name, score) in [
-            ("autoscaled by Plimsoll", &self.score),
+        for (name, result) in [
+            ("autoscaled by Plimsoll", &self.result),
             ("always the largest", &self.largest),
             ("always the smallest", &self.smallest),
         ] {
             writeln!(
                 f,
                 "{name:<23}{:>14}{:>9}{:>9}",
-                percent(score.attainment()),
-                score.finished(),
-                format!("${:.3}", score.cost(&self.scenario))
+                percent(result.within_slo),
+                result.finished(),
+                format!("${:.3}", result.cost)
             )?;
         }
         Ok(())
@@ -160,15 +134,17 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let slo = self.scenario.slo;
+        let Some(model) = self.scenario.models.first() else { return Ok(()) };
+        let first = self.scenario.variants.first();
+        let startup = first.map(|variant| variant.startup.load);
         writeln!(
             f,
             "Plimsoll demo, {:.0} s of load. Within SLO: the first token in {:.0} s and a mean\n\
              time between tokens of at most {:.0} ms. Requests that are still being answered in\n\
              time are not judged.\n",
-            self.elapsed.seconds(),
-            slo.ttft.seconds(),
-            slo.itl.seconds() * 1e3
+            self.result.simulated_s,
+            model.slo.ttft.seconds(),
+            model.slo.itl.seconds() * 1e3
         )?;
         self.write_models(f)?;
         writeln!(f)?;
@@ -180,9 +156,36 @@ impl fmt::Display for Summary {
             "\nThe other two fleets are the same simulated engines under the same requests,\n\
              never scaled. A start takes {:.0} s here, and a minute or more in a real cluster,\n\
              whose load does not rise and fall in minutes either.",
-            self.scenario.startup.seconds()
+            startup.unwrap_or_default().seconds()
         )
     }
+}
+
+/// The results of a fleet that never changes in this time, under the same requests.
+pub(crate) fn static_fleet(
+    played: &Played,
+    length: Micros,
+    choose: fn(&Variant) -> Replicas,
+) -> Result<RunResult, SettingsError> {
+    let mut scenario = played.scenario.clone();
+    scenario.length = length;
+    for variant in &mut scenario.variants {
+        variant.initial = choose(variant);
+        variant.actuator = Actuator::Fixed;
+    }
+    Ok(played.result(&run::run(&scenario, played.seed, &mut |_| true)?))
+}
+
+fn fleet(result: &RunResult) -> Value {
+    json!({
+        "slo_attainment": result.within_slo,
+        "requests_finished": result.finished(),
+        "cost": result.cost,
+    })
+}
+
+fn seconds(time: Option<f64>) -> String {
+    time.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2} s"))
 }
 
 fn percent(share: Option<f64>) -> String {
@@ -192,15 +195,14 @@ fn percent(share: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::fleet::Fleet;
-    use jiff::Timestamp;
+    use crate::demo::args::DemoScenario;
+    use crate::simulate::run::Simulation;
 
     fn summary() -> Summary {
-        let scenario = Arc::new(Scenario::standard(Micros::from_secs(60), 1).unwrap());
-        let mut fleet = Fleet::new(Arc::clone(&scenario), Timestamp::UNIX_EPOCH).unwrap();
-        let end = Micros::from_secs(60);
-        fleet.advance_to(end);
-        Summary::new(scenario, end, fleet.score(), &[]).unwrap()
+        let played = Played::read(DemoScenario::Standard, 1, &[]).unwrap();
+        let mut fleet = Simulation::new(played.scenario, 1).unwrap();
+        fleet.advance_to(Micros::from_secs(60));
+        Summary::new(&played, &fleet.score()).unwrap()
     }
 
     #[test]

@@ -5,14 +5,14 @@
 //! its answers, and the rest from the fleet itself.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use crate::demo::actuator::{Answer, Followed};
-use crate::demo::fleet::{Fleet, VariantView};
-use crate::demo::scenario::{Model, Scenario, Variant};
-use crate::demo::score::Score;
+use crate::demo::scenario::{Played, most, short_name};
 use crate::simulate::Micros;
-use crate::simulate::workload::Shape;
+use crate::simulate::run::Simulation;
+use crate::simulate::score::VariantSample;
+use crate::simulate::workload::rate::Rate;
+use crate::study::results::RunResult;
 use plimsoll_core::decide::Basis;
 use plimsoll_core::decide::pools::pooled::PoolReport;
 use plimsoll_core::units::Replicas;
@@ -20,6 +20,8 @@ use plimsoll_daemon::publish::Published;
 
 /// How often the charts take a sample.
 const SAMPLE: Micros = Micros::from_secs(1);
+/// How much more than the highest rate a chart of the load has room for, because requests bunch.
+const HEADROOM: f64 = 1.2;
 /// The samples over which a rate of requests is taken.
 const RATE_SAMPLES: usize = 5;
 /// Changes of what the daemon wants that stay visible.
@@ -91,10 +93,10 @@ pub struct ModelView {
     pub load: Vec<f64>,
     /// The rate at which the chart of the load is full.
     pub load_max: f64,
-    /// The time to first token that 95 of 100 requests did not exceed.
-    pub ttft: Option<Micros>,
-    /// The mean time between tokens that 95 of 100 requests did not exceed.
-    pub itl: Option<Micros>,
+    /// The time to first token that 95 of 100 requests did not exceed, in seconds.
+    pub ttft: Option<f64>,
+    /// The mean time between tokens that 95 of 100 requests did not exceed, in seconds.
+    pub itl: Option<f64>,
     /// The share of judged requests that met the objectives.
     pub attainment: Option<f64>,
     /// Its variants.
@@ -113,7 +115,7 @@ pub struct Line {
     /// The most replicas.
     pub max: u32,
     /// The fleet's side.
-    pub fleet: VariantView,
+    pub fleet: VariantSample,
     /// Requests per second that were sent here over the last few seconds.
     pub rate: f64,
     /// What the daemon wants; `None` while it has decided nothing.
@@ -146,7 +148,7 @@ pub struct PoolView {
 /// Remembers what the charts need.
 #[derive(Debug)]
 pub struct Observer {
-    scenario: Arc<Scenario>,
+    played: Played,
     length: Option<Micros>,
     next_sample: Micros,
     arrived: Vec<Vec<u64>>,
@@ -159,7 +161,7 @@ pub struct Observer {
 struct Past {
     /// What was wanted when the daemon was last looked at.
     wanted: Option<u32>,
-    routed: Vec<u64>,
+    sent: Vec<u64>,
     desired: Vec<f64>,
     ready: Vec<f64>,
 }
@@ -167,9 +169,9 @@ struct Past {
 // === impl Phase ===
 
 impl Phase {
-    fn of(shape: &Shape, at: Micros) -> Self {
-        let turn = shape.turn(at);
-        if shape.bursts(at) {
+    fn of(rate: &Rate, at: Micros) -> Self {
+        let turn = rate.turn(at);
+        if rate.bursts(at) {
             Self::Burst
         } else if !(0.08..0.92).contains(&turn) {
             Self::Trough
@@ -200,61 +202,57 @@ impl Phase {
 impl Observer {
     /// Remembers nothing yet.
     #[must_use]
-    pub fn new(scenario: Arc<Scenario>, length: Option<Micros>) -> Self {
+    pub fn new(played: Played, length: Option<Micros>) -> Self {
+        let models = played.scenario.models.len();
         Self {
-            arrived: vec![Vec::new(); scenario.models.len()],
-            load: vec![Vec::new(); scenario.models.len()],
-            variants: vec![Past::default(); scenario.variants().count()],
+            arrived: vec![Vec::new(); models],
+            load: vec![Vec::new(); models],
+            variants: vec![Past::default(); played.scenario.variants.len()],
             next_sample: Micros::ZERO,
             changes: VecDeque::new(),
             length,
-            scenario,
+            played,
         }
     }
 
     /// Looks at everything once.
-    pub fn look(&mut self, fleet: &Fleet, published: &Published, followed: &[Followed]) -> View {
-        let (elapsed, views, score) = (fleet.now(), fleet.view(), fleet.score());
+    pub fn look(
+        &mut self,
+        fleet: &Simulation<'_>,
+        published: &Published,
+        followed: &[Followed],
+    ) -> View {
+        let elapsed = fleet.now();
+        let views = fleet.view();
+        let result = self.played.result(&fleet.score());
         if elapsed >= self.next_sample {
             self.next_sample = elapsed + SAMPLE;
-            self.sample(&views, &score, published);
+            self.sample(&views, &result, published);
         }
-        let scenario = Arc::clone(&self.scenario);
-        let lines = scenario
-            .variants()
-            .enumerate()
-            .map(|(index, (_, variant))| {
-                let line = self.line(index, variant, published, followed.get(index));
-                Line { fleet: views[index], ..line }
-            })
-            .collect::<Vec<_>>();
-        self.remember(elapsed, &lines);
-        let mut lines = lines.into_iter();
-        let models = scenario
-            .models
-            .iter()
-            .enumerate()
-            .map(|(index, model)| {
-                let variants = lines.by_ref().take(model.variants.len()).collect();
-                self.model(index, model, &score, variants)
-            })
+
+        let lines: Vec<Line> = (0..views.len())
+            .map(|index| self.line(index, views[index], published, followed.get(index)))
             .collect();
+        self.remember(elapsed, &lines);
+        let scenario = self.played.scenario;
+        let models = (0..scenario.models.len()).map(|index| self.model(index, &result, &lines));
+
         let hours = elapsed.seconds() / 3600.0;
-        let largest =
-            scenario.variants().map(|(_, v)| v.cost.per_hour() * f64::from(v.max.count()));
+        let largest = scenario
+            .variants
+            .iter()
+            .map(|variant| variant.spec.cost.per_hour() * f64::from(most(variant).count()));
+        let rate = scenario.models.first().and_then(|model| model.load.rate());
         View {
             elapsed,
             length: self.length,
-            span: self.length.unwrap_or(scenario.wave),
-            phase: scenario
-                .models
-                .first()
-                .map_or(Phase::Trough, |model| Phase::of(&model.shape, elapsed)),
+            span: self.length.unwrap_or(scenario.length),
+            phase: rate.map_or(Phase::Trough, |rate| Phase::of(rate, elapsed)),
             generation: published.generation,
-            models,
-            attainment: score.attainment(),
-            finished: score.finished(),
-            cost: score.cost(&scenario),
+            models: models.collect(),
+            attainment: result.within_slo,
+            finished: result.finished(),
+            cost: result.cost,
             cost_of_max: largest.sum::<f64>() * hours,
             changes: self.changes.iter().cloned().collect(),
         }
@@ -271,34 +269,38 @@ impl Observer {
         }
     }
 
-    fn sample(&mut self, views: &[VariantView], score: &Score, published: &Published) {
+    fn sample(&mut self, views: &[VariantSample], result: &RunResult, published: &Published) {
         for ((arrived, load), model) in
-            self.arrived.iter_mut().zip(&mut self.load).zip(&score.models)
+            self.arrived.iter_mut().zip(&mut self.load).zip(&result.models)
         {
             keep(arrived, model.arrived);
             keep(load, rate(arrived));
         }
-        for ((past, view), (_, variant)) in
-            self.variants.iter_mut().zip(views).zip(self.scenario.variants())
-        {
-            let decided = published.variants.get(&variant.key).and_then(|v| v.decided.as_ref());
+        let variants = &self.played.scenario.variants;
+        for ((past, view), variant) in self.variants.iter_mut().zip(views).zip(variants) {
+            let decided =
+                published.variants.get(&variant.spec.key).and_then(|v| v.decided.as_ref());
             let desired = decided.map_or(0, |decided| decided.decision.desired().count());
-            keep(&mut past.routed, view.routed);
+            keep(&mut past.sent, view.sent);
             keep(&mut past.ready, f64::from(view.ready));
             keep(&mut past.desired, f64::from(desired));
         }
     }
 
-    fn model(&self, index: usize, model: &Model, score: &Score, variants: Vec<Line>) -> ModelView {
-        let service = &score.models[index];
+    fn model(&self, index: usize, result: &RunResult, lines: &[Line]) -> ModelView {
+        let scenario = self.played.scenario;
+        let model = &scenario.models[index];
+        let result = &result.models[index];
+        let of_model = scenario.variants.iter().zip(lines).filter(|(it, _)| it.model == index);
+        let variants = of_model.map(|(_, line)| line.clone()).collect();
         ModelView {
-            name: model.short_name().to_owned(),
+            name: short_name(model).to_owned(),
             rate: rate(&self.arrived[index]),
             load: self.load[index].clone(),
-            load_max: model.shape.bound().requests_per_second(),
-            ttft: service.ttft_quantile(0.95),
-            itl: service.itl_quantile(0.95),
-            attainment: service.attainment(),
+            load_max: model.load.rate().map_or(0.0, Rate::peak) * HEADROOM,
+            ttft: result.ttft.p95,
+            itl: result.itl.p95,
+            attainment: result.within_slo,
             variants,
         }
     }
@@ -306,27 +308,29 @@ impl Observer {
     fn line(
         &self,
         index: usize,
-        variant: &Variant,
+        fleet: VariantSample,
         published: &Published,
         followed: Option<&Followed>,
     ) -> Line {
         let past = &self.variants[index];
-        let decided = published.variants.get(&variant.key).and_then(|v| v.decided.as_ref());
+        let variant = &self.played.scenario.variants[index];
+        let spec = &variant.spec;
+        let decided = published.variants.get(&spec.key).and_then(|v| v.decided.as_ref());
         let decision = decided.map(|decided| &decided.decision);
         let why = decision
             .and_then(|decision| decision.because())
             .map_or_else(|| "nothing decided yet".to_owned(), ToString::to_string);
         Line {
-            name: variant.key.variant.as_str().to_owned(),
-            accelerator: variant.accelerator.as_str().to_owned(),
-            cost: variant.cost.per_hour(),
-            max: variant.max.count(),
-            fleet: VariantView::default(),
-            rate: rate(&past.routed),
+            name: spec.key.variant.to_string(),
+            accelerator: spec.accelerator.as_ref().map(ToString::to_string).unwrap_or_default(),
+            cost: spec.cost.per_hour(),
+            max: most(variant).count(),
+            fleet,
+            rate: rate(&past.sent),
             desired: decision.map(|decision| decision.desired().count()),
             held: decision.is_some_and(|decision| decision.basis == Basis::Held),
             why,
-            pool: published.pools.get(&variant.key).map(PoolView::of),
+            pool: published.pools.get(&spec.key).map(PoolView::of),
             trouble: followed.and_then(|followed| trouble(&followed.answer)),
             desired_past: past.desired.clone(),
             ready_past: past.ready.clone(),
@@ -376,34 +380,25 @@ fn rate(counts: &[u64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::args::DemoScenario;
     use jiff::Timestamp;
     use plimsoll_core::decide::{Decision, Reason, Stage, Step};
-    use plimsoll_core::fleet::{Bounds, VariantSpec};
     use plimsoll_core::observe::Observation;
-    use plimsoll_core::units::{Fraction, Seconds};
+    use plimsoll_core::units::Seconds;
     use plimsoll_daemon::publish::{Decided, PublishedVariant};
 
-    fn scenario() -> Arc<Scenario> {
-        Arc::new(Scenario::standard(Micros::from_secs(180), 1).unwrap())
+    fn played() -> Played {
+        Played::read(DemoScenario::Standard, 1, &[]).unwrap()
+    }
+
+    fn fleet(played: &Played) -> Simulation<'static> {
+        Simulation::new(played.scenario, played.seed).unwrap()
     }
 
     /// A daemon that wants this many replicas of the first variant, and says nothing of others.
-    fn published(scenario: &Scenario, generation: u64, desired: u32) -> Published {
-        let (model, variant) = scenario.variants().next().unwrap();
-        let (key, at) = (variant.key.clone(), Timestamp::UNIX_EPOCH);
-        let bounds = Bounds::new(variant.min, Some(variant.max)).unwrap();
-        let spec = VariantSpec {
-            key: key.clone(),
-            model: model.name.clone(),
-            accelerator: None,
-            gpus: None,
-            role: plimsoll_core::fleet::Role::Both,
-            cost: variant.cost,
-            list_price: None,
-            start_time: None,
-            mismatch: Fraction::ONE,
-            bounds,
-        };
+    fn published(played: &Played, generation: u64, desired: u32) -> Published {
+        let spec = played.scenario.variants[0].spec.clone();
+        let (key, at, bounds) = (spec.key.clone(), Timestamp::UNIX_EPOCH, spec.bounds);
         let after = Replicas::saturating(desired);
         let reason = Reason::Settling { remaining: Seconds::ZERO };
         let step = Step { stage: Stage::Analyze, before: after, after, reason };
@@ -425,10 +420,9 @@ mod tests {
 
     #[test]
     fn a_variant_without_a_decision_shows_none_and_not_zero() {
-        let scenario = scenario();
-        let fleet = Fleet::new(Arc::clone(&scenario), Timestamp::UNIX_EPOCH).unwrap();
-        let mut observer = Observer::new(Arc::clone(&scenario), None);
-        let view = observer.look(&fleet, &published(&scenario, 1, 2), &[]);
+        let played = played();
+        let mut observer = Observer::new(played.clone(), None);
+        let view = observer.look(&fleet(&played), &published(&played, 1, 2), &[]);
         let lines = view.models.iter().flat_map(|model| &model.variants).collect::<Vec<_>>();
         assert_eq!(
             lines.iter().map(|line| line.desired).collect::<Vec<_>>(),
@@ -440,14 +434,14 @@ mod tests {
 
     #[test]
     fn changes_are_remembered_newest_first_and_the_first_number_is_none() {
-        let scenario = scenario();
-        let mut fleet = Fleet::new(Arc::clone(&scenario), Timestamp::UNIX_EPOCH).unwrap();
-        let mut observer = Observer::new(Arc::clone(&scenario), None);
+        let played = played();
+        let mut fleet = fleet(&played);
+        let mut observer = Observer::new(played.clone(), None);
         for (second, desired) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)] {
             fleet.advance_to(Micros::from_secs(second));
-            observer.look(&fleet, &published(&scenario, second, desired), &[]);
+            observer.look(&fleet, &published(&played, second, desired), &[]);
         }
-        let view = observer.look(&fleet, &published(&scenario, 6, 3), &[]);
+        let view = observer.look(&fleet, &published(&played, 6, 3), &[]);
         let seen = view.changes.iter().map(|change| change.at).collect::<Vec<_>>();
         assert_eq!(seen, [Micros::from_secs(5), Micros::from_secs(3)]);
         assert_eq!(view.models[0].variants[0].desired_past, [1.0, 1.0, 2.0, 2.0, 3.0]);
@@ -461,8 +455,8 @@ mod tests {
 
     #[test]
     fn the_phases_follow_the_wave() {
-        let shape = scenario().models[0].shape;
-        let phase = |second| Phase::of(&shape, Micros::from_secs(second)).label();
+        let rate = played().scenario.models[0].load.rate().unwrap();
+        let phase = |second| Phase::of(rate, Micros::from_secs(second)).label();
         let seen = [0, 40, 90, 115, 130, 150, 179].map(phase);
         assert_eq!(seen, ["trough", "rising", "crest", "falling", "burst", "falling", "trough"]);
     }

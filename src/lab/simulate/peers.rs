@@ -187,37 +187,27 @@ impl Peer {
             // What replicas say cannot bring a variant back from zero.
             variant.initial = variant.initial.max(Replicas::ONE);
         }
-        let rule = match self {
+        variant.actuator = match self {
             Self::OnlyUp => return only_up::never_down(variant),
             Self::Static(count) => return fixed::keep(variant, count),
-            Self::Waiting(target) => {
-                variant.actuator = stock::waiting::on_queue(variant, target);
-                return;
-            }
-            Self::InFlight(target) => {
-                variant.actuator = stock::in_flight::on_concurrency(variant, target);
-                return;
-            }
-            Self::Kv(target) => {
-                variant.actuator = stock::kv::on_cache(variant, target);
-                return;
-            }
-            Self::KedaRate(target) => {
-                variant.actuator = keda::on_rate(variant, target);
-                return;
-            }
+            Self::Waiting(target) => stock::waiting::on_queue(variant, target),
+            Self::InFlight(target) => stock::in_flight::on_concurrency(variant, target),
+            Self::Kv(target) => stock::kv::on_cache(variant, target),
+            Self::KedaRate(target) => keda::on_rate(variant, target),
             Self::Kpa(concurrency) => {
-                Rule::Kpa(kpa::Settings { concurrency: concurrency.0 as f64 / 1000.0 })
+                let concurrency = concurrency.0 as f64 / 1000.0;
+                Actuator::Law(Rule::Kpa(kpa::Settings { concurrency }))
             }
-            Self::Apa(target) => Rule::Apa(apa::Settings::aiming_at(target.0 as f64 / 1000.0)),
-            Self::SloAware => Rule::SloAware,
-            Self::DynamoLoad => Rule::DynamoLoad,
-            Self::DynamoThroughput => Rule::DynamoThroughput,
+            Self::Apa(target) => {
+                Actuator::Law(Rule::Apa(apa::Settings::aiming_at(target.0 as f64 / 1000.0)))
+            }
+            Self::SloAware => Actuator::Law(Rule::SloAware),
+            Self::DynamoLoad => Actuator::Law(Rule::DynamoLoad),
+            Self::DynamoThroughput => Actuator::Law(Rule::DynamoThroughput),
             Self::Scenario | Self::StaticBest | Self::Wva(_) | Self::Melange | Self::Oracle => {
                 return;
             }
         };
-        variant.actuator = Actuator::Law(rule);
     }
 }
 

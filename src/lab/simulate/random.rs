@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use crate::simulate::Micros;
-use crate::simulate::scenario::Delay;
+use crate::simulate::scenario::Startup;
 
 /// What a generator is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,13 +78,13 @@ pub fn gamma(random: &mut Pcg64, shape: f64) -> f64 {
     }
 }
 
-impl Delay {
-    /// One span.
-    pub fn draw(&self, random: &mut Pcg64) -> Micros {
+impl Startup {
+    /// One span of a phase with this median.
+    pub fn draw(&self, median: Micros, random: &mut Pcg64) -> Micros {
         if self.sigma <= 0.0 {
-            return self.median;
+            return median;
         }
-        Micros::from_secs_f64(self.median.seconds() * (self.sigma * normal(random)).exp())
+        Micros::from_secs_f64(median.seconds() * (self.sigma * normal(random)).exp())
     }
 }
 

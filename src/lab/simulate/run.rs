@@ -9,6 +9,7 @@
 
 mod control;
 mod judge;
+mod live;
 mod pods;
 mod rollout;
 mod sample;
@@ -16,6 +17,7 @@ mod traffic;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -23,6 +25,7 @@ use crate::simulate::Micros;
 use crate::simulate::replica;
 use crate::simulate::replica::settings::SettingsError;
 use crate::simulate::run::control::Controller;
+pub use crate::simulate::run::pods::State;
 use crate::simulate::run::pods::{Crew, Pod};
 use crate::simulate::run::sample::Sampler;
 use crate::simulate::run::traffic::Traffic;
@@ -87,9 +90,10 @@ impl<F: FnMut(Micros) -> bool> Watch for F {
 }
 
 /// Is told what the daemon got in each tick, and what it decided.
-pub type Ledger<'l> = dyn FnMut(Timestamp, Inputs, &Decisions) + 'l;
+pub type Ledger<'l> = dyn FnMut(Timestamp, Inputs, &Decisions) + Send + 'l;
 
-struct Simulation<'s> {
+/// A scenario up to an instant.
+pub struct Simulation<'s> {
     scenario: &'s Scenario,
     ledger: Option<&'s mut Ledger<'s>>,
     now: Micros,
@@ -131,9 +135,12 @@ pub fn run_with<'s>(
     watch: &mut impl Watch,
     ledger: Option<&'s mut Ledger<'s>>,
 ) -> Result<Outcome, SettingsError> {
-    let mut simulation = Simulation::new(scenario, seed, ledger)?;
+    let mut simulation = Simulation::new(scenario, seed)?;
+    simulation.ledger = ledger;
+    simulation.begin_control();
+    simulation.plan(Micros::ZERO, Happening::Sample);
     let mut until_look = WATCH_EVERY;
-    while simulation.step() {
+    while simulation.step(scenario.length) {
         until_look -= 1;
         if until_look == 0 {
             until_look = WATCH_EVERY;
@@ -148,14 +155,15 @@ pub fn run_with<'s>(
 // === impl Simulation ===
 
 impl<'s> Simulation<'s> {
-    fn new(
-        scenario: &'s Scenario,
-        seed: u64,
-        ledger: Option<&'s mut Ledger<'s>>,
-    ) -> Result<Self, SettingsError> {
+    /// The start of a scenario, without the daemon and autoscalers in it.
+    ///
+    /// # Errors
+    ///
+    /// A variant's engine has settings that no engine can have.
+    pub fn new(scenario: &'s Scenario, seed: u64) -> Result<Self, SettingsError> {
         let mut simulation = Self {
             scenario,
-            ledger,
+            ledger: None,
             now: Micros::ZERO,
             agenda: BinaryHeap::new(),
             traffic: (0..scenario.models.len())
@@ -173,8 +181,6 @@ impl<'s> Simulation<'s> {
         };
         simulation.staff()?;
         simulation.begin_traffic();
-        simulation.begin_control();
-        simulation.plan(Micros::ZERO, Happening::Sample);
         for (index, variant) in scenario.variants.iter().enumerate() {
             if let Some(rollout) = variant.rollout {
                 simulation.plan(rollout.at, Happening::Rollout(index));
@@ -183,8 +189,8 @@ impl<'s> Simulation<'s> {
         Ok(simulation)
     }
 
-    /// Lets the next thing happen; `false` when the scenario is over.
-    fn step(&mut self) -> bool {
+    /// Lets the next thing happen that happens until an instant; `false` when there is none.
+    fn step(&mut self, until: Micros) -> bool {
         let planned = self.agenda.peek().map(|Reverse((at, _))| *at);
         let arrival = self.next_arrival();
         let (at, model) = match (planned, arrival) {
@@ -194,8 +200,7 @@ impl<'s> Simulation<'s> {
             (None, None) => return false,
         };
         // What arrives at the end is no part of the scenario; who looks then sees all of it.
-        let length = self.scenario.length;
-        if at > length || model.is_some() && at == length {
+        if at > until || model.is_some() && at == until {
             return false;
         }
         self.now = at;
@@ -242,15 +247,22 @@ impl<'s> Simulation<'s> {
         for pod in 0..self.pods.len() {
             self.advance(pod);
         }
-        self.close_traffic();
-        let crews = self.close_crews();
+        self.outcome(complete)
+    }
+
+    /// The outcome of the run, if it ended now.
+    fn outcome(&self, complete: bool) -> Outcome {
+        let mut models = self.judged();
+        for pod in &self.pods {
+            models[self.scenario.variants[pod.variant].model].adapter_loads += pod.adapter_loads();
+        }
         Outcome {
             ended: self.now,
             complete,
-            models: self.services,
-            variants: crews,
-            series: self.sampler.samples,
-            changes: self.changes,
+            models,
+            variants: self.crew_scores(),
+            series: self.sampler.samples.clone(),
+            changes: self.changes.clone(),
             changes_left_out: self.changes_left_out,
             violations: self.violations,
             cards: self.controller.cards(),
@@ -258,9 +270,19 @@ impl<'s> Simulation<'s> {
     }
 }
 
+impl fmt::Debug for Simulation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Simulation").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
 /// The wall clock's reading at a time.
 fn wall_clock(time: Micros) -> Timestamp {
-    let epoch = Timestamp::from_second(EPOCH).unwrap_or(Timestamp::UNIX_EPOCH);
+    after(Timestamp::from_second(EPOCH).unwrap_or(Timestamp::UNIX_EPOCH), time)
+}
+
+/// The reading at a time of a wall clock that showed this at the start.
+fn after(epoch: Timestamp, time: Micros) -> Timestamp {
     let passed = SignedDuration::from_micros(i64::try_from(time.micros()).unwrap_or(i64::MAX));
     epoch.checked_add(passed).unwrap_or(Timestamp::MAX)
 }

@@ -28,6 +28,7 @@
 use std::cmp::Ordering;
 
 use crate::simulate::Micros;
+use plimsoll_core::decide::enforce::{Amount, Direction, Select};
 use plimsoll_core::units::Replicas;
 
 /// A metric's value in thousandths, summed over all items: the HPA reads nothing finer.
@@ -63,39 +64,19 @@ pub struct Rules {
     pub tolerance: f64,
     /// `stabilizationWindowSeconds`.
     pub window: Micros,
-    /// Which policy wins.
+    /// `selectPolicy`.
     pub select: Select,
     /// The policies.
     pub policies: Vec<Policy>,
-}
-
-/// `selectPolicy`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Select {
-    /// The policy that allows the largest change.
-    Max,
-    /// The policy that allows the smallest change.
-    Min,
-    /// No change in this direction.
-    Disabled,
 }
 
 /// How far the number may move in a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     /// How far.
-    pub limit: Limit,
+    pub amount: Amount,
     /// `periodSeconds`.
     pub period: Micros,
-}
-
-/// The unit of a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// This many replicas.
-    Pods(u32),
-    /// This share of the replicas at the period's start, in per cent.
-    Percent(u32),
 }
 
 /// What a sync came to.
@@ -134,7 +115,7 @@ impl Settings {
     #[must_use]
     pub fn with_behavior(min: Replicas, max: Replicas, target: MilliValue) -> Self {
         let fifteen = Micros::from_secs(15);
-        let policy = |limit| Policy { limit, period: fifteen };
+        let policy = |amount| Policy { amount, period: fifteen };
         Self {
             min,
             max,
@@ -144,13 +125,13 @@ impl Settings {
                 tolerance: 0.1,
                 window: Micros::ZERO,
                 select: Select::Max,
-                policies: vec![policy(Limit::Percent(100)), policy(Limit::Pods(4))],
+                policies: vec![policy(Amount::Percent(100)), policy(Amount::Pods(4))],
             },
             down: Rules {
                 tolerance: 0.1,
                 window: Micros::from_secs(300),
                 select: Select::Max,
-                policies: vec![policy(Limit::Percent(100))],
+                policies: vec![policy(Amount::Percent(100))],
             },
         }
     }
@@ -163,8 +144,8 @@ impl Settings {
         let period = Micros::from_secs(15);
         settings.up.tolerance = 0.0;
         settings.up.policies = vec![
-            Policy { limit: Limit::Percent(900), period },
-            Policy { limit: Limit::Pods(1000), period },
+            Policy { amount: Amount::Percent(900), period },
+            Policy { amount: Amount::Pods(1000), period },
         ];
         settings.down.tolerance = 0.0;
         settings.down.window = Micros::ZERO;
@@ -296,48 +277,43 @@ impl Scaler {
         self.downs.retain(|(at, _)| now.since(*at) < longest);
         match desired.cmp(&current) {
             Ordering::Greater => {
-                let allowed = self.up_limit(now, current).max(current);
+                let allowed = self.farthest(now, current, Direction::Up).max(current);
                 desired.min(allowed.min(i64::from(max.count())))
             }
             Ordering::Less => {
-                let allowed = self.down_limit(now, current).min(current);
+                let allowed = self.farthest(now, current, Direction::Down).min(current);
                 desired.max(allowed.max(i64::from(min.count())))
             }
             Ordering::Equal => desired,
         }
     }
 
-    fn up_limit(&self, now: Micros, current: i64) -> i64 {
-        let rules = &self.settings.up;
+    /// How far the policies of a direction let the number move.
+    fn farthest(&self, now: Micros, current: i64, direction: Direction) -> i64 {
+        let Settings { up, down, .. } = &self.settings;
+        let rules = match direction {
+            Direction::Up => up,
+            Direction::Down => down,
+        };
         let limits = rules.policies.iter().map(|policy| {
             let start = self.at_period_start(now, current, policy.period);
-            match policy.limit {
-                Limit::Pods(pods) => start + i64::from(pods),
-                Limit::Percent(percent) => ceil(start as f64 * (1.0 + f64::from(percent) / 100.0)),
+            match (policy.amount, direction) {
+                (Amount::Pods(pods), Direction::Up) => start + i64::from(pods),
+                (Amount::Pods(pods), Direction::Down) => start - i64::from(pods),
+                (Amount::Percent(percent), Direction::Up) => {
+                    ceil(start as f64 * (1.0 + f64::from(percent) / 100.0))
+                }
+                (Amount::Percent(percent), Direction::Down) => {
+                    cut(start as f64 * (1.0 - f64::from(percent) / 100.0))
+                }
             }
         });
-        match rules.select {
-            Select::Max => limits.max().unwrap_or(current),
-            Select::Min => limits.min().unwrap_or(current),
-            Select::Disabled => current,
-        }
-    }
-
-    fn down_limit(&self, now: Micros, current: i64) -> i64 {
-        let rules = &self.settings.down;
-        let limits = rules.policies.iter().map(|policy| {
-            let start = self.at_period_start(now, current, policy.period);
-            match policy.limit {
-                Limit::Pods(pods) => start - i64::from(pods),
-                Limit::Percent(percent) => cut(start as f64 * (1.0 - f64::from(percent) / 100.0)),
-            }
-        });
-        match rules.select {
-            // The largest change leaves the fewest replicas.
-            Select::Max => limits.min().unwrap_or(current),
-            Select::Min => limits.max().unwrap_or(current),
-            Select::Disabled => current,
-        }
+        let farthest = match (rules.select, direction) {
+            (Select::Disabled, _) => None,
+            (Select::Max, Direction::Up) | (Select::Min, Direction::Down) => limits.max(),
+            (Select::Min, Direction::Up) | (Select::Max, Direction::Down) => limits.min(),
+        };
+        farthest.unwrap_or(current)
     }
 
     fn at_period_start(&self, now: Micros, current: i64, period: Micros) -> i64 {
@@ -548,8 +524,8 @@ mod tests {
         {
             let policies = |percent| {
                 vec![
-                    Policy { limit: Limit::Pods(2), period: at(15) },
-                    Policy { limit: Limit::Percent(percent), period: at(15) },
+                    Policy { amount: Amount::Pods(2), period: at(15) },
+                    Policy { amount: Amount::Percent(percent), period: at(15) },
                 ]
             };
             let mut settings = Settings::following(n(1), n(100));
@@ -568,7 +544,7 @@ mod tests {
     #[test]
     fn changes_of_both_directions_count_into_a_period() {
         let mut settings = Settings::following(n(1), n(100));
-        settings.down.policies = vec![Policy { limit: Limit::Pods(2), period: at(60) }];
+        settings.down.policies = vec![Policy { amount: Amount::Pods(2), period: at(60) }];
         let mut scaler = Scaler::new(settings);
         assert_eq!(scaler.sync(at(0), steady(10), Ok(MilliValue(1_000))), Outcome::Scale(n(8)));
         assert_eq!(scaler.sync(at(15), steady(8), Ok(MilliValue(1_000))), Outcome::Scale(n(8)));

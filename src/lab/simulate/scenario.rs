@@ -1,8 +1,15 @@
 //! What is simulated: models, the load on them, the variants that carry it, and who scales them.
 //!
 //! Everything here is resolved: there is nothing to look up, and the file that a person writes is
-//! read elsewhere. What Kubernetes and KEDA do unless they are told otherwise is here, because
-//! several resolve to it.
+//! read elsewhere. Sections of that file that need no more than their defaults and ranges are
+//! declared here as they are used. What Kubernetes and KEDA do unless they are told otherwise is here,
+//! because several resolve to it.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::simulate::Micros;
 use crate::simulate::peers::law::Rule;
@@ -12,6 +19,8 @@ use crate::simulate::scaler;
 use crate::simulate::workload::Load;
 use plimsoll_core::fleet::{ModelKey, ModelName, Role, VariantSpec};
 use plimsoll_core::pipeline::Policy;
+use plimsoll_core::settings;
+use plimsoll_core::settings::{hours, minutes, secs};
 use plimsoll_core::units::{Fraction, Replicas, Seconds};
 
 /// The period of the HPA's controller.
@@ -24,7 +33,16 @@ pub const POLLING: Micros = Micros::from_secs(30);
 pub const COOLDOWN: Micros = Micros::from_secs(300);
 
 /// `terminationGracePeriodSeconds`.
-pub const GRACE: Micros = Micros::from_secs(30);
+const GRACE: Duration = secs(30);
+
+/// Spans of time that may be none; the longest is a leap year.
+pub const SPANS: RangeInclusive<Duration> = Duration::ZERO..=hours(24 * 366);
+
+/// Objectives of latencies.
+const LATENCIES: RangeInclusive<Duration> = Duration::from_micros(1)..=hours(24);
+
+/// Spans of time for each token.
+pub const TOKEN_SPANS: RangeInclusive<Duration> = Duration::ZERO..=secs(1);
 
 /// A scenario.
 #[derive(Clone, Debug)]
@@ -55,6 +73,8 @@ pub struct Model {
     pub adapters: Vec<AdapterShare>,
     /// Which replica a request goes to.
     pub router: Router,
+    /// Time between two looks of a router that looks at replicas.
+    pub router_refresh: Micros,
     /// How long the KV cache of a prompt takes from a replica that computes prompts to one that
     /// decodes, where the variants have these roles.
     pub transfer: Transfer,
@@ -71,40 +91,106 @@ pub struct AdapterShare {
     pub name: ModelName,
     /// The share of the model's requests that ask for it.
     pub share: Fraction,
+    /// When that begins, in each period of the model's rate.
+    pub from: Micros,
+    /// When it ends; its share then goes to the others.
+    pub until: Micros,
 }
 
-/// What a request must meet to count as served well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slo {
-    /// The longest time to the first token, from the client's first attempt.
-    pub ttft: Micros,
-    /// The longest mean time between its tokens.
-    pub itl: Micros,
-    /// How much later the first token of a long prompt may be.
-    pub allowance: Allowance,
-}
+settings! {
+    /// What a request must meet to count as served well.
+    #[derive(Copy, Eq)]
+    pub struct Slo {
+        /// The longest time to the first token, from the client's first attempt.
+        ttft: Micros, in LATENCIES, required;
 
-/// How much later the first token of a long prompt may be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Allowance {
-    /// For each token of the prompt beyond `beyond`.
-    pub per_token: Micros,
-    /// Tokens of a prompt that is not long.
-    pub beyond: u32,
+        /// The longest mean time between its tokens.
+        itl: Micros, in LATENCIES, required;
+
+        /// How much later the first token may be for each token of the prompt beyond `long_prompt`.
+        ttft_per_token: Micros, in TOKEN_SPANS;
+
+        /// Tokens of a prompt from which it is long.
+        long_prompt: u32 = 4_000, in 0..=100_000_000;
+    }
+
+    /// How patient clients are.
+    #[derive(Copy, Eq)]
+    pub struct Client {
+        /// How long they wait for the first token of an attempt; without it, for ever.
+        timeout: Option<Micros>, in SPANS;
+
+        /// How often they try again after a failure.
+        retries: u32 = 0, in 0..=100;
+
+        /// How long they wait before that.
+        backoff: Micros = secs(1), in SPANS;
+    }
+
+    /// How replicas start. The phases follow each other, and each is a lognormal span with this median.
+    #[derive(Copy)]
+    pub struct Startup {
+        /// Replicas for which there is room without waiting for a node; without it, any number.
+        warm_nodes: Option<u32>;
+
+        /// Until there is a node, where there is none.
+        node: Micros, in SPANS;
+
+        /// Until the image is there.
+        image: Micros, in SPANS;
+
+        /// Until the weights are loaded.
+        load: Micros, in SPANS;
+
+        /// Until the engine has compiled and captured what it needs, and answers.
+        warmup: Micros, in SPANS;
+
+        /// The standard deviation of the logarithm of each.
+        sigma: f64 = 0.0, in 0.0..=3.0;
+    }
+
+    /// How replicas stop and fail.
+    #[derive(Copy)]
+    pub struct Lifecycle {
+        /// How long a replica that is taken away may finish what it has.
+        grace: Micros = GRACE, in SPANS;
+
+        /// The mean time between crashes of one replica, which then starts anew where it is; without
+        /// it, there are none.
+        crash_every: Option<Micros>, in SPANS;
+
+        /// The mean time until a replica's node is taken back; without it, none is.
+        interrupt_every: Option<Micros>, in SPANS;
+
+        /// How long before that the replica is told.
+        // What the large clouds give before a spot instance ends.
+        notice: Micros = minutes(2), in SPANS;
+    }
+
+    /// A time in which nobody can read what replicas say: neither the daemon nor another autoscaler.
+    #[derive(Copy, Eq)]
+    pub struct Outage {
+        /// When it begins.
+        from as "at": Micros, in SPANS, required;
+
+        /// How long it lasts.
+        length: Micros, in SPANS, required;
+    }
 }
 
 /// Which of the ready replicas a request goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Router {
     /// One after the other.
     RoundRobin,
     /// The one with the fewest requests for the seats that it has.
     LeastRequests,
+    /// The same, and one that has the request's adapter loaded, or else a slot for it, unless that is
+    /// much busier than others.
+    LoraAffinity,
     /// The one with the most free KV cache and the shortest queue, as of the last look.
-    KvAware {
-        /// Time between two looks.
-        refresh: Micros,
-    },
+    KvAware,
 }
 
 /// How long the KV cache of a prompt takes from one replica to another.
@@ -125,17 +211,6 @@ pub struct Gateway {
     pub per_replica: Option<u32>,
     /// How often the daemon reads how many it holds; `None` for never.
     pub read: Option<Micros>,
-}
-
-/// How patient clients are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Client {
-    /// How long a client waits for the first token of an attempt.
-    pub timeout: Option<Micros>,
-    /// How often it tries again after a failure.
-    pub retries: u32,
-    /// How long it waits before that.
-    pub backoff: Micros,
 }
 
 /// A variant.
@@ -171,43 +246,6 @@ pub enum Prefix {
     /// The blocks that it has computed and not handed out since, where the workload says what
     /// prompts consist of; and those of preempted requests.
     Blocks,
-}
-
-/// How a replica starts. The phases follow each other.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Startup {
-    /// Replicas for which there is room without waiting for a node; `None` for any number.
-    pub warm_nodes: Option<u32>,
-    /// Until there is a node, where there is none.
-    pub node: Delay,
-    /// Until the image is there.
-    pub image: Delay,
-    /// Until the weights are loaded.
-    pub load: Delay,
-    /// Until the engine has compiled and captured what it needs, and answers.
-    pub warmup: Delay,
-}
-
-/// A lognormal span of time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Delay {
-    /// Half of the spans are shorter.
-    pub median: Micros,
-    /// The standard deviation of the logarithm; 0 for always the same span.
-    pub sigma: f64,
-}
-
-/// How replicas stop and fail.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Lifecycle {
-    /// How long a replica that is taken away may finish what it has.
-    pub grace: Micros,
-    /// The mean time between crashes of one replica, which then starts anew where it is.
-    pub crash_every: Option<Micros>,
-    /// The mean time until the node of a replica is taken back.
-    pub interrupt_every: Option<Micros>,
-    /// How long before that the replica is told.
-    pub notice: Micros,
 }
 
 /// A change of the pod template, which a Deployment carries out by its strategy `RollingUpdate`.
@@ -271,10 +309,11 @@ pub struct Keda {
     pub activation: scaler::MilliValue,
 }
 
-/// What an HPA follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an autoscaler follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Signal {
-    /// The number that the daemon publishes.
+    /// The number that Plimsoll publishes.
     Desired,
     /// Requests that wait in the engines, all replicas together.
     Waiting,
@@ -288,6 +327,8 @@ pub enum Signal {
     /// Requests a second that were sent to the replicas in the last minute.
     Sent,
 }
+
+settings! { plain: Router; Signal; }
 
 impl Signal {
     /// Whether only replicas say it, so that nobody knows it where there is none.
@@ -319,15 +360,6 @@ pub struct Control {
     pub outage: Option<Outage>,
 }
 
-/// A time in which nobody can read what replicas say: neither the daemon nor another autoscaler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outage {
-    /// When it begins.
-    pub from: Micros,
-    /// How long it lasts.
-    pub length: Micros,
-}
-
 // === impl Scenario, Transfer ===
 
 impl Scenario {
@@ -356,6 +388,16 @@ impl Transfer {
     }
 }
 
+// === impl AdapterShare ===
+
+impl AdapterShare {
+    /// Whether requests ask for it, so long after the model's rate last began.
+    #[must_use]
+    pub fn is_asked_for(&self, within: Micros) -> bool {
+        (self.from..self.until).contains(&within)
+    }
+}
+
 // === impl Actuator ===
 
 impl Actuator {
@@ -374,15 +416,14 @@ impl Slo {
     /// Objectives that are the same for all prompts.
     #[must_use]
     pub fn new(ttft: Micros, itl: Micros) -> Self {
-        Self { ttft, itl, allowance: Allowance::default() }
+        Self { ttft, itl, ..Self::default() }
     }
 
     /// The longest time to the first token for a prompt of so many tokens.
     #[must_use]
     pub fn ttft_of(&self, prompt: u32) -> Micros {
-        let Allowance { per_token, beyond } = self.allowance;
-        let long = u64::from(prompt.saturating_sub(beyond));
-        self.ttft + Micros::new(per_token.micros().saturating_mul(long))
+        let long = u64::from(prompt.saturating_sub(self.long_prompt));
+        self.ttft + Micros::new(self.ttft_per_token.micros().saturating_mul(long))
     }
 }
 
@@ -421,15 +462,5 @@ impl Rollout {
         let surge = part(self.max_surge, f64::ceil);
         let unavailable = part(self.max_unavailable, f64::floor);
         (surge, if surge == 0 { unavailable.max(1) } else { unavailable })
-    }
-}
-
-// === impl Delay ===
-
-impl Delay {
-    /// Always this span.
-    #[must_use]
-    pub const fn fixed(span: Micros) -> Self {
-        Self { median: span, sigma: 0.0 }
     }
 }

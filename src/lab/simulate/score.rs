@@ -1,11 +1,13 @@
 //! What a run came to: how requests were served, what the replicas cost, and what was decided.
 
 use std::iter;
+use std::slice;
 use std::sync::Arc;
 
 use crate::simulate::Micros;
 use crate::simulate::scenario::Slo;
 use plimsoll_core::analyze::foresight::card::Card;
+use plimsoll_core::decide::enforce::Direction;
 use plimsoll_core::units::Replicas;
 
 /// Bits of a value that tell the buckets of a [`Spread`] apart.
@@ -131,13 +133,6 @@ pub struct Crew {
     pub(crate) last: Option<Direction>,
 }
 
-/// Which way a number changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Up,
-    Down,
-}
-
 /// What is seen at one instant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
@@ -185,6 +180,10 @@ pub struct VariantSample {
     pub waiting: u32,
     /// The mean share of KV caches in use; 0 without replicas.
     pub kv: f64,
+    /// Requests that were ever sent to its replicas.
+    pub sent: u64,
+    /// Adapters that its replicas have loaded, those that are gone left out.
+    pub adapter_loads: u64,
 }
 
 /// A decision that differs from the one before it.
@@ -303,6 +302,14 @@ fn middle(bucket: usize) -> u64 {
     (mantissa << exponent) + ((1 << exponent) >> 1)
 }
 
+/// A share of the judged requests of models; `None` when none is judged.
+#[must_use]
+pub fn share(services: &[Service], of: fn(&Service) -> u64) -> Option<f64> {
+    let judged: u64 = services.iter().map(Service::judged).sum();
+    let count: u64 = services.iter().map(of).sum();
+    (judged > 0).then(|| count as f64 / judged as f64)
+}
+
 // === impl Service ===
 
 impl Service {
@@ -321,8 +328,7 @@ impl Service {
     /// The share of judged requests that were served well; `None` when none is judged.
     #[must_use]
     pub fn attainment(&self) -> Option<f64> {
-        let judged = self.judged();
-        (judged > 0).then(|| self.good as f64 / judged as f64)
+        share(slice::from_ref(self), |service| service.good)
     }
 
     /// Notes which objectives a finished request met, and judges it.
@@ -380,6 +386,12 @@ impl Slo {
 // === impl Crew ===
 
 impl Crew {
+    /// The time that replicas existed, in hours.
+    #[must_use]
+    pub fn replica_hours(&self) -> f64 {
+        self.replica_time.seconds() / 3600.0
+    }
+
     /// Notes that the number that is asked for changed.
     pub(crate) fn turn(&mut self, direction: Direction) {
         match direction {

@@ -1,6 +1,5 @@
 //! Runs, on all cores, with progress, until somebody interrupts.
 
-use std::cell::Cell;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -206,11 +205,11 @@ fn traced(
     }
     let mut recorder = Recorder::new(folder, &ready.config);
     // A run whose trace cannot be written need not go on.
-    let whole = Cell::new(true);
+    let whole = AtomicBool::new(true);
     let mut ledger = |now, inputs, decisions: &Decisions| {
-        whole.set(recorder.take(now, inputs, decisions));
+        whole.store(recorder.take(now, inputs, decisions), Ordering::Relaxed);
     };
-    let mut goes_on = |reached| whole.get() && watch.goes_on(reached);
+    let mut goes_on = |reached| whole.load(Ordering::Relaxed) && watch.goes_on(reached);
     let outcome = run::run_with(scenario, ready.seed, &mut goes_on, Some(&mut ledger));
     let outcome = outcome.context("cannot simulate")?;
     if !recorder.end()? {

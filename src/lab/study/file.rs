@@ -1,528 +1,545 @@
-//! The scenario file as written. Every key is optional here, so that a file with mistakes can still
-//! be read for all of them.
+//! The scenario file: each key is declared once, with its default, range and description. Sections
+//! that the simulator uses as they are written are declared there.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use plimsoll_daemon::config::written::WrittenDuration;
+use crate::simulate::Micros;
+use crate::simulate::replica::adapters::AdapterSettings;
+use crate::simulate::replica::settings::{BLOCK_SIZE, SEATS};
+use crate::simulate::scenario::{
+    COOLDOWN, Client, Lifecycle, Outage, POLLING, Router, SPANS, SYNC, Signal, Slo, Startup,
+    TOKEN_SPANS,
+};
+use crate::simulate::workload::rate::{Burst, PERIODS, RATES};
+use crate::study::traces::SPAN_MAX;
+use plimsoll_core::decide::enforce::{Select, StepType};
+use plimsoll_core::fleet::Role;
+use plimsoll_core::settings;
+use plimsoll_core::settings::{Written, above_zero, hours, millis, minutes, secs, text};
+use plimsoll_core::units::{CostPerHour, Fraction, Seconds};
+use plimsoll_daemon::config::names::{
+    DNS_LABEL, LABEL_TEXT, MODEL_NAME, VARIANT_NAME, is_dns_label, is_label_text, is_model_name,
+    is_variant_name,
+};
+use plimsoll_daemon::config::{EXTERNAL_METRICS_HOLD, START_TIMES, WAKE_INTERVALS};
 
-macro_rules! sections {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $ty:ty,)* })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-        #[serde(deny_unknown_fields)]
-        pub(crate) struct $name {
-            $($(#[$field_meta])* pub(crate) $field: Option<$ty>,)*
-        }
-    )*};
-}
+/// Lengths of scenarios.
+pub(crate) const LENGTHS: RangeInclusive<Duration> = secs(1)..=SPAN_MAX;
 
-macro_rules! choices {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident,)* })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-        #[serde(rename_all = "snake_case")]
-        pub(crate) enum $name {
-            $($(#[$variant_doc])* $variant,)*
-        }
-    )*};
-}
+/// More than any cluster has.
+pub(crate) const REPLICAS_MAX: u32 = 10_000;
 
-/// A list whose unreadable elements are holes.
-pub(crate) type Items<T> = Vec<Option<T>>;
+/// Lengths of prompts and answers.
+const TOKENS: RangeInclusive<u32> = 1..=100_000_000;
 
-sections! {
+/// Sizes of engines.
+const SIZES: RangeInclusive<u32> = 1..=1_000_000_000;
+
+const STEPS: RangeInclusive<Duration> = Duration::ZERO..=minutes(1);
+const COSTS: RangeInclusive<f64> = 0.0..=1e9;
+
+/// What the period of a controller may be.
+const SYNCS: RangeInclusive<Duration> = millis(100)..=hours(1);
+
+/// A scenario as it is written.
+pub(crate) type File = Written<FileKeys>;
+
+settings! {
     /// A scenario.
-    File {
+    pub(crate) struct FileKeys {
         /// What it is and where its traces are from, in a sentence or two.
-        about: String,
+        about: Option<String>;
+
         /// What its load is like, which the scoreboard holds its promises by; nothing else changes.
-        kind: Kind,
+        kind: Option<Kind>;
+
         /// How long it lasts. Without it, as long as the longest trace.
-        length: WrittenDuration,
+        length: Option<Micros>, in LENGTHS;
+
         /// What all random numbers start from.
-        seed: u32,
+        seed: u32 = 1;
+
         /// Time between two samples of the series.
-        sample: WrittenDuration,
-        /// The models. Required.
-        #[schemars(with = "Option<Vec<Model>>")]
-        models: Items<Model>,
-        /// The variants. Required.
-        #[schemars(with = "Option<Vec<Variant>>")]
-        variants: Items<Variant>,
+        sample: Option<Micros>, in millis(100)..=hours(24);
+
+        /// The models.
+        models: Vec<ModelKeys>, required;
+
+        /// The variants.
+        variants: Vec<VariantKeys>, required;
+
         /// What the daemon decides by, in the words of its own configuration.
-        policy: Map<String, Value>,
+        policy: Words;
+
         /// What lies between the replicas and the daemon.
-        daemon: Daemon,
+        daemon: DaemonKeys;
+
         /// Values to try: for each path of this file a list. All combinations are run.
-        sweep: Map<String, Value>,
+        sweep: Words;
+
         /// Who is compared where the command line names nobody, as there.
-        #[schemars(with = "Option<Vec<String>>")]
-        compare: Items<String>,
+        compare: Option<Vec<String>>;
     }
 
     /// A model and its requests.
-    Model {
-        /// Its name. Required.
-        name: String,
-        /// Its namespace.
-        namespace: String,
-        /// What a request must meet to count as served well. Required.
-        slo: Slo,
-        /// Its requests. Required: exactly one key.
-        workload: Workload,
-        /// The `LoRA` adapters that they ask for; the others ask for the model itself.
-        #[schemars(with = "Option<Vec<Adapter>>")]
-        adapters: Items<Adapter>,
-        /// Which replica a request goes to.
-        router: Router,
-        /// How often a router that looks at replicas looks.
-        router_refresh: WrittenDuration,
-        /// How long a prompt's cache takes from a replica that computes prompts to one that decodes.
-        transfer: Transfer,
-        /// What holds requests that no replica takes.
-        gateway: Gateway,
-        /// How patient clients are.
-        client: Client,
-    }
+    pub(crate) struct ModelKeys {
+        /// Its name.
+        name: String, in text(is_model_name, MODEL_NAME), required;
 
-    /// What a request must meet to count as served well.
-    Slo {
-        /// The longest time to the first token. Required.
-        ttft: WrittenDuration,
-        /// The longest mean time between its tokens. Required.
-        itl: WrittenDuration,
-        /// How much later the first token may be for each token of the prompt beyond `long_prompt`.
-        ttft_per_token: WrittenDuration,
-        /// Tokens of a prompt from which it is long.
-        long_prompt: u32,
+        /// Its namespace.
+        namespace: String = "default", in text(is_dns_label, DNS_LABEL);
+
+        /// What a request must meet to count as served well.
+        slo: Slo, required;
+
+        /// Its requests: exactly one key.
+        workload: WorkloadKeys, required;
+
+        /// The `LoRA` adapters that they ask for; the others ask for the model itself.
+        adapters: Vec<AdapterKeys>;
+
+        /// Which replica a request goes to.
+        router: Router = Router::LeastRequests;
+
+        /// How often a router that looks at replicas looks.
+        // As the endpoint picker of the Gateway API's inference extension refreshes metrics.
+        router_refresh: Micros = millis(50), in millis(1)..=hours(1);
+
+        /// How long a prompt's cache takes from a replica that computes prompts to one that decodes.
+        transfer: TransferKeys;
+
+        /// What holds requests that no replica takes.
+        gateway: GatewayKeys;
+
+        /// How patient clients are.
+        client: Client;
     }
 
     /// A `LoRA` adapter.
-    Adapter {
-        /// Its name. Required.
-        name: String,
-        /// The share of the model's requests that ask for it. Required.
-        share: f64,
+    pub(crate) struct AdapterKeys {
+        /// Its name.
+        name: Option<String>, in text(is_model_name, MODEL_NAME), required;
+
+        /// The share of the model's requests that ask for it.
+        share: Option<Fraction>, in above_zero(1.0), required;
+
+        /// When that begins, in each period of the workload.
+        from: Micros, in SPANS;
+
+        /// When it ends, and its share goes to the others; without it, never.
+        until: Option<Micros>, in SPANS;
     }
 
     /// The requests of a model.
-    Workload {
+    pub(crate) struct WorkloadKeys {
         /// As recorded.
-        trace: Trace,
+        trace: Option<TraceKeys>;
+
         /// At a rate over time.
-        drawn: Drawn,
+        drawn: Option<DrawnKeys>;
+
         /// By clients who wait for their answers.
-        closed: Closed,
+        closed: Option<ClosedKeys>;
     }
 
     /// A recorded trace.
-    Trace {
-        /// The file, or for `servegen` the folder. Required.
-        file: PathBuf,
-        /// How it is written. Required.
-        format: Format,
+    pub(crate) struct TraceKeys {
+        /// The file, or for `servegen` the folder.
+        file: Option<PathBuf>, required;
+
+        /// How it is written.
+        format: Option<Format>, required;
+
         /// How many times as many requests.
-        rate: f64,
-        /// How far the copies of the trace that make more requests are shifted in time at most.
-        spread: WrittenDuration,
+        rate: f64 = 1.0, in above_zero(10_000.0);
+
+        /// How far the copies of the trace that make more requests are shifted in time at most; a
+        /// minute without it.
+        spread: Option<Micros>, in SPANS;
+
         /// How many times as fast.
-        speed: f64,
+        speed: f64 = 1.0, in above_zero(1e6);
+
         /// How long prompts are of clients of `servegen` whose lengths are not in the folder.
-        prompt: Lengths,
+        prompt: Option<LengthKeys>;
+
         /// How long answers are of the same.
-        output: Lengths,
+        output: Option<LengthKeys>;
+
         /// Lengths of prompts and answers of the same together, as recorded.
-        lengths: Recorded,
+        lengths: Option<RecordedKeys>;
     }
 
     /// Requests at a rate over time: exactly one of `rate`, `steps`, `points` and `wave`.
-    Drawn {
+    pub(crate) struct DrawnKeys {
         /// Requests per second.
-        rate: f64,
+        rate: Option<f64>, in RATES;
+
         /// Rates that hold from a time on.
-        #[schemars(with = "Option<Vec<Point>>")]
-        steps: Items<Point>,
+        steps: Option<Vec<PointKeys>>;
+
         /// Rates at times, straight between them.
-        #[schemars(with = "Option<Vec<Point>>")]
-        points: Items<Point>,
+        points: Option<Vec<PointKeys>>;
+
         /// A cosine that starts in its trough.
-        wave: Wave,
+        wave: Option<WaveKeys>;
+
         /// After how long steps or points begin again.
-        period: WrittenDuration,
+        period: Option<Duration>, in PERIODS;
+
         /// The coefficient of variation of the gaps between requests; 1 is a Poisson process.
-        variation: f64,
+        variation: f64 = 1.0, in 0.0..=20.0;
+
         /// How long prompts are. Required, unless `lengths` is there.
-        prompt: Lengths,
+        prompt: Option<LengthKeys>;
+
         /// How long answers are. Required, unless `lengths` is there.
-        output: Lengths,
+        output: Option<LengthKeys>;
+
         /// Lengths of prompts and answers together, as recorded.
-        lengths: Recorded,
+        lengths: Option<RecordedKeys>;
     }
 
     /// A rate at a time.
-    Point {
+    pub(crate) struct PointKeys {
         /// When, from the start.
-        at: WrittenDuration,
+        at: Duration, required;
+
         /// Requests per second.
-        rate: f64,
+        rate: f64, in RATES, required;
     }
 
     /// A cosine that starts in its trough.
-    Wave {
+    pub(crate) struct WaveKeys {
         /// The lowest rate, in requests per second.
-        trough: f64,
+        trough: f64, in RATES, required;
+
         /// The highest.
-        crest: f64,
+        crest: f64, in RATES, required;
+
         /// From trough to trough.
-        period: WrittenDuration,
+        period: Duration, in PERIODS, required;
+
+        /// More requests for a while, once in each period.
+        burst: Option<Burst>;
     }
 
     /// Clients of which each has one request at a time.
-    Closed {
-        /// How many. Required.
-        clients: u32,
+    pub(crate) struct ClosedKeys {
+        /// How many.
+        clients: u32, in 1..=1_000_000, required;
+
         /// The mean time from an answer to the next request.
-        think: WrittenDuration,
+        // The time for which somebody reads an answer.
+        think: Micros = secs(10), in SPANS;
+
         /// How long prompts are. Required, unless `lengths` is there.
-        prompt: Lengths,
+        prompt: Option<LengthKeys>;
+
         /// How long answers are. Required, unless `lengths` is there.
-        output: Lengths,
+        output: Option<LengthKeys>;
+
         /// Lengths of prompts and answers together, as recorded.
-        lengths: Recorded,
+        lengths: Option<RecordedKeys>;
     }
 
     /// A distribution of lengths in tokens: `fixed`; `min` and `max`; or `median` and `sigma`.
-    Lengths {
+    pub(crate) struct LengthKeys {
         /// Always this.
-        fixed: u32,
+        fixed: Option<u32>, in TOKENS;
+
         /// The shortest.
-        min: u32,
+        min: Option<u32>, in TOKENS;
+
         /// The longest.
-        max: u32,
+        max: Option<u32>, in TOKENS;
+
         /// The median of a lognormal distribution.
-        median: f64,
-        /// The standard deviation of its logarithm.
-        sigma: f64,
+        median: Option<f64>, in above_zero(1e8);
+
+        /// The standard deviation of its logarithm; 0.5 without it.
+        sigma: Option<f64>, in 0.0..=5.0;
     }
 
     /// Lengths of prompts and answers together, as recorded.
-    Recorded {
-        /// The file. Required.
-        file: PathBuf,
-        /// How it is written. Required.
-        format: Format,
+    pub(crate) struct RecordedKeys {
+        /// The file.
+        file: Option<PathBuf>, required;
+
+        /// How it is written.
+        format: Option<Format>, required;
     }
 
     /// How long a prompt's cache takes from a replica that computes prompts to one that decodes.
-    Transfer {
+    pub(crate) struct TransferKeys {
         /// Whatever its length.
-        latency: WrittenDuration,
+        latency: Micros, in SPANS;
+
         /// For each token of the prompt.
-        per_token: WrittenDuration,
+        per_token: Duration, in TOKEN_SPANS;
     }
 
     /// What holds requests that no replica takes.
-    Gateway {
+    pub(crate) struct GatewayKeys {
         /// Requests that it holds at most.
-        queue: u32,
-        /// Requests that it sends to one replica at a time; without it, all.
-        per_replica: u32,
-        /// How often the daemon reads how many it holds, from 200ms to 10s; without it, never.
-        read: WrittenDuration,
-    }
+        // More than any client would wait behind.
+        queue: usize = 100_000;
 
-    /// How patient clients are.
-    Client {
-        /// How long they wait for a first token; without it, for ever.
-        timeout: WrittenDuration,
-        /// How often they try again after a failure.
-        retries: u32,
-        /// How long they wait before that.
-        backoff: WrittenDuration,
+        /// Requests that it sends to one replica at a time; without it, all.
+        per_replica: Option<u32>, in 1..=1_000_000;
+
+        /// How often the daemon reads how many it holds; without it, never.
+        read: Option<Micros>, in WAKE_INTERVALS;
     }
 
     /// A variant.
-    Variant {
-        /// Its name. Required.
-        name: String,
+    pub(crate) struct VariantKeys {
+        /// Its name.
+        name: String, in text(is_variant_name, VARIANT_NAME), required;
+
         /// The name of its model. Required, where there is more than one.
-        model: String,
+        model: Option<String>;
+
         /// What part of its requests it serves.
-        role: Role,
+        role: Role = Role::Both;
+
         /// The kind of accelerator that it runs on.
-        accelerator: String,
+        accelerator: Option<String>, in text(is_label_text, LABEL_TEXT);
+
         /// What one replica costs for an hour.
-        cost: f64,
+        cost: CostPerHour = 1.0, in COSTS;
+
         /// What it costs without a discount, such as that of spot nodes, where `cost` has one.
-        list_price: f64,
+        list_price: Option<CostPerHour>, in COSTS;
+
         /// Factor on its score for something scarce that the model does not need.
-        mismatch: f64,
+        mismatch: Fraction = 1.0, in 1.0..=1000.0;
+
         /// What the daemon is told of how long a replica takes to serve, until it has measured starts.
-        start_time: WrittenDuration,
+        start_time: Option<Seconds>, in START_TIMES;
+
         /// How many replicas there may be, and are at the start.
-        replicas: ReplicaCounts,
-        /// Its engine. Required.
-        engine: Engine,
+        replicas: ReplicaCountKeys, required;
+
+        /// Its engine.
+        engine: EngineKeys, required;
+
         /// How its replicas start.
-        startup: Startup,
+        startup: Startup;
+
         /// How they stop and fail.
-        lifecycle: Lifecycle,
+        lifecycle: Lifecycle;
+
         /// When others take the place of all of them.
-        rollout: Rollout,
+        rollout: Option<RolloutKeys>;
+
         /// Who changes their number.
-        autoscaler: Autoscaler,
+        autoscaler: AutoscalerKeys;
     }
 
     /// How many replicas there may be.
-    ReplicaCounts {
+    #[derive(Copy)]
+    pub(crate) struct ReplicaCountKeys {
         /// The fewest.
-        min: u32,
-        /// The most. Required.
-        max: u32,
+        min: u32 = 1, in 0..=REPLICAS_MAX;
+
+        /// The most.
+        max: Option<u32>, in 1..=REPLICAS_MAX, required;
+
         /// Those that are ready at the start; without it, the fewest.
-        initial: u32,
+        initial: Option<u32>;
     }
 
     /// An engine.
-    Engine {
-        /// The time of a step by itself. Required.
-        alpha: WrittenDuration,
-        /// The time for each token of a prompt. Required.
-        beta: WrittenDuration,
-        /// The time for each request that decodes a token. Required.
-        delta: WrittenDuration,
-        /// The time for each token of the KV cache that is read.
-        gamma: WrittenDuration,
-        /// What a mixture of experts takes beside that.
-        experts: Experts,
-        /// The size of the KV cache in tokens. Required.
-        kv_tokens: u32,
-        /// Requests in a batch: `max_num_seqs`.
-        seats: u32,
-        /// Tokens that a step may compute: `max_num_batched_tokens`.
-        batch_tokens: u32,
-        /// Tokens in a block of the cache.
-        block_size: u32,
-        /// The share of each prompt that its prefix cache has.
-        prefix_hits: f64,
-        /// Whether its prefix cache has what it has computed, by the `hash_ids` of the trace.
-        prefix_caching: bool,
-        /// How it serves `LoRA` adapters. Required where requests ask for some.
-        adapters: Adapters,
-    }
+    pub(crate) struct EngineKeys {
+        /// The time of a step by itself.
+        alpha: Duration, in STEPS, required;
 
-    /// How an engine serves `LoRA` adapters.
-    Adapters {
-        /// Adapters that one step serves: `max_loras`.
-        slots: u32,
-        /// How much longer a step takes in which one is loaded.
-        load: WrittenDuration,
+        /// The time for each token of a prompt.
+        beta: Duration, in STEPS, required;
+
+        /// The time for each request that decodes a token.
+        delta: Duration, in STEPS, required;
+
+        /// The time for each token of the KV cache that is read.
+        gamma: Duration, in STEPS;
+
+        /// What a mixture of experts takes beside that.
+        experts: Option<ExpertKeys>;
+
+        /// The size of the KV cache in tokens.
+        kv_tokens: Option<u32>, in SIZES, required;
+
+        /// Requests in a batch: `max_num_seqs`.
+        seats: u32 = SEATS, in SIZES;
+
+        /// Tokens that a step may compute: `max_num_batched_tokens`. Without it, 2048, or as many as
+        /// there are seats.
+        batch_tokens: Option<u32>, in SIZES;
+
+        /// Tokens in a block of the cache.
+        block_size: u32 = BLOCK_SIZE, in SIZES;
+
+        /// The share of each prompt that its prefix cache has.
+        prefix_hits: Fraction = 0.0, in 0.0..=1.0;
+
+        /// Whether its prefix cache has what it has computed, by the `hash_ids` of the trace.
+        prefix_caching: bool = false;
+
+        /// How it serves `LoRA` adapters. Required where requests ask for some.
+        adapters: Option<AdapterSettings>;
     }
 
     /// What a mixture of experts takes until all of them are awake.
-    Experts {
-        /// Tokens of a step by which all are. Required.
-        tokens: u32,
-        /// The time for each of these tokens. Required.
-        per_token: WrittenDuration,
-    }
+    #[derive(Copy)]
+    pub(crate) struct ExpertKeys {
+        /// Tokens of a step by which all are.
+        tokens: u32, in 1..=1_000_000, required;
 
-    /// How replicas start. Each phase is a lognormal span with this median.
-    Startup {
-        /// Replicas for which there is room without waiting for a node; without it, any number.
-        warm_nodes: u32,
-        /// Until there is a node, where there is none.
-        node: WrittenDuration,
-        /// Until the image is there.
-        image: WrittenDuration,
-        /// Until the weights are loaded.
-        load: WrittenDuration,
-        /// Until the engine answers.
-        warmup: WrittenDuration,
-        /// The standard deviation of the logarithm of each.
-        sigma: f64,
-    }
-
-    /// How replicas stop and fail.
-    Lifecycle {
-        /// How long a replica may finish what it has.
-        grace: WrittenDuration,
-        /// The mean time between crashes of one replica; without it, there are none.
-        crash_every: WrittenDuration,
-        /// The mean time until a replica's node is taken back; without it, none is.
-        interrupt_every: WrittenDuration,
-        /// How long before that the replica is told.
-        notice: WrittenDuration,
+        /// The time for each of these tokens.
+        per_token: Duration, in STEPS, required;
     }
 
     /// A change of the pod template, which replaces all replicas.
-    Rollout {
-        /// When. Required.
-        at: WrittenDuration,
+    // The portions are those of a Deployment that does not say them.
+    #[derive(Copy)]
+    pub(crate) struct RolloutKeys {
+        /// When.
+        at: Micros, in SPANS, required;
+
         /// Replicas beyond those asked for: a share below 1, or a whole number.
-        max_surge: f64,
+        max_surge: f64 = 0.25, in 0.0..=f64::from(REPLICAS_MAX);
+
         /// Replicas that need not be available: a share below 1, or a whole number.
-        max_unavailable: f64,
+        max_unavailable: f64 = 0.25, in 0.0..=f64::from(REPLICAS_MAX);
     }
 
     /// Who changes the number of replicas.
-    Autoscaler {
+    pub(crate) struct AutoscalerKeys {
         /// What it is.
-        kind: AutoscalerKind,
+        kind: AutoscalerKind = AutoscalerKind::Hpa;
+
         /// What it follows.
-        follows: Signal,
+        follows: Signal = Signal::Desired;
+
         /// The average for each replica that it aims at. Required, unless it follows `desired`.
-        target: f64,
+        target: Option<f64>, in above_zero(1e9);
+
         /// Time between two syncs of the HPA.
-        sync: WrittenDuration,
+        sync: Micros = SYNC.duration(), in SYNCS;
+
         /// How old the values are that it reads.
-        delay: WrittenDuration,
+        delay: Micros, in SPANS;
+
         /// `behavior.scaleUp`.
-        scale_up: Direction,
+        scale_up: Option<DirectionKeys>;
+
         /// `behavior.scaleDown`.
-        scale_down: Direction,
+        scale_down: Option<DirectionKeys>;
+
         /// KEDA's `pollingInterval`.
-        polling: WrittenDuration,
+        polling: Micros = POLLING.duration(), in SYNCS;
+
         /// KEDA's `cooldownPeriod`.
-        cooldown: WrittenDuration,
+        cooldown: Micros = COOLDOWN.duration(), in SPANS;
+
         /// The value above which KEDA scales from zero.
-        activation: f64,
+        activation: f64 = 0.0, in 0.0..=1e9;
     }
 
     /// One direction of an HPA's `behavior`.
-    Direction {
+    pub(crate) struct DirectionKeys {
         /// How far from the target the value may be without a change, as a share.
-        tolerance: f64,
+        tolerance: Option<f64>, in 0.0..=1.0;
+
         /// `stabilizationWindowSeconds`.
-        stabilization_window: WrittenDuration,
+        stabilization_window: Option<Micros>, in SPANS;
+
         /// `selectPolicy`.
-        select_policy: SelectPolicy,
+        select_policy: Option<Select>;
+
         /// The policies.
-        #[schemars(with = "Option<Vec<StepPolicy>>")]
-        policies: Items<StepPolicy>,
+        policies: Option<Vec<StepKeys>>;
     }
 
     /// How far the number may move in a period.
-    StepPolicy {
+    #[derive(Copy)]
+    pub(crate) struct StepKeys {
         /// What `value` counts.
-        r#type: StepType,
+        kind as "type": Option<StepType>, required;
+
         /// How far.
-        value: u32,
+        value: u32, required;
+
         /// The period.
-        period: WrittenDuration,
+        period: Micros = SYNC.duration(), in SPANS;
     }
 
     /// What lies between the replicas and the daemon.
-    Daemon {
+    pub(crate) struct DaemonKeys {
         /// The share of scrapes that fail.
-        scrape_loss: f64,
+        scrape_loss: Fraction = 0.0, in 0.0..=1.0;
+
         /// How old pages are when the daemon gets them, where a Prometheus scrapes.
-        relay: WrittenDuration,
+        relay: Option<Micros>, in SPANS;
+
         /// Age up to which a decision is served.
-        hold: WrittenDuration,
+        hold: Seconds = EXTERNAL_METRICS_HOLD, in SPANS;
+
         /// A time in which nobody can read what replicas say.
-        outage: Outage,
-    }
-
-    /// A time in which nobody can read what replicas say: neither the daemon nor another autoscaler.
-    Outage {
-        /// When it begins. Required.
-        at: WrittenDuration,
-        /// How long it lasts. Required.
-        length: WrittenDuration,
+        outage: Option<Outage>;
     }
 }
 
-choices! {
-    /// What a load is like.
-    Kind {
-        /// It rises and falls no faster than replicas start, give or take its bursts.
-        Smooth,
-        /// It rises, or what serves it fails, faster than replicas start.
-        Jumps,
-    }
+/// A mapping that is read elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub(crate) struct Words(pub(crate) Map<String, Value>);
 
-    /// How a trace is written.
-    Format {
-        /// `TIMESTAMP,ContextTokens,GeneratedTokens`, as the Azure LLM inference traces of 2023.
-        Azure,
-        /// JSON lines with `timestamp` in milliseconds, `input_length` and `output_length`.
-        Mooncake,
-        /// `seconds,input_tokens,output_tokens`, with these names in the first line.
-        Csv,
-        /// JSON lines with `seconds`, `input_tokens` and `output_tokens`.
-        Jsonl,
-        /// Lengths alone: `num_prefill_tokens,num_decode_tokens,…`, as vidur's processed traces.
-        Vidur,
-        /// A folder of clients, of whom windows of ten minutes say how much they send, as `ServeGen`'s.
-        Servegen,
-    }
-
-    /// Which replica a request goes to.
-    Router {
-        /// One after the other.
-        RoundRobin,
-        /// The one with the fewest requests for the seats that it has.
-        LeastRequests,
-        /// The one with the most free KV cache and the shortest queue.
-        KvAware,
-    }
-
-    /// What part of a request a variant serves.
-    Role {
-        /// All of it.
-        Both,
-        /// Its prompt.
-        Prefill,
-        /// Its answer.
-        Decode,
-    }
-
-    /// Who changes the number of replicas.
-    AutoscalerKind {
-        /// Nobody.
-        None,
-        /// A stock HPA.
-        Hpa,
-        /// KEDA with the HPA that it keeps.
-        Keda,
-    }
-
-    /// What an autoscaler follows.
-    Signal {
-        /// The number that Plimsoll publishes.
-        Desired,
-        /// Waiting requests.
-        Waiting,
-        /// Waiting and running requests.
-        InFlight,
-        /// The share of the KV cache in use.
-        KvUsage,
-        /// Requests a second of the model that come to its gateway.
-        Rate,
-        /// Requests a second that are sent to the replicas.
-        Sent,
-    }
-
-    /// Which policy wins.
-    SelectPolicy {
-        /// The one that allows the largest change.
-        Max,
-        /// The one that allows the smallest change.
-        Min,
-        /// No change in this direction.
-        Disabled,
-    }
-
-    /// What a policy counts.
-    StepType {
-        /// Replicas.
-        Pods,
-        /// Per cent of the replicas at the period's start.
-        Percent,
-    }
+/// What a load is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    /// It rises and falls no faster than replicas start, give or take its bursts.
+    Smooth,
+    /// It rises, or what serves it fails, faster than replicas start.
+    Jumps,
 }
+
+/// How a trace is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Format {
+    /// `TIMESTAMP,ContextTokens,GeneratedTokens`, as the Azure LLM inference traces of 2023.
+    Azure,
+    /// JSON lines with `timestamp` in milliseconds, `input_length` and `output_length`.
+    Mooncake,
+    /// `seconds,input_tokens,output_tokens`, with these names in the first line.
+    Csv,
+    /// JSON lines with `seconds`, `input_tokens` and `output_tokens`.
+    Jsonl,
+    /// Lengths alone: `num_prefill_tokens,num_decode_tokens,…`, as vidur's processed traces.
+    Vidur,
+    /// A folder of clients, of whom windows of ten minutes say how much they send, as `ServeGen`'s.
+    Servegen,
+}
+
+/// Who changes the number of replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AutoscalerKind {
+    /// Nobody.
+    None,
+    /// A stock HPA.
+    Hpa,
+    /// KEDA with the HPA that it keeps.
+    Keda,
+}
+
+settings! { plain: Words; Kind; Format; AutoscalerKind; }

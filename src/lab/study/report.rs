@@ -9,10 +9,10 @@ use crate::simulate::score::Sample;
 use crate::study::chart::{Chart, Line, escaped};
 use crate::study::execute::First;
 use crate::study::results::{Results, RunResult};
-use crate::study::table::{latency, left_out, percent, shown, span};
+use crate::study::table::{self, COLUMNS, left_out, shown, span};
 use plimsoll_core::units::Replicas;
 
-/// The style of the page.
+/// The style of a page.
 const STYLE: &str = include_str!("report.css");
 
 /// Classes of lines, one after the other.
@@ -21,14 +21,23 @@ const CLASSES: [&str; 5] = ["c0", "c1", "c2", "c3", "c4"];
 /// Latencies are drawn up to this many times their objective: what is above is bad all the same.
 const CEILING: f64 = 5.0;
 
+/// The beginning of a page with this title and heading, up to its first paragraph.
+pub(crate) fn begun(title: &str, heading: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n\
+         <title>Plimsoll: {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <h1>{heading}</h1>\n"
+    )
+}
+
 /// The page. Writing to a string cannot fail, so what that returns is dropped.
 pub(crate) fn html(results: &Results, first: Option<&First>) -> String {
     let name = escaped(&results.scenario);
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>Plimsoll: {name}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <h1>{name}</h1>\n<p class=\"soft\">Simulated by Plimsoll {}: {} of {} runs.</p>\n",
+    let mut page = begun(&name, &name);
+    let _ = writeln!(
+        page,
+        "<p class=\"soft\">Simulated by Plimsoll {}: {} of {} runs.</p>",
         env!("CARGO_PKG_VERSION"),
         results.runs.len(),
         results.planned,
@@ -50,33 +59,22 @@ pub(crate) fn html(results: &Results, first: Option<&First>) -> String {
 }
 
 fn runs(page: &mut String, runs: &[RunResult]) {
-    page.push_str(
-        "<div class=\"scroll\"><table>\n<tr><th>run</th><th>seed</th><th>within SLO</th>\
-         <th>worst minute</th><th>TTFT p95</th><th>ITL p95</th><th>not served</th>\
-         <th>replica-hours</th><th>cost</th><th>changes</th><th>flips</th></tr>\n",
+    let _ = writeln!(
+        page,
+        "<div class=\"scroll\"><table>\n<tr><th>run</th><th>{}</th></tr>",
+        COLUMNS.join("</th><th>")
     );
     for run in runs {
         let settings: Vec<String> =
             run.settings.iter().map(|(path, it)| format!("{path}={}", shown(it))).collect();
         let name = [vec![run.policy.clone()], settings].concat().join(" ");
         let cut = if run.complete { "" } else { " (interrupted)" };
-        let worst = run.models.iter().filter_map(|model| model.worst_minute_within_slo);
-        let share = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), percent);
+        let cells = table::line(run, &[], run.seed.to_string());
         let _ = writeln!(
             page,
-            "<tr><td>{}{cut}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-             <td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><td>{}{cut}</td><td>{}</td></tr>",
             escaped(&name),
-            run.seed,
-            share(run.within_slo),
-            share(worst.reduce(f64::min)),
-            latency(run.models.iter().filter_map(|model| model.ttft.p95).reduce(f64::max)),
-            latency(run.models.iter().filter_map(|model| model.itl.p95).reduce(f64::max)),
-            run.not_served(),
-            run.replica_hours,
-            run.cost,
-            run.actions,
-            run.flips,
+            cells[1..=COLUMNS.len()].join("</td><td>")
         );
     }
     page.push_str("</table></div>\n");

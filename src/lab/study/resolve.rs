@@ -14,40 +14,25 @@ use serde_json::{Map, Value, json};
 use crate::simulate::Micros;
 use crate::simulate::peers::Peer;
 use crate::simulate::scenario::{
-    Allowance, Client, Control, Gateway, Model, Outage, Router, Scenario, Slo, Transfer,
+    Client, Control, Gateway, Model, Router, Scenario, Transfer, Variant,
 };
-use crate::study::file::{self, File};
-use crate::study::resolve::variants::{Drafted, Models};
+use crate::study::file::{
+    DaemonKeys, File, FileKeys, GatewayKeys, LENGTHS, ModelKeys, TransferKeys, VariantKeys,
+};
+use crate::study::resolve::variants::Models;
 use crate::study::resolve::workload::Loaded;
-use crate::study::traces::SPAN_MAX;
 use plimsoll_core::fleet::{ModelKey, ModelName, Namespace, Role};
-use plimsoll_core::units::{Fraction, Seconds};
+use plimsoll_core::settings::{self, Written};
 use plimsoll_daemon::config;
-use plimsoll_daemon::config::check::{Checks, Durations};
-pub(super) use plimsoll_daemon::config::problem::{Problem, Problems, Severity, join};
+use plimsoll_daemon::config::check::Checks;
+pub(super) use plimsoll_daemon::config::problem::{Problem, Problems, join};
 use plimsoll_daemon::config::written::WrittenDuration;
-use plimsoll_daemon::config::{
-    Config, EXTERNAL_METRICS_HOLD, Files, LoadError, Surroundings, layers, names,
-};
+use plimsoll_daemon::config::{Config, Files, LoadError, Surroundings, layers};
 
-const NAMESPACE: &str = "default";
-const LENGTHS: Durations = Duration::from_secs(1)..=SPAN_MAX;
 /// The length of a scenario without traces that does not say its length.
 const LENGTH: Duration = Duration::from_hours(1);
-const LATENCIES: Durations = Duration::from_micros(1)..=Duration::from_hours(24);
-const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
-const SAMPLES: Durations = Duration::from_millis(100)..=Duration::from_hours(24);
 /// Samples of a series that says no time between them: as many as a chart has room for.
 const SAMPLES_WANTED: u64 = 480;
-/// As the endpoint picker of the Gateway API's inference extension refreshes metrics.
-const ROUTER_REFRESH: Duration = Duration::from_millis(50);
-const REFRESHES: Durations = Duration::from_millis(1)..=Duration::from_hours(1);
-/// More than any client would wait behind.
-const QUEUE: u32 = 100_000;
-/// A prompt is long from here on, where more time is allowed for each token of it.
-const LONG_PROMPT: u32 = 4_000;
-const PER_TOKEN: Durations = Duration::ZERO..=Duration::from_secs(1);
-const BACKOFF: Duration = Duration::from_secs(1);
 
 /// A scenario and the seed that its file names.
 #[derive(Clone, Debug)]
@@ -81,7 +66,8 @@ pub(crate) fn resolve(mut value: Value, base: &Path) -> Result<Resolved, Vec<Pro
         checks.problems.error_at("", "the file must be a mapping of keys to values");
         value = json!({});
     }
-    let file: File = layers::read(value, &mut checks.problems);
+    let mut file: File = layers::read(value, &mut checks.problems);
+    fill_holes(&mut file);
     let resolved = resolve_file(&file, &mut checks);
     let (errors, warnings) = checks.problems.split();
     match resolved {
@@ -92,27 +78,45 @@ pub(crate) fn resolve(mut value: Value, base: &Path) -> Result<Resolved, Vec<Pro
     }
 }
 
+/// Puts empty sections where some could not be read, so that the others keep their places. Their keys
+/// are not missed, because they have been refused.
+fn fill_holes(file: &mut File) {
+    let File { models, variants, .. } = file;
+    for model in models.iter_mut().flatten() {
+        let adapters = &mut model.get_or_insert_default().adapters;
+        for adapter in adapters.iter_mut().flatten() {
+            adapter.get_or_insert_default();
+        }
+    }
+    for variant in variants.iter_mut().flatten() {
+        variant.get_or_insert_default();
+    }
+}
+
 /// Everything is checked before anything that is not there ends it, so that all that is wrong is
 /// said at once.
 fn resolve_file(file: &File, checks: &mut Checks<'_>) -> Option<(Scenario, u64, Config)> {
+    let keys: FileKeys = settings::resolve(Some(file), "", &mut checks.problems);
+    let FileKeys { length, seed, sample, models, variants, policy: words, daemon, .. } = keys;
     check_compared(file.compare.as_deref().unwrap_or_default(), checks);
-    let (models, longest) = resolve_models(file, checks);
-    let drafted = resolve_variants(file, &models, checks);
-    let length = length(file.length, longest, checks);
-    let sample = checks.duration("sample", file.sample, &SAMPLES).map(Micros::from_duration);
+    let (models, longest) = resolve_models(file, models, checks);
+    let length = resolve_length(length, longest, checks);
+    let words = objectives::shared(words.0, &models, checks);
+    let words = woken(words, &models.resolved);
+    let config = policy(words, variants::listed(file, &variants, &models), checks);
+    let variants = resolve_variants(file, &variants, &models, config.as_ref(), checks);
+
+    let config = config?;
     let second = Micros::from_secs(1);
     let default = Micros::new(length.micros() / SAMPLES_WANTED).max(second);
-    let seen = seen(&file.daemon.clone().unwrap_or_default(), checks);
-    let words = objectives::shared(file.policy.clone().unwrap_or_default(), &models, checks);
-    let words = woken(words, &models.resolved);
-    let config = policy(words, &drafted, checks)?;
-    let specs = config.variants.iter().map(|variant| variant.spec.clone());
-    let variants = drafted.into_iter().zip(specs).map(|(draft, spec)| draft.with(spec)).collect();
-    let control = seen.with(&config);
-    let models = models.resolved.into_iter().collect::<Option<_>>()?;
-    let scenario =
-        Scenario { length, models, variants, control, sample: sample.unwrap_or(default) };
-    Some((scenario, u64::from(file.seed.unwrap_or(1)), config))
+    let scenario = Scenario {
+        length,
+        models: models.resolved.into_iter().collect::<Option<_>>()?,
+        variants: variants?,
+        control: control(&daemon, &config),
+        sample: sample.unwrap_or(default),
+    };
+    Some((scenario, u64::from(seed), config))
 }
 
 /// A policy to which the gateways of these models are the signals that wake: where one is read, none
@@ -126,14 +130,12 @@ fn woken(mut words: Map<String, Value>, models: &[Option<Model>]) -> Map<String,
 }
 
 /// How long a scenario lasts whose longest trace lasts so long.
-fn length(
-    written: Option<WrittenDuration>,
+fn resolve_length(
+    written: Option<Micros>,
     longest: Option<Micros>,
     checks: &mut Checks<'_>,
 ) -> Micros {
-    let length = checks.duration("length", written, &LENGTHS).map(Micros::from_duration);
-    let allowed = Micros::from_duration(*LENGTHS.start())..=Micros::from_duration(*LENGTHS.end());
-    if let Some(longest) = longest.filter(|longest| !allowed.contains(longest))
+    if let Some(longest) = longest.filter(|longest| !LENGTHS.contains(&longest.duration()))
         && written.is_none()
     {
         let rule = format!(
@@ -141,9 +143,9 @@ fn length(
             WrittenDuration(*LENGTHS.start()),
             WrittenDuration(*LENGTHS.end())
         );
-        checks.problems.error_at("length", rule);
+        checks.problems.missing("length", rule);
     }
-    length.or(longest).unwrap_or(Micros::from_duration(LENGTH))
+    written.or(longest).unwrap_or(Micros::from_duration(LENGTH))
 }
 
 /// What a sweep tries must be lists by their paths.
@@ -175,50 +177,59 @@ fn check_compared(written: &[Option<String>], checks: &mut Checks<'_>) {
 }
 
 /// The models, and the longest trace among them.
-fn resolve_models(file: &File, checks: &mut Checks<'_>) -> (Models, Option<Micros>) {
-    let written = file.models.as_deref().unwrap_or_default();
-    if written.is_empty() {
+fn resolve_models(
+    file: &File,
+    keys: Vec<ModelKeys>,
+    checks: &mut Checks<'_>,
+) -> (Models, Option<Micros>) {
+    if keys.is_empty() {
         checks.problems.missing("models", "must have at least one model");
     }
     let mut models = Models::default();
     let mut longest: Option<Micros> = None;
-    for (at, model) in written.iter().enumerate() {
-        let name = model.as_ref().and_then(|model| model.name.clone());
-        if name.is_some() && models.names.contains(&name) {
-            checks.problems.error_at(format!("models[{at}].name"), "is the name of another model");
+    let written = file.models.iter().flatten().flatten();
+    for (at, (written, keys)) in written.zip(keys).enumerate() {
+        let path = format!("models[{at}]");
+        if written.name.is_some() && models.names.contains(&written.name) {
+            checks.problems.error_at(join(&path, "name"), "is the name of another model");
         }
-        models.names.push(name);
-        let model = model.as_ref();
-        let resolved =
-            model.and_then(|written| resolve_model(&format!("models[{at}]"), written, checks));
+        models.names.push(written.name.clone());
+        let resolved = resolve_model(&path, written, keys, checks);
         longest = longest.max(resolved.as_ref().and_then(|(_, span)| *span));
         models.resolved.push(resolved.map(|(model, _)| model));
     }
     (models, longest)
 }
 
-/// The variants of which something could be made.
-fn resolve_variants(file: &File, models: &Models, checks: &mut Checks<'_>) -> Vec<Drafted> {
-    let written = file.variants.as_deref().unwrap_or_default();
-    if written.is_empty() {
+/// The variants; `None` where one lacks a part.
+fn resolve_variants(
+    file: &File,
+    keys: &[VariantKeys],
+    models: &Models,
+    config: Option<&Config>,
+    checks: &mut Checks<'_>,
+) -> Option<Vec<Variant>> {
+    if keys.is_empty() {
         checks.problems.missing("variants", "must have at least one variant");
     }
-    let mut drafted = Vec::new();
+    let mut resolved = Vec::new();
     let mut names: Vec<&String> = Vec::new();
     let mut served: Vec<Served> = Vec::new();
-    for (place, variant) in written.iter().enumerate() {
-        let Some(variant) = variant else { continue };
+    let written = file.variants.iter().flatten().flatten();
+    for (place, (written, keys)) in written.zip(keys).enumerate() {
         let path = format!("variants[{place}]");
-        if let Some(name) = &variant.name {
+        if let Some(name) = &written.name {
             if names.contains(&name) {
                 checks.problems.error_at(join(&path, "name"), "is the name of another variant");
             }
             names.push(name);
         }
-        let role = variants::role(variant.role);
-        let model = models.of(variant.model.as_deref());
-        served.extend(model.map(|model| Served { place, model, role }));
-        drafted.extend(variants::resolve(&path, variant, models, checks));
+        let model = models.of(written.model.as_deref());
+        served.extend(model.map(|model| Served { place, model, role: keys.role }));
+        let known = config.into_iter().flat_map(|config| &config.variants);
+        let mut specs = known.map(|variant| &variant.spec);
+        let spec = specs.find(|spec| spec.key.variant.as_str() == keys.name);
+        resolved.push(variants::resolve(&path, written, keys, models, spec, checks));
     }
     check_roles(models, &served, checks);
     for (at, name) in models.names.iter().enumerate() {
@@ -230,101 +241,56 @@ fn resolve_variants(file: &File, models: &Models, checks: &mut Checks<'_>) -> Ve
             checks.problems.warning(format!("models[{at}]"), rule);
         }
     }
-    drafted
+    resolved.into_iter().collect()
 }
 
 fn resolve_model(
     path: &str,
-    written: &file::Model,
+    written: &Written<ModelKeys>,
+    keys: ModelKeys,
     checks: &mut Checks<'_>,
 ) -> Option<(Model, Option<Micros>)> {
     let at = |key: &str| join(path, key);
-    let name = written.name.as_deref();
-    if name.is_none() {
-        checks.problems.missing(at("name"), "is required");
+    let ModelKeys { name, namespace, slo, workload, adapters, router, router_refresh, .. } = keys;
+    let TransferKeys { latency, per_token } = keys.transfer;
+    let GatewayKeys { queue, per_replica, read } = keys.gateway;
+    let allowance = written.slo.as_ref().filter(|slo| slo.ttft_per_token.is_none());
+    if allowance.is_some_and(|slo| slo.long_prompt.is_some()) {
+        let rule = format!("has no effect without {}", at("slo.ttft_per_token"));
+        checks.problems.warning(at("slo.long_prompt"), rule);
     }
-    let name = checks.text(&at("name"), name, names::is_model_name, names::MODEL_NAME);
-    let namespace = written.namespace.as_deref().unwrap_or(NAMESPACE);
-    let namespace =
-        checks.text(&at("namespace"), Some(namespace), names::is_dns_label, names::DNS_LABEL);
-    let adapters = adapters::shares(&at("adapters"), written.adapters.as_deref(), name, checks);
-    let slo = written.slo.clone().unwrap_or_default();
-    let mut latency = |key: &str, written| {
-        let path = format!("{path}.slo.{key}");
-        let latency = checks.duration(&path, written, &LATENCIES).map(Micros::from_duration);
-        if latency.is_none() {
-            checks.problems.missing(path, "is required");
-        }
-        latency
-    };
-    let (ttft, itl) = (latency("ttft", slo.ttft), latency("itl", slo.itl));
-    let allowance = allowance(&at("slo"), &slo, checks);
-    let refresh = checks.duration(&at("router_refresh"), written.router_refresh, &REFRESHES);
-    let refresh = Micros::from_duration(refresh.unwrap_or(ROUTER_REFRESH));
-    let router = match written.router {
-        Some(file::Router::RoundRobin) => Router::RoundRobin,
-        Some(file::Router::LeastRequests) | None => Router::LeastRequests,
-        Some(file::Router::KvAware) => Router::KvAware { refresh },
-    };
-    if written.router_refresh.is_some() && written.router != Some(file::Router::KvAware) {
+    if written.router_refresh.is_some() && router != Router::KvAware {
         let rule = "has no effect, because router is not kv_aware";
         checks.problems.warning(at("router_refresh"), rule);
     }
-    let transfer = transfer(path, &written.transfer.clone().unwrap_or_default(), checks);
-    let gateway = written.gateway.clone().unwrap_or_default();
-    let queue = usize::try_from(gateway.queue.unwrap_or(QUEUE)).unwrap_or(usize::MAX);
-    let limit =
-        checks.number(&join(&at("gateway"), "per_replica"), gateway.per_replica, &(1..=1_000_000));
-    let read =
-        checks.duration(&join(&at("gateway"), "read"), gateway.read, &config::WAKE_INTERVALS);
-    let read = read.map(Micros::from_duration);
-    let client = written.client.clone().unwrap_or_default();
-    let mut span = |key: &str, written| {
-        checks.duration(&format!("{path}.client.{key}"), written, &SPANS).map(Micros::from_duration)
-    };
-    let timeout = span("timeout", client.timeout).filter(|timeout| *timeout > Micros::ZERO);
-    let backoff = span("backoff", client.backoff).unwrap_or(Micros::from_duration(BACKOFF));
-    let retries =
-        checks.number(&join(&at("client"), "retries"), client.retries, &(0..=100)).unwrap_or(0);
-    let loaded = workload::resolve(&at("workload"), written.workload.as_ref(), checks);
+    let adapters = adapters::shares(&at("adapters"), &adapters, &name, &mut checks.problems);
+    let loaded = workload::resolve(&at("workload"), &workload, checks);
+
+    if checks.problems.refused_below(&at("slo")) {
+        return None;
+    }
     let Loaded { load, span } = loaded?;
-    let key = ModelKey { namespace: Namespace::new(namespace?)?, model: ModelName::new(name?)? };
+    let key = ModelKey { namespace: Namespace::new(&namespace)?, model: ModelName::new(&name)? };
     let model = Model {
         key,
-        slo: Slo { ttft: ttft?, itl: itl?, allowance },
+        slo,
         load,
         adapters,
         router,
-        transfer,
-        gateway: Gateway { queue, per_replica: limit, read },
-        client: Client { timeout, retries, backoff },
+        router_refresh,
+        transfer: Transfer { latency, per_token: per_token.as_secs_f64() * 1e6 },
+        gateway: Gateway { queue, per_replica, read },
+        client: Client {
+            timeout: keys.client.timeout.filter(|it| is_some_time(*it)),
+            ..keys.client
+        },
     };
     Some((model, span))
 }
 
-fn allowance(path: &str, written: &file::Slo, checks: &mut Checks<'_>) -> Allowance {
-    let at = |key: &str| join(path, key);
-    let per_token = checks.duration(&at("ttft_per_token"), written.ttft_per_token, &PER_TOKEN);
-    let beyond = checks.number(&at("long_prompt"), written.long_prompt, &(0..=100_000_000));
-    if written.long_prompt.is_some() && written.ttft_per_token.is_none() {
-        let rule = format!("has no effect without {}", at("ttft_per_token"));
-        checks.problems.warning(at("long_prompt"), rule);
-    }
-    Allowance {
-        per_token: per_token.map(Micros::from_duration).unwrap_or_default(),
-        beyond: beyond.unwrap_or(LONG_PROMPT),
-    }
-}
-
-fn transfer(path: &str, written: &file::Transfer, checks: &mut Checks<'_>) -> Transfer {
-    let file::Transfer { latency, per_token } = *written;
-    let at = |key: &str| format!("{path}.transfer.{key}");
-    let latency = checks.duration(&at("latency"), latency, &SPANS);
-    let per_token = checks.duration(&at("per_token"), per_token, &PER_TOKEN);
-    Transfer {
-        latency: latency.map(Micros::from_duration).unwrap_or_default(),
-        per_token: per_token.unwrap_or_default().as_secs_f64() * 1e6,
-    }
+/// Whether this is a span of time, and not the 0 that stands for never.
+fn is_some_time(span: Micros) -> bool {
+    span > Micros::ZERO
 }
 
 /// Where one variant computes prompts, another must decode, and none do both.
@@ -349,54 +315,17 @@ fn check_roles(models: &Models, served: &[Served], checks: &mut Checks<'_>) {
     }
 }
 
-fn outage(written: Option<&file::Outage>, checks: &mut Checks<'_>) -> Option<Outage> {
-    let file::Outage { at, length } = written?;
-    let mut span = |key: &str, written| {
-        let path = format!("daemon.outage.{key}");
-        let span = checks.duration(&path, written, &SPANS).map(Micros::from_duration);
-        if span.is_none() {
-            checks.problems.missing(path, "is required");
-        }
-        span
-    };
-    let (from, length) = (span("at", *at), span("length", *length));
-    Some(Outage { from: from?, length: length? })
-}
-
-/// What lies between the replicas and the daemon.
-struct Seen {
-    scrape_loss: Fraction,
-    relay: Option<Micros>,
-    hold: Seconds,
-    outage: Option<Outage>,
-}
-
-impl Seen {
-    /// The same, and what the daemon does.
-    fn with(self, config: &Config) -> Control {
-        let Self { scrape_loss, relay, hold, outage } = self;
-        Control {
-            policy: config.policy.clone(),
-            tick: Micros::from_duration(config.tick_interval),
-            scrape: Micros::from_duration(config.scrape.settings.interval),
-            scrape_loss,
-            relay,
-            hold,
-            outage,
-        }
-    }
-}
-
-fn seen(section: &file::Daemon, checks: &mut Checks<'_>) -> Seen {
-    let loss = checks.number("daemon.scrape_loss", section.scrape_loss, &(0.0..=1.0));
-    let relay = checks.duration("daemon.relay", section.relay, &SPANS);
-    let hold =
-        checks.duration("daemon.hold", section.hold, &SPANS).unwrap_or(EXTERNAL_METRICS_HOLD);
-    Seen {
-        scrape_loss: loss.and_then(Fraction::new).unwrap_or(Fraction::ZERO),
-        relay: relay.map(Micros::from_duration),
-        hold: Seconds::new(hold.as_secs_f64()).unwrap_or_default(),
-        outage: outage(section.outage.as_ref(), checks),
+/// How the daemon looks and decides.
+fn control(keys: &DaemonKeys, config: &Config) -> Control {
+    let DaemonKeys { scrape_loss, relay, hold, outage } = *keys;
+    Control {
+        policy: config.policy.clone(),
+        tick: Micros::from_duration(config.keys.tick_interval),
+        scrape: Micros::from_duration(config.scrape.settings.interval),
+        scrape_loss,
+        relay,
+        hold,
+        outage,
     }
 }
 
@@ -415,7 +344,7 @@ pub(crate) const NO_POLICY: [&str; 8] = [
 /// The daemon's configuration with these words and these variants, made by the daemon's own code.
 fn policy(
     mut words: Map<String, Value>,
-    variants: &[Drafted],
+    variants: Vec<Value>,
     checks: &mut Checks<'_>,
 ) -> Option<Config> {
     for key in NO_POLICY {
@@ -424,13 +353,7 @@ fn policy(
             checks.problems.error_at(join("policy", key), rule);
         }
     }
-    let listed = variants.iter().enumerate().map(|(at, variant)| {
-        let mut listed = variant.words.clone();
-        // Nobody asks there; the configuration wants to know where replicas are.
-        listed["targets"] = json!({"static": [format!("simulated-{at}:8000")]});
-        listed
-    });
-    words.insert("variants".to_owned(), listed.collect());
+    words.insert("variants".to_owned(), Value::Array(variants));
     let surroundings = Surroundings {
         origin: "policy".to_owned(),
         base: checks.base().to_owned(),
@@ -453,16 +376,12 @@ fn policy(
 }
 
 fn report(problems: &[Problem], checks: &mut Checks<'_>) {
-    for Problem { severity, path, rule, found } in problems {
-        // The variants are ours: what is wrong with them has been said where they are written.
-        if path.starts_with("variants") {
-            continue;
-        }
-        let path = if path.is_empty() { "policy".to_owned() } else { format!("policy.{path}") };
-        match (severity, found) {
-            (Severity::Warning, _) => checks.problems.warning(path, rule.as_str()),
-            (Severity::Error, Some(found)) => checks.problems.error(path, rule.as_str(), found),
-            (Severity::Error, None) => checks.problems.error_at(path, rule.as_str()),
-        }
+    // The variants are ours: what is wrong with them has been said where they are written.
+    for problem in problems.iter().filter(|problem| !problem.path.starts_with("variants")) {
+        let path = match problem.path.as_str() {
+            "" => "policy".to_owned(),
+            path => format!("policy.{path}"),
+        };
+        checks.problems.take_over(Problem { path, ..problem.clone() });
     }
 }

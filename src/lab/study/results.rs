@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::simulate::Micros;
 use crate::simulate::scenario::{Model, Scenario, Variant};
-use crate::simulate::score::{Crew, Outcome, Service, Spread};
+use crate::simulate::score::{Crew, Outcome, Service, Spread, share};
 use crate::study::plan::Plan;
 use plimsoll_core::units::Replicas;
 
@@ -328,10 +328,31 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, MergeError> {
     Ok(files)
 }
 
+/// The mean; `None` of nothing.
+pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut sum = 0.0;
+    let mut count = 0.0;
+    for value in values {
+        sum += value;
+        count += 1.0;
+    }
+    (count > 0.0).then(|| sum / count)
+}
+
 impl RunResult {
     /// Times that an engine loaded an adapter; `None` where no request asks for one.
     pub(crate) fn adapter_loads(&self) -> Option<u64> {
         self.models.iter().filter_map(|model| model.adapter_loads).reduce(|sum, more| sum + more)
+    }
+
+    /// The smallest share of the worst minutes of all models.
+    pub(crate) fn worst_minute(&self) -> Option<f64> {
+        self.models.iter().filter_map(|model| model.worst_minute_within_slo).reduce(f64::min)
+    }
+
+    /// Requests of all models that were answered in full.
+    pub(crate) fn finished(&self) -> u64 {
+        self.models.iter().map(|model| model.finished).sum()
     }
 
     /// Requests of all models that ended without an answer.
@@ -420,13 +441,6 @@ impl ModelResult {
     }
 }
 
-/// A share of the judged requests of models; `None` when none is judged.
-fn share(services: &[Service], of: fn(&Service) -> u64) -> Option<f64> {
-    let judged: u64 = services.iter().map(Service::judged).sum();
-    let count: u64 = services.iter().map(of).sum();
-    (judged > 0).then(|| count as f64 / judged as f64)
-}
-
 impl LatencyResult {
     fn new(spread: &Spread) -> Self {
         let at = |share| spread.quantile(share).map(Micros::seconds);
@@ -443,7 +457,7 @@ impl LatencyResult {
 
 impl VariantResult {
     fn new(variant: &Variant, crew: &Crew, ended: f64) -> Self {
-        let replica_hours = crew.replica_time.seconds() / 3600.0;
+        let replica_hours = crew.replica_hours();
         Self {
             variant: variant.spec.key.variant.to_string(),
             replica_hours,

@@ -1,8 +1,7 @@
 //! JSON Schemas of the scenario file and of the results, for editors and programs.
 //!
-//! The scenario's is made of the types that read it, and what only their documents and the daemon's
-//! configuration know is added here: which keys are required, what may stand in `policy`, and that
-//! a `sweep` holds lists.
+//! The scenario's is made of the declarations of its keys. Added here are the sections of the daemon's
+//! configuration that may stand in `policy`, and that a `sweep` holds lists.
 
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
@@ -13,9 +12,6 @@ use crate::study::file::File;
 use crate::study::resolve::NO_POLICY;
 use crate::study::results::Results;
 use plimsoll_daemon::config;
-
-/// How the description of a key that must be there ends.
-const REQUIRED: &str = "Required.";
 
 /// The schema of one or the other.
 pub(crate) fn schema(of: SchemaOf) -> Schema {
@@ -29,7 +25,6 @@ fn scenario() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
     let mut schema = settings.into_generator().into_root_schema_for::<File>().to_value();
-    require(&mut schema);
     schema["title"] = json!("Scenario of plimsoll simulate");
     schema["properties"]["policy"] = policy(&schema["properties"]["policy"]["description"]);
     let tried = json!({"type": "array", "minItems": 1});
@@ -52,24 +47,4 @@ fn policy(description: &Value) -> Value {
         root.insert("description".to_owned(), description.clone());
     }
     policy
-}
-
-/// Lists in each mapping the keys whose description says that they are required.
-fn require(schema: &mut Value) {
-    let required = |property: &Value| {
-        let description = property.get("description").and_then(Value::as_str);
-        description.is_some_and(|text| text.ends_with(REQUIRED))
-    };
-    if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
-        let keys = properties.iter().filter(|(_, property)| required(property));
-        let keys: Vec<Value> = keys.map(|(key, _)| json!(key)).collect();
-        if !keys.is_empty() {
-            schema["required"] = Value::Array(keys);
-        }
-    }
-    match schema {
-        Value::Object(map) => map.values_mut().for_each(require),
-        Value::Array(items) => items.iter_mut().for_each(require),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
 }

@@ -23,7 +23,7 @@ use crate::study::args::ScoreboardArgs;
 use crate::study::execute::{self, Executed, Ready};
 use crate::study::file::Kind;
 use crate::study::plan::{self, Plan, PlanError, Shard};
-use crate::study::results::{LeftOut, RunResult};
+use crate::study::results::{LeftOut, RunResult, mean};
 use crate::study::scoreboard::ablation::Change;
 use crate::study::scoreboard::recorded::Trace;
 use crate::study::scoreboard::score::Score;
@@ -272,6 +272,6 @@ impl Board {
     fn means(&self, of: impl Fn(&Workload) -> Option<Score>) -> (Option<f64>, Option<f64>) {
         let ratios = self.workloads.iter().filter_map(|it| it.ratio(of(it).as_ref()));
         let shares = self.workloads.iter().filter_map(|it| of(it)?.within_slo);
-        (score::mean(ratios), score::mean(shares))
+        (mean(ratios), mean(shares))
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::study::results::{LeftOut, ModelResult, Results, RunResult, VariantResult};
+use crate::study::results::{LeftOut, ModelResult, Results, RunResult, VariantResult, mean};
 
 /// The table of a study: all that there is of a single run, a line for each of several.
 pub(crate) fn table(results: &Results) -> String {
@@ -19,6 +19,20 @@ pub(crate) fn table(results: &Results) -> String {
     }
     text
 }
+
+/// The columns of a run, after those that tell it from the others.
+pub(crate) const COLUMNS: [&str; 10] = [
+    "seed",
+    "within SLO",
+    "worst minute",
+    "TTFT p95",
+    "ITL p95",
+    "not served",
+    "replica-hours",
+    "cost",
+    "changes",
+    "flips",
+];
 
 /// The last column of a table whose runs have adapters.
 const LOADS: &str = "adapter loads";
@@ -67,11 +81,7 @@ fn many(text: &mut String, results: &Results, runs: &[RunResult]) {
     paths.dedup();
     let mut head: Vec<String> = vec!["policy".to_owned()];
     head.extend(paths.iter().map(|path| (*path).clone()));
-    head.extend(
-        ["seed", "within SLO", "worst minute", "TTFT p95", "ITL p95", "not served"]
-            .map(str::to_owned),
-    );
-    head.extend(["replica-hours", "cost", "changes", "flips"].map(str::to_owned));
+    head.extend(COLUMNS.map(str::to_owned));
     let loads = runs.iter().any(|run| run.adapter_loads().is_some());
     head.extend(loads.then(|| LOADS.to_owned()));
     let mut rows = vec![head];
@@ -79,14 +89,13 @@ fn many(text: &mut String, results: &Results, runs: &[RunResult]) {
         for run in group {
             rows.push(line(run, &paths, run.seed.to_string()));
         }
-        rows.extend(mean(group, &paths));
+        rows.extend(mean_line(group, &paths));
     }
     aligned(text, &rows);
 }
 
-fn line(run: &RunResult, paths: &[&String], seed: String) -> Vec<String> {
-    let worst = run.models.iter().filter_map(|model| model.worst_minute_within_slo);
-    let worst = worst.reduce(f64::min);
+/// The cells of a run: who scaled it, what was set at these paths, and the columns of all.
+pub(crate) fn line(run: &RunResult, paths: &[&String], seed: String) -> Vec<String> {
     let ttft = run.models.iter().filter_map(|model| model.ttft.p95).reduce(f64::max);
     let itl = run.models.iter().filter_map(|model| model.itl.p95).reduce(f64::max);
     let cut = if run.complete { "" } else { " (interrupted)" };
@@ -95,7 +104,7 @@ fn line(run: &RunResult, paths: &[&String], seed: String) -> Vec<String> {
     row.extend([
         seed,
         run.within_slo.map_or_else(dash, percent),
-        worst.map_or_else(dash, percent),
+        run.worst_minute().map_or_else(dash, percent),
         latency(ttft),
         latency(itl),
         run.not_served().to_string(),
@@ -110,13 +119,10 @@ fn line(run: &RunResult, paths: &[&String], seed: String) -> Vec<String> {
 
 /// The means of runs that differ in their seeds alone; `None` where one was planned. What was
 /// interrupted is left out, because it is of another length.
-fn mean(group: &[RunResult], paths: &[&String]) -> Option<Vec<String>> {
+fn mean_line(group: &[RunResult], paths: &[&String]) -> Option<Vec<String>> {
     let runs: Vec<&RunResult> = group.iter().filter(|run| run.complete).collect();
     let first = runs.first().filter(|_| group.len() > 1)?;
-    let count = runs.len() as f64;
-    let mean =
-        |value: &dyn Fn(&RunResult) -> f64| runs.iter().map(|run| value(run)).sum::<f64>() / count;
-    let within: Vec<f64> = runs.iter().filter_map(|run| run.within_slo).collect();
+    let each = || runs.iter();
     let name = if runs.len() == group.len() {
         "mean".to_owned()
     } else {
@@ -124,21 +130,19 @@ fn mean(group: &[RunResult], paths: &[&String]) -> Option<Vec<String>> {
     };
     let mut row = line(first, paths, name);
     let at = paths.len() + 2;
-    row[at] = if within.is_empty() {
-        dash()
-    } else {
-        percent(within.iter().sum::<f64>() / within.len() as f64)
-    };
+    let within = mean(each().filter_map(|run| run.within_slo));
+    row[at] = within.map_or_else(dash, percent);
     for cell in &mut row[at + 1..at + 4] {
         cell.clear();
     }
-    row[at + 4] = format!("{:.1}", mean(&|run| run.not_served() as f64));
-    row[at + 5] = format!("{:.2}", mean(&|run| run.replica_hours));
-    row[at + 6] = format!("{:.2}", mean(&|run| run.cost));
-    row[at + 7] = format!("{:.1}", mean(&|run| f64::from(run.actions)));
-    row[at + 8] = format!("{:.1}", mean(&|run| f64::from(run.flips)));
-    if let Some(loads) = row.get_mut(at + 9) {
-        *loads = format!("{:.1}", mean(&|run| run.adapter_loads().unwrap_or(0) as f64));
+    row[at + 4] = format!("{:.1}", mean(each().map(|run| run.not_served() as f64))?);
+    row[at + 5] = format!("{:.2}", mean(each().map(|run| run.replica_hours))?);
+    row[at + 6] = format!("{:.2}", mean(each().map(|run| run.cost))?);
+    row[at + 7] = format!("{:.1}", mean(each().map(|run| f64::from(run.actions)))?);
+    row[at + 8] = format!("{:.1}", mean(each().map(|run| f64::from(run.flips)))?);
+    if let Some(cell) = row.get_mut(at + 9) {
+        let loads = mean(each().map(|run| run.adapter_loads().unwrap_or(0) as f64));
+        *cell = format!("{:.1}", loads?);
     }
     Some(row)
 }

@@ -326,7 +326,7 @@ fn whole(text: &str) -> Result<u32, String> {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "what is cast is whole and in the range"
+    reason = "values are whole and in the range"
 )]
 fn tokens(value: f64) -> Result<u32, String> {
     if value >= 1.0 && value <= f64::from(u32::MAX) && value.fract() == 0.0 {

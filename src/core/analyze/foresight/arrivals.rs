@@ -97,9 +97,11 @@ impl SavedArrivals {
     pub(crate) fn restore(&self) -> Arrivals {
         let Self { begun, spacing, closed, rates } = self;
         let behind = i64::try_from(rates.len()).unwrap_or_default();
-        let point = |(stride, rate): (i64, &f64)| Point { stride, rate: *rate };
         Arrivals {
-            points: (closed - behind + 1..).zip(rates).map(point).collect(),
+            points: (closed - behind + 1..)
+                .zip(rates)
+                .map(|(stride, &rate)| Point { stride, rate })
+                .collect(),
             closed: Some(*closed),
             spacing: *spacing,
             begun: Some(*begun),

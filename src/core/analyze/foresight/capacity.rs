@@ -26,8 +26,7 @@
 //! above
 //! its mean. A replica at its limit has a queue of its own making; `demand` adds what bursts need.
 
-use std::fmt;
-
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::pace::Iteration;
@@ -78,16 +77,20 @@ pub fn usual_itl(iteration: Iteration) -> Option<Seconds> {
 }
 
 /// What keeps a replica from carrying more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// The time between tokens.
+    #[display("the time between tokens")]
     Itl,
     /// Places in the batch.
+    #[display("places in the batch")]
     Seats,
     /// The KV cache.
+    #[display("the KV cache")]
     Kv,
     /// Tokens in an iteration.
+    #[display("tokens in an iteration")]
     Budget,
 }
 
@@ -112,17 +115,6 @@ impl Bound {
             Self::Kv => "kv",
             Self::Budget => "budget",
         }
-    }
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Itl => "the time between tokens",
-            Self::Seats => "places in the batch",
-            Self::Kv => "the KV cache",
-            Self::Budget => "tokens in an iteration",
-        })
     }
 }
 

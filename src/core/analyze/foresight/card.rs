@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use derive_more::Display;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +80,8 @@ pub struct Kind {
 }
 
 /// What was learned of one kind of engine.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Display, PartialEq)]
+#[display("{}", self.title())]
 pub struct Card {
     /// Of which.
     pub kind: Kind,
@@ -224,7 +226,7 @@ impl fmt::Display for CardTitle {
         if let Some(at) = at {
             write!(f, " at {at:.0}")?;
         }
-        write!(f, " by requests of {:.0} + {:.0} tokens", prompt.tokens(), output.tokens())
+        write!(f, " by requests of {prompt:.0} + {output:.0} tokens")
     }
 }
 
@@ -238,12 +240,6 @@ pub fn remembered(spec: &VariantSpec, saved: &SavedForesight) -> Option<Card> {
     let learned = seen.as_ref().filter(|_| saved.is_sound())?.restore().learned(&shared)?;
     let (from, at) = (Some(spec.key.clone()), Some(*learned_at));
     Some(Card { kind: Kind::of(spec, None)?, learned, from, at })
-}
-
-impl fmt::Display for Card {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.title().fmt(f)
-    }
 }
 
 // === impl Shelf ===

@@ -106,8 +106,11 @@ impl Foresight {
         let mut sides: BTreeMap<Role, Side<'_>> = BTreeMap::new();
         for variant in variants {
             let role = variant.spec.role;
-            let empty = || Side { role, variants: Vec::new(), by_card: false };
-            let side = sides.entry(role).or_insert_with(empty);
+            let side = sides.entry(role).or_insert_with(|| Side {
+                role,
+                variants: Vec::new(),
+                by_card: false,
+            });
             let staffed = variant.current > Replicas::ZERO;
             side.by_card |= staffed && self.card(&variant.spec.key).is_some();
             let known = self.known(policy, model, variant);

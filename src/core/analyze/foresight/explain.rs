@@ -5,14 +5,13 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::foresight::Floor;
 use crate::analyze::foresight::capacity::Bound;
 use crate::analyze::foresight::demand::{Need, Term};
 use crate::analyze::foresight::gateway::Held;
 use crate::analyze::foresight::policy::Rounding;
-use crate::analyze::foresight::standby::{Bridge, Relief};
+use crate::analyze::foresight::standby::Relief;
 use crate::fleet::Role;
-use crate::units::{Fraction, Replicas};
+use crate::units::Fraction;
 
 /// What will be asked for, and what one replica carries of it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,9 +55,9 @@ impl fmt::Display for Foreseen {
                 let usual = need.usual.unwrap_or_default();
                 write!(
                     f,
-                    ", and {usual:.2} usually do at this time, in the {horizon:.0} s until a "
+                    ", and {usual:.2} usually do at this time, in the {horizon:.0} s until a new \
+                     replica serves"
                 )?;
-                f.write_str("new replica serves")?;
             }
             (Term::Ramp, Some(ramp), _) => {
                 write!(
@@ -118,13 +117,6 @@ impl fmt::Display for Foreseen {
     }
 }
 
-impl fmt::Display for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests, adds, .. } = self;
-        write!(f, "{adds:.2} for {requests:.0} that queue at the gateway")
-    }
-}
-
 impl fmt::Display for Relief {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { startup, reserve, bridge } = self;
@@ -134,23 +126,11 @@ impl fmt::Display for Relief {
         if *bridge > 0.005 {
             write!(
                 f,
-                "; {bridge:.2} are for standby, which starts in {startup:.0} s, until the rest "
+                "; {bridge:.2} are for standby, which starts in {startup:.0} s, until the rest \
+                 serves"
             )?;
-            f.write_str("serves")?;
         }
         Ok(())
-    }
-}
-
-impl fmt::Display for Bridge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { replicas, missing, startup } = self;
-        let noun = if *replicas == Replicas::ONE { "replica" } else { "replicas" };
-        write!(
-            f,
-            "{missing:.2} requests/s are for standby, which starts in {startup:.0} s, until the rest \
-             serves: {replicas} {noun} of this variant"
-        )
     }
 }
 
@@ -166,21 +146,8 @@ impl fmt::Display for Hopeless {
         }
         write!(
             f,
-            " and a first token may take {allowed:.1} s, so in order all are late until it is "
-        )?;
-        f.write_str("empty, unless the gateway sheds what has missed its deadline")
-    }
-}
-
-impl fmt::Display for Floor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { target, alone, share } = self;
-        let [target, alone] = [target, alone].map(|time| 1000.0 * time.seconds());
-        write!(
-            f,
-            "no number of replicas keeps the time between tokens at {target:.1} ms, of which "
-        )?;
-        write!(f, "{:.0} % may be used: a request alone on a replica ", 100.0 * share.fraction())?;
-        write!(f, "already takes about {alone:.1} ms")
+            " and a first token may take {allowed:.1} s, so in order all are late until it is \
+             empty, unless the gateway sheds what has missed its deadline"
+        )
     }
 }

@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 
+use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -72,7 +73,8 @@ pub struct Queue {
 }
 
 /// A queue at a gateway as a need has it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
+#[display("{adds:.2} for {requests:.0} that queue at the gateway")]
 pub struct Held {
     /// Requests in it.
     pub requests: f64,

@@ -242,8 +242,8 @@ impl Pace {
     /// coefficient that is raised by itself would break.
     fn keep_above_floor(&mut self) {
         for _ in 0..self.theta.len() {
-            let below = |at: &usize| self.theta[*at] < PRIOR[*at] * FLOOR;
-            let Some(low) = (0..self.theta.len()).find(below) else { return };
+            let low = (0..self.theta.len()).find(|&at| self.theta[at] < PRIOR[at] * FLOOR);
+            let Some(low) = low else { return };
             let lift = PRIOR[low] * FLOOR - self.theta[low];
             let own = self.covariance[low][low];
             if own > 0.0 {

@@ -111,8 +111,10 @@ impl Held {
             return needs;
         }
         // Of some that are one after another, the largest, for as long as the last.
-        let together = |some: &[(Timestamp, f64)]| Some((some.last()?.0, some.first()?.1));
-        needs.chunks(needs.len().div_ceil(NEEDS_MAX)).filter_map(together).collect()
+        needs
+            .chunks(needs.len().div_ceil(NEEDS_MAX))
+            .filter_map(|some| Some((some.last()?.0, some.first()?.1)))
+            .collect()
     }
 }
 
@@ -123,12 +125,13 @@ impl Foresight {
     #[must_use]
     pub fn save(&self, model: &ModelKey, variant: &VariantKey) -> Option<SavedForesight> {
         let learned_at = *self.learned.get(model)?;
-        let roles = [Role::Both, Role::Prefill, Role::Decode];
-        let demand = |role| SavedDemand::of(role, self.demands.get(&(model.clone(), role))?);
         Some(SavedForesight {
             learned_at: Timestamp::from_millisecond(learned_at.as_millisecond()).ok()?,
             seen: self.variants.get(variant).and_then(Seen::save),
-            demands: roles.into_iter().filter_map(demand).collect(),
+            demands: [Role::Both, Role::Prefill, Role::Decode]
+                .into_iter()
+                .filter_map(|role| SavedDemand::of(role, self.demands.get(&(model.clone(), role))?))
+                .collect(),
         })
     }
 

@@ -29,8 +29,10 @@
 
 use std::collections::BTreeMap;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::capacity::Counted;
 use crate::analyze::foresight::policy::Policy;
 use crate::analyze::foresight::{RATE_MIN, Side, VariantStrides};
 use crate::fleet::VariantKey;
@@ -67,7 +69,12 @@ pub struct Relief {
 }
 
 /// What one variant of standby carries until others serve.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
+#[display(
+    "{missing:.2} requests/s are for standby, which starts in {startup:.0} s, until the rest \
+     serves: {} of this variant",
+    Counted(*replicas)
+)]
 pub struct Bridge {
     /// Replicas that it takes.
     pub replicas: Replicas,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::queueing::slo::{LatencyTarget, Origin, Slo, Statistic, Targets};
@@ -9,9 +10,10 @@ use crate::analyze::queueing::solve::{Capacity, Limit, Metric};
 use crate::units::{Replicas, RequestRate, Seconds};
 
 /// What was found of one variant.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq)]
 pub enum Sizing {
     /// What one replica takes, and how many that makes.
+    #[display("{demand:.3} requests/s arrive and {capacity}, so {needed} replicas are needed")]
     Sized {
         /// What one replica takes.
         capacity: Capacity,
@@ -25,27 +27,35 @@ pub enum Sizing {
 }
 
 /// Why nobody can say what one replica takes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq)]
 pub enum Unsized {
     /// Nothing arrives, so there are no requests to size for.
+    #[display("nothing arrives, so there is nothing to size for")]
     NoTraffic,
     /// Requests arrive, and nobody reports how long they are.
+    #[display("no replica reports how long its requests are")]
     NoShape,
     /// Nothing was learned of the replicas yet.
+    #[display("nothing has been learned of its replicas yet")]
     NotLearned,
     /// There is nothing to keep: no target is stated, and none can be inferred.
+    #[display("there is no latency target, stated or inferred")]
     NoTarget,
     /// The model refuses.
     Refused(Refusal),
 }
 
 /// Why a model has no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
     /// No request arrives, so none has a latency.
+    #[display("nothing arrives, so there is no latency")]
     Idle,
     /// More arrives than a full batch finishes.
+    #[display(
+        "{arrival:.3} requests/s arrive at a replica that finishes {max:.3} requests/s at most"
+    )]
     Overload {
         /// What arrives.
         arrival: RequestRate,
@@ -53,6 +63,11 @@ pub enum Refusal {
         max: RequestRate,
     },
     /// An idle replica misses the target, so no number of replicas meets it.
+    #[display(
+        "no number of replicas keeps {} at {target}: an idle replica already takes {:.1} ms",
+        metric.label(),
+        milliseconds(*idle)
+    )]
     IdleFloor {
         /// Of which latency.
         metric: Metric,
@@ -62,22 +77,8 @@ pub enum Refusal {
         idle: Seconds,
     },
     /// Iterations take no time, so nothing limits the rate.
+    #[display("iterations take no time, so nothing limits the rate")]
     NoWork,
-}
-
-// === impl Sizing ===
-
-impl fmt::Display for Sizing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sized { capacity, demand, needed } => write!(
-                f,
-                "{:.3} requests/s arrive and {capacity}, so {needed} replicas are needed",
-                demand.requests_per_second()
-            ),
-            Self::Unsized(why) => write!(f, "{why}"),
-        }
-    }
 }
 
 // === impl Capacity ===
@@ -85,7 +86,7 @@ impl fmt::Display for Sizing {
 impl fmt::Display for Capacity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rate, limit, at } = self;
-        write!(f, "one replica takes {:.3} requests/s, ", rate.requests_per_second())?;
+        write!(f, "one replica takes {rate:.3} requests/s, ")?;
         match limit {
             Limit::Target { metric, target } => {
                 write!(f, "where {} reaches {target}", metric.label())
@@ -147,45 +148,8 @@ impl fmt::Display for Slo {
                 write!(f, "from iterations that take {:.1} times the idle one", k.times())
             }
             Origin::Observed { headroom } => {
-                write!(f, "from {:.1} times what is observed", headroom.fraction())
+                write!(f, "from {headroom:.1} times what is observed")
             }
-        }
-    }
-}
-
-// === impl Unsized ===
-
-impl fmt::Display for Unsized {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoTraffic => f.write_str("nothing arrives, so there is nothing to size for"),
-            Self::NoShape => f.write_str("no replica reports how long its requests are"),
-            Self::NotLearned => f.write_str("nothing has been learned of its replicas yet"),
-            Self::NoTarget => f.write_str("there is no latency target, stated or inferred"),
-            Self::Refused(refusal) => write!(f, "{refusal}"),
-        }
-    }
-}
-
-// === impl Refusal ===
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Idle => f.write_str("nothing arrives, so there is no latency"),
-            Self::Overload { arrival, max } => write!(
-                f,
-                "{:.3} requests/s arrive at a replica that finishes {:.3} requests/s at most",
-                arrival.requests_per_second(),
-                max.requests_per_second()
-            ),
-            Self::IdleFloor { metric, target, idle } => write!(
-                f,
-                "no number of replicas keeps {} at {target}: an idle replica already takes {:.1} ms",
-                metric.label(),
-                milliseconds(*idle)
-            ),
-            Self::NoWork => f.write_str("iterations take no time, so nothing limits the rate"),
         }
     }
 }

@@ -4,11 +4,9 @@
 //! longer readings of the same thing. Least squares rather than anything more clever: within the
 //! domain the relation is straight to a few per cent, and readings that lie apart pin a line well.
 
-mod saved;
-
 use std::collections::BTreeMap;
-use std::fmt;
 
+use derive_more::Display;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +14,6 @@ use crate::analyze::throughput::{ReplicaPace, full};
 use crate::analyze::tokens::capacity::RequestShape;
 use crate::fleet::VariantKey;
 use crate::units::{Fraction, RequestRate, Seconds, TokenRate, Tokens};
-
-pub use crate::analyze::throughput::curve::saved::{SavedCurve, SavedLine, SavedReading};
 
 /// Readings that are kept.
 const READINGS_MAX: usize = 20;
@@ -65,45 +61,65 @@ pub struct Curves {
     curves: BTreeMap<VariantKey, Curve>,
 }
 
-/// What has been learned of one variant's pace.
-#[derive(Clone, Debug, PartialEq)]
+/// What has been learned of one variant's pace; it is said as it is to whoever goes on with it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     /// The requests of the last reading.
     shape: RequestShape,
     /// The requests that the readings are compared with.
     reference: Option<RequestShape>,
-    readings: Vec<Reading>,
-    /// The intercept of the last line through enough readings.
+    /// Its readings, the oldest first. Without them the line stays, and new ones begin another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) readings: Vec<Reading>,
+    /// The intercept of the last line through enough readings, in seconds.
     intercept: Option<f64>,
-    line: Option<(Fit, Line)>,
+    /// The last line.
+    line: Option<Line>,
+    /// What a full replica generates.
     capacity: Option<TokenRate>,
+    /// Comparisons in a row that have failed.
     disagreements: u32,
+    /// When the variant was seen last.
+    #[serde(with = "crate::units::instants")]
     seen_at: Timestamp,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Reading {
+/// One reading.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Reading {
+    /// When.
+    #[serde(with = "crate::units::instants")]
     at: Timestamp,
+    /// The share of the cache in use.
     kv: f64,
+    /// The time between tokens, in seconds.
     itl: f64,
 }
 
 /// Time between tokens over the share of the KV cache in use.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
+#[display("{:.1} ms + {:.1} ms * KV usage between tokens", intercept * 1e3, slope * 1e3)]
 pub struct Line {
+    /// How it was fitted.
+    pub fit: Fit,
+    /// Seconds that a full cache adds.
     slope: f64,
+    /// Seconds at an empty cache.
     intercept: f64,
 }
 
 /// How a line was fitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fit {
     /// Through readings that lie apart.
+    #[display("fitted to readings that lie apart")]
     Window,
     /// Through present readings and the intercept of an earlier fit.
+    #[display("fitted to present readings with the intercept of earlier ones")]
     InterceptKept,
     /// Through present readings and an assumed intercept.
+    #[display("fitted to present readings with an assumed intercept")]
     InterceptAssumed,
 }
 
@@ -133,6 +149,13 @@ impl Curves {
         self.curves.entry(variant.clone()).or_insert_with(|| Curve::new(now))
     }
 
+    /// Goes on from what was saved of a variant; says whether it could be.
+    pub fn restore(&mut self, variant: VariantKey, saved: &Curve) -> bool {
+        let sound = saved.is_sound();
+        self.curves.extend(sound.then(|| (variant, saved.clone())));
+        sound
+    }
+
     /// Drops the curves of variants that have not been seen for an hour.
     pub fn forget(&mut self, now: Timestamp) {
         self.curves.retain(|_, curve| now.duration_since(curve.seen_at) <= CURVE_AGE_MAX);
@@ -155,9 +178,23 @@ impl Curve {
         }
     }
 
-    /// The last line, and how it was fitted.
+    /// Whether all of it can be.
+    fn is_sound(&self) -> bool {
+        self.readings.len() <= READINGS_MAX
+            && self.readings.iter().all(|it| it.kv.is_finite() && it.itl.is_finite())
+            && self.readings.is_sorted_by(|a, b| a.at <= b.at)
+            && self.intercept.is_none_or(f64::is_finite)
+            && self.line.is_none_or(Line::is_sound)
+    }
+
+    /// Leaves out its readings: the line stays, and new ones begin another.
+    pub fn shorten(&mut self) {
+        self.readings.clear();
+    }
+
+    /// The last line.
     #[must_use]
-    pub const fn line(&self) -> Option<(Fit, Line)> {
+    pub const fn line(&self) -> Option<Line> {
         self.line
     }
 
@@ -215,8 +252,12 @@ impl Curve {
             self.readings.push(Reading { at: now, kv, itl });
         }
         // They are in the order in which they were taken.
-        let is_old = |reading: &&Reading| now.duration_since(reading.at) >= READING_AGE_MAX;
-        self.readings.drain(..self.readings.iter().take_while(is_old).count());
+        let old = self
+            .readings
+            .iter()
+            .take_while(|reading| now.duration_since(reading.at) >= READING_AGE_MAX)
+            .count();
+        self.readings.drain(..old);
     }
 
     /// Fits a line through what has been observed, and holds it against what is seen.
@@ -224,8 +265,8 @@ impl Curve {
         let usable = || replicas.iter().filter_map(usable);
         if let Some(line) = self.fit(usable) {
             self.line = Some(line);
-            self.capacity = self.mean_rate(line.1, replicas);
-            self.compare(line.1, usable);
+            self.capacity = self.mean_rate(line, replicas);
+            self.compare(line, usable);
         }
     }
 
@@ -245,17 +286,14 @@ impl Curve {
         self.shape = shape;
     }
 
-    fn fit<'a, I: Iterator<Item = Usable<'a>>>(
-        &mut self,
-        usable: impl Fn() -> I,
-    ) -> Option<(Fit, Line)> {
+    fn fit<'a, I: Iterator<Item = Usable<'a>>>(&mut self, usable: impl Fn() -> I) -> Option<Line> {
         let apart = self.spread().fraction() >= SPREAD_MIN;
         if self.readings.len() >= READINGS_MIN
             && apart
             && let Some(line) = least_squares(&self.readings)
         {
             self.intercept = Some(line.intercept);
-            return Some((Fit::Window, line));
+            return Some(line);
         }
         let (fit, intercept) = match self.intercept {
             Some(intercept) => (Fit::InterceptKept, intercept),
@@ -266,8 +304,8 @@ impl Curve {
             product += (itl - intercept) * kv;
             square += kv * kv;
         }
-        let line = Line { slope: product / square, intercept };
-        line.is_sound().then_some((fit, line))
+        let line = Line { fit, slope: product / square, intercept };
+        line.is_sound().then_some(line)
     }
 
     /// The mean over the replicas of what each generates when it is full.
@@ -361,7 +399,7 @@ fn least_squares(readings: &[Reading]) -> Option<Line> {
         square += (reading.kv - kv) * (reading.kv - kv);
     }
     let slope = product / square;
-    let line = Line { slope, intercept: itl - slope * kv };
+    let line = Line { fit: Fit::Window, slope, intercept: itl - slope * kv };
     line.is_sound().then_some(line)
 }
 
@@ -370,7 +408,7 @@ fn least_squares(readings: &[Reading]) -> Option<Line> {
 impl Line {
     /// Whether time grows with the cache in use, and is above zero where replicas are full.
     fn is_sound(self) -> bool {
-        let Self { slope, intercept } = self;
+        let Self { fit: _, slope, intercept } = self;
         slope.is_finite()
             && slope > SLOPE_MIN
             && intercept.is_finite()
@@ -388,22 +426,5 @@ impl Line {
     pub fn rate(self, kv: Fraction, kv_capacity: Tokens, held: Tokens) -> Option<TokenRate> {
         let batch = Tokens::new(kv.fraction() * kv_capacity.tokens() / held.tokens())?;
         batch.per(self.at(kv)?)
-    }
-}
-
-impl fmt::Display for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { slope, intercept } = self;
-        write!(f, "{:.1} ms + {:.1} ms * KV usage between tokens", intercept * 1e3, slope * 1e3)
-    }
-}
-
-impl fmt::Display for Fit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Window => "fitted to readings that lie apart",
-            Self::InterceptKept => "fitted to present readings with the intercept of earlier ones",
-            Self::InterceptAssumed => "fitted to present readings with an assumed intercept",
-        })
     }
 }

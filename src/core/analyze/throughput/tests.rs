@@ -68,12 +68,12 @@ impl Bench {
         self.analyze(now, &[(Role::Both, 1, &[pace])], arrivals)
     }
 
-    fn line(&self) -> (Fit, Line) {
+    fn line(&self) -> Line {
         self.curves.get(&VariantSpec::example("a").key).unwrap().line().unwrap()
     }
 
     fn readings(&self) -> usize {
-        self.curves.get(&VariantSpec::example("a").key).unwrap().save().readings.len()
+        self.curves.get(&VariantSpec::example("a").key).unwrap().readings.len()
     }
 }
 
@@ -106,8 +106,8 @@ fn ten_readings_that_lie_apart_give_a_line_of_their_own() {
         slow.itl = slow.itl.map(|itl| itl + Seconds::new(0.004).unwrap());
         let _ = bench.one(15 * i64::from(reading), slow, arriving(5.0));
     }
-    let (fit, line) = bench.line();
-    assert_eq!(fit, Fit::Window);
+    let line = bench.line();
+    assert_eq!(line.fit, Fit::Window);
     assert_eq!(line.to_string(), "10.0 ms + 73.0 ms * KV usage between tokens");
 }
 

@@ -2,47 +2,42 @@
 
 use std::fmt;
 
+use derive_more::Display;
+
 use crate::analyze::capacity::{Confidence, Counted};
 use crate::units::{Replicas, Requests, Tokens};
 
 /// What says how much a replica carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub enum CapacitySource {
     /// The size of its KV cache; nothing is known to bind earlier.
+    #[display("by the size of the KV cache")]
     Memory,
     /// What is in use at this moment, while requests wait.
+    #[display("by what is in use while requests wait")]
     Observed,
     /// What was in use while compute was the limit.
+    #[display("by what was in use while compute was the limit")]
     Learned,
     /// How its engine is started, and what its requests look like.
+    #[display("by the engine's arguments and the length of its requests")]
     Derived,
     /// What it carried when it had replicas.
+    #[display("as it was when there were replicas")]
     Remembered,
     /// How its engine is started, and what a variant started alike carries.
+    #[display("by the engine's arguments")]
     Declared,
     /// Nothing.
     Unknown(WhyUnknown),
 }
 
 /// Why nobody can say how much a replica carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub enum WhyUnknown {
     /// No replica has ever been measured, neither of the variant nor of one that is started alike.
+    #[display("no replica has ever been measured")]
     NeverMeasured,
-}
-
-impl fmt::Display for CapacitySource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Memory => "by the size of the KV cache",
-            Self::Observed => "by what is in use while requests wait",
-            Self::Learned => "by what was in use while compute was the limit",
-            Self::Derived => "by the engine's arguments and the length of its requests",
-            Self::Remembered => "as it was when there were replicas",
-            Self::Declared => "by the engine's arguments",
-            Self::Unknown(WhyUnknown::NeverMeasured) => "no replica has ever been measured",
-        })
-    }
 }
 
 /// One replica.
@@ -107,23 +102,21 @@ impl fmt::Display for VariantTokens {
         let Self { replicas, capacity, source, carrying, silent, pending, waiting, demand, .. } =
             self;
         match capacity {
-            Some(capacity) => {
-                write!(f, "a replica carries {:.0} KV tokens, {source}", capacity.tokens())?;
-            }
+            Some(capacity) => write!(f, "a replica carries {capacity:.0} KV tokens, {source}")?,
             None => write!(f, "nobody can say what a replica carries: {source}")?,
         }
         if !replicas.is_empty() {
             let in_use: Tokens = replicas.iter().map(|replica| replica.in_use).sum();
             let asked: Option<Tokens> = replicas.iter().map(|replica| replica.waiting).sum();
-            write!(f, "; {:.0} are in use", in_use.tokens())?;
+            write!(f, "; {in_use:.0} are in use")?;
             if *waiting > Requests::ZERO {
-                write!(f, " and {:.0} requests wait", waiting.requests())?;
+                write!(f, " and {waiting:.0} requests wait")?;
                 match asked {
-                    Some(asked) => write!(f, " for {:.0}", asked.tokens())?,
+                    Some(asked) => write!(f, " for {asked:.0}")?,
                     None => f.write_str(", whose length nobody knows")?,
                 }
             }
-            write!(f, ", so {:.0} are asked of {}", demand.tokens(), Counted(*carrying))?;
+            write!(f, ", so {demand:.0} are asked of {}", Counted(*carrying))?;
         }
         if *silent > Replicas::ZERO && !replicas.is_empty() {
             write!(f, "; {silent} of them say nothing and count like the others")?;
@@ -142,7 +135,11 @@ impl fmt::Display for VariantTokens {
 }
 
 /// What waits before any replica.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq)]
+#[display(
+    "{requests:.0} requests wait before the replicas for {prompt:.0} KV tokens of prompts and \
+     {output:.0} of output"
+)]
 pub struct QueueDemand {
     /// Requests.
     pub requests: Requests,
@@ -150,18 +147,4 @@ pub struct QueueDemand {
     pub prompt: Tokens,
     /// KV tokens that their outputs will hold.
     pub output: Tokens,
-}
-
-impl fmt::Display for QueueDemand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests, prompt, output } = self;
-        write!(
-            f,
-            "{:.0} requests wait before the replicas for {:.0} KV tokens of prompts and {:.0} of \
-             output",
-            requests.requests(),
-            prompt.tokens(),
-            output.tokens()
-        )
-    }
 }

@@ -19,9 +19,7 @@ use crate::analyze::tokens::capacity::{OutputLength, tokens};
 use crate::fleet::{Accelerator, ModelName, VariantKey};
 use crate::units::Tokens;
 
-pub use crate::analyze::tokens::knowledge::saved::{
-    LIMITS_MAX, SavedKnowledge, SavedLimit, SavedRecord,
-};
+pub use crate::analyze::tokens::knowledge::saved::{LIMITS_MAX, SavedKnowledge, SavedLimit};
 
 /// Pieces of evidence that are kept: the last minutes of a limit, not all its history.
 const PIECES_MAX: usize = 10;
@@ -66,13 +64,14 @@ pub(crate) struct ModelKnowledge {
 }
 
 /// What one replica of a variant carries.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// What it runs on.
     pub accelerator: Option<Accelerator>,
     /// How many accelerators it takes.
     pub gpus: Option<NonZeroU32>,
-    /// How its engines are started.
+    /// How its engines are started; not said to whoever goes on with it.
+    #[serde(skip)]
     pub arguments: Option<EngineArguments>,
     /// The size of its KV cache.
     pub kv_capacity: Option<Tokens>,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
+use derive_more::Display;
+
 use crate::analyze::tuner::{Apart, Estimate};
 use crate::units::{Requests, Seconds};
 
@@ -32,14 +34,18 @@ pub enum Lesson {
 }
 
 /// Why there is nothing to learn from an observation.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq)]
 pub enum Unfit {
     /// The replica has not served for long enough.
+    #[display("the replica is learned from in {remaining:.0} s")]
     Transient {
         /// How long it takes from now.
         remaining: Seconds,
     },
     /// The batch is full, so the latency is that of the queue.
+    #[display(
+        "{present:.0} requests in a replica with {batch} places tell the queue, not the engine"
+    )]
     Full {
         /// Requests that were there.
         present: Requests,
@@ -47,6 +53,7 @@ pub enum Unfit {
         batch: NonZeroU32,
     },
     /// No coefficients explain what was seen.
+    #[display("no coefficients explain the latencies")]
     NoFit,
 }
 
@@ -55,12 +62,11 @@ impl fmt::Display for Lesson {
         match self {
             Self::Started { points } => write!(f, "started from {points} operating points"),
             Self::Accepted { nis } => write!(f, "accepted at a distance of {nis:.2}"),
-            Self::Rejected { nis, in_a_row } => {
-                match nis {
-                    Some(nis) => write!(f, "rejected at a distance of {nis:.2}")?,
-                    None => f.write_str("rejected, as more arrives than the estimate allows")?,
-                }
-                write!(f, ", {in_a_row} in a row")
+            Self::Rejected { nis: Some(nis), in_a_row } => {
+                write!(f, "rejected at a distance of {nis:.2}, {in_a_row} in a row")
+            }
+            Self::Rejected { nis: None, in_a_row } => {
+                write!(f, "rejected, as more arrives than the estimate allows, {in_a_row} in a row")
             }
             Self::Unfit(unfit) => write!(f, "{unfit}"),
         }
@@ -68,22 +74,6 @@ impl fmt::Display for Lesson {
 }
 
 // === impl Unfit ===
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Transient { remaining } => {
-                write!(f, "the replica is learned from in {:.0} s", remaining.seconds())
-            }
-            Self::Full { present, batch } => write!(
-                f,
-                "{:.0} requests in a replica with {batch} places tell the queue, not the engine",
-                present.requests()
-            ),
-            Self::NoFit => f.write_str("no coefficients explain the latencies"),
-        }
-    }
-}
 
 // === impl Estimate ===
 

@@ -72,14 +72,7 @@ pub(super) struct Window {
 struct Entry {
     point: OperatingPoint,
     count: f64,
-    standing: Standing,
-}
-
-/// Whether the filter has agreed with a point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    New,
-    Confirmed,
+    agreed: Agreed,
 }
 
 /// Coefficients that explain the window.
@@ -104,12 +97,12 @@ impl Window {
     /// Adds an observation, to the point that it is another one of, if there is one.
     pub(super) fn add(&mut self, point: &OperatingPoint) {
         let same = |entry: &Entry| {
-            entry.standing == Standing::New && entry.point.is_like(point)
-                || entry.standing == Standing::Confirmed
+            entry.agreed == Agreed::NotYet && entry.point.is_like(point)
+                || entry.agreed == Agreed::Yes
                     && entry.point.is_like(point)
                     && entry.point.agrees_with(point)
         };
-        let mut entry = Entry { point: *point, count: 1.0, standing: Standing::New };
+        let mut entry = Entry { point: *point, count: 1.0, agreed: Agreed::NotYet };
         if let Some(found) = self.points.iter().position(same) {
             let old = self.points.remove(found);
             let count = (old.count + 1.0).min(COUNT_MAX);
@@ -124,25 +117,14 @@ impl Window {
 
     /// What it holds.
     pub(super) fn save(&self) -> Vec<SavedPoint> {
-        let saved = |Entry { point, count, standing }: &Entry| {
-            let agreed = match standing {
-                Standing::New => Agreed::NotYet,
-                Standing::Confirmed => Agreed::Yes,
-            };
-            SavedPoint::of(point, *count, agreed)
-        };
-        self.points.iter().map(saved).collect()
+        self.points.iter().map(|it| SavedPoint::of(&it.point, it.count, it.agreed)).collect()
     }
 
     /// The window that holds these; `None` where one cannot be, or there are too many.
     pub(super) fn restore(saved: &[SavedPoint]) -> Option<Self> {
         let entry = |saved: &SavedPoint| {
-            let standing = match saved.agreed {
-                Agreed::NotYet => Standing::New,
-                Agreed::Yes => Standing::Confirmed,
-            };
             let count = Some(saved.count).filter(|count| (1.0..=COUNT_MAX).contains(count))?;
-            Some(Entry { point: saved.point()?, count, standing })
+            Some(Entry { point: saved.point()?, count, agreed: saved.agreed })
         };
         let points = saved.iter().map(entry).collect::<Option<Vec<_>>>()?;
         (points.len() <= POINTS_MAX).then_some(Self { points })
@@ -151,13 +133,13 @@ impl Window {
     /// The filter agrees with the newest point.
     pub(super) fn confirm(&mut self) {
         for entry in &mut self.points {
-            entry.standing = Standing::Confirmed;
+            entry.agreed = Agreed::Yes;
         }
     }
 
     /// Forgets all points but those that the filter has not agreed with.
     pub(super) fn forget_confirmed(&mut self) {
-        self.points.retain(|entry| entry.standing == Standing::New);
+        self.points.retain(|entry| entry.agreed == Agreed::NotYet);
     }
 
     pub(super) fn len(&self) -> usize {

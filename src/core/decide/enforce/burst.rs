@@ -70,7 +70,7 @@ impl History {
         recommended: Replicas,
         panic: Panic,
     ) -> Option<Burst> {
-        let known = self.burst.filter(|known| within(now, known.at, panic.stable_window));
+        let known = self.burst.filter(|it| within(now, it.at, panic.stable_window));
         let Some(mean) = self.mean(now, panic.stable_window) else { return known };
         let asked = self.recommended_within(now, panic.window).fold(recommended, Replicas::max);
         // A number that comes back from none is no burst of anything.

@@ -51,7 +51,6 @@ impl fmt::Display for Restraint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LeftToHpa { hpa, window } => {
-                let window = window.seconds();
                 write!(f, "not held here, because HPA {hpa} waits {window:.0} s by itself")
             }
             Self::Dwelling { direction, remaining } => {
@@ -59,26 +58,26 @@ impl fmt::Display for Restraint {
                     Direction::Up => ("raised", "lowered"),
                     Direction::Down => ("lowered", "raised"),
                 };
-                let remaining = whole(*remaining);
                 write!(
                     f,
-                    "not {now} for another {remaining:.0} s, because it was {before} just now"
+                    "not {now} for another {:.0} s, because it was {before} just now",
+                    whole(*remaining)
                 )
             }
             Self::FlapBudgetSpent { turned, refills_in } => {
                 let times = if *turned == 1 { "once" } else { &*format!("{turned} times") };
-                let refills_in = whole(*refills_in);
                 write!(
                     f,
-                    "not lowered for another {refills_in:.0} s: it has turned {times} within an \
-                     hour, which is as often as it may"
+                    "not lowered for another {:.0} s: it has turned {times} within an hour, which \
+                     is as often as it may",
+                    whole(*refills_in)
                 )
             }
             Self::Burst { asked, mean, age, remaining } => {
                 if *age == Seconds::ZERO {
                     write!(f, "demand jumps")?;
                 } else {
-                    write!(f, "demand jumped {:.0} s ago", age.seconds())?;
+                    write!(f, "demand jumped {age:.0} s ago")?;
                 }
                 write!(
                     f,

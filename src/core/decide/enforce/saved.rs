@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::enforce::{Burst, Change, History, Moved, Recommended, Turns};
+use crate::decide::enforce::{Burst, Change, History, Moved, Recommendation, Turns};
 use crate::units::Replicas;
 
 /// Recommendations that are written as they are, the newest: a minute of ticks each second, of
@@ -28,10 +28,10 @@ pub const CHANGES_MAX: usize = 120;
 pub struct SavedHistory {
     /// What was recommended, the oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub recommended: Vec<SavedSpan>,
+    pub recommended: Vec<Recommendation>,
     /// How the published number has changed, the oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub changes: Vec<SavedChange>,
+    pub changes: Vec<Change>,
     /// The last change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved: Option<Moved>,
@@ -46,39 +46,15 @@ pub struct SavedHistory {
     pub latest: Option<Timestamp>,
 }
 
-/// A number that was recommended between two instants, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedSpan {
-    /// When it was recommended first.
-    #[serde(with = "crate::units::instants")]
-    pub first: Timestamp,
-    /// When it was recommended last.
-    #[serde(with = "crate::units::instants")]
-    pub last: Timestamp,
-    /// The number.
-    pub replicas: Replicas,
-}
-
-/// A change of the published number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedChange {
-    /// When.
-    #[serde(with = "crate::units::instants")]
-    pub at: Timestamp,
-    /// The number before it.
-    pub before: Replicas,
-}
-
 impl History {
     /// What it says.
     #[must_use]
     pub fn save(&self) -> SavedHistory {
         let Self { recommendations, changes, turns, burst, latest } = self;
         let skipped = changes.len().saturating_sub(CHANGES_MAX);
-        let changes = changes.iter().skip(skipped);
         SavedHistory {
             recommended: visible(recommendations),
-            changes: changes.map(|&Change { at, before }| SavedChange { at, before }).collect(),
+            changes: changes.iter().skip(skipped).copied().collect(),
             moved: turns.last(),
             turned: turns.reversals().collect(),
             burst: *burst,
@@ -97,11 +73,8 @@ impl History {
             && changes.is_sorted_by(|a, b| a.at <= b.at)
             && burst.is_none_or(|burst| burst.mean.is_finite() && burst.mean >= 0.0);
         sound.then(|| Self {
-            recommendations: recommended.iter().copied().map(Recommended::from).collect(),
-            changes: changes
-                .iter()
-                .map(|&SavedChange { at, before }| Change { at, before })
-                .collect(),
+            recommendations: recommended.iter().copied().collect(),
+            changes: changes.iter().copied().collect(),
             turns: Turns::new(*moved, turned.iter().copied()),
             burst: *burst,
             latest: *latest,
@@ -128,12 +101,12 @@ impl History {
 }
 
 /// The spans that a window which ends now or later can still see the extremes of.
-fn visible(spans: &VecDeque<Recommended>) -> Vec<SavedSpan> {
-    let mut kept: Vec<SavedSpan> = Vec::new();
+fn visible(spans: &VecDeque<Recommendation>) -> Vec<Recommendation> {
+    let mut kept: Vec<Recommendation> = Vec::new();
     let (mut most, mut least) = (Replicas::ZERO, Replicas::LIMIT);
     for (age, span) in spans.iter().rev().enumerate() {
         if age < NEWEST || span.replicas > most || span.replicas < least {
-            kept.push(SavedSpan::from(*span));
+            kept.push(*span);
         }
         (most, least) = (most.max(span.replicas), least.min(span.replicas));
     }
@@ -142,7 +115,7 @@ fn visible(spans: &VecDeque<Recommended>) -> Vec<SavedSpan> {
         let beyond = kept.split_off(SPANS_MAX - 1);
         let ends = beyond.last().zip(beyond.first());
         let replicas = beyond.iter().map(|span| span.replicas).max();
-        kept.extend(ends.zip(replicas).map(|((first, last), replicas)| SavedSpan {
+        kept.extend(ends.zip(replicas).map(|((first, last), replicas)| Recommendation {
             first: first.first,
             last: last.last,
             replicas,
@@ -150,18 +123,4 @@ fn visible(spans: &VecDeque<Recommended>) -> Vec<SavedSpan> {
     }
     kept.reverse();
     kept
-}
-
-impl From<Recommended> for SavedSpan {
-    fn from(span: Recommended) -> Self {
-        let Recommended { first, last, replicas } = span;
-        Self { first, last, replicas }
-    }
-}
-
-impl From<SavedSpan> for Recommended {
-    fn from(span: SavedSpan) -> Self {
-        let SavedSpan { first, last, replicas } = span;
-        Self { first, last, replicas }
-    }
 }

@@ -126,7 +126,7 @@ impl Started {
             return;
         }
         if let Some(pods) = self.0.get_mut(&want.key) {
-            pods.replicas = pods.replicas + replicas;
+            pods.replicas += replicas;
         } else if let Some(pods) = nodes.pods(want, kind, replicas) {
             self.0.insert(want.key.clone(), pods);
         }

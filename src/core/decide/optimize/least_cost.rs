@@ -167,9 +167,12 @@ impl<'a> Question<'a> {
             .map(|voice| (voice, voice.wanted(group).amount()))
             .filter(|(_, wanted)| *wanted > 0.0)
             .unzip();
-        let is_known = |member: &usize| sheet.voices.iter().any(|it| it.sizes[*member].is_some());
-        let members: Few<usize> =
-            sheet.groups[group].members.iter().copied().filter(is_known).collect();
+        let members: Few<usize> = sheet.groups[group]
+            .members
+            .iter()
+            .copied()
+            .filter(|&member| sheet.voices.iter().any(|it| it.sizes[member].is_some()))
+            .collect();
         let variants: Few<&Candidate> = members.iter().map(|&it| sheet.variants[it]).collect();
         let there: Replicas = variants.iter().map(|variant| variant.current).sum();
         let KeptMin(kept) = policy.replicas_min;

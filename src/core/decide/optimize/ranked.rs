@@ -125,7 +125,7 @@ impl<'s, 'a> Growth<'s, 'a> {
             for &member in &of.members {
                 let variant = self.sheet.variants[member];
                 let added = residual.added(&variant.key);
-                self.targets[member] = self.targets[member] + added;
+                self.targets[member] += added;
                 if let Some(room) = &mut self.room {
                     room.start(variant, added);
                 }

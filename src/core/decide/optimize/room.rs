@@ -4,18 +4,21 @@
 //! as one that does not limit it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+
+use derive_more::Display;
 
 use crate::decide::optimize::Candidate;
 use crate::fleet::{Accelerator, Namespace, VariantKey};
 use crate::units::{CostPerHour, Gpus, Replicas};
 
 /// How much of one kind is free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Headroom {
     /// So much.
+    #[display("{_0} free")]
     Limited(Gpus),
     /// Nothing limits it.
+    #[display("unlimited")]
     Unlimited,
 }
 
@@ -75,15 +78,6 @@ impl Default for Headroom {
     }
 }
 
-impl fmt::Display for Headroom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Limited(free) => write!(f, "{free} free"),
-            Self::Unlimited => f.write_str("unlimited"),
-        }
-    }
-}
-
 // === impl Room ===
 
 impl Room {
@@ -107,8 +101,10 @@ impl Room {
 
     /// What a variant may take of its kind.
     pub(crate) fn headroom(&self, candidate: &Candidate) -> Headroom {
-        let free = |kind| self.free(&candidate.key.namespace, kind);
-        candidate.accelerator.as_ref().map_or(self.unknown, free)
+        match &candidate.accelerator {
+            Some(kind) => self.free(&candidate.key.namespace, kind),
+            None => self.unknown,
+        }
     }
 
     /// How many replicas of a variant may start; `None` when nothing limits them.

@@ -37,6 +37,7 @@
 
 use std::fmt;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::{Bounds, ModelName};
@@ -59,7 +60,11 @@ pub struct Adapter {
 }
 
 /// What is asked of an adapter.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq)]
+#[display(
+    "{arriving:.3} requests/s arrive, of which a replica takes {:.0} % of {per_replica:.3}",
+    target.fraction() * 100.0
+)]
 pub struct Traffic {
     /// Requests that arrive for it.
     pub arriving: RequestRate,
@@ -70,18 +75,22 @@ pub struct Traffic {
 }
 
 /// Whether an adapter has been seen at work in the window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub enum Seen {
     /// Nobody has looked: not every replica has been read.
+    #[display("not every replica has been read, and it wanted {before} before")]
     Unknown {
         /// Copies that it wanted when somebody last did.
         before: Replicas,
     },
     /// Not once, on replicas that have all been read.
+    #[display("it has had no requests")]
     Idle,
     /// It has had requests.
+    #[display("it has had requests")]
     Busy,
     /// It has had requests, and those of its replicas had no slot for it for most of the window.
+    #[display("none of the {hosts} replicas that it works on had a slot for it")]
     Starved {
         /// Replicas that it has worked on.
         hosts: Replicas,
@@ -89,7 +98,11 @@ pub enum Seen {
 }
 
 /// How many copies an adapter wants, and who says so.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Display, PartialEq)]
+#[display(
+    "{adapter} wants {wanted} {}: {source}",
+    if *wanted == Replicas::ONE { "copy" } else { "copies" }
+)]
 pub struct Copies {
     /// The adapter.
     pub adapter: ModelName,
@@ -100,40 +113,15 @@ pub struct Copies {
 }
 
 /// Where a number of copies comes from; the first that is known counts.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq)]
 pub enum Source {
     /// It is declared.
+    #[display("{_0} are declared")]
     Declared(Replicas),
     /// It follows from what is asked of it.
     Traffic(Traffic),
     /// It follows from where it has been seen.
     Seen(Seen),
-}
-
-impl fmt::Display for Copies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { adapter, wanted, source } = self;
-        let noun = if *wanted == Replicas::ONE { "copy" } else { "copies" };
-        write!(f, "{adapter} wants {wanted} {noun}: ")?;
-        match source {
-            Source::Declared(declared) => write!(f, "{declared} are declared"),
-            Source::Traffic(Traffic { arriving, per_replica, target }) => write!(
-                f,
-                "{:.3} requests/s arrive, of which a replica takes {:.0} % of {:.3}",
-                arriving.requests_per_second(),
-                target.fraction() * 100.0,
-                per_replica.requests_per_second()
-            ),
-            Source::Seen(Seen::Unknown { before }) => {
-                write!(f, "not every replica has been read, and it wanted {before} before")
-            }
-            Source::Seen(Seen::Idle) => f.write_str("it has had no requests"),
-            Source::Seen(Seen::Busy) => f.write_str("it has had requests"),
-            Source::Seen(Seen::Starved { hosts }) => {
-                write!(f, "none of the {hosts} replicas that it works on had a slot for it")
-            }
-        }
-    }
 }
 
 /// How many copies an adapter wants. Traffic counts only where a replica's share of it is known.
@@ -239,8 +227,7 @@ impl Need {
     #[must_use]
     pub fn binding(&self) -> Binding {
         let most = self.replicas();
-        let binds = |(replicas, _): &(Replicas, Binding)| *replicas == most;
-        let bound = self.bounds().into_iter().find(binds);
+        let bound = self.bounds().into_iter().find(|(replicas, _)| *replicas == most);
         bound.filter(|_| most > Replicas::ZERO).map_or(Binding::Nothing, |(_, binding)| binding)
     }
 

@@ -21,6 +21,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use derive_more::Display;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -126,19 +127,23 @@ pub enum Lowering {
 }
 
 /// Why a pool is not packed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unpacked {
     /// It never is.
+    #[display("packing is off")]
     Off,
     /// Replicas are starting or going.
+    #[display("{_0} replicas are starting or going")]
     Moving(Replicas),
     /// It was packed a while ago.
+    #[display("the next packing is in {:.0} s at the earliest", remaining.seconds().ceil())]
     Recent {
         /// How long until it may be again.
         remaining: Seconds,
     },
     /// Too many copies would have to be moved.
+    #[display("{moved} copies would have to move, and {max} may")]
     TooMany {
         /// How many.
         moved: Replicas,
@@ -177,25 +182,6 @@ impl fmt::Display for Lowering {
             }
             Self::Kept { asked, needed, unpacked } => {
                 write!(f, "{needed} of {asked} replicas are needed, not packed: {unpacked}")
-            }
-        }
-    }
-}
-
-impl fmt::Display for Unpacked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => f.write_str("packing is off"),
-            Self::Moving(moving) => write!(f, "{moving} replicas are starting or going"),
-            Self::Recent { remaining } => {
-                write!(
-                    f,
-                    "the next packing is in {:.0} s at the earliest",
-                    remaining.seconds().ceil()
-                )
-            }
-            Self::TooMany { moved, max } => {
-                write!(f, "{moved} copies would have to move, and {max} may")
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::analyze::capacity::Counted;
-use crate::decide::rank::{Choice, Dropped, Rank, Ranking, Record, Residual, Round};
+use crate::decide::rank::{Rank, Ranking, Record, Residual, Round};
 use crate::fleet::VariantKey;
 
 impl fmt::Display for Record {
@@ -21,12 +21,13 @@ impl fmt::Display for Record {
             mismatch,
             score,
         } = self;
-        let (real, theoretical) = (real.per_hour(), theoretical.per_hour());
         let serve = if count.count() == 1 { "serves" } else { "serve" };
-        write!(f, "{} for {real:.2} an hour {serve} what is worth ", Counted(*count))?;
-        write!(f, "{theoretical:.2}: ")?;
-        write!(f, "ratio {ratio:.3}")?;
-        write!(f, " x unfitness {unfitness:.3} counted as {suppressed:.3}")?;
+        write!(
+            f,
+            "{} for {real:.2} an hour {serve} what is worth {theoretical:.2}: ratio {ratio:.3} x \
+             unfitness {unfitness:.3} counted as {suppressed:.3}",
+            Counted(*count)
+        )?;
         if *cold > 1.0 {
             write!(f, " x {cold:.1} for a cold start")?;
         }
@@ -37,21 +38,10 @@ impl fmt::Display for Record {
     }
 }
 
-impl fmt::Display for Dropped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoReplicas => "no replica can be added, or none is needed",
-            Self::NoSize => "its capacity or the preferred one is unknown",
-            Self::NoMeasure => "there is no cost to hold its cost against",
-            Self::NotFinite => "its numbers are too large for a score",
-        })
-    }
-}
-
 impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { options, taken: (key, count), served } = self;
-        write!(f, "{count} x {key} serve {:.1}", served.amount())?;
+        write!(f, "{count} x {key} serve {served:.1}")?;
         let taken = options.iter().find(|option| option.key == *key);
         match taken.map(|option| option.scored) {
             Some(Ok(record)) => write!(f, ": {record}"),
@@ -69,7 +59,7 @@ impl fmt::Display for Residual {
         }
         if unserved.amount() > 0.0 {
             let separator = if rounds.is_empty() { "" } else { "; " };
-            write!(f, "{separator}{:.1} cannot be served by anything", unserved.amount())?;
+            write!(f, "{separator}{unserved:.1} cannot be served by anything")?;
         }
         Ok(())
     }
@@ -91,7 +81,7 @@ impl fmt::Display for Rank {
                 && let Some(first) = residual.rounds.first()
                 && let Some((scored, _)) = own(first)
             {
-                write!(f, "{separator} for {} and not taken: ", unit.label())?;
+                write!(f, "{separator} for {unit} and not taken: ")?;
                 match scored {
                     Ok(record) => write!(f, "{record}")?,
                     Err(why) => write!(f, "{why}")?,
@@ -103,7 +93,6 @@ impl fmt::Display for Rank {
             }
             for round in taken {
                 let Some((Ok(record), served)) = own(round) else { continue };
-                let (served, unit) = (served.amount(), unit.label());
                 write!(f, "{separator} to carry {served:.1} {unit}: {record}")?;
                 separator = "; ranked by price";
             }
@@ -114,7 +103,7 @@ impl fmt::Display for Rank {
 
 /// What was taken in a round, and its score.
 fn best(round: &Round) -> Option<(&VariantKey, f64)> {
-    let is_taken = |option: &&Choice| option.key == round.taken.0;
-    let record = round.options.iter().find(is_taken)?.scored.ok()?;
-    Some((&round.taken.0, record.score))
+    let (key, _) = &round.taken;
+    let record = round.options.iter().find(|option| option.key == *key)?.scored.ok()?;
+    Some((key, record.score))
 }

@@ -247,7 +247,7 @@ impl Left {
             if order.is_gt() { next } else { best }
         })?;
         let served = self.take(variants[best], record.count);
-        self.added[best] = self.added[best] + record.count;
+        self.added[best] += record.count;
         let taken = (variants[best].candidate.key.clone(), record.count);
         Some(Round { options, taken, served })
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::analyze::ballot::{Analyzer, Binding, Verdict};
+use crate::analyze::ballot::{Analyzer, Verdict};
 use crate::analyze::foresight::standby::Bridge;
 use crate::analyze::queueing::Refusal as Unsolvable;
 use crate::analyze::saturation::{SpareEnough, SpareKept, SpareLow, SpareTight, Tight, Transition};
@@ -60,23 +60,23 @@ impl fmt::Display for Fact {
             Value::Text(text) => return f.write_str(text),
         };
         match self.unit {
-            Some(RATIO) => write!(f, "{}%", Short(100.0 * number)),
+            Some(RATIO) => write!(f, "{}%", ThreeDigits(100.0 * number)),
             Some(SECONDS) if number > 0.0 && number < 1.0 => {
-                write!(f, "{} ms", Short(1000.0 * number))
+                write!(f, "{} ms", ThreeDigits(1000.0 * number))
             }
             Some(SECONDS) => write!(f, "{:.0} s", number.ceil()),
             Some(REPLICAS) if (number - 1.0).abs() < f64::EPSILON => f.write_str("1 replica"),
-            Some("requests" | "accelerators") | None => write!(f, "{}", Short(number)),
-            Some("requests/s") => write!(f, "{} req/s", Short(number)),
-            Some(unit) => write!(f, "{} {unit}", Short(number)),
+            Some("requests" | "accelerators") | None => write!(f, "{}", ThreeDigits(number)),
+            Some("requests/s") => write!(f, "{} req/s", ThreeDigits(number)),
+            Some(unit) => write!(f, "{} {unit}", ThreeDigits(number)),
         }
     }
 }
 
 /// A number with about three digits.
-struct Short(f64);
+struct ThreeDigits(f64);
 
-impl fmt::Display for Short {
+impl fmt::Display for ThreeDigits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.0;
         if number >= 1e7 {
@@ -214,12 +214,11 @@ impl Stated for Transition {
 impl Stated for Verdict {
     fn state(&self, _: &'static str, facts: &mut Vec<Fact>) {
         let (Self::Grow(binding) | Self::Shrink(binding)) = self else { return };
-        let Binding { analyzer, unit, amount, supply } = binding;
-        let unit = unit.label();
-        let supply = supply.amount();
-        let amount = amount.amount();
+        let unit = binding.unit.label();
+        let supply = binding.supply.amount();
+        let amount = binding.amount.amount();
 
-        analyzer.state("analyzer", facts);
+        binding.analyzer.state("analyzer", facts);
         facts.push(Fact::number("capacity", supply, unit));
         if matches!(self, Self::Grow(_)) {
             facts.push(Fact::number("shortfall", amount, unit));

@@ -58,7 +58,7 @@ fn complete(part: &str, facts: &[Fact]) -> Option<String> {
 
     while let Some((before, brace)) = rest.split_once('{') {
         let (name, after) = brace.split_once('}')?;
-        let fact = facts.iter().find(|fact| fact.name == name)?;
+        let fact = facts.iter().find(|it| it.name == name)?;
         filled += before;
         filled += &fact.to_string();
         rest = after;

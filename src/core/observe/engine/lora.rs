@@ -22,8 +22,8 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::fmt;
 
+use derive_more::Display;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ pub struct LoraPage {
 }
 
 /// How many adapters a replica can serve in one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u32")]
 pub struct Slots(u32);
 
@@ -93,12 +93,6 @@ impl Slots {
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
-    }
-}
-
-impl fmt::Display for Slots {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -135,27 +129,18 @@ pub enum Lora {
 }
 
 /// Why a sample means nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhyUnusable {
     /// Its value is not an instant.
+    #[display("the value {_0} is not an instant")]
     NotAnInstant(#[serde(with = "crate::observe::exact")] f64),
     /// Its value lies ahead: several processes have added theirs up.
+    #[display("the value is {_0}, which lies ahead: values of processes were added up")]
     Ahead(Timestamp),
     /// `max_lora` is not a number above 0.
+    #[display("max_lora is not a number above 0")]
     NoSlots,
-}
-
-impl fmt::Display for WhyUnusable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAnInstant(value) => write!(f, "the value {value} is not an instant"),
-            Self::Ahead(at) => {
-                write!(f, "the value is {at}, which lies ahead: values of processes were added up")
-            }
-            Self::NoSlots => f.write_str("max_lora is not a number above 0"),
-        }
-    }
 }
 
 /// Judges what a page says at `now`, when it was asked for.
@@ -181,10 +166,8 @@ pub fn lora(now: Timestamp, page: Option<&LoraPage>, fresh_for: Seconds) -> Lora
 
 impl<'p> LoraSample<'p> {
     pub(super) fn new(labels: &[Label<'p>], value: f64) -> Self {
-        let label = |name: &[u8]| {
-            let label = labels.iter().find(|label| *label.name == *name);
-            label.map(|label| label.value.clone()).unwrap_or_default()
-        };
+        let label =
+            |name: &[u8]| Label::find(labels, name).map(|it| it.value.clone()).unwrap_or_default();
         Self {
             slots: label(b"max_lora"),
             running: label(b"running_lora_adapters"),

@@ -70,14 +70,14 @@ pub(super) fn take_cache_config(
     draft: &mut RankDraft,
     labels: &[Label<'_>],
 ) -> Result<(), SampleError> {
-    let label = |name: &[u8]| labels.iter().find(|label| *label.name == *name);
     // Padded pages are those of models with attention and state-space layers.
-    let is_hybrid = label(b"mamba_page_size_padded").is_some_and(|label| *label.value != *b"None");
-    let blocks = if is_hybrid { None } else { label(b"num_gpu_blocks") };
+    let is_hybrid = Label::find(labels, b"mamba_page_size_padded")
+        .is_some_and(|label| *label.value != *b"None");
+    let blocks = if is_hybrid { None } else { Label::find(labels, b"num_gpu_blocks") };
     for (value, label) in [
-        (Value::KvTokens, label(b"kv_cache_size_tokens")),
+        (Value::KvTokens, Label::find(labels, b"kv_cache_size_tokens")),
         (Value::KvBlocks, blocks),
-        (Value::KvBlockSize, label(b"block_size")),
+        (Value::KvBlockSize, Label::find(labels, b"block_size")),
     ] {
         draft.set_from_label(value, label.map_or(b"", |label| &label.value))?;
     }

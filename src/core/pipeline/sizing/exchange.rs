@@ -81,7 +81,7 @@ impl Judged<'_> {
         let carries = |member: &Sizable<'_>| {
             let of = |(Cover { role, .. }, (_, report)): (&Cover, &(_, CapacityReport))| {
                 let is_of = role.is_none_or(|role| role == member.spec.role);
-                let row = report.variants.iter().find(|row| row.key == member.spec.key);
+                let row = report.variants.iter().find(|it| it.key == member.spec.key);
                 let each = row.filter(|_| is_of).and_then(|row| row.per_replica);
                 each.map_or(0.0, Amount::amount)
             };

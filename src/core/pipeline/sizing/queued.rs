@@ -47,9 +47,8 @@ impl Pipeline {
         }
         let signals = inputs.demand.get(&group.model)?;
         let mut counting = self.learned.fronts.counting(&group.model, signals);
-        let unheard = |it: &Demand| Some((it.signal.clone(), of_late(now, it).err()?));
-        let (signal, why) = counting.find_map(unheard)?;
-        Some(Reason::Unheard { signal, why })
+        let (signal, why) = counting.find_map(|it| Some((&it.signal, of_late(now, it).err()?)))?;
+        Some(Reason::Unheard { signal: signal.clone(), why })
     }
 }
 

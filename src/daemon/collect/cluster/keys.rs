@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use k8s_openapi::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+
 use crate::collect::cluster::follow::ObjectName;
 use crate::collect::cluster::{Wanted, WantedTarget};
 use plimsoll_core::fleet::Namespace;
@@ -64,6 +67,19 @@ impl Reach {
 }
 
 // === impl Scope ===
+
+impl Scope {
+    /// The objects there.
+    pub(crate) fn api<K>(&self, client: Client) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        match self {
+            Self::Cluster => Api::all(client),
+            Self::Namespace(namespace) => Api::namespaced(client, namespace.as_str()),
+        }
+    }
+}
 
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

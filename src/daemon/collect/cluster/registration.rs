@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info_span, warn};
 
 use crate::collect::cluster::follow::{Change, Failure, Pace, Selection, follow};
+use crate::collect::replace;
 
 const AUTHENTICATION_NAMESPACE: &str = "kube-system";
 const AUTHENTICATION_NAME: &str = "extension-apiserver-authentication";
@@ -169,18 +170,8 @@ fn note_registration(
     expected: &Expected,
     change: Change<APIService>,
 ) {
-    let object = match change {
-        Change::Synced(objects) => objects.into_values().next(),
-        Change::Applied(_, object) => Some(object),
-        Change::Deleted(_) => None,
-        Change::Broken(failure) => return log_broken(API_SERVICE, &failure),
-        Change::Alive | Change::Resuming => return,
-    };
-    let next = Some(Registration::judge(object.as_ref(), expected));
-    sender.send_if_modified(|known| {
-        let changed = *known != next;
-        *known = next;
-        changed
+    hand_over(API_SERVICE, change, |object| {
+        replace(sender, Some(Registration::judge(object.as_ref(), expected)));
     });
 }
 
@@ -188,22 +179,24 @@ fn note_authentication(
     sender: &watch::Sender<Option<BTreeMap<String, String>>>,
     change: Change<BTreeMap<String, String>>,
 ) {
-    let data = match change {
-        Change::Synced(objects) => objects.into_values().next(),
-        Change::Applied(_, data) => Some(data),
-        Change::Deleted(_) => None,
-        Change::Broken(failure) => return log_broken(AUTHENTICATION_NAME, &failure),
-        Change::Alive | Change::Resuming => return,
-    };
-    if data.is_none() {
-        warn!(object = AUTHENTICATION_NAME, "Object is missing: keeping what is known");
-        return;
-    }
-    sender.send_if_modified(|known| {
-        let changed = *known != data;
-        *known = data;
-        changed
+    hand_over(AUTHENTICATION_NAME, change, |data| {
+        if data.is_none() {
+            warn!(object = AUTHENTICATION_NAME, "Object is missing: keeping the last known state");
+        } else {
+            replace(sender, data);
+        }
     });
+}
+
+/// Hands over the one object of this name, or that it is gone, if a change is of either.
+fn hand_over<T>(name: &str, change: Change<T>, take: impl FnOnce(Option<T>)) {
+    match change {
+        Change::Synced(objects) => take(objects.into_values().next()),
+        Change::Applied(_, object) => take(Some(object)),
+        Change::Deleted(_) => take(None),
+        Change::Broken(failure) => log_broken(name, &failure),
+        Change::Alive | Change::Resuming => {}
+    }
 }
 
 /// The one object of this name. Roles that allow one name allow no list without this selector.
@@ -217,7 +210,7 @@ pub(crate) fn log_broken(object: &str, failure: &Failure) {
             warn!(object, %error, "Watch is forbidden: grant list and watch");
         }
         Failure::Absent(error) | Failure::Away(error) => {
-            debug!(object, %error, "Watch is broken: keeping what is known");
+            debug!(object, %error, "Watch is broken: keeping the last known state");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The watching: starts the watches that are needed, stops those that are not, publishes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, GroupVersion, PartialObjectMeta};
-use kube::{Client, discovery};
+use kube::{Client, Resource, discovery};
+use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -18,7 +20,7 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 use crate::clock::Clock;
 use crate::collect::cluster::config_maps::{Texts, texts};
 use crate::collect::cluster::discovery::ledger::{Discovery, Ledger};
-use crate::collect::cluster::discovery::{Discover, Marked, is_excluded};
+use crate::collect::cluster::discovery::{Marked, is_excluded};
 use crate::collect::cluster::follow::{
     Change, Failure, Pace, Retry, Selection, answer, follow, guarded,
 };
@@ -44,14 +46,30 @@ const GATHERING: u32 = 4;
 
 /// What a task reports.
 enum Report {
-    Kind(WatchKey, u64, ApiResource),
-    Target(WatchKey, u64, Change<TargetObject>),
-    Hpa(WatchKey, u64, Change<Hpa>),
-    ScaledObject(WatchKey, u64, Change<ScaledObject>),
-    Pod(WatchKey, u64, Change<Pod>),
-    Namespace(WatchKey, u64, Change<bool>),
-    ConfigMap(WatchKey, u64, Change<Arc<Texts>>),
+    /// A remark of the watch of this key and number.
+    Watch(WatchKey, u64, Box<Remark>),
+    /// The scale subresource of a target, read for this version of the object.
     Scale(TargetKey, String, ScaleAnswer),
+}
+
+/// A remark of a watch.
+enum Remark {
+    /// The API server's name of the kind.
+    Kind(ApiResource),
+    Target(Change<TargetObject>),
+    Hpa(Change<Hpa>),
+    ScaledObject(Change<ScaledObject>),
+    Pod(Change<Pod>),
+    Namespace(Change<bool>),
+    ConfigMap(Change<Arc<Texts>>),
+}
+
+/// Where a watch reports.
+struct Outlet {
+    key: WatchKey,
+    number: u64,
+    pace: Pace,
+    reports: mpsc::Sender<Report>,
 }
 
 /// The task that runs the watches.
@@ -175,55 +193,54 @@ impl Watcher {
     }
 
     fn absorb(&mut self, report: Report) {
-        let now = self.now();
-        let live = |watches: &BTreeMap<WatchKey, (u64, DropGuard)>, key, number| {
-            watches.get(key).is_some_and(|(running, _)| *running == number)
-        };
-        let world = &mut self.world;
-        let changes_discovery = match report {
-            Report::Kind(key, number, resource) if live(&self.watches, &key, number) => {
-                self.resources.insert(key, resource);
-                false
-            }
-            Report::Target(key, number, change) if live(&self.watches, &key, number) => {
-                take_marked(&mut world.targets, now, &key, change, |it| it.marked.as_ref())
-            }
-            Report::Hpa(key, number, change) if live(&self.watches, &key, number) => {
-                take_marked(&mut world.hpas, now, &key, change, |it| it.marked.as_ref())
-            }
-            Report::ScaledObject(key, number, change) if live(&self.watches, &key, number) => {
-                take_marked(&mut world.scaled_objects, now, &key, change, |it| it.marked.as_ref())
-            }
-            Report::Namespace(key, number, change) if live(&self.watches, &key, number) => {
-                take(&mut world.namespaces, now, &key, change);
-                true
-            }
-            Report::Pod(key, number, change) if live(&self.watches, &key, number) => {
-                take(&mut world.pods, now, &key, change);
-                false
-            }
-            Report::ConfigMap(key, number, change) if live(&self.watches, &key, number) => {
-                take(&mut world.config_maps, now, &key, change);
-                false
+        match report {
+            Report::Watch(key, number, remark) => {
+                if self.watches.get(&key).is_some_and(|(running, _)| *running == number) {
+                    self.unsettled |= self.hear(key, *remark);
+                }
             }
             Report::Scale(key, version, answer) if self.reads.contains_key(&key) => {
                 // A refusal is tried again by the same task; every other answer ends it.
                 if answer != ScaleAnswer::Forbidden {
                     self.reads.remove(&key);
                 }
-                world.read(now, key, version, answer);
+                self.world.read(self.now(), key, version, answer);
+            }
+            Report::Scale(..) => {}
+        }
+    }
+
+    /// Takes in a remark; whether discovery depends on it.
+    fn hear(&mut self, key: WatchKey, remark: Remark) -> bool {
+        let now = self.now();
+        let world = &mut self.world;
+        match remark {
+            Remark::Target(change) => {
+                take_marked(&mut world.targets, now, &key, change, |it| it.marked.as_ref())
+            }
+            Remark::Hpa(change) => {
+                take_marked(&mut world.hpas, now, &key, change, |it| it.marked.as_ref())
+            }
+            Remark::ScaledObject(change) => {
+                take_marked(&mut world.scaled_objects, now, &key, change, |it| it.marked.as_ref())
+            }
+            Remark::Namespace(change) => {
+                take(&mut world.namespaces, now, &key, change);
+                true
+            }
+            Remark::Kind(resource) => {
+                self.resources.insert(key, resource);
                 false
             }
-            Report::Kind(..)
-            | Report::Target(..)
-            | Report::Hpa(..)
-            | Report::ScaledObject(..)
-            | Report::Namespace(..)
-            | Report::Pod(..)
-            | Report::ConfigMap(..)
-            | Report::Scale(..) => false,
-        };
-        self.unsettled |= changes_discovery;
+            Remark::Pod(change) => {
+                take(&mut world.pods, now, &key, change);
+                false
+            }
+            Remark::ConfigMap(change) => {
+                take(&mut world.config_maps, now, &key, change);
+                false
+            }
+        }
     }
 
     /// Finds out which variants there are, when something has changed that decides over it.
@@ -232,9 +249,8 @@ impl Watcher {
             return;
         }
         let Needs { variants, discover, accelerators: _ } = &*self.needs;
-        let everywhere = |discover: &Discover| discover.namespaces.is_empty();
         self.world.reach = match discover {
-            Some(discover) if everywhere(discover) => Reach::Cluster,
+            Some(discover) if discover.namespaces.is_empty() => Reach::Cluster,
             Some(_) | None => Reach::Namespaces,
         };
         let next = match discover {
@@ -311,15 +327,19 @@ impl Watcher {
     fn start(&mut self, key: WatchKey) {
         self.started += 1;
         let number = self.started;
-        let (client, pace, reports) = (self.client.clone(), self.pace, self.reports.clone());
+        let client = self.client.clone();
+        let outlet =
+            Outlet { key: key.clone(), number, pace: self.pace, reports: self.reports.clone() };
+        let all = Selection::default();
+
         let guard = match &key {
             WatchKey::Targets { .. } => {
                 self.world.targets.insert(key.clone(), Feed::default());
-                self.spawn(watch_targets(client, pace, key.clone(), number, reports))
+                self.spawn(watch_targets(client, outlet))
             }
             WatchKey::ScaledObjects(_) => {
                 self.world.scaled_objects.insert(key.clone(), Feed::default());
-                self.spawn(watch_scaled_objects(client, pace, key.clone(), number, reports))
+                self.spawn(watch_scaled_objects(client, outlet))
             }
             WatchKey::Namespaces => {
                 self.world.namespaces.insert(key.clone(), Feed::default());
@@ -327,41 +347,24 @@ impl Watcher {
                 let facts = |object: PartialObjectMeta<core::Namespace>| {
                     Some(is_excluded(&object.metadata))
                 };
-                let key = key.clone();
-                let tell = move |change| {
-                    send(reports.clone(), Report::Namespace(key.clone(), number, change))
-                };
-                self.spawn(follow(api, Selection::default(), pace, facts, tell))
+                self.spawn(outlet.follow(api, all, facts, Remark::Namespace))
             }
             WatchKey::Hpas(scope) => {
                 self.world.hpas.insert(key.clone(), Feed::default());
-                let api = match scope {
-                    Scope::Cluster => Api::all(client),
-                    Scope::Namespace(namespace) => Api::namespaced(client, namespace.as_str()),
-                };
                 let facts = |object: HorizontalPodAutoscaler| Some(Hpa::new(object));
-                let key = key.clone();
-                let tell =
-                    move |change| send(reports.clone(), Report::Hpa(key.clone(), number, change));
-                self.spawn(follow(api, Selection::default(), pace, facts, tell))
+                self.spawn(outlet.follow(scope.api(client), all, facts, Remark::Hpa))
             }
             WatchKey::Pods { namespace, selector } => {
                 self.world.pods.insert(key.clone(), Feed::default());
                 let api: Api<core::Pod> = Api::namespaced(client, namespace.as_str());
                 let selection = Selection { labels: Some(selector.clone()), fields: None };
-                let key = key.clone();
-                let tell =
-                    move |change| send(reports.clone(), Report::Pod(key.clone(), number, change));
-                self.spawn(follow(api, selection, pace, Pod::new, tell))
+                self.spawn(outlet.follow(api, selection, Pod::new, Remark::Pod))
             }
             WatchKey::ConfigMap { namespace, name } => {
                 self.world.config_maps.insert(key.clone(), Feed::default());
                 let api: Api<core::ConfigMap> = Api::namespaced(client, namespace.as_str());
-                let (selection, key) = (named(name), key.clone());
-                let tell = move |change| {
-                    send(reports.clone(), Report::ConfigMap(key.clone(), number, change))
-                };
-                self.spawn(follow(api, selection, pace, |object| Some(texts(object)), tell))
+                let facts = |object| Some(texts(object));
+                self.spawn(outlet.follow(api, named(name), facts, Remark::ConfigMap))
             }
         };
         self.watches.insert(key, (number, guard));
@@ -377,6 +380,48 @@ impl Watcher {
         next.take_inventory(&self.inventory.borrow());
         let previous = self.state.send_replace(Arc::new(next));
         log_changes(&previous, &self.state.borrow());
+    }
+}
+
+// === impl Outlet ===
+
+impl Outlet {
+    async fn tell(&self, remark: Remark) {
+        let report = Report::Watch(self.key.clone(), self.number, Box::new(remark));
+        send(&self.reports, report).await;
+    }
+
+    /// Watches for ever.
+    async fn follow<K, T>(
+        self,
+        api: Api<K>,
+        selection: Selection,
+        facts: impl Fn(K) -> Option<T>,
+        remark: fn(Change<T>) -> Remark,
+    ) where
+        K: Resource + Clone + Debug + DeserializeOwned,
+    {
+        let tell = |change| self.tell(remark(change));
+        follow(api, selection, self.pace, facts, tell).await;
+    }
+
+    /// Asks for the resource of a kind, an API version and a name, until there is one.
+    async fn await_kind<T>(
+        &self,
+        client: &Client,
+        (api_version, kind): (&str, &str),
+        remark: fn(Change<T>) -> Remark,
+    ) -> ApiResource {
+        let mut retry = Retry::new(self.pace);
+        loop {
+            match discover(client, self.pace, api_version, kind).await {
+                Ok(resource) => return resource,
+                Err(failure) => {
+                    self.tell(remark(Change::Broken(failure))).await;
+                    retry.wait().await;
+                }
+            }
+        }
     }
 }
 
@@ -427,7 +472,7 @@ fn take<T>(feeds: &mut BTreeMap<WatchKey, Feed<T>>, now: Now, key: &WatchKey, ch
             warn!(watch = %key, %error, "There is no such resource");
         }
         (_, Health::Broken(Failure::Away(error))) => {
-            warn!(watch = %key, %error, "Watch is broken: keeping what is known");
+            warn!(watch = %key, %error, "Watch is broken: keeping the last known state");
         }
         (_, Health::Waiting | Health::Live) => {}
     }
@@ -473,76 +518,35 @@ fn log_discovery(previous: &Discovery, next: &Discovery) {
     }
 }
 
-async fn send(reports: mpsc::Sender<Report>, report: Report) {
+async fn send(reports: &mpsc::Sender<Report>, report: Report) {
     // The receiver is gone only while everything is being shut down.
     let _ = reports.send(report).await;
 }
 
 /// Watches the objects of a kind: that they exist and change, and which pods they make.
-async fn watch_targets(
-    client: Client,
-    pace: Pace,
-    key: WatchKey,
-    number: u64,
-    reports: mpsc::Sender<Report>,
-) {
-    let WatchKey::Targets { scope, api_version, kind } = &key else { return };
-    let broken = |failure| Report::Target(key.clone(), number, Change::Broken(failure));
-    let resource = await_kind(&client, pace, (api_version, kind), &reports, broken).await;
-    let api: Api<DynamicObject> = within(client, scope, &resource);
-    send(reports.clone(), Report::Kind(key.clone(), number, resource)).await;
-    let facts = |object: DynamicObject| TargetObject::new(api_version, kind, object);
-    let tell = |change| send(reports.clone(), Report::Target(key.clone(), number, change));
-    follow(api, Selection::default(), pace, facts, tell).await;
+async fn watch_targets(client: Client, outlet: Outlet) {
+    let WatchKey::Targets { scope, api_version, kind } = outlet.key.clone() else { return };
+    let resource = outlet.await_kind(&client, (&api_version, &kind), Remark::Target).await;
+    let api = within(client, &scope, &resource);
+    outlet.tell(Remark::Kind(resource)).await;
+    let facts = |object: DynamicObject| TargetObject::new(&api_version, &kind, object);
+    outlet.follow(api, Selection::default(), facts, Remark::Target).await;
 }
 
 /// Watches `ScaledObject`s, as soon as the cluster has such a kind.
-async fn watch_scaled_objects(
-    client: Client,
-    pace: Pace,
-    key: WatchKey,
-    number: u64,
-    reports: mpsc::Sender<Report>,
-) {
-    let WatchKey::ScaledObjects(scope) = &key else { return };
-    let broken = |failure| Report::ScaledObject(key.clone(), number, Change::Broken(failure));
+async fn watch_scaled_objects(client: Client, outlet: Outlet) {
+    let WatchKey::ScaledObjects(scope) = outlet.key.clone() else { return };
     let kind = (keda::API_VERSION, keda::KIND);
-    let resource = await_kind(&client, pace, kind, &reports, broken).await;
-    let api: Api<DynamicObject> = within(client, scope, &resource);
+    let resource = outlet.await_kind(&client, kind, Remark::ScaledObject).await;
+    let api = within(client, &scope, &resource);
     let facts = |object: DynamicObject| ScaledObject::new(&object);
-    let tell = |change| send(reports.clone(), Report::ScaledObject(key.clone(), number, change));
-    follow(api, Selection::default(), pace, facts, tell).await;
+    outlet.follow(api, Selection::default(), facts, Remark::ScaledObject).await;
 }
 
-fn within<K>(client: Client, scope: &Scope, resource: &ApiResource) -> Api<K>
-where
-    K: kube::Resource<DynamicType = ApiResource>,
-    K: kube::Resource<Scope = kube::core::DynamicResourceScope>,
-{
+fn within(client: Client, scope: &Scope, resource: &ApiResource) -> Api<DynamicObject> {
     match scope {
         Scope::Cluster => Api::all_with(client, resource),
         Scope::Namespace(namespace) => Api::namespaced_with(client, namespace.as_str(), resource),
-    }
-}
-
-/// Asks for the resource of a kind, an API version and a name, until there is one; reports every
-/// failure as `broken` says.
-async fn await_kind(
-    client: &Client,
-    pace: Pace,
-    (api_version, kind): (&str, &str),
-    reports: &mpsc::Sender<Report>,
-    broken: impl Fn(Failure) -> Report,
-) -> ApiResource {
-    let mut retry = Retry::new(pace);
-    loop {
-        match discover(client, pace, api_version, kind).await {
-            Ok(resource) => return resource,
-            Err(failure) => {
-                send(reports.clone(), broken(failure)).await;
-                retry.wait().await;
-            }
-        }
     }
 }
 
@@ -572,14 +576,14 @@ async fn read_scale(
     loop {
         let report = |answer| Report::Scale(key.clone(), version.clone(), answer);
         match answer(pace, api.get_scale(&key.name)).await.map_err(|failure| retry.judge(failure)) {
-            Ok(scale) => return send(reports.clone(), report(ScaleAnswer::new(scale))).await,
+            Ok(scale) => return send(&reports, report(ScaleAnswer::new(scale))).await,
             Err(Failure::Absent(error)) => {
                 debug!(target = %key.name, %error, "There is no scale subresource");
-                return send(reports.clone(), report(ScaleAnswer::Absent)).await;
+                return send(&reports, report(ScaleAnswer::Absent)).await;
             }
             Err(Failure::Forbidden(error)) => {
                 debug!(target = %key.name, %error, "The scale subresource may not be read");
-                send(reports.clone(), report(ScaleAnswer::Forbidden)).await;
+                send(&reports, report(ScaleAnswer::Forbidden)).await;
             }
             Err(Failure::Away(error)) => {
                 debug!(target = %key.name, %error, "The scale subresource cannot be read");

@@ -260,25 +260,16 @@ impl World {
     pub(crate) fn marked(&self, discover: &Discover) -> Option<Vec<&Marked>> {
         let mut marked = Vec::new();
         for key in needed_to_discover(discover) {
-            let (answered, found): (bool, Vec<Option<&Marked>>) = match &key {
-                WatchKey::Targets { .. } => self.targets.get(&key).map(|feed| {
-                    (feed.answered, feed.items.values().map(|it| it.marked.as_ref()).collect())
-                }),
-                WatchKey::Hpas(_) => self.hpas.get(&key).map(|feed| {
-                    (feed.answered, feed.items.values().map(|it| it.marked.as_ref()).collect())
-                }),
-                WatchKey::ScaledObjects(_) => self.scaled_objects.get(&key).map(|feed| {
-                    (feed.answered, feed.items.values().map(|it| it.marked.as_ref()).collect())
-                }),
-                WatchKey::Namespaces => {
-                    self.namespaces.get(&key).map(|feed| (feed.answered, Vec::new()))
+            let found = match &key {
+                WatchKey::Targets { .. } => marks(self.targets.get(&key), |it| it.marked.as_ref()),
+                WatchKey::Hpas(_) => marks(self.hpas.get(&key), |it| it.marked.as_ref()),
+                WatchKey::ScaledObjects(_) => {
+                    marks(self.scaled_objects.get(&key), |it| it.marked.as_ref())
                 }
+                WatchKey::Namespaces => marks(self.namespaces.get(&key), |_| None),
                 WatchKey::Pods { .. } | WatchKey::ConfigMap { .. } => None,
-            }?;
-            if !answered {
-                return None;
-            }
-            marked.extend(found.into_iter().flatten());
+            };
+            marked.extend(found?);
         }
         let excluded = |namespace: &str| {
             let name = ObjectName { namespace: String::new(), name: namespace.to_owned() };
@@ -536,11 +527,17 @@ pub(crate) fn needed_to_discover(discover: &Discover) -> BTreeSet<WatchKey> {
 }
 
 /// Where variants are looked for.
-fn scopes(discover: &Discover) -> Vec<Scope> {
+pub(crate) fn scopes(discover: &Discover) -> Vec<Scope> {
     if discover.namespaces.is_empty() {
         return vec![Scope::Cluster];
     }
     discover.namespaces.iter().cloned().map(Scope::Namespace).collect()
+}
+
+/// The marks on the objects of a watch; `None` while it has never been answered.
+fn marks<T>(feed: Option<&Feed<T>>, marked: fn(&T) -> Option<&Marked>) -> Option<Vec<&Marked>> {
+    let feed = feed.filter(|feed| feed.answered)?;
+    Some(feed.items.values().filter_map(marked).collect())
 }
 
 /// The state of a target whose scale subresource is known.

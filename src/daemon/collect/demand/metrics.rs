@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{IntCounterVec, Registry};
+
+use crate::telemetry::registrar::Registrar;
 
 /// The outcomes.
 const OUTCOMES: [&str; 2] = ["read", "failed"];
@@ -22,12 +24,12 @@ impl Metrics {
     ///
     /// The registry has a metric with this name.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let help = "Readings of wake signals by outcome: read or failed.";
-        let reads = IntCounterVec::new(
-            Opts::new("plimsoll_wake_signal_reads_total", help),
+        let registrar = Registrar(registry);
+        let reads = registrar.counters(
+            "plimsoll_wake_signal_reads_total",
+            "Readings of wake signals by outcome: read or failed.",
             &["signal", "outcome"],
         )?;
-        registry.register(Box::new(reads.clone()))?;
         Ok(Self { reads, signals: Arc::default() })
     }
 

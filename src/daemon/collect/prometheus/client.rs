@@ -192,7 +192,7 @@ fn insert(headers: &mut HeaderMap, name: &str, value: &[u8]) -> Result<(), Failu
     let pair = HeaderName::try_from(name).ok().zip(HeaderValue::from_bytes(value).ok());
     let Some((name, mut value)) = pair else {
         // The value is a secret, so it is not repeated.
-        let detail = format!("the header {name} has a value that a header cannot carry");
+        let detail = format!("the header {name} has a value that no header may have");
         return Err(Failure::new(Outcome::Credentials, &detail));
     };
     value.set_sensitive(true);

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use prometheus::{
-    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
-};
+use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use crate::collect::prometheus::failure::Outcome;
+use crate::telemetry::registrar::Registrar;
 
 /// Seconds: an answer of ten replicas takes milliseconds, one of a thousand a second or two, and
 /// servers give up after two minutes at the latest.
@@ -39,97 +38,68 @@ impl Metrics {
     ///
     /// The registry has a metric with one of these names.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let metrics = Self::unregistered()?;
-        for outcome in Outcome::ALL {
-            metrics.queries.with_label_values(&[outcome.label()]);
-        }
-        let Self {
-            queries,
-            duration,
-            body_bytes,
-            samples,
-            series,
-            replicas,
-            readings,
-            failed_readings,
-            ahead,
-            claimed,
-            up,
-            success,
-            newest,
-            interval,
-        } = metrics.clone();
-        registry.register(Box::new(queries))?;
-        registry.register(Box::new(duration))?;
-        for counter in [body_bytes, samples, readings, failed_readings] {
-            registry.register(Box::new(counter))?;
-        }
-        for gauge in [series, replicas, ahead, claimed, up] {
-            registry.register(Box::new(gauge))?;
-        }
-        for gauge in [success, newest, interval] {
-            registry.register(Box::new(gauge))?;
-        }
-        Ok(metrics)
-    }
-
-    fn unregistered() -> Result<Self, prometheus::Error> {
-        let duration = HistogramOpts::new(
-            "plimsoll_prometheus_query_duration_seconds",
-            "Time from asking Prometheus to having all of its answer, or to giving up.",
-        );
-        let queries = Opts::new(
+        let registrar = Registrar(registry);
+        let queries = registrar.counters(
             "plimsoll_prometheus_queries_total",
             "Queries to Prometheus, by what became of them.",
-        );
+            &["outcome"],
+        )?;
+        for outcome in Outcome::ALL {
+            queries.with_label_values(&[outcome.label()]);
+        }
+
         Ok(Self {
-            queries: IntCounterVec::new(queries, &["outcome"])?,
-            duration: Histogram::with_opts(duration.buckets(DURATION_BUCKETS.to_vec()))?,
-            body_bytes: IntCounter::new(
+            queries,
+            duration: registrar.histogram(
+                "plimsoll_prometheus_query_duration_seconds",
+                "Time from asking Prometheus to having all of its answer, or to giving up.",
+                DURATION_BUCKETS.to_vec(),
+            )?,
+            body_bytes: registrar.counter(
                 "plimsoll_prometheus_body_bytes_total",
                 "Bytes of answers of Prometheus that were read whole, after decompression.",
             )?,
-            samples: IntCounter::new(
+            samples: registrar.counter(
                 "plimsoll_prometheus_samples_total",
                 "Samples in the answers of Prometheus, repeated ones included.",
             )?,
-            series: IntGauge::new(
+            series: registrar.int_gauge(
                 "plimsoll_prometheus_series",
                 "Series in the last answers of Prometheus, all queries together.",
             )?,
-            replicas: IntGauge::new(
+            replicas: registrar.int_gauge(
                 "plimsoll_prometheus_replicas",
                 "Replicas that had series in the last answers of Prometheus.",
             )?,
-            readings: IntCounter::new(
+            readings: registrar.counter(
                 "plimsoll_prometheus_readings_total",
                 "Readings of replicas that were put together from samples of Prometheus.",
             )?,
-            failed_readings: IntCounter::new(
+            failed_readings: registrar.counter(
                 "plimsoll_prometheus_reading_failures_total",
                 "Scrapes of replicas by Prometheus that failed or gave no reading.",
             )?,
-            ahead: IntGauge::new(
+            ahead: registrar.int_gauge(
                 "plimsoll_prometheus_replicas_ahead",
                 "Replicas whose samples are from the future and were refused.",
             )?,
-            claimed: IntGauge::new(
+            claimed: registrar.int_gauge(
                 "plimsoll_prometheus_claimed_series",
                 "Series in the last answers that more than one variant claims, and none got.",
             )?,
-            up: IntGauge::new(
+            up: registrar.int_gauge(
                 "plimsoll_prometheus_up",
                 "1 if the last answers of Prometheus were whole and had series, otherwise 0.",
             )?,
-            success: Gauge::new(
+            success: registrar.gauge(
                 "plimsoll_prometheus_last_success_timestamp_seconds",
                 "When Prometheus last gave whole answers, in seconds since the epoch.",
             )?,
-            newest: Gauge::new(
+            newest: registrar.gauge(
                 "plimsoll_prometheus_newest_sample_timestamp_seconds",
                 "Time of the newest sample that Prometheus has given, in seconds since the epoch.",
             )?,
-            interval: Gauge::new(
+            interval: registrar.gauge(
                 "plimsoll_prometheus_scrape_interval_seconds",
                 "Longest time between two samples of a replica, as Prometheus scrapes it.",
             )?,

@@ -52,7 +52,7 @@ pub(crate) enum ClientError {
     #[error("the HTTP client cannot be built")]
     Http(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The token cannot be sent in a header.
-    #[error("the bearer token is empty or has a character that a header cannot carry")]
+    #[error("the bearer token is empty or has a character that no header may have")]
     Token,
 }
 

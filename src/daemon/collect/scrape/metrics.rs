@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 
+use crate::telemetry::registrar::Registrar;
 use plimsoll_core::observe::ScrapeFailure;
 
 /// Seconds: a vLLM that is busy answers in 13 ms at the median and in 300 ms at worst, the first
@@ -29,42 +30,36 @@ impl Metrics {
     ///
     /// The registry has a metric with one of these names.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let duration = HistogramOpts::new(
-            "plimsoll_scrape_duration_seconds",
-            "Time from asking for a page to having all of it, or to giving up.",
-        );
+        let registrar = Registrar(registry);
         let metrics = Self {
-            duration: Histogram::with_opts(duration.buckets(DURATION_BUCKETS.to_vec()))?,
-            body_bytes: IntCounter::new(
+            duration: registrar.histogram(
+                "plimsoll_scrape_duration_seconds",
+                "Time from asking for a page to having all of it, or to giving up.",
+                DURATION_BUCKETS.to_vec(),
+            )?,
+            body_bytes: registrar.counter(
                 "plimsoll_scrape_body_bytes_total",
                 "Bytes of pages that were read whole, after decompression.",
             )?,
-            samples: IntCounter::new(
+            samples: registrar.counter(
                 "plimsoll_scrape_samples_total",
                 "Samples that were read from pages; those of other metrics are skipped.",
             )?,
-            failures: IntCounterVec::new(
-                Opts::new(
-                    "plimsoll_scrape_failures_total",
-                    "Scrapes that gave no reading, by reason.",
-                ),
+            failures: registrar.counters(
+                "plimsoll_scrape_failures_total",
+                "Scrapes that gave no reading, by reason.",
                 &["reason"],
             )?,
-            missed: IntCounter::new(
+            missed: registrar.counter(
                 "plimsoll_scrape_missed_total",
                 "Scrapes that could not begin within their interval and were skipped.",
             )?,
-            targets: IntGauge::new("plimsoll_scrape_targets", "Targets that are being scraped.")?,
+            targets: registrar
+                .int_gauge("plimsoll_scrape_targets", "Targets that are being scraped.")?,
         };
         for failure in ScrapeFailure::ALL {
             metrics.failures.with_label_values(&[failure.label()]);
         }
-        registry.register(Box::new(metrics.duration.clone()))?;
-        registry.register(Box::new(metrics.body_bytes.clone()))?;
-        registry.register(Box::new(metrics.samples.clone()))?;
-        registry.register(Box::new(metrics.failures.clone()))?;
-        registry.register(Box::new(metrics.missed.clone()))?;
-        registry.register(Box::new(metrics.targets.clone()))?;
         Ok(metrics)
     }
 

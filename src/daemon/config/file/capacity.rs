@@ -24,7 +24,7 @@ const LATENCIES: RangeInclusive<Duration> = millis(1)..=hours(1);
 settings! {
     /// Analyzers that size a model: all that are named vote, and the cheapest mix of variants that
     /// meets each of them is asked for.
-    pub(crate) struct CapacityKeys {
+    pub struct CapacityKeys {
         /// Analyzers that vote.
         analyzers: Vec<Analyzer> = vec![Analyzer::Foresight];
 
@@ -62,7 +62,7 @@ settings! {
         start_time: Seconds = minutes(2), in START_TIMES;
 
         /// Parameters of `foresight`.
-        foresight: foresight::Policy;
+        foresight: Option<foresight::Policy> = settings::on();
 
         /// Capacity learned elsewhere from engines like these, for the first minutes of `foresight`.
         cards: Option<Vec<CardKeys>>;
@@ -72,7 +72,7 @@ settings! {
     }
 
     /// Latency objectives.
-    pub(crate) struct SloKeys {
+    pub struct SloKeys {
         /// The longest time to first token.
         ttft: Option<Seconds>, in LATENCIES;
 
@@ -87,7 +87,7 @@ settings! {
 /// Method that decides the number of replicas of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Analysis {
+pub enum Analysis {
     /// KV-cache and queue headroom move one replica at a time.
     Saturation,
     /// Analyzers compute the number, and an optimizer finds the cheapest replicas.
@@ -97,7 +97,7 @@ pub(crate) enum Analysis {
 /// Choice of variants for a shortfall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Optimizer {
+pub enum Optimizer {
     /// Those that cost least together, found by an exact search.
     LeastCost,
     /// By the rank of their price, best first.

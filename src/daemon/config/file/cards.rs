@@ -23,7 +23,7 @@ const PARALLEL: RangeInclusive<u32> = 1..=100_000;
 settings! {
     /// A file of capacity cards: coefficients learned from kinds of engines, for others of the same
     /// kind.
-    pub(crate) struct CardFileKeys {
+    pub struct CardFileKeys {
         /// The version of the file's format, which is 1.
         version: Option<u32>;
 
@@ -34,7 +34,7 @@ settings! {
     /// Coefficients learned from one kind of engine, and their origin. They count for variants with
     /// the same model, accelerator, role and engine arguments, until their own replicas have shown
     /// more.
-    pub(crate) struct CardKeys {
+    pub struct CardKeys {
         /// The model, by the name that its engines use.
         model: Option<String>, in text(is_model_name, names::MODEL_NAME);
 
@@ -74,7 +74,7 @@ settings! {
 settings! {
     /// Arguments of an engine, as far as they bound its capacity. An absent one is the engine's
     /// default.
-    pub(crate) struct CardEngineKeys {
+    pub struct CardEngineKeys {
         /// The engine.
         name: Engine = Engine::Vllm;
 
@@ -126,7 +126,7 @@ settings! {
     }
 
     /// Time of an iteration: `alpha + beta * prompt tokens + delta * requests that generate`.
-    pub(crate) struct CardIterationKeys {
+    pub struct CardIterationKeys {
         /// Seconds of any iteration.
         alpha: Option<f64>, in ALPHAS;
 
@@ -138,7 +138,7 @@ settings! {
     }
 
     /// Requests that a card was learned from.
-    pub(crate) struct CardRequestKeys {
+    pub struct CardRequestKeys {
         /// Mean tokens of a prompt.
         prompt: Option<Tokens>, in LENGTHS;
 
@@ -150,7 +150,7 @@ settings! {
     }
 
     /// Iterations that a card was learned from.
-    pub(crate) struct CardLessonKeys {
+    pub struct CardLessonKeys {
         /// Number of lessons.
         count: Option<u32>;
 
@@ -162,7 +162,7 @@ settings! {
     }
 
     /// Room that engines were seen to have.
-    pub(crate) struct CardShownKeys {
+    pub struct CardShownKeys {
         /// The most requests that an engine ran.
         most_running: Option<Requests>, in BATCHES;
 

@@ -13,7 +13,7 @@ type Kinds = BTreeMap<String, Option<u32>>;
 
 settings! {
     /// Limits of all variants together; see docs/limits.md.
-    pub(crate) struct LimitKeys {
+    pub struct LimitKeys {
         /// Most that all replicas together may cost per hour, in the currency of `cost`.
         budget_per_hour: Option<CostPerHour>, in 0.0..=1e12;
 
@@ -38,7 +38,7 @@ settings! {
     }
 
     /// Limits of the variants of one namespace.
-    pub(crate) struct NamespaceLimitKeys {
+    pub struct NamespaceLimitKeys {
         /// Most that their replicas may cost per hour.
         budget_per_hour: Option<CostPerHour>, in 0.0..=1e12;
 

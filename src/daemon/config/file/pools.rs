@@ -12,7 +12,7 @@ const MAXIMA: RangeInclusive<u32> = 1..=Replicas::LIMIT.count();
 
 settings! {
     /// A variant whose replicas each serve several `LoRA` adapters.
-    pub(crate) struct PoolKeys {
+    pub struct PoolKeys {
         /// Adapters that a replica serves in one step (`--max-loras`); without it, the number that
         /// its metrics state.
         // More than vLLM allows (`--max-loras` up to a few hundred on the largest cards).
@@ -34,7 +34,7 @@ settings! {
 
     /// Copies of an adapter.
     #[derive(Copy)]
-    pub(crate) struct CopyKeys {
+    pub struct CopyKeys {
         /// The fewest, even without requests.
         min: u32 = 0, in COUNTS;
 
@@ -44,7 +44,7 @@ settings! {
 
     /// The declaration of one adapter.
     #[derive(Copy)]
-    pub(crate) struct AdapterKeys {
+    pub struct AdapterKeys {
         /// Copies at any number of requests.
         copies: Option<Replicas>, in COUNTS;
 
@@ -59,7 +59,7 @@ settings! {
     // The window is that of an HPA; packing at most every half hour is what a few dozen loads of
     // seconds each are worth; and no more copies than an engine loads in a minute.
     #[derive(Copy)]
-    pub(crate) struct PackingKeys {
+    pub struct PackingKeys {
         /// Moves copies that are in use so that fewer replicas are enough.
         enabled: bool = true;
 

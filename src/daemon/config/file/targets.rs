@@ -14,7 +14,7 @@ const REFRESHES: RangeInclusive<Duration> = secs(1)..=hours(1);
 
 settings! {
     /// Location of a variant's replicas: exactly one key.
-    pub(crate) struct TargetKeys {
+    pub struct TargetKeys {
         /// These addresses, `HOST:PORT` or `HOST`.
         #[serde(skip_serializing_if = "Option::is_none")]
         addresses as "static": Option<Vec<String>>;
@@ -30,7 +30,7 @@ settings! {
         /// An object with a scale subresource, and the pods behind its selector. Needs
         /// `kubernetes.enabled`.
         #[serde(skip_serializing_if = "Option::is_none")]
-        scale_target: Option<ScaleTargetKeys>;
+        scale_target: Option<ScaleTarget>;
 
         /// Pods by label selector, without a scale target. Needs `kubernetes.enabled`.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,14 +42,14 @@ settings! {
     }
 
     /// Targets that are found in Prometheus.
-    pub(crate) struct PrometheusTargetKeys {
+    pub struct PrometheusTargetKeys {
         /// The labels that all series of the replicas have; each instance among them is a replica.
         /// Required.
         labels as "match": Option<BTreeMap<String, Option<String>>>;
     }
 
     /// Targets in files.
-    pub(crate) struct FileTargetKeys {
+    pub struct FileTargetKeys {
         /// The files.
         paths: Vec<PathBuf>;
 
@@ -58,7 +58,7 @@ settings! {
     }
 
     /// Targets in DNS.
-    pub(crate) struct DnsTargetKeys {
+    pub struct DnsTargetKeys {
         /// The names.
         names: Vec<String>, in text(names::is_dns_name, "must be a DNS name");
 
@@ -73,14 +73,18 @@ settings! {
     }
 
     /// An object with a scale subresource.
-    pub(crate) struct ScaleTargetKeys {
+    #[derive(Eq, PartialOrd, Ord)]
+    pub struct ScaleTarget {
         /// Group and version, such as `apps/v1`.
-        api_version: Option<String>;
+        api_version: String,
+            in text(names::is_api_version, "must be a group and version, such as apps/v1, or v1"),
+            required "is missing";
 
         /// Kind, such as `Deployment`.
-        kind: Option<String>;
+        kind: String, in text(names::is_kind, "must be a kind, such as Deployment"),
+            required "is missing";
 
         /// Name, in the variant's namespace.
-        name: Option<String>;
+        name: String, in text(names::is_object_name, names::OBJECT_NAME), required "is missing";
     }
 }

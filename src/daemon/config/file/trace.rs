@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::config::file::{Analysis, CapacityKeys, LimitKeys, PoolKeys, ScaleToZeroKeys};
+use crate::config::names;
 use plimsoll_core::analyze::saturation::Saturation;
 use plimsoll_core::decide::enforce::Behavior;
 use plimsoll_core::observe::policy::Observe;
 use plimsoll_core::settings;
-use plimsoll_core::settings::Written;
 use plimsoll_core::settings::values::Bytes;
+use plimsoll_core::settings::{Written, text};
 
 settings! {
     /// Inputs and decisions of the pipeline, written for `plimsoll backtest`.
-    pub(crate) struct TraceKeys {
-        /// The folder. Required; it is created if it does not exist.
-        dir: Option<PathBuf>;
+    #[derive(Eq)]
+    pub struct Trace {
+        /// The folder. It is created if it does not exist.
+        dir: PathBuf, required;
 
         /// Size from which a file is ended and another is begun.
         // An hour of a hundred replicas that are scraped each second.
@@ -28,9 +30,9 @@ settings! {
 
     /// A policy that is evaluated alongside the one in effect, on the same inputs. A section that it
     /// has takes the place of the whole section of that name; the others hold here as well.
-    pub(crate) struct ShadowKeys {
-        /// Its name in metrics and on the status page. Required.
-        name: Option<String>;
+    pub struct ShadowKeys {
+        /// Its name in metrics and on the status page.
+        name: String, in text(names::is_dns_label, names::DNS_LABEL), required;
 
         /// Windows and ages of observed values.
         observe: Option<Observe>;

@@ -10,18 +10,19 @@ use plimsoll_core::units::{CostPerHour, Fraction, Gpus, Replicas, Seconds};
 
 settings! {
     /// A variant: one scalable workload that serves one model.
-    pub(crate) struct VariantKeys {
-        /// Its name, unique in its namespace. Required.
-        name: Option<String>, in text(names::is_variant_name, names::VARIANT_NAME);
+    pub struct VariantKeys {
+        /// Its name, unique in its namespace.
+        name: String, in text(names::is_variant_name, names::VARIANT_NAME),
+            required "is missing";
 
         /// The Kubernetes namespace; without Kubernetes, any name that groups variants.
         namespace: String = "default", in text(is_dns_label, names::DNS_LABEL);
 
-        /// The model that it serves, by the name that its engines use. Required.
-        model: Option<String>, in text(names::is_model_name, names::MODEL_NAME);
+        /// The model that it serves, by the name that its engines use.
+        model: String, in text(names::is_model_name, names::MODEL_NAME), required "is missing";
 
         /// Other names of the model in its engines' metrics.
-        model_aliases: Vec<String>;
+        model_aliases: Vec<String>, in text(is_label_text, names::LABEL_TEXT);
 
         /// The kind of accelerator that it runs on.
         accelerator: Option<String>, in text(is_label_text, names::LABEL_TEXT);
@@ -55,7 +56,7 @@ settings! {
         replicas: ReplicaBoundKeys;
 
         /// Location of its replicas. Required: exactly one key.
-        targets: Option<TargetKeys>;
+        targets: TargetKeys;
 
         /// Scrapes of its replicas; absent keys come from the global section.
         scrape: VariantScrapeKeys;
@@ -66,7 +67,7 @@ settings! {
 
     /// The replica counts between which a variant may be scaled, both included.
     #[derive(Copy)]
-    pub(crate) struct ReplicaBoundKeys {
+    pub struct ReplicaBoundKeys {
         /// The smallest.
         min: u32 = 1, in 0..=Replicas::LIMIT.count();
 

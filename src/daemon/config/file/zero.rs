@@ -15,10 +15,10 @@ pub const WAKE_INTERVALS: RangeInclusive<Duration> = millis(200)..=secs(10);
 
 /// Declares sections of which each has the keys of the rule of a model, and some more.
 macro_rules! with_rule {
-    ($($(#[$($meta:tt)*])* pub(crate) struct $name:ident { $($more:tt)* })*) => {
+    ($($(#[$($meta:tt)*])* pub struct $name:ident { $($more:tt)* })*) => {
         settings! {$(
             $(#[$($meta)*])*
-            pub(crate) struct $name {
+            pub struct $name {
                 /// Lets models have no replicas.
                 enabled: bool = false;
 
@@ -39,7 +39,7 @@ macro_rules! with_rule {
 
 with_rule! {
     /// Models that may have no replicas, and when.
-    pub(crate) struct ScaleToZeroKeys {
+    pub struct ScaleToZeroKeys {
         /// Rules of single models, by `MODEL#NAMESPACE`; absent keys come from here.
         overrides: BTreeMap<String, Option<Written<ZeroKeys>>>;
 
@@ -49,14 +49,16 @@ with_rule! {
 
     /// The rule of one model.
     #[derive(Copy)]
-    pub(crate) struct ZeroKeys {}
+    pub struct ZeroKeys {}
 }
 
 settings! {
     /// A signal of requests that queue in front of models.
-    pub(crate) struct WakeSignalKeys {
-        /// Its name in explanations. Required.
-        name: Option<String>, in settings::text(is_name, "must be a short name of printable characters");
+    pub struct WakeSignalKeys {
+        /// Its name in explanations.
+        name: String,
+            in settings::text(is_name, "must be a short name of printable characters"),
+            required "is missing: explanations call the signal by it";
 
         /// The models that it is for, as `MODEL#NAMESPACE`; without it, all that it names.
         models: Option<Vec<String>>;

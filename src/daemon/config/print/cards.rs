@@ -1,7 +1,6 @@
 //! Capacity cards as a file has them.
 
 use std::num::{NonZeroU32, NonZeroU64};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use schemars::generate::SchemaSettings;
@@ -57,13 +56,8 @@ pub(crate) fn schema() -> Value {
 }
 
 /// The list of a configuration that has these cards; `None` without any.
-pub(super) fn list(cards: &[Arc<Card>]) -> Option<Vec<Option<Written<CardKeys>>>> {
-    (!cards.is_empty()).then(|| cards.iter().map(|card| one(card).written()).collect())
-}
-
-/// The list of a configuration that names these files; `None` without any.
-pub(super) fn files(files: &[PathBuf]) -> Option<Vec<Option<PathBuf>>> {
-    (!files.is_empty()).then(|| files.iter().cloned().map(Some).collect())
+pub(crate) fn list(cards: &[Arc<Card>]) -> Option<Vec<CardKeys>> {
+    (!cards.is_empty()).then(|| cards.iter().map(|card| one(card)).collect())
 }
 
 fn one(card: &Card) -> CardKeys {

@@ -1,7 +1,6 @@
 //! Capacity cards: those in the configuration, and those in the files that it names.
 
 use std::num::{NonZeroU32, NonZeroU64};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -19,7 +18,6 @@ use plimsoll_core::analyze::engine_args::{EngineArguments, Execution, Parallelis
 use plimsoll_core::analyze::foresight::card::{Card, Kind, Learned};
 use plimsoll_core::analyze::foresight::pace::Iteration;
 use plimsoll_core::fleet::{Accelerator, ModelName, Namespace, VariantKey, VariantName};
-use plimsoll_core::pipeline::sizing::Sizing;
 use plimsoll_core::settings::{self, Written};
 use plimsoll_core::units::Gpus;
 
@@ -37,35 +35,13 @@ pub(crate) fn resolve(
     let mut cards: Vec<Arc<Card>> = Vec::new();
     let written = section.cards.as_deref().unwrap_or_default();
     list("capacity.cards", written, &mut cards, checks);
-    for (at, path) in paths(section, checks).into_iter().enumerate() {
+    for (at, file) in section.card_files.iter().flatten().enumerate() {
         let key = format!("{FILES}[{at}]");
-        let Some(text) = path.as_ref().and_then(|path| checks.text_of(&key, path)) else {
-            continue;
-        };
-        let shown = path.map(|path| path.display().to_string()).unwrap_or_default();
-        read(&format!("{key} {shown}"), &text, &mut cards, checks);
+        let Some(file) = checks.path(&key, file.as_ref()) else { continue };
+        let Some(text) = checks.text_of(&key, &file) else { continue };
+        read(&format!("{key} {}", file.display()), &text, &mut cards, checks);
     }
     cards.into()
-}
-
-/// The files, in their order; `None` for one that cannot be.
-fn paths(section: &Written<CapacityKeys>, checks: &mut Checks<'_>) -> Vec<Option<PathBuf>> {
-    let written = section.card_files.as_deref().unwrap_or_default();
-    let path = |(at, file): (usize, &Option<PathBuf>)| {
-        checks.path(&format!("{FILES}[{at}]"), file.as_ref())
-    };
-    written.iter().enumerate().map(path).collect()
-}
-
-/// The files of a section, where there is any sizing for which it counts.
-pub(crate) fn files(
-    section: Option<&Written<CapacityKeys>>,
-    sizing: Option<&Sizing>,
-    checks: &mut Checks<'_>,
-) -> Vec<PathBuf> {
-    let section = section.filter(|_| sizing.is_some());
-    let files = section.map(|section| paths(section, checks)).unwrap_or_default();
-    files.into_iter().flatten().collect()
 }
 
 /// Reads a file of cards. What is wrong is said with the place that it is in, after `origin`.

@@ -4,9 +4,7 @@ use crate::config::check::Checks;
 use crate::config::written::WrittenDuration;
 use plimsoll_core::analyze::foresight::policy::Window;
 use plimsoll_core::decide::enforce::Behavior;
-use plimsoll_core::settings::{self, Written};
-
-const PATH: &str = "enforce";
+use plimsoll_core::settings::Written;
 
 /// The default of `capacity.foresight.hold.replaces_window`: a window that is written is waited for.
 pub(super) fn window(section: Option<&Written<Behavior>>) -> Window {
@@ -15,9 +13,8 @@ pub(super) fn window(section: Option<&Written<Behavior>>) -> Window {
     if written.is_some() { Window::Waited } else { Window::Replaced }
 }
 
-/// The rules that published numbers follow.
-pub(super) fn resolve(section: Option<&Written<Behavior>>, checks: &mut Checks<'_>) -> Behavior {
-    let behavior: Behavior = settings::resolve(section, PATH, &mut checks.problems);
+/// Checks the rules that published numbers follow.
+pub(super) fn check(behavior: &Behavior, checks: &mut Checks<'_>) {
     if let Some(panic) = behavior.panic
         && panic.window >= panic.stable_window
     {
@@ -26,5 +23,4 @@ pub(super) fn resolve(section: Option<&Written<Behavior>>, checks: &mut Checks<'
             format!("must be shorter than enforce.panic.stable_window, which is {stable_window}");
         checks.problems.error("enforce.panic.window", rule, window);
     }
-    behavior
 }

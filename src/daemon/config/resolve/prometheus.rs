@@ -10,24 +10,39 @@ use crate::collect::prometheus::{BasicAuth, Secret, Settings};
 use crate::collect::scrape::Client;
 use crate::collect::targets::Scheme;
 use crate::config::check::Checks;
-use crate::config::file::{BasicAuthKeys, PrometheusKeys};
-use crate::config::problem::{Problems, join};
-use crate::config::resolve::scrape::{overlay_client, warn_of_client};
+use crate::config::file::PrometheusKeys;
+use crate::config::problem::join;
+use crate::config::resolve::scrape::{check_client, client, warn_of_client};
 use crate::config::written::WrittenDuration;
-use plimsoll_core::settings::{self, Written};
+use plimsoll_core::settings::Written;
 
 const SECTION: &str = "prometheus";
 
 /// Headers that carry credentials, and so belong into a file or have a key of their own.
 const SECRET_HEADERS: [&str; 3] = ["authorization", "proxy-authorization", "cookie"];
 
+/// What stands for the value of a header, which may be a secret.
+const HIDDEN: &str = "(hidden)";
+
 /// Parameters that we set ourselves.
 const OWN_PARAMETERS: [&str; 4] = ["query", "time", "timeout", "limit"];
 
-/// Resolves the section.
-pub(crate) fn resolve(section: &Written<PrometheusKeys>, checks: &mut Checks<'_>) -> Settings {
+/// Resolves the section, and completes it. What headers have may be secret, so it is taken out.
+pub(crate) fn resolve(
+    section: &Written<PrometheusKeys>,
+    keys: &mut PrometheusKeys,
+    checks: &mut Checks<'_>,
+) -> Settings {
     let at = |key: &str| join(SECTION, key);
     let url = url(section.url.as_deref(), checks);
+    let client = client_of(section, keys, url.as_ref(), checks);
+    keys.url = url.map(|url| url.as_str().trim_end_matches('/').to_owned()).unwrap_or_default();
+    check_basic_auth(section, keys, checks);
+    let headers = headers(&mut keys.headers, checks);
+    let header_files = header_files(section, checks);
+    let shown = header_files.iter().map(|(name, file)| (name.clone(), Some(file.clone())));
+    keys.header_files = shown.collect();
+    let parameters = parameters(&keys.parameters, checks);
     let PrometheusKeys {
         interval,
         stale_after,
@@ -36,9 +51,8 @@ pub(crate) fn resolve(section: &Written<PrometheusKeys>, checks: &mut Checks<'_>
         timeout,
         series_limit,
         body_limit,
-        labels,
         ..
-    } = settings::resolve(Some(section), SECTION, &mut checks.problems);
+    } = *keys;
     if stale_after < interval.saturating_mul(2) {
         let twice = WrittenDuration(interval.saturating_mul(2));
         let rule = format!("must be at least {twice}, twice prometheus.interval");
@@ -52,6 +66,7 @@ pub(crate) fn resolve(section: &Written<PrometheusKeys>, checks: &mut Checks<'_>
         checks.problems.error(at("lookback"), rule, WrittenDuration(lookback));
     }
     Settings {
+        url: keys.url.clone(),
         interval,
         stale_after,
         lookback,
@@ -59,23 +74,19 @@ pub(crate) fn resolve(section: &Written<PrometheusKeys>, checks: &mut Checks<'_>
         timeout,
         series_limit,
         body_limit: usize::try_from(body_limit.0).unwrap_or(usize::MAX),
-        client: client(section, url.as_ref(), checks),
-        basic_auth: basic_auth(section, checks),
-        headers: headers(section.headers.as_ref(), checks),
-        header_files: header_files(section, checks),
-        parameters: parameters(section.parameters.as_ref(), checks),
-        labels,
-        url: url.map(|url| url.as_str().trim_end_matches('/').to_owned()).unwrap_or_default(),
+        client,
+        basic_auth: keys.basic_auth.clone(),
+        headers,
+        header_files,
+        parameters,
+        labels: keys.labels.clone(),
     }
 }
 
 /// The URL; what is wrong with it is said without what may be a password in it.
 fn url(written: Option<&str>, checks: &mut Checks<'_>) -> Option<Url> {
     let path = join(SECTION, "url");
-    let Some(written) = written else {
-        checks.problems.missing(path, "is missing, such as http://prometheus:9090");
-        return None;
-    };
+    let written = written?;
     let url = Url::parse(written).ok().filter(Url::has_host);
     let Some(url) = url.filter(|url| ["http", "https"].contains(&url.scheme())) else {
         let rule = "must be a URL with http or https, such as http://prometheus:9090";
@@ -101,9 +112,15 @@ fn url(written: Option<&str>, checks: &mut Checks<'_>) -> Option<Url> {
     Some(url)
 }
 
-fn client(section: &Written<PrometheusKeys>, url: Option<&Url>, checks: &mut Checks<'_>) -> Client {
+fn client_of(
+    section: &Written<PrometheusKeys>,
+    keys: &PrometheusKeys,
+    url: Option<&Url>,
+    checks: &mut Checks<'_>,
+) -> Client {
     let (tls, token) = (section.tls.as_ref(), section.bearer_token_file.as_ref());
-    let client = overlay_client(SECTION, &Client::default(), tls, token, checks);
+    check_client(SECTION, tls, token, checks);
+    let client = client(&keys.tls, keys.bearer_token_file.as_ref());
     let scheme = url.map(|url| if url.scheme() == "https" { Scheme::Https } else { Scheme::Http });
     if let Some(scheme) = scheme {
         warn_of_client(SECTION, scheme, &client, checks);
@@ -115,33 +132,29 @@ fn client(section: &Written<PrometheusKeys>, url: Option<&Url>, checks: &mut Che
     client
 }
 
-fn basic_auth(section: &Written<PrometheusKeys>, checks: &mut Checks<'_>) -> Option<BasicAuth> {
+fn check_basic_auth(
+    section: &Written<PrometheusKeys>,
+    keys: &PrometheusKeys,
+    checks: &mut Checks<'_>,
+) {
+    let Some(BasicAuth { password_file, .. }) = &keys.basic_auth else { return };
     let path = join(SECTION, "basic_auth");
-    let written = section.basic_auth.as_ref()?;
-    let BasicAuthKeys { username, password_file } =
-        settings::resolve(Some(written), "", &mut Problems::default());
     if section.bearer_token_file.is_some() {
         let rule = "must not stand beside prometheus.bearer_token_file: both are the same header";
         checks.problems.error_at(&path, rule);
     }
-    for (key, missing) in [
-        ("username", written.username.is_none()),
-        ("password_file", written.password_file.is_none()),
-    ] {
-        if missing {
-            checks.problems.missing(join(&path, key), "is missing");
-        }
-    }
-    let password_file = checks.file(&join(&path, "password_file"), password_file.as_ref());
-    Some(BasicAuth { username: username?, password_file: password_file? })
+    let written = section.basic_auth.as_ref().is_some_and(|it| it.password_file.is_some());
+    checks.file(&join(&path, "password_file"), Some(password_file).filter(|_| written));
 }
 
+/// The headers, whose values are hidden where they were written.
 fn headers(
-    written: Option<&BTreeMap<String, Option<String>>>,
+    written: &mut BTreeMap<String, Option<String>>,
     checks: &mut Checks<'_>,
 ) -> BTreeMap<String, Secret> {
     let mut headers = BTreeMap::new();
-    for (name, value) in written.into_iter().flatten() {
+    for (name, written) in written {
+        let value = written.replace(HIDDEN.to_owned()).unwrap_or_default();
         let path = join(&join(SECTION, "headers"), name);
         header_name(&path, name, checks);
         if SECRET_HEADERS.contains(&name.to_lowercase().as_str()) {
@@ -150,13 +163,12 @@ fn headers(
             checks.problems.error_at(path, rule);
             continue;
         }
-        let value = value.as_deref().unwrap_or_default();
         // The value may be a secret, so it is not repeated.
-        if value.is_empty() || HeaderValue::from_str(value).is_err() {
+        if value.is_empty() || HeaderValue::from_str(&value).is_err() {
             checks.problems.error_at(path, "must be a text that a header can carry");
             continue;
         }
-        headers.insert(name.clone(), Secret::new(value.to_owned()));
+        headers.insert(name.clone(), Secret::new(value));
     }
     headers
 }
@@ -186,11 +198,11 @@ fn header_name(path: &str, name: &str, checks: &mut Checks<'_>) {
 }
 
 fn parameters(
-    written: Option<&BTreeMap<String, Option<String>>>,
+    written: &BTreeMap<String, Option<String>>,
     checks: &mut Checks<'_>,
 ) -> BTreeMap<String, String> {
     let mut parameters = BTreeMap::new();
-    for (name, value) in written.into_iter().flatten() {
+    for (name, value) in written {
         if name.is_empty() || OWN_PARAMETERS.contains(&name.as_str()) {
             let path = join(&join(SECTION, "parameters"), name);
             checks.problems.error_at(path, "is set by Plimsoll itself");

@@ -8,7 +8,7 @@ use crate::config::problem::{Problems, join};
 use crate::config::{names, wva};
 use plimsoll_core::analyze::saturation::Thresholds;
 use plimsoll_core::fleet::{ModelKey, ModelName, Namespace};
-use plimsoll_core::settings::{self, Written};
+use plimsoll_core::settings::{self, Setting, Written};
 
 /// Refuses triggers that an idle replica would already be below. Spare is what is left to the
 /// threshold, so it is never more than the threshold.
@@ -31,9 +31,9 @@ pub(crate) fn check_together(thresholds: &Thresholds, path: &str, problems: &mut
 }
 
 /// Thresholds of single models: what is written, over what the other autoscaler's entries say, over
-/// the thresholds of all models.
+/// the thresholds of all models. Completes the section.
 pub(crate) fn resolve_overrides(
-    written: &BTreeMap<String, Option<Written<Thresholds>>>,
+    section: &mut BTreeMap<String, Option<Written<Thresholds>>>,
     wva: &BTreeMap<String, Written<Thresholds>>,
     usual: &Thresholds,
     known: Option<&[Variant]>,
@@ -42,14 +42,14 @@ pub(crate) fn resolve_overrides(
     let none = Written::<Thresholds>::default();
     let problems = &mut checks.problems;
     let mut overrides = BTreeMap::new();
-    for (name, beneath) in wva.iter().filter(|(name, _)| !written.contains_key(*name)) {
+    for (name, beneath) in wva.iter().filter(|(name, _)| !section.contains_key(*name)) {
         let resolved = settings::resolve_over(Some(beneath), usual, wva::KEY, problems);
         if *beneath != none {
             check_together(&resolved, &join(wva::KEY, name), problems);
         }
         overrides.extend(model_key(name).map(|key| (key, resolved)));
     }
-    for (name, written) in written {
+    for (name, written) in &*section {
         let path = join("saturation.overrides", name);
         let Some(key) = model_key(name) else {
             let rule = "must be named MODEL#NAMESPACE, such as \"meta/llama-70b#production\"";
@@ -70,6 +70,7 @@ pub(crate) fn resolve_overrides(
         }
         overrides.insert(key, resolved);
     }
+    *section = overrides.iter().map(|(key, it)| (key.to_string(), it.written())).collect();
     overrides
 }
 

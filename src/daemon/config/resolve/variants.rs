@@ -1,26 +1,22 @@
 //! Variants: what each is, where its replicas are, and that no two of them claim the same.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use crate::collect::targets::{Record, Source};
 use crate::config::check::Checks;
 use crate::config::file::{
-    DnsTargetKeys, FileTargetKeys, PrometheusTargetKeys, ReplicaBoundKeys, ScaleTargetKeys,
-    TargetKeys, VariantKeys,
+    DnsTargetKeys, FileTargetKeys, PrometheusTargetKeys, ReplicaBoundKeys, ScaleTarget, TargetKeys,
+    VariantKeys,
 };
 use crate::config::names;
 use crate::config::problem::join;
 use crate::config::resolve::scrape::{self, Scraped};
-use crate::config::{ReadBy, ScaleTarget, Targets, Variant};
+use crate::config::{ReadBy, Scrape, Targets, Variant};
 use plimsoll_core::fleet::{
     Accelerator, Bounds, ModelName, Namespace, VariantKey, VariantName, VariantSpec,
 };
 use plimsoll_core::settings::{self, Written};
 use plimsoll_core::units::Replicas;
-
-type AllTargets = Written<TargetKeys>;
-type ScaleTargetAsWritten = Written<ScaleTargetKeys>;
 
 /// What a variant claims for itself, and the path that claims it.
 type Claims = BTreeMap<String, String>;
@@ -38,12 +34,12 @@ pub(crate) struct Around<'a> {
     pub(crate) prometheus: bool,
 }
 
-/// Resolves the variants that can be; all others have a problem.
+/// Resolves the variants that can be, each with all of its keys; all others have a problem.
 pub(crate) fn resolve(
     written: Option<&[Option<Written<VariantKeys>>]>,
     around: Around<'_>,
     checks: &mut Checks<'_>,
-) -> Vec<Variant> {
+) -> Vec<(VariantKeys, Variant)> {
     let written = written.unwrap_or_default();
     if written.is_empty() && !around.discovery {
         let rule = "is empty: there must be at least one variant, or kubernetes.discovery";
@@ -70,66 +66,48 @@ struct One<'a> {
 
 impl One<'_> {
     /// Resolves everything before giving up on anything, so that all problems are found.
-    fn resolve(&self, claims: &mut Claims, checks: &mut Checks<'_>) -> Option<Variant> {
+    fn resolve(
+        &self,
+        claims: &mut Claims,
+        checks: &mut Checks<'_>,
+    ) -> Option<(VariantKeys, Variant)> {
         let written = self.written;
-        for (key, missing) in [("name", written.name.is_none()), ("model", written.model.is_none())]
-        {
-            if missing {
-                checks.problems.missing(self.at(key), "is missing");
-            }
-        }
-        // What a variant scrapes like lies over the global section, and where it is has more rules.
-        let own = Written::<VariantKeys> { scrape: None, targets: None, ..written.clone() };
-        let VariantKeys {
-            name,
-            namespace,
-            model,
-            accelerator,
-            gpus,
-            role,
-            cost,
-            list_price,
-            mismatch,
-            start_time,
-            replicas,
-            source,
-            ..
-        } = settings::resolve(Some(&own), &self.path, &mut checks.problems);
-        let aliases = self.aliases(model.as_deref(), checks);
-        let bounds = self.bounds(replicas, checks);
+        let global = self.around.global;
+        // What a variant scrapes like lies over the global section.
+        let usual = VariantKeys { scrape: global.keys.clone(), ..VariantKeys::default() };
+        let mut keys =
+            settings::resolve_over(Some(written), &usual, &self.path, &mut checks.problems);
+        let aliases = self.aliases(&keys.model, checks);
+        let bounds = self.bounds(keys.replicas, checks);
         let overlaid = written.scrape.clone().unwrap_or_default();
-        let below = &self.around.global.scrape;
-        let scrape = scrape::overlay(&self.at("scrape"), below, &overlaid, checks);
+        let Scraped { keys: _, scrape } =
+            scrape::overlay(&self.at("scrape"), global, &overlaid, checks);
         let is_refused = checks.problems.refused(&self.at("namespace"));
-        let namespace = Some(namespace).filter(|_| !is_refused);
+        let namespace = Some(&keys.namespace).filter(|_| !is_refused);
         let port = scrape.endpoint.port;
-        let listing = Listing { one: self, namespace: namespace.as_deref(), port };
-        let targets = listing.resolve(written.targets.as_ref(), claims, checks);
-        let read_by = self.read_by(source, targets.as_ref(), checks);
+        let listing = Listing { one: self, namespace: namespace.map(String::as_str), port };
+        let targets = listing.resolve(written.targets.as_ref(), &mut keys.targets, claims, checks);
+        let read_by = self.read_by(keys.source, targets.as_ref(), checks);
         let key = VariantKey {
-            namespace: Namespace::new(&namespace?)?,
-            variant: VariantName::new(&name?)?,
+            namespace: Namespace::new(namespace?)?,
+            variant: VariantName::new(&keys.name)?,
         };
         claim(format!("the key {key}"), &self.at("name"), claims, checks);
-        Some(Variant {
-            spec: VariantSpec {
-                key,
-                model: ModelName::new(&model?)?,
-                accelerator: accelerator.as_deref().and_then(Accelerator::new),
-                gpus,
-                role,
-                cost,
-                list_price,
-                mismatch,
-                start_time,
-                bounds,
-            },
-            aliases,
-            targets: targets?,
-            endpoint: scrape.endpoint,
-            scrape: scrape.settings,
-            read_by,
-        })
+        let spec = VariantSpec {
+            key,
+            model: ModelName::new(&keys.model)?,
+            accelerator: keys.accelerator.as_deref().and_then(Accelerator::new),
+            gpus: keys.gpus,
+            role: keys.role,
+            cost: keys.cost,
+            list_price: keys.list_price,
+            mismatch: keys.mismatch,
+            start_time: keys.start_time,
+            bounds,
+        };
+        keys.source = Some(read_by);
+        let Scrape { endpoint, settings: scrape } = scrape;
+        Some((keys, Variant { spec, aliases, targets: targets?, endpoint, scrape, read_by }))
     }
 
     /// Who reads the replicas' metrics: Prometheus where there is one, unless it says otherwise.
@@ -162,16 +140,14 @@ impl One<'_> {
         join(&self.path, key)
     }
 
-    fn aliases(&self, model: Option<&str>, checks: &mut Checks<'_>) -> Vec<ModelName> {
+    fn aliases(&self, model: &str, checks: &mut Checks<'_>) -> Vec<ModelName> {
         let written = self.written.model_aliases.as_deref().unwrap_or_default();
         let mut aliases: Vec<ModelName> = Vec::new();
         for (at, alias) in written.iter().enumerate() {
             let path = format!("{}[{at}]", self.at("model_aliases"));
-            let (accepts, rule) = (names::is_label_text, names::LABEL_TEXT);
-            let text = checks.text(&path, alias.as_deref(), accepts, rule);
-            let Some(text) = text else { continue };
-            let Some(alias) = ModelName::new(text) else { continue };
-            if Some(text) == model || aliases.contains(&alias) {
+            let text = alias.as_deref().filter(|_| !checks.problems.refused(&path));
+            let Some(alias) = text.and_then(ModelName::new) else { continue };
+            if alias.as_str() == model || aliases.contains(&alias) {
                 checks.problems.warning(path, "is a name that the model has already");
             }
             aliases.push(alias);
@@ -201,19 +177,26 @@ impl Listing<'_> {
     fn resolve(
         &self,
         written: Option<&Written<TargetKeys>>,
+        keys: &mut TargetKeys,
         claims: &mut Claims,
         checks: &mut Checks<'_>,
     ) -> Option<Targets> {
         let path = self.one.at("targets");
-        let AllTargets { addresses, file, dns, scale_target, selector, prometheus } =
-            written.cloned().unwrap_or_default();
+        let written = written.cloned().unwrap_or_default();
         let listed = |source| Some(Targets::Listed(source));
-        let addresses = addresses.map(|written| listed(self.addresses(&written, claims, checks)));
-        let file = file.map(|written| listed(self.files(written, claims, checks)));
-        let dns = dns.map(|written| listed(self.names(written, claims, checks)));
-        let scale_target = scale_target.map(|written| self.scale_target(written, claims, checks));
-        let selector = selector.map(|written| self.selector(written, claims, checks));
-        let prometheus = prometheus.map(|written| self.matched(written, claims, checks));
+        let addresses = written.addresses.map(|written| {
+            let addresses = self.addresses(&written, claims, checks);
+            keys.addresses = Some(addresses.clone());
+            listed(Source::Static(addresses))
+        });
+        let file = written.file.zip(keys.file.as_ref());
+        let file = file.map(|(written, keys)| listed(self.files(written, keys, claims, checks)));
+        let dns = written.dns.zip(keys.dns.as_mut());
+        let dns = dns.map(|(written, keys)| listed(self.names(written, keys, claims, checks)));
+        let scale_target =
+            keys.scale_target.as_ref().map(|target| self.scale_target(target, claims, checks));
+        let selector = written.selector.map(|written| self.selector(written, claims, checks));
+        let prometheus = written.prometheus.map(|written| self.matched(written, claims, checks));
         let mut all: Vec<(&str, Option<Targets>)> = [
             ("static", addresses),
             ("file", file),
@@ -245,7 +228,7 @@ impl Listing<'_> {
         written: &[Option<String>],
         claims: &mut Claims,
         checks: &mut Checks<'_>,
-    ) -> Source {
+    ) -> Vec<String> {
         let path = self.at("static");
         if written.is_empty() {
             checks.problems.error_at(&path, "must have at least one address");
@@ -262,46 +245,39 @@ impl Listing<'_> {
             claim(format!("the address {address}"), &path, claims, checks);
             addresses.push(address);
         }
-        Source::Static(addresses)
+        addresses
     }
 
     fn files(
         &self,
         written: Written<FileTargetKeys>,
+        keys: &FileTargetKeys,
         claims: &mut Claims,
         checks: &mut Checks<'_>,
     ) -> Source {
         let path = self.at("file");
-        let FileTargetKeys { refresh, .. } =
-            settings::resolve(Some(&written), &path, &mut checks.problems);
         let paths_path = join(&path, "paths");
         let written = written.paths.unwrap_or_default();
         if written.is_empty() {
             checks.problems.missing(&paths_path, "must have at least one file");
         }
-        let mut paths: Vec<PathBuf> = Vec::new();
         for (at, file) in written.iter().enumerate() {
             let path = format!("{paths_path}[{at}]");
             let Some(file) = checks.file_later(&path, file.as_ref()) else { continue };
             claim(format!("the file {}", file.display()), &path, claims, checks);
-            paths.push(file);
         }
-        Source::File { paths, refresh }
+        Source::File { paths: keys.paths.clone(), refresh: keys.refresh }
     }
 
     fn names(
         &self,
         written: Written<DnsTargetKeys>,
+        keys: &mut DnsTargetKeys,
         claims: &mut Claims,
         checks: &mut Checks<'_>,
     ) -> Source {
         let path = self.at("dns");
-        // SRV records carry their port, so that none may be written.
-        let of_srv = written.record == Some(Record::Srv);
-        let own =
-            Written::<DnsTargetKeys> { port: written.port.filter(|_| !of_srv), ..written.clone() };
-        let DnsTargetKeys { record, port: own_port, refresh, .. } =
-            settings::resolve(Some(&own), &path, &mut checks.problems);
+        let DnsTargetKeys { record, refresh, .. } = *keys;
         let names_path = join(&path, "names");
         let port_path = join(&path, "port");
         let port = match (record, written.port) {
@@ -310,57 +286,44 @@ impl Listing<'_> {
                 None
             }
             (Record::Srv, None) => None,
-            (Record::A | Record::Aaaa, _) => own_port.or(Some(self.port)),
+            (Record::A | Record::Aaaa, _) => keys.port.or(Some(self.port)),
         };
+        keys.port = port;
         let written = written.names.unwrap_or_default();
         if written.is_empty() {
             checks.problems.missing(&names_path, "must have at least one name");
         }
-        let mut names = Vec::new();
         for (at, name) in written.iter().enumerate() {
             let path = format!("{names_path}[{at}]");
             let name = name.as_deref().filter(|_| !checks.problems.refused(&path));
             let Some(name) = name else { continue };
             let port = port.map(|port| format!(":{port}")).unwrap_or_default();
             claim(format!("the DNS name {name}{port}"), &path, claims, checks);
-            names.push(name.to_owned());
         }
-        Source::Dns { names, record, port, refresh }
+        Source::Dns { names: keys.names.clone(), record, port, refresh }
     }
 
     fn scale_target(
         &self,
-        written: Written<ScaleTargetKeys>,
+        target: &ScaleTarget,
         claims: &mut Claims,
         checks: &mut Checks<'_>,
     ) -> Option<Targets> {
         let path = self.at("scale_target");
+        let is_refused = checks.problems.refused_below(&path);
         self.needs_cluster(&path, checks);
-        let ScaleTargetAsWritten { api_version, kind, name } = written;
-        let mut required = |key: &str, written: Option<String>, accepts: fn(&str) -> bool, rule| {
-            if written.is_none() {
-                checks.problems.missing(join(&path, key), "is missing");
-            }
-            let path = join(&path, key);
-            checks.text(&path, written.as_deref(), accepts, rule).map(ToOwned::to_owned)
-        };
-        let rule = "must be a group and version, such as apps/v1, or v1";
-        let api_version = required("api_version", api_version, names::is_api_version, rule);
-        let kind = required("kind", kind, names::is_kind, "must be a kind, such as Deployment");
-        let name = required("name", name, names::is_object_name, names::OBJECT_NAME);
-        let target = ScaleTarget { api_version: api_version?, kind: kind?, name: name? };
+        let namespace = self.namespace.filter(|_| !is_refused)?;
         // Versions of one group show the same objects.
         let group = target.api_version.split_once('/').map_or("", |(group, _)| group);
         let kind =
             if group.is_empty() { target.kind.clone() } else { format!("{}.{group}", target.kind) };
-        let namespace = self.namespace?;
         claim(
             format!("the scale target {kind} {namespace}/{}", target.name),
             &path,
             claims,
             checks,
         );
-        Some(Targets::ScaleTarget(target))
+        Some(Targets::ScaleTarget(target.clone()))
     }
 
     fn selector(

@@ -6,13 +6,13 @@ use std::time::Duration;
 use reqwest::Url;
 
 use crate::collect::demand::{Page, Signal, Source};
-use crate::collect::scrape::Client;
 use crate::collect::targets::Scheme;
 use crate::config::Variant;
 use crate::config::check::Checks;
 use crate::config::file::WakeSignalKeys;
+use crate::config::resolve::Around;
 use crate::config::resolve::saturation::model_key;
-use crate::config::resolve::scrape::{overlay_client, warn_of_client};
+use crate::config::resolve::scrape::{check_client, client, warn_of_client};
 use plimsoll_core::fleet::ModelKey;
 use plimsoll_core::observe::Counts;
 use plimsoll_core::settings::{self, Written};
@@ -27,28 +27,21 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Prometheus has nothing new more often.
 const QUERY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What signals are judged by.
-pub(crate) struct Around<'a> {
-    /// Whether there is a Prometheus.
-    pub(crate) prometheus: bool,
-    /// All variants, where all are known.
-    pub(crate) known: Option<&'a [Variant]>,
-}
-
 /// Resolves the list.
 pub(crate) fn resolve(
     written: Option<&[Option<WakeSignal>]>,
     around: &Around<'_>,
     checks: &mut Checks<'_>,
-) -> Vec<Signal> {
-    let mut signals: Vec<Signal> = Vec::new();
+) -> Vec<(WakeSignalKeys, Signal)> {
+    let mut signals: Vec<(WakeSignalKeys, Signal)> = Vec::new();
     for (at, signal) in written.unwrap_or_default().iter().enumerate() {
         let Some(signal) = signal else { continue };
         let path = format!("{LIST}[{at}]");
         let Some(resolved) = resolve_one(&path, signal, around, checks) else { continue };
-        if signals.iter().any(|known| known.name == resolved.name) {
+        let name = &resolved.1.name;
+        if signals.iter().any(|(_, known)| known.name == *name) {
             let rule = "must be unique: another signal has this name";
-            checks.problems.error(format!("{path}.name"), rule, &resolved.name);
+            checks.problems.error(format!("{path}.name"), rule, name);
             continue;
         }
         signals.push(resolved);
@@ -61,33 +54,31 @@ fn resolve_one(
     signal: &WakeSignal,
     around: &Around<'_>,
     checks: &mut Checks<'_>,
-) -> Option<Signal> {
+) -> Option<(WakeSignalKeys, Signal)> {
     let at = |key: &str| format!("{path}.{key}");
+    let mut keys: WakeSignalKeys = settings::resolve(Some(signal), path, &mut checks.problems);
     let models = models(&at("models"), signal, around, checks);
-    let source = source(path, signal, around, checks);
+    let source = source(path, signal, &mut keys, around, checks);
     let one = matches!(source, Some(Source::Metric { .. } | Source::Query(_)));
     if one && models.is_empty() && !checks.problems.refused(&at("models")) {
         let rule = "is missing: this signal is one number, and does not say of which model";
         checks.problems.missing(at("models"), rule);
     }
+    let source = source.filter(|_| signal.name.is_some())?;
     let usual = if signal.query.is_some() { QUERY_INTERVAL } else { INTERVAL };
-    let WakeSignalKeys { name, interval, .. } =
-        settings::resolve(Some(signal), path, &mut checks.problems);
-    let interval = interval.unwrap_or(usual);
-    if signal.name.is_none() {
-        checks.problems.missing(at("name"), "is missing: explanations call the signal by it");
-    }
-    let name = name?;
-    let source = source?;
+    let interval = *keys.interval.get_or_insert(usual);
     let is_picker = matches!(source, Source::EndpointPicker(_));
-    let is_counting = signal.counts_requests.unwrap_or(is_picker);
+    let is_counting = *keys.counts_requests.get_or_insert(is_picker);
     let counts = if is_counting { Counts::Requests } else { Counts::Something };
-    Some(Signal { name, models, source, interval, counts })
+    keys.models = Some(models.iter().map(ToString::to_string).collect());
+    let name = keys.name.clone();
+    Some((keys, Signal { name, models, source, interval, counts }))
 }
 
 fn source(
     path: &str,
     signal: &WakeSignal,
+    keys: &mut WakeSignalKeys,
     around: &Around<'_>,
     checks: &mut Checks<'_>,
 ) -> Option<Source> {
@@ -113,7 +104,7 @@ fn source(
             for (key, _) in of_page.iter().filter(|(_, written)| *written) {
                 checks.problems.error_at(at(key), "is for a signal with a url");
             }
-            if !around.prometheus {
+            if around.relayed.is_none() {
                 let rule = "needs the section prometheus, which says whom to ask";
                 checks.problems.error_at(at("query"), rule);
             }
@@ -124,8 +115,9 @@ fn source(
         }
         (Some(url), None) => {
             let scheme = page_scheme(&at("url"), url, checks)?;
-            let (tls, token) = (tls.as_ref(), bearer_token_file.as_ref());
-            let client = overlay_client(path, &Client::default(), tls, token, checks);
+            check_client(path, tls.as_ref(), bearer_token_file.as_ref(), checks);
+            let tls = keys.tls.get_or_insert_default();
+            let client = client(tls, keys.bearer_token_file.as_ref());
             warn_of_client(path, scheme, &client, checks);
             let page = Page { url: url.clone(), client };
             let Some(metric) = metric else {
@@ -142,6 +134,8 @@ fn source(
                 .flatten()
                 .map(|(name, value)| (name.clone(), value.clone().unwrap_or_default()))
                 .collect();
+            let shown = labels.iter().map(|(name, value)| (name.clone(), Some(value.clone())));
+            keys.labels = Some(shown.collect());
             Some(Source::Metric { page, metric, labels })
         }
     }

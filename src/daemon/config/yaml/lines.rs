@@ -1,24 +1,137 @@
 //! Where in a YAML text each path is.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use yaml_rust2::parser::{Event, MarkedEventReceiver, Parser};
-use yaml_rust2::scanner::Marker;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::options::NonFiniteFloatPolicy;
+use serde_saphyr::{Error, Location, MergeKeyPolicy, Options, Spanned};
 
 use crate::config::problem::join;
 
+/// Deeper nesting is not a configuration, and the reader recurses: a level takes up to 60 KiB of a
+/// stack of 2 MiB without optimizations.
+const DEPTH_MAX: usize = 24;
+
+/// More values than any configuration has. YAML's aliases can ask for far more than they show, and
+/// all that is read is copied from layer to layer.
+const VALUES_MAX: usize = 200_000;
+
 /// The line of each path of a text, from 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lines(BTreeMap<String, usize>);
+pub struct Lines(BTreeMap<String, u64>);
+
+/// Reads a text that holds one document; an empty text is an empty mapping.
+pub(super) fn read(text: &str) -> Result<(Value, Lines), Error> {
+    let document: Spanned<Element> = serde_saphyr::from_str_with_options(text, options())?;
+    let mut lines = Lines::default();
+    let empty = matches!(document.value, Element::Plain(Value::Null))
+        && written(text, &document.defined).is_empty();
+    let value = if empty { Value::Object(Map::new()) } else { lines.place(document, "", text) };
+    Ok((value, lines))
+}
+
+/// Bounds for a text, and booleans as YAML 1.2 has them.
+fn options() -> Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: DEPTH_MAX,
+            max_nodes: VALUES_MAX,
+            enforce_alias_anchor_ratio: false,
+        },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: VALUES_MAX },
+        merge_keys: MergeKeyPolicy::AsOrdinary,
+        strict_booleans: true,
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+        emit_comments: false,
+        with_snippet: false,
+    }
+}
+
+/// The part of a text at a place.
+fn written<'a>(text: &'a str, place: &Location) -> &'a str {
+    let span = place.span();
+    let range = span.byte_offset().zip(span.byte_len()).and_then(|(start, length)| {
+        let start = usize::try_from(start).ok()?;
+        text.get(start..start + usize::try_from(length).ok()?)
+    });
+    range.unwrap_or_default()
+}
+
+/// A value with the places of all parts.
+enum Element {
+    Plain(Value),
+    /// A number, if JSON has it.
+    Number(Option<Number>),
+    List(Vec<Spanned<Element>>),
+    Map(Vec<(Spanned<String>, Spanned<Element>)>),
+}
+
+impl<'de> Deserialize<'de> for Element {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ElementVisitor)
+    }
+}
+
+struct ElementVisitor;
+
+impl<'de> Visitor<'de> for ElementVisitor {
+    type Value = Element;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Element, E> {
+        Ok(Element::Plain(Value::Null))
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Element, E> {
+        Ok(Element::Plain(Value::Bool(flag)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Element, E> {
+        Ok(Element::Plain(Value::String(text.to_owned())))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Element, E> {
+        Ok(Element::Number(Some(number.into())))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Element, E> {
+        Ok(Element::Number(Some(number.into())))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Element, E> {
+        Ok(Element::Number(Number::from_f64(number)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Element, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Element::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Element, A::Error> {
+        let mut map = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            map.push(entry);
+        }
+        Ok(Element::Map(map))
+    }
+}
+
+// === impl Lines ===
 
 impl Lines {
-    /// Reads a text; of one that is not YAML, what comes before the mistake.
+    /// Reads a text; of one that is not YAML there are none.
     #[must_use]
     pub fn of(text: &str) -> Self {
-        let mut walk = Walk::default();
         // Whoever reads the values says what is wrong with the text.
-        let _ = Parser::new_from_str(text).load(&mut walk, false);
-        Self(walk.lines)
+        read(text).map(|(_, lines)| lines).unwrap_or_default()
     }
 
     /// Whether a path is there.
@@ -33,77 +146,43 @@ impl Lines {
         let mut path = path;
         loop {
             if let Some(line) = self.0.get(path) {
-                return Some(*line);
+                return usize::try_from(*line).ok();
             }
             let cut = path.rfind(['.', '['])?;
             path = &path[..cut];
         }
     }
-}
 
-#[derive(Default)]
-struct Walk {
-    lines: BTreeMap<String, usize>,
-    open: Vec<Open>,
-}
-
-/// A mapping or a list that has begun and not ended.
-enum Open {
-    Map { path: String, key: Option<String> },
-    List { path: String, next: usize },
-}
-
-impl Walk {
-    /// The path of the value that begins now; `None` when it is a key.
-    fn begin(&mut self, scalar: Option<&str>, line: usize) -> Option<String> {
-        let path = match self.open.last_mut() {
-            None => return Some(String::new()),
-            Some(Open::List { path, next }) => {
-                let element = format!("{path}[{next}]");
-                *next += 1;
-                element
+    /// Notes the lines of all parts of an element, and takes its value.
+    fn place(&mut self, element: Spanned<Element>, path: &str, text: &str) -> Value {
+        match element.value {
+            Element::Plain(value) => value,
+            Element::Number(number) => {
+                let written = written(text, &element.defined);
+                // Only YAML 1.1 has digits in groups, and binary ones.
+                let number = number.filter(|_| !written.contains('_') && !written.contains("0b"));
+                number.map_or_else(|| Value::String(written.to_owned()), Value::Number)
             }
-            Some(Open::Map { path, key }) => {
-                if let Some(name) = key.take() {
-                    return Some(join(path, &name));
+            Element::List(items) => {
+                let mut list = Vec::with_capacity(items.len());
+                for (index, item) in items.into_iter().enumerate() {
+                    let path = format!("{path}[{index}]");
+                    let line = item.referenced.line();
+                    list.push(self.place(item, &path, text));
+                    self.0.insert(path, line);
                 }
-                let name = scalar.unwrap_or_default();
-                self.lines.entry(join(path, name)).or_insert(line);
-                *key = Some(name.to_owned());
-                return None;
+                Value::Array(list)
             }
-        };
-        self.lines.entry(path.clone()).or_insert(line);
-        Some(path)
-    }
-}
-
-impl MarkedEventReceiver for Walk {
-    fn on_event(&mut self, event: Event, mark: Marker) {
-        let line = mark.line();
-        match event {
-            Event::Scalar(text, ..) => {
-                self.begin(Some(&text), line);
+            Element::Map(entries) => {
+                let mut map = Map::new();
+                for (key, value) in entries {
+                    let path = join(path, &key.value);
+                    let value = self.place(value, &path, text);
+                    self.0.insert(path, key.referenced.line());
+                    map.insert(key.value, value);
+                }
+                Value::Object(map)
             }
-            Event::Alias(_) => {
-                self.begin(None, line);
-            }
-            Event::MappingStart(..) => {
-                let path = self.begin(None, line).unwrap_or_default();
-                self.open.push(Open::Map { path, key: None });
-            }
-            Event::SequenceStart(..) => {
-                let path = self.begin(None, line).unwrap_or_default();
-                self.open.push(Open::List { path, next: 0 });
-            }
-            Event::MappingEnd | Event::SequenceEnd => {
-                self.open.pop();
-            }
-            Event::Nothing
-            | Event::StreamStart
-            | Event::StreamEnd
-            | Event::DocumentStart
-            | Event::DocumentEnd => {}
         }
     }
 }
@@ -131,5 +210,14 @@ mod tests {
             assert_eq!(lines.get(path), Some(line), "{path}");
         }
         assert_eq!(lines.get("z"), None);
+        assert_eq!(Lines::of("a: [1"), Lines::default());
+    }
+
+    #[test]
+    fn what_an_alias_repeats_is_in_the_line_of_the_alias() {
+        let lines = Lines::of("a: &a\n  b: [1]\nc: *a\nd: 2\n");
+        for (path, line) in [("a.b[0]", 2), ("c", 3), ("c.b[0]", 3), ("d", 4)] {
+            assert_eq!(lines.get(path), Some(line), "{path}");
+        }
     }
 }

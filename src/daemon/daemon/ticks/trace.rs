@@ -19,10 +19,11 @@ use crate::daemon::ticks::{Ticks, keep};
 use crate::publish::state::Saved;
 use crate::publish::{Published, PublishedVariant};
 use crate::telemetry::tracing::{Outcome, Tracing};
-use crate::trace::{Begins, Record, Said, Tick, TraceError, Writer};
+use crate::trace::{Begins, Limits, Record, Said, Tick, TraceError, Writer};
 use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::Inputs;
 use plimsoll_core::pipeline::{Decisions, Number};
+use plimsoll_core::settings::values::Bytes;
 
 /// Ticks that may wait to be written: some seconds of a disk that has stopped for a moment.
 const QUEUE: usize = 16;
@@ -93,10 +94,11 @@ impl Tracer {
         metrics: Tracing,
         tracker: &TaskTracker,
     ) -> Option<Self> {
-        let Trace { dir, limits } = config.trace.clone()?;
+        let Trace { dir, max_file_size: Bytes(file_size), max_files: files } =
+            config.keys.trace.clone()?;
         let (queue, batches) = mpsc::channel(QUEUE);
         let condition = Arc::new(AtomicU8::new(Condition::Writes.code()));
-        let writer = Writer::new(dir, limits, began);
+        let writer = Writer::new(dir, Limits { file_size, files }, began);
         let (told, counted) = (Arc::clone(&condition), metrics.clone());
         tracker.spawn_blocking(move || write(writer, batches, &told, &counted));
         Some(Self {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry,
-    exponential_buckets,
+    GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, Registry, exponential_buckets,
 };
 
 use crate::publish::external_metrics::authorize::Verdict;
 use crate::publish::external_metrics::route::Route;
 use crate::server::tls::{CertificateError, Reload};
+use crate::telemetry::registrar::Registrar;
 
 /// The server's own metrics. Every label is of a closed set.
 #[derive(Clone, Debug)]
@@ -31,58 +31,41 @@ impl Metrics {
     ///
     /// When one of the names is taken.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let metrics = Self {
-            requests: IntCounterVec::new(
-                Opts::new(
-                    "plimsoll_external_metrics_requests_total",
-                    "Requests that the external metrics API has answered.",
-                ),
+        let registrar = Registrar(registry);
+        Ok(Self {
+            requests: registrar.counters(
+                "plimsoll_external_metrics_requests_total",
+                "Requests that the external metrics API has answered.",
                 &["route", "code"],
             )?,
             // From 50 microseconds, half of what a request should take, to beyond the cap of 1 s.
-            duration: HistogramVec::new(
-                HistogramOpts::new(
-                    "plimsoll_external_metrics_request_duration_seconds",
-                    "Time to answer a request of the external metrics API.",
-                )
-                .buckets(exponential_buckets(0.000_05, 4.0, 9)?),
+            duration: registrar.histograms(
+                "plimsoll_external_metrics_request_duration_seconds",
+                "Time to answer a request of the external metrics API.",
                 &["route"],
+                exponential_buckets(0.000_05, 4.0, 9)?,
             )?,
-            authorizations: IntCounterVec::new(
-                Opts::new(
-                    "plimsoll_external_metrics_authorization_total",
-                    "Requests for metrics by what authorization said and where it knew it from.",
-                ),
+            authorizations: registrar.counters(
+                "plimsoll_external_metrics_authorization_total",
+                "Requests for metrics by what authorization said and where it knew it from.",
                 &["outcome"],
             )?,
             // The buckets of the Kubernetes library for such servers: 1 s to about 364 s.
-            age: Histogram::with_opts(
-                HistogramOpts::new(
-                    "plimsoll_external_metrics_metric_age_seconds",
-                    "Age of the decisions that were served.",
-                )
-                .buckets(exponential_buckets(1.0, 1.364, 20)?),
+            age: registrar.histogram(
+                "plimsoll_external_metrics_metric_age_seconds",
+                "Age of the decisions that were served.",
+                exponential_buckets(1.0, 1.364, 20)?,
             )?,
-            not_after: GaugeVec::new(
-                Opts::new(
-                    "plimsoll_tls_certificate_not_after_timestamp_seconds",
-                    "When the serving certificate expires.",
-                ),
+            not_after: registrar.gauges(
+                "plimsoll_tls_certificate_not_after_timestamp_seconds",
+                "When the serving certificate expires.",
                 &[],
             )?,
-            reload_failures: IntCounter::new(
+            reload_failures: registrar.counter(
                 "plimsoll_tls_reload_failures_total",
                 "Attempts to read the serving certificate again that found no good one.",
             )?,
-        };
-        let Self { requests, duration, authorizations, age, not_after, reload_failures } = &metrics;
-        registry.register(Box::new(requests.clone()))?;
-        registry.register(Box::new(duration.clone()))?;
-        registry.register(Box::new(authorizations.clone()))?;
-        registry.register(Box::new(age.clone()))?;
-        registry.register(Box::new(not_after.clone()))?;
-        registry.register(Box::new(reload_failures.clone()))?;
-        Ok(metrics)
+        })
     }
 
     pub(crate) fn request(&self, route: &Route, code: u16, time: Duration) {

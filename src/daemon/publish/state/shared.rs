@@ -357,7 +357,7 @@ mod tests {
     use plimsoll_core::decide::NoData;
     use plimsoll_core::observe::Observation;
     use plimsoll_core::pipeline::saved::{
-        OutputLength, SavedAnalyzers, SavedHistory, SavedKnowledge, SavedLimit, SavedSpan,
+        OutputLength, Recommendation, SavedAnalyzers, SavedHistory, SavedKnowledge, SavedLimit,
     };
     use plimsoll_core::units::Tokens;
 
@@ -475,7 +475,7 @@ mod tests {
         }
         let (accelerator, gpus, output) = (None, None, OutputLength::Short);
         let limit = SavedLimit { accelerator, gpus, output, pieces };
-        let span = SavedSpan { first: at(-300), last: at(-7), replicas: n(2) };
+        let span = Recommendation { first: at(-300), last: at(-7), replicas: n(2) };
         Memory {
             history: SavedHistory { recommended: vec![span], ..SavedHistory::default() },
             learned: SavedAnalyzers {

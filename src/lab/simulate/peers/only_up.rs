@@ -9,8 +9,8 @@
 //!
 //! Kubernetes 1.36, "Horizontal Pod Autoscaling", "Disable scale-down".
 
-use crate::simulate::scaler::Select;
 use crate::simulate::scenario::{Actuator, Keda, Variant};
+use plimsoll_core::decide::enforce::Select;
 
 /// Keeps a variant's HPA from scaling down.
 pub(crate) fn never_down(variant: &mut Variant) {

@@ -286,7 +286,7 @@ fn smoothed(steps: &[f64], scale: f64) -> Vec<f64> {
 
 /// Asks a start-up time ahead for what is needed.
 fn ahead(numbers: &mut [Replicas], startup: &Startup) {
-    let median = startup.image.median + startup.load.median + startup.warmup.median;
+    let median = startup.image + startup.load + startup.warmup;
     let lead = index(median) + 1;
     for at in 0..numbers.len() {
         let end = (at + lead + 1).min(numbers.len());
@@ -305,17 +305,14 @@ fn index(at: Micros) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::scenario::Delay;
 
     #[test]
     fn replicas_are_asked_for_a_start_ahead_and_kept_over_gaps_that_are_shorter() {
-        let span = |seconds| Delay::fixed(Micros::from_secs(seconds));
         let startup = Startup {
-            warm_nodes: None,
-            node: span(0),
-            image: span(10),
-            load: span(10),
-            warmup: span(9),
+            image: Micros::from_secs(10),
+            load: Micros::from_secs(10),
+            warmup: Micros::from_secs(9),
+            ..Startup::default()
         };
         let n = Replicas::saturating;
         let mut numbers: Vec<Replicas> = [1, 1, 1, 1, 3, 1, 1, 3, 1, 1].map(n).to_vec();

@@ -30,8 +30,9 @@ use std::collections::VecDeque;
 
 use crate::simulate::Micros;
 use crate::simulate::peers::law::{Sight, Terms};
-use crate::simulate::scaler::{self, Limit, MilliValue, Outcome, Policy, Rules, Scaler, Select};
+use crate::simulate::scaler::{self, MilliValue, Outcome, Policy, Rules, Scaler};
 use crate::simulate::score::Spread;
+use plimsoll_core::decide::enforce::{Amount, Select};
 use plimsoll_core::units::Replicas;
 
 /// The period of the recording rules and of the HPA.
@@ -62,7 +63,7 @@ impl Loop {
         let min = bounds.min().max(Replicas::ONE);
         let max = bounds.max().unwrap_or(min);
         let seconds = Micros::from_secs;
-        let policy = |limit, period| Policy { limit, period: seconds(period) };
+        let policy = |amount, period| Policy { amount, period: seconds(period) };
         let settings = scaler::Settings {
             min,
             max,
@@ -72,13 +73,13 @@ impl Loop {
                 tolerance: 0.1,
                 window: seconds(30),
                 select: Select::Max,
-                policies: vec![policy(Limit::Percent(100), 60), policy(Limit::Pods(4), 60)],
+                policies: vec![policy(Amount::Percent(100), 60), policy(Amount::Pods(4), 60)],
             },
             down: Rules {
                 tolerance: 0.1,
                 window: seconds(180),
                 select: Select::Max,
-                policies: vec![policy(Limit::Pods(1), 120)],
+                policies: vec![policy(Amount::Pods(1), 120)],
             },
         };
         Self {

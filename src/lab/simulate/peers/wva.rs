@@ -15,16 +15,13 @@
 //! llm-d/llm-d-workload-variant-autoscaler: defaults of V1 and V2 as of August 2026, its loop every
 //! 30 s in V1's releases and 15 s since, and `docs/benchmark.md` of v0.6.0 for the HPA.
 
-use std::sync::Arc;
-
 use crate::simulate::Micros;
-use crate::simulate::scaler::{self, Limit, Rules, Select};
+use crate::simulate::scaler::{self, Rules};
 use crate::simulate::scenario::{Actuator, Hpa, SYNC, Scenario, Signal};
 use plimsoll_core::analyze::ballot::Analyzer;
 use plimsoll_core::analyze::saturation::{Thresholds, TransitionRule};
-use plimsoll_core::analyze::{foresight, queueing, throughput, tokens};
-use plimsoll_core::decide::enforce::{self, Behavior, Deference, Dwell};
-use plimsoll_core::decide::optimize;
+use plimsoll_core::analyze::tokens;
+use plimsoll_core::decide::enforce::{self, Amount, Behavior, Deference, Dwell, Select};
 use plimsoll_core::pipeline::sizing::Sizing;
 use plimsoll_core::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -33,8 +30,6 @@ const LOOP_V2: Micros = Micros::from_secs(15);
 const HPA_PODS: u32 = 10;
 const HPA_PERIOD: Micros = Micros::from_secs(150);
 const HPA_DOWN: Micros = Micros::from_secs(240);
-/// How long what an analyzer knew has a say; nothing here forgets.
-const PATIENCE: f64 = 300.0;
 /// It does not count how often a number turns.
 const TURNS: u32 = 120;
 
@@ -94,12 +89,7 @@ fn by_tokens() -> Sizing {
     Sizing {
         analyzers: vec![Analyzer::Tokens],
         tokens: tokens::Policy { rules: tokens::Rules::Wva, ..tokens::Policy::default() },
-        throughput: throughput::Policy::default(),
-        queueing: queueing::Policy::default(),
-        foresight: foresight::Policy::default(),
-        cards: Arc::default(),
-        optimizer: optimize::Policy::default(),
-        patience: Seconds::new(PATIENCE).unwrap_or_default(),
+        ..Sizing::default()
     }
 }
 
@@ -107,7 +97,7 @@ fn by_tokens() -> Sizing {
 fn at_once() -> Behavior {
     let free = || enforce::Rules {
         stabilization_window: Seconds::ZERO,
-        select: enforce::Select::Max,
+        select: Select::Max,
         policies: Vec::new(),
     };
     Behavior {
@@ -125,7 +115,7 @@ fn behavior(min: Replicas, max: Replicas) -> scaler::Settings {
         tolerance: 0.1,
         window,
         select: Select::Max,
-        policies: vec![scaler::Policy { limit: Limit::Pods(HPA_PODS), period: HPA_PERIOD }],
+        policies: vec![scaler::Policy { amount: Amount::Pods(HPA_PODS), period: HPA_PERIOD }],
     };
     scaler::Settings {
         up: rules(Micros::ZERO),

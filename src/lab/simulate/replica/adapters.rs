@@ -16,11 +16,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::simulate::Micros;
-use crate::simulate::replica::{Replica, Request, Unservable, count};
+use crate::simulate::replica::{Replica, count};
+use plimsoll_core::settings;
+use plimsoll_core::settings::minutes;
 
 /// Adapters that one engine can be asked for: they are the bits of a number.
 pub const ADAPTERS_MAX: u8 = 64;
@@ -29,13 +32,17 @@ pub const ADAPTERS_MAX: u8 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AdapterId(u8);
 
-/// How an engine serves adapters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdapterSettings {
-    /// Adapters that one step serves (`--max-loras`); at least one in effect.
-    pub slots: u8,
-    /// How much longer a step takes in which one is loaded.
-    pub load: Micros,
+settings! {
+    /// How an engine serves `LoRA` adapters.
+    #[derive(Copy, Eq)]
+    pub struct AdapterSettings {
+        /// Adapters that one step serves (`--max-loras`); at least one in effect.
+        slots: u8 = 1, in 1..=u32::from(ADAPTERS_MAX);
+
+        /// How much longer a step takes in which one is loaded.
+        // Adapters come from a disk at the slowest, in seconds.
+        load: Micros, in Duration::ZERO..=minutes(1);
+    }
 }
 
 /// What an engine says of its adapters.
@@ -103,24 +110,8 @@ impl Replica {
         Self { adapters: Some(Box::new(Adapters::new(settings))), ..self }
     }
 
-    /// Takes a request as [`Replica::submit`] does, which asks for an adapter. Its number must be no
-    /// other request's.
-    ///
-    /// # Errors
-    ///
-    /// A request that could never finish is refused.
-    pub fn submit_for(
-        &mut self,
-        at: Micros,
-        request: Request,
-        adapter: AdapterId,
-    ) -> Result<(), Unservable> {
-        self.submit(at, request)?;
-        self.ask_for(request.id, adapter);
-        Ok(())
-    }
-
-    /// Notes which adapter a request asks for that has been submitted at this instant.
+    /// Notes which adapter a request asks for that has been submitted at this instant. Its number must be
+    /// no other request's.
     pub fn ask_for(&mut self, request: u64, adapter: AdapterId) {
         if let Some(adapters) = &mut self.adapters {
             adapters.expect(request, adapter);
@@ -329,7 +320,7 @@ impl AdapterStats {
 mod tests {
     use super::*;
     use crate::simulate::replica::settings::{Admission, Settings, StepTime};
-    use crate::simulate::replica::{Event, Finished};
+    use crate::simulate::replica::{Event, Finished, Request};
 
     /// An engine whose steps take 10 ms, with two slots; loading an adapter takes 100 ms.
     fn engine() -> Replica {
@@ -351,7 +342,8 @@ mod tests {
 
     fn ask(engine: &mut Replica, id: u64, place: u8, output: u32) {
         let request = Request { id, prompt: 10, output };
-        engine.submit_for(Micros::ZERO, request, adapter(place)).unwrap();
+        engine.submit(Micros::ZERO, request).unwrap();
+        engine.ask_for(id, adapter(place));
     }
 
     fn finished(engine: &mut Replica) -> Vec<Finished> {

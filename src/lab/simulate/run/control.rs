@@ -340,8 +340,13 @@ impl Simulation<'_> {
     pub(crate) fn sync(&mut self, variant: usize) {
         let Some(hpa) = self.scenario.variants[variant].actuator.hpa() else { return };
         let metric = self.reads(variant, hpa.delay).ok_or(MetricError);
+        self.plan(self.now + hpa.sync, Happening::Sync(variant));
+        self.follow(variant, metric);
+    }
+
+    /// The HPA of a variant follows a metric.
+    pub fn follow(&mut self, variant: usize, metric: Result<MilliValue, MetricError>) {
         let (now, scale) = (self.now, self.scale_of(variant));
-        self.plan(now + hpa.sync, Happening::Sync(variant));
         let Some(scaler) = &mut self.controller.autoscalers[variant].scaler else { return };
         match scaler.sync(now, scale, metric) {
             Outcome::Scale(wanted) => self.scale(variant, wanted),

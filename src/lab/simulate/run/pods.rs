@@ -11,8 +11,8 @@ use crate::simulate::run::{Happening, Simulation};
 use crate::simulate::scaler::Scale;
 use crate::simulate::scenario::{Prefix, Scenario};
 use crate::simulate::score;
-use crate::simulate::score::Direction;
 use crate::simulate::workload::load::Load;
+use plimsoll_core::decide::enforce::Direction;
 use plimsoll_core::fleet::{ReplicaKey, ReplicaName, Role};
 use plimsoll_core::units::Replicas;
 
@@ -67,10 +67,14 @@ pub(crate) struct Crowd {
 
 /// Where a replica is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
+    /// Its process loads the model.
     Starting,
+    /// It serves.
     Ready,
+    /// It finishes its requests and takes no new ones.
     Draining,
+    /// It has ended.
     Gone,
 }
 
@@ -90,6 +94,11 @@ impl Crew {
 }
 
 impl Crowd {
+    /// The requests for each seat.
+    pub(crate) fn share(self) -> f64 {
+        f64::from(self.outstanding) / f64::from(self.seats)
+    }
+
     /// Whether there are fewer for the seats that there are.
     pub(crate) fn is_less_than(self, other: Self) -> bool {
         let (mine, theirs) = (u64::from(self.outstanding), u64::from(other.outstanding));
@@ -104,6 +113,11 @@ impl Pod {
             self.quiet = replica.quiet_until();
             self.crowd.outstanding = u32::try_from(replica.outstanding()).unwrap_or(u32::MAX);
         }
+    }
+
+    /// Adapters that its engine has loaded.
+    pub(crate) fn adapter_loads(&self) -> u64 {
+        self.replica.as_ref().map_or(0, |replica| replica.adapter_loads())
     }
 
     /// Whether it has fewer requests than it may be sent at a time.
@@ -187,7 +201,7 @@ impl Simulation<'_> {
     /// Asks for a number of replicas, as a deployment's controller would carry it out: new ones
     /// start, and of those that are too many the unready go before the ready, and the young before
     /// the old.
-    pub(crate) fn scale(&mut self, variant: usize, wanted: Replicas) {
+    pub fn scale(&mut self, variant: usize, wanted: Replicas) {
         let crew = &mut self.crews[variant];
         if wanted == crew.wanted {
             return;
@@ -234,12 +248,13 @@ impl Simulation<'_> {
         let variant = self.pods[pod].variant;
         let startup = self.scenario.variants[variant].startup;
         let Crew { starts, pods, .. } = &mut self.crews[variant];
-        let node = startup.node.draw(starts);
+        let node = startup.draw(startup.node, starts);
         let warm = startup.warm_nodes.is_none_or(|warm| pods.len() <= warm as usize);
         self.pods[pod].scheduled = if warm { self.now } else { self.now + node };
-        self.pods[pod].process = self.pods[pod].scheduled + startup.image.draw(starts);
-        let ready =
-            self.pods[pod].process + startup.load.draw(starts) + startup.warmup.draw(starts);
+        let process = self.pods[pod].scheduled + startup.draw(startup.image, starts);
+        let loaded = process + startup.draw(startup.load, starts);
+        let ready = loaded + startup.draw(startup.warmup, starts);
+        self.pods[pod].process = process;
         self.plan(ready, Happening::Ready(pod));
     }
 
@@ -302,8 +317,8 @@ impl Simulation<'_> {
         }
         crew.score.crashes += 1;
         let startup = described.startup;
-        let ready = self.now + startup.load.draw(&mut crew.starts);
-        let ready = ready + startup.warmup.draw(&mut crew.starts);
+        let loaded = self.now + startup.draw(startup.load, &mut crew.starts);
+        let ready = loaded + startup.draw(startup.warmup, &mut crew.starts);
         self.advance(pod);
         self.close(pod);
         self.count_loads(pod);
@@ -334,9 +349,9 @@ impl Simulation<'_> {
 
     /// Counts what an engine has loaded that ends.
     fn count_loads(&mut self, pod: usize) {
-        let Pod { variant, replica, .. } = &self.pods[pod];
-        let loads = replica.as_ref().map_or(0, |replica| replica.adapter_loads());
-        self.services[self.scenario.variants[*variant].model].adapter_loads += loads;
+        let pod = &self.pods[pod];
+        self.services[self.scenario.variants[pod.variant].model].adapter_loads +=
+            pod.adapter_loads();
     }
 
     fn remove(&mut self, pod: usize) {
@@ -367,12 +382,8 @@ impl Simulation<'_> {
         Scale { spec: self.crews[variant].wanted, status }
     }
 
-    /// The scores of all variants, with the time of the replicas that exist at the end, whose engines
-    /// end, too.
-    pub(crate) fn close_crews(&mut self) -> Vec<score::Crew> {
-        for pod in 0..self.pods.len() {
-            self.count_loads(pod);
-        }
+    /// The scores of all variants, with the time of the replicas that exist now.
+    pub(crate) fn crew_scores(&self) -> Vec<score::Crew> {
         let mut scores = Vec::new();
         for crew in &self.crews {
             let mut score = crew.score.clone();

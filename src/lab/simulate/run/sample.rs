@@ -58,11 +58,12 @@ impl Simulation<'_> {
         sample
     }
 
-    fn look_at(&self, variant: usize) -> VariantSample {
+    pub(super) fn look_at(&self, variant: usize) -> VariantSample {
         let crew = &self.crews[variant];
         let mut sample = VariantSample {
             desired: self.controller.desired(variant),
             wanted: crew.wanted.count(),
+            sent: crew.sent,
             ..VariantSample::default()
         };
         for pod in crew.pods.iter().map(|&pod| &self.pods[pod]) {
@@ -77,6 +78,7 @@ impl Simulation<'_> {
             };
             sample.running += gauges.running;
             sample.waiting += gauges.waiting;
+            sample.adapter_loads += pod.adapter_loads();
             if pod.state == State::Ready {
                 sample.kv += gauges.kv_usage;
             }

@@ -13,7 +13,8 @@ use crate::simulate::replica::adapters::AdapterId;
 use crate::simulate::replica::prefix::PromptId;
 use crate::simulate::replica::{Event, Request};
 use crate::simulate::run::{Happening, Simulation};
-use crate::simulate::scenario::Scenario;
+use crate::simulate::scenario::{Model, Scenario};
+use crate::simulate::score::Service;
 use crate::simulate::workload::Load;
 use crate::simulate::workload::load::{Arrival, Arrivals, Size};
 use plimsoll_core::fleet::Role;
@@ -198,11 +199,12 @@ impl Simulation<'_> {
 
     fn receive(&mut self, model: usize, size: Size, prompt: Option<PromptId>, client: u32) {
         let arrived = self.now;
-        let shares = &self.scenario.models[model].adapters;
+        let Model { adapters: shares, load, .. } = &self.scenario.models[model];
+        let within = load.rate().map_or(arrived, |rate| rate.within(arrived));
         let traffic = &mut self.traffic[model];
         let id = traffic.first + traffic.open.len() as u64;
         let place = Place::Client;
-        let adapter = adapters::draw(shares, &mut traffic.adapters);
+        let adapter = adapters::draw(shares, within, &mut traffic.adapters);
         traffic.open.push_back(Open {
             arrived,
             first_token: None,
@@ -234,7 +236,7 @@ impl Simulation<'_> {
             }
         }
         if self.traffic[model].held.is_empty()
-            && let Some(pod) = self.choose(model, Part::First)
+            && let Some(pod) = self.choose(model, id, Part::First)
         {
             self.send(model, id, pod);
         } else if self.traffic[model].held.len() < queue {
@@ -289,12 +291,12 @@ impl Simulation<'_> {
             self.catch_up(pod);
         }
         while let Some(&id) = self.traffic[model].held.front() {
-            let Some(pod) = self.choose(model, Part::First) else { break };
+            let Some(pod) = self.choose(model, id, Part::First) else { break };
             self.traffic[model].held.pop_front();
             self.send(model, id, pod);
         }
         while let Some(&id) = self.traffic[model].handed.front() {
-            let Some(pod) = self.choose(model, Part::Second) else { break };
+            let Some(pod) = self.choose(model, id, Part::Second) else { break };
             self.traffic[model].handed.pop_front();
             self.send(model, id, pod);
         }
@@ -376,7 +378,7 @@ impl Simulation<'_> {
         let Some(open) = self.traffic[model].get(id).filter(moved) else { return };
         open.place = Place::Handed;
         if self.traffic[model].handed.is_empty()
-            && let Some(pod) = self.choose(model, Part::Second)
+            && let Some(pod) = self.choose(model, id, Part::Second)
         {
             self.send(model, id, pod);
         } else {
@@ -498,10 +500,12 @@ impl Simulation<'_> {
         }
     }
 
-    /// Judges what is still open at the end.
-    pub(crate) fn close_traffic(&mut self) {
+    /// The services of all models, with a judgement of the requests that are still open.
+    pub(crate) fn judged(&self) -> Vec<Service> {
+        let mut services = self.services.clone();
         for (model, traffic) in self.traffic.iter().enumerate() {
-            let (service, slo) = (&mut self.services[model], self.scenario.models[model].slo);
+            let service = &mut services[model];
+            let slo = self.scenario.models[model].slo;
             for open in traffic.open.iter().filter(|open| open.place != Place::Nowhere) {
                 if open.first_token.is_none()
                     && self.now.since(open.arrived) > slo.ttft_of(open.size.prompt)
@@ -513,6 +517,7 @@ impl Simulation<'_> {
                 }
             }
         }
+        services
     }
 
     /// Adds a pod to those that take requests.

@@ -170,6 +170,15 @@ pub enum Arrivals {
 }
 
 impl Load {
+    /// The rate of its requests, where one is known.
+    #[must_use]
+    pub const fn rate(&self) -> Option<&Rate> {
+        match self {
+            Self::Drawn(drawn) => Some(&drawn.rate),
+            Self::Replay(_) | Self::Closed(_) | Self::Described(_) => None,
+        }
+    }
+
     /// The arrivals of a seed. `model` tells several models apart.
     #[must_use]
     pub fn arrivals(&self, seed: u64, model: usize) -> Arrivals {
@@ -325,6 +334,31 @@ mod tests {
             (0..1000).map(|at| Row { at: Micros::from_secs(at), size, prompt: None }).collect();
         let (span, spread) = (Micros::from_secs(1000), Micros::from_secs(60));
         Replay { rows, prompts: None, span, copies, spread, speed }
+    }
+
+    /// The lengths of the first requests at this rate.
+    fn lengths(rate: f64, count: usize) -> Vec<Size> {
+        let prompt = Lengths::Lognormal { median: 500.0, sigma: 0.8, min: 10, max: 4000 };
+        let output = Lengths::Lognormal { median: 120.0, sigma: 0.5, min: 10, max: 4000 };
+        let sizes = Sizes::Apart { prompt, output };
+        let drawn = Drawn { rate: Rate::constant(rate).unwrap(), variation: 1.0, sizes };
+        Load::Drawn(drawn).arrivals(7, 0).take(count).map(|arrival| arrival.size).collect()
+    }
+
+    #[test]
+    fn lengths_have_the_median_that_was_asked_for_and_stay_inside_the_clip() {
+        let mut prompts: Vec<u32> = lengths(5.0, 10_001).iter().map(|size| size.prompt).collect();
+        prompts.sort_unstable();
+        // The median of 10,001 draws has a standard error of 1 per cent at this sigma.
+        assert!((480..=520).contains(&prompts[5_000]), "{}", prompts[5_000]);
+        assert!(prompts[0] >= 10 && prompts[10_000] <= 4000);
+    }
+
+    #[test]
+    fn one_seed_gives_one_sequence_and_another_rate_the_same_lengths() {
+        assert_eq!(lengths(5.0, 1000), lengths(5.0, 1000));
+        assert_eq!(lengths(5.0, 1000), lengths(9.0, 1000));
+        assert_eq!(lengths(0.0, 1), [], "no rate means no arrivals");
     }
 
     fn within(replay: Replay, seconds: u64) -> usize {

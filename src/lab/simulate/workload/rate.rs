@@ -1,11 +1,22 @@
 //! A rate over time, and the arrivals that it means.
 
 use std::f64::consts::TAU;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use rand_pcg::Pcg64;
 
 use crate::simulate::Micros;
 use crate::simulate::random;
+use crate::simulate::scenario::SPANS;
+use plimsoll_core::settings;
+use plimsoll_core::settings::{hours, millis};
+
+/// More than the whole world asks for.
+pub const RATES: RangeInclusive<f64> = 0.0..=1e6;
+
+/// What begins again must have gone on for a while.
+pub const PERIODS: RangeInclusive<Duration> = millis(1)..=hours(24 * 366);
 
 /// Points in which a wave is drawn: each is within a thousandth of the height of the curve.
 const WAVE_POINTS: u32 = 96;
@@ -17,6 +28,23 @@ pub struct Rate {
     points: Vec<(f64, f64)>,
     /// Seconds after which the points begin again.
     period: Option<f64>,
+    /// The burst that the points have already.
+    burst: Option<Burst>,
+}
+
+settings! {
+    /// More requests for a while.
+    #[derive(Copy)]
+    pub struct Burst {
+        /// When it begins, from the start of each period.
+        from as "at": Micros, in SPANS, required;
+
+        /// How long it lasts.
+        length: Micros, in PERIODS, required;
+
+        /// How many more, in requests per second.
+        extra as "rate": f64, in RATES, required;
+    }
 }
 
 /// Why points are no rate.
@@ -34,6 +62,14 @@ pub enum RateError {
     /// The period is shorter than the points.
     #[error("must have a period that is longer than its last time")]
     Period,
+}
+
+impl Burst {
+    /// When it ends, from the start of each period.
+    #[must_use]
+    pub fn end(&self) -> Micros {
+        self.from + self.length
+    }
 }
 
 impl Rate {
@@ -71,7 +107,7 @@ impl Rate {
         if first > 0.0 {
             points.insert(0, (0.0, at_first));
         }
-        Ok(Self { points, period })
+        Ok(Self { points, period, burst: None })
     }
 
     /// A cosine that starts in its trough.
@@ -85,6 +121,65 @@ impl Rate {
             (turn * period, trough + (crest - trough) * (1.0 - (TAU * turn).cos()) / 2.0)
         };
         Self::through((0..WAVE_POINTS).map(point).collect(), Some(period))
+    }
+
+    /// The same with a burst in each period.
+    #[must_use]
+    pub fn with_burst(self, burst: Burst) -> Self {
+        let from = burst.from.seconds();
+        let to = burst.end().seconds();
+        let edges = [(from, self.at(from)), (to, self.at(to))];
+        let [start, end] = edges.map(|(at, rate)| (at, rate + burst.extra));
+
+        let before = self.points.iter().copied().filter(|(at, _)| *at < from);
+        let during = self.points.iter().filter(|(at, _)| from < *at && *at < to);
+        let after = self.points.iter().copied().filter(|(at, _)| to < *at);
+        let raised = during.map(|(at, rate)| (*at, rate + burst.extra));
+        let points = before
+            .chain([edges[0], start])
+            .chain(raised)
+            .chain([end, edges[1]])
+            .chain(after)
+            .collect();
+        Self { points, burst: Some(burst), ..self }
+    }
+
+    /// The rate at a time of its first period, in seconds.
+    fn at(&self, time: f64) -> f64 {
+        let after = self.points.partition_point(|(at, _)| *at < time);
+        match (after.checked_sub(1).and_then(|at| self.points.get(at)), self.points.get(after)) {
+            (Some(&(from, start)), Some(&(to, end))) => {
+                start + (end - start) * (time - from) / (to - from)
+            }
+            (Some(&(_, rate)), None) | (None, Some(&(_, rate))) => rate,
+            (None, None) => 0.0,
+        }
+    }
+
+    /// The highest rate that there ever is.
+    #[must_use]
+    pub fn peak(&self) -> f64 {
+        self.points.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
+    }
+
+    /// The time since its points last began.
+    #[must_use]
+    pub fn within(&self, at: Micros) -> Micros {
+        let period = self.period.map(Micros::from_secs_f64).filter(|it| *it > Micros::ZERO);
+        period.map_or(at, |period| Micros::new(at.micros() % period.micros()))
+    }
+
+    /// The same as a share of its period; 0 where nothing begins again.
+    #[must_use]
+    pub fn turn(&self, at: Micros) -> f64 {
+        self.period.map_or(0.0, |period| self.within(at).seconds() / period)
+    }
+
+    /// Whether there is a burst at a time.
+    #[must_use]
+    pub fn bursts(&self, at: Micros) -> bool {
+        let within = self.within(at);
+        self.burst.is_some_and(|it| (it.from..it.end()).contains(&within))
     }
 
     /// Moves on by as many requests as `requests`, and returns the time at which they are due; `None`
@@ -189,6 +284,11 @@ mod tests {
         assert!((12_980..=13_020).contains(&metronome), "{metronome}");
         let wave = count(Rate::wave(1.0, 3.0, 60.0).unwrap(), 0.0, 600);
         assert!((1198..=1202).contains(&wave), "{wave}");
+        // 2 a second, and 20 more for a tenth of each minute.
+        let burst =
+            Burst { from: Micros::from_secs(40), length: Micros::from_secs(6), extra: 20.0 };
+        let bursty = count(Rate::wave(1.0, 3.0, 60.0).unwrap().with_burst(burst), 0.0, 600);
+        assert!((2398..=2402).contains(&bursty), "{bursty}");
         assert_eq!(count(Rate::constant(0.0).unwrap(), 1.0, 1_000), 0);
         let silent = Rate::through(vec![(0.0, 0.0), (5.0, 0.0)], Some(10.0)).unwrap();
         assert_eq!(count(silent, 1.0, 1_000), 0);
@@ -208,6 +308,22 @@ mod tests {
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         assert!((variance.sqrt() / mean - 3.0).abs() < 0.15, "{}", variance.sqrt() / mean);
+    }
+
+    #[test]
+    fn the_rate_runs_from_trough_to_crest_and_back_with_a_burst_on_top() {
+        let from = Micros::from_secs(120);
+        let burst = Burst { from, length: Micros::from_secs(10), extra: 20.0 };
+        let wave = Rate::wave(2.0, 10.0, 180.0).unwrap().with_burst(burst);
+        for (second, want) in [(0.0, 2.0), (45.0, 6.0), (90.0, 10.0), (135.0, 6.0), (180.0, 2.0)] {
+            let got = wave.at(second);
+            assert!((got - want).abs() < 1e-2, "{got} at second {second}");
+        }
+        // Under the burst there are its 20/s and 8/s of the wave.
+        assert!((wave.peak() - 28.0).abs() < 0.1, "{}", wave.peak());
+        assert!(!wave.bursts(Micros::new(119_999_999)) && wave.bursts(from));
+        assert!(!wave.bursts(Micros::from_secs(130)) && wave.bursts(Micros::from_secs(309)));
+        assert!((wave.turn(Micros::from_secs(225)) - 0.25).abs() < 1e-9);
     }
 
     #[test]

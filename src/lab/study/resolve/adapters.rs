@@ -1,91 +1,78 @@
 //! `LoRA` adapters: who asks for them, and how engines serve them.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use crate::simulate::Micros;
 use crate::simulate::replica::adapters::{ADAPTERS_MAX, AdapterSettings};
-use crate::simulate::scenario::{AdapterShare, Model};
-use crate::study::file;
+use crate::simulate::scenario::{AdapterShare, Model, SPANS};
+use crate::study::file::AdapterKeys;
 use plimsoll_core::fleet::ModelName;
 use plimsoll_core::units::Fraction;
-use plimsoll_daemon::config::check::{Checks, Durations};
-use plimsoll_daemon::config::names;
-use plimsoll_daemon::config::problem::join;
+use plimsoll_daemon::config::problem::Problems;
 
-/// vLLM's `--max-loras`, unless it is told otherwise.
-const SLOTS: u32 = 1;
-/// Adapters come from a disk at the slowest, in seconds.
-const LOADS: Durations = Duration::ZERO..=Duration::from_mins(1);
 /// How far the sum of shares, which people write as decimals, may be beyond 1.
 const ROUNDING: f64 = 1e-9;
 
-/// Resolves the adapters of a model; what is wrong with them is a problem.
+/// The adapters of a model; mistakes in the whole list are problems.
 pub(super) fn shares(
     path: &str,
-    written: Option<&[Option<file::Adapter>]>,
-    model: Option<&str>,
-    checks: &mut Checks<'_>,
+    keys: &[AdapterKeys],
+    model: &str,
+    problems: &mut Problems,
 ) -> Vec<AdapterShare> {
-    let written = written.unwrap_or_default();
-    if written.len() > usize::from(ADAPTERS_MAX) {
-        let rule = format!("must be at most {ADAPTERS_MAX} adapters");
-        checks.problems.error(path, rule, written.len());
+    if keys.len() > usize::from(ADAPTERS_MAX) {
+        problems.error(path, format!("must be at most {ADAPTERS_MAX} adapters"), keys.len());
     }
-    let mut seen: BTreeSet<&str> = model.into_iter().collect();
-    let mut shares = Vec::new();
-    let mut sum = 0.0;
-    for (place, adapter) in written.iter().enumerate() {
-        let path = format!("{path}[{place}]");
-        let Some(file::Adapter { name, share }) = adapter else { continue };
-        for (key, there) in [("name", name.is_some()), ("share", share.is_some())] {
-            if !there {
-                checks.problems.missing(join(&path, key), "is required");
-            }
+    let mut seen = BTreeSet::from([model]);
+    for (place, adapter) in keys.iter().enumerate() {
+        let AdapterKeys { name, from, .. } = adapter;
+        if name.as_ref().is_some_and(|name| !seen.insert(name)) {
+            let rule = "is the name of the model or of another adapter";
+            problems.error_at(format!("{path}[{place}].name"), rule);
         }
-        let name_path = join(&path, "name");
-        let name =
-            checks.text(&name_path, name.as_deref(), names::is_model_name, names::MODEL_NAME);
-        if name.is_some_and(|name| !seen.insert(name)) {
-            checks.problems.error_at(name_path, "is the name of the model or of another adapter");
+        let until = adapter.until();
+        if until <= *from {
+            let rule = format!("must be later than from, which is {from}");
+            problems.error(format!("{path}[{place}].until"), rule, until);
         }
-        let share = checks.positive(&join(&path, "share"), *share, 1.0);
-        sum += share.unwrap_or_default();
-        let name = name.and_then(ModelName::new);
-        let resolved = name.zip(share.and_then(Fraction::new));
-        shares.extend(resolved.map(|(name, share)| AdapterShare { name, share }));
     }
+    let sum: f64 = keys.iter().filter_map(|adapter| adapter.share).map(Fraction::fraction).sum();
     if sum > 1.0 + ROUNDING {
-        checks.problems.error(path, "must have shares that are at most 1 together", sum);
+        problems.error(path, "must have shares that are at most 1 together", sum);
     }
-    shares
+
+    keys.iter().filter_map(AdapterKeys::resolve).collect()
 }
 
-/// Resolves how the engine of a variant serves the adapters of its model.
+impl AdapterKeys {
+    /// When requests stop to ask for it.
+    fn until(&self) -> Micros {
+        self.until.unwrap_or(Micros::from_duration(*SPANS.end()))
+    }
+
+    fn resolve(&self) -> Option<AdapterShare> {
+        let name = ModelName::new(self.name.as_ref()?)?;
+        Some(AdapterShare { name, share: self.share?, from: self.from, until: self.until() })
+    }
+}
+
+/// How the engine of a variant serves the adapters of its model.
 pub(super) fn slots(
     path: &str,
-    written: Option<&file::Adapters>,
+    keys: Option<AdapterSettings>,
     model: Option<&Model>,
-    checks: &mut Checks<'_>,
+    problems: &mut Problems,
 ) -> Option<AdapterSettings> {
-    let asked = model.is_some_and(|model| !model.adapters.is_empty());
-    let Some(&file::Adapters { slots, load }) = written else {
-        if let Some(model) = model.filter(|_| asked) {
-            let name = &model.key.model;
-            let rule = format!("is required, because requests of {name} ask for adapters");
-            checks.problems.missing(path, rule);
-        }
-        return None;
-    };
-    let allowed = 1..=u32::from(ADAPTERS_MAX);
-    let slots = checks.number(&join(path, "slots"), slots, &allowed).unwrap_or(SLOTS);
-    let load = checks.duration(&join(path, "load"), load, &LOADS).unwrap_or_default();
-    if let Some(model) = model.filter(|_| !asked) {
-        let name = &model.key.model;
-        let rule = format!("has no effect, because no request of {name} asks for an adapter");
-        checks.problems.warning(path, rule);
-        return None;
+    let model = model?;
+    let name = &model.key.model;
+    let asked = !model.adapters.is_empty();
+    if asked && keys.is_none() {
+        let rule = format!("is required, because requests of {name} ask for adapters");
+        problems.missing(path, rule);
     }
-    let slots = u8::try_from(slots).unwrap_or(ADAPTERS_MAX);
-    Some(AdapterSettings { slots, load: Micros::from_duration(load) })
+    if !asked && keys.is_some() {
+        let rule = format!("has no effect, because no request of {name} asks for an adapter");
+        problems.warning(path, rule);
+    }
+    keys.filter(|_| asked)
 }

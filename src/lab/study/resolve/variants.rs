@@ -1,46 +1,31 @@
 //! Variants: engines, starts, failures, and who scales them.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::simulate::Micros;
-use crate::simulate::replica::adapters::AdapterSettings;
-use crate::simulate::replica::settings::{
-    Admission, BLOCK_SIZE, Experts, SEATS, Settings, StepTime,
-};
-use crate::simulate::scaler::{self, Limit, MilliValue, Policy, Rules, Select};
+use crate::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
+use crate::simulate::scaler::{self, MilliValue, Policy, Rules};
 use crate::simulate::scenario::{
-    Actuator, COOLDOWN, Delay, GRACE, Hpa, Keda, Lifecycle, Model, POLLING, Portion, Prefix,
-    Rollout, SYNC, Signal, Startup, Variant,
+    Actuator, Hpa, Keda, Lifecycle, Model, Portion, Prefix, Rollout, Signal, Variant,
 };
 use crate::simulate::workload::load::{Load, Replay};
-use crate::study::file;
-use crate::study::resolve::adapters;
-use plimsoll_core::fleet::{Bounds, Role, VariantSpec};
+use crate::study::file::{
+    AutoscalerKeys, AutoscalerKind, DirectionKeys, EngineKeys, ExpertKeys, File, REPLICAS_MAX,
+    ReplicaCountKeys, RolloutKeys, StepKeys, VariantKeys,
+};
+use crate::study::resolve::{adapters, is_some_time};
+use plimsoll_core::decide::enforce::{Amount, StepType};
+use plimsoll_core::fleet::{Bounds, VariantSpec};
+use plimsoll_core::settings::Written;
 use plimsoll_core::units::{Fraction, Replicas};
-use plimsoll_daemon::config::START_TIMES;
-use plimsoll_daemon::config::check::{Checks, Durations};
-use plimsoll_daemon::config::names;
-use plimsoll_daemon::config::written::WrittenDuration;
+use plimsoll_daemon::config::check::Checks;
 
-const COST: f64 = 1.0;
-const COSTS: RangeInclusive<f64> = 0.0..=1e9;
-/// As in the configuration.
-const MISMATCHES: RangeInclusive<f64> = 1.0..=1000.0;
-/// More than any cluster has.
-const REPLICAS_MAX: u32 = 10_000;
 /// The default of vLLM's V1 engine for an online server on accelerators of less than 70 GB.
 const BATCH_TOKENS: u32 = 2_048;
-const STEPS: Durations = Duration::ZERO..=Duration::from_mins(1);
-const SPANS: Durations = Duration::ZERO..=Duration::from_hours(24 * 366);
-/// What the large clouds give before a spot instance ends.
-const NOTICE: Duration = Duration::from_mins(2);
-/// `maxSurge` and `maxUnavailable` of a Deployment that does not say them.
-const PORTION: f64 = 0.25;
-/// What the period of a controller may be.
-const SYNCS: Durations = Duration::from_millis(100)..=Duration::from_hours(1);
+/// Keys of a variant that the daemon reads as they are written.
+const SHARED: [&str; 7] =
+    ["name", "role", "accelerator", "cost", "list_price", "mismatch", "start_time"];
 
 /// One variant as written, and where.
 struct One<'a, 'b, 'c> {
@@ -71,107 +56,65 @@ impl Models {
     }
 }
 
-/// The role of a variant with this word.
-pub(crate) const fn role(written: Option<file::Role>) -> Role {
-    match written {
-        Some(file::Role::Both) | None => Role::Both,
-        Some(file::Role::Prefill) => Role::Prefill,
-        Some(file::Role::Decode) => Role::Decode,
-    }
-}
-
-/// A variant without what the daemon's own code makes of its words.
-pub(crate) struct Drafted {
-    /// What the daemon is told of it.
-    pub(crate) words: Value,
-    model: usize,
-    initial: Replicas,
-    engine: Settings,
-    prefix: Prefix,
-    adapters: Option<AdapterSettings>,
-    startup: Startup,
-    lifecycle: Lifecycle,
-    rollout: Option<Rollout>,
-    actuator: Actuator,
-}
-
-impl Drafted {
-    /// The variant, as the daemon knows it.
-    pub(crate) fn with(self, spec: VariantSpec) -> Variant {
-        let Self { words: _, model, initial, engine, prefix, adapters, .. } = self;
-        let Self { startup, lifecycle, rollout, actuator, .. } = self;
-        Variant {
-            spec,
-            model,
-            initial,
-            engine,
-            prefix,
-            adapters,
-            startup,
-            lifecycle,
-            rollout,
-            actuator,
+/// The variants of known models, in the words of the daemon's configuration.
+pub(crate) fn listed(file: &File, keys: &[VariantKeys], models: &Models) -> Vec<Value> {
+    let written = file.variants.iter().flatten().flatten();
+    let known = written.zip(keys).filter_map(|(written, keys)| {
+        let model = models.get(models.of(keys.model.as_deref())?)?;
+        Some((written, keys, &model.key))
+    });
+    let words = known.enumerate().map(|(at, (written, keys, key))| {
+        let mut words = json!({
+            "namespace": key.namespace.as_str(),
+            "model": key.model.as_str(),
+            "replicas": {"min": keys.replicas.min, "max": keys.replicas.max},
+            // Nobody asks there; the configuration wants to know where replicas are.
+            "targets": {"static": [format!("simulated-{at}:8000")]},
+        });
+        let written = json!(written);
+        for key in SHARED.into_iter().filter(|key| !written[key].is_null()) {
+            words[key] = written[key].clone();
         }
-    }
+        words
+    });
+    words.collect()
 }
 
-/// Resolves a variant; all that is wrong with it is a problem.
+/// Resolves a variant, as the daemon knows it; all that is wrong with it is a problem.
 pub(crate) fn resolve(
     path: &str,
-    written: &file::Variant,
+    written: &Written<VariantKeys>,
+    keys: &VariantKeys,
     models: &Models,
+    spec: Option<&VariantSpec>,
     checks: &mut Checks<'_>,
-) -> Option<Drafted> {
+) -> Option<Variant> {
+    let VariantKeys { replicas, engine, startup, lifecycle, rollout, autoscaler, .. } = keys;
     let mut one = One { path, checks };
-    let model = one.model(written.model.as_deref(), models);
-    let name = one.name(written.name.as_deref());
-    let cost = one.checks.number(&one.at("cost"), written.cost, &COSTS).unwrap_or(COST);
-    let list_price = one.checks.number(&one.at("list_price"), written.list_price, &COSTS);
-    let mismatch = one.checks.number(&one.at("mismatch"), written.mismatch, &MISMATCHES);
-    let path = one.at("start_time");
-    let start_time = one.checks.duration(&path, written.start_time, &START_TIMES);
-    let counts = written.replicas.clone().unwrap_or_default();
-    let (bounds, initial) = one.counts(&counts);
-    let engine = one.engine(&written.engine.clone().unwrap_or_default());
-    let prefix = one.prefix(&written.engine.clone().unwrap_or_default(), model, models);
-    let adapters = written.engine.as_ref().and_then(|engine| engine.adapters.as_ref());
+    let model = one.model(keys.model.as_deref(), models);
     let served = model.and_then(|model| models.get(model));
-    let adapters = adapters::slots(&one.at("engine.adapters"), adapters, served, one.checks);
-    let startup = one.startup(&written.startup.clone().unwrap_or_default());
-    let lifecycle = one.lifecycle(&written.lifecycle.clone().unwrap_or_default());
-    let rollout = one.rollout(written.rollout.as_ref());
-    let actuator = one.autoscaler(&written.autoscaler.clone().unwrap_or_default(), bounds, initial);
-    let (model, bounds) = (model?, bounds?);
-    let key = &models.get(model)?.key;
-    let mut words = json!({
-        "name": name?,
-        "namespace": key.namespace.as_str(),
-        "model": key.model.as_str(),
-        "role": role(written.role).label(),
-        "cost": cost,
-        "replicas": {"min": bounds.min().count(), "max": bounds.max().map(Replicas::count)},
-    });
-    if let Some(accelerator) = &written.accelerator {
-        words["accelerator"] = json!(accelerator);
-    }
-    if let Some(list_price) = list_price {
-        words["list_price"] = json!(list_price);
-    }
-    if let Some(mismatch) = mismatch {
-        words["mismatch"] = json!(mismatch);
-    }
-    if let Some(start_time) = start_time {
-        words["start_time"] = json!(WrittenDuration(start_time));
-    }
-    Some(Drafted {
-        words,
-        model,
+    let (bounds, initial) = one.counts(*replicas);
+    let settings = one.engine(engine);
+    let written = written.engine.as_ref();
+    let has_hits = written.is_some_and(|engine| engine.prefix_hits.is_some());
+    let prefix = one.prefix(engine, has_hits, served);
+    let path = one.at("engine.adapters");
+    let adapters = adapters::slots(&path, engine.adapters, served, &mut one.checks.problems);
+    let rollout = rollout.and_then(|rollout| one.rollout(rollout));
+    let actuator = one.autoscaler(autoscaler, bounds, initial);
+    Some(Variant {
+        spec: spec?.clone(),
+        model: model?,
         initial,
-        engine: engine?,
-        prefix: prefix?,
+        engine: settings,
+        prefix,
         adapters,
-        startup,
-        lifecycle,
+        startup: *startup,
+        lifecycle: Lifecycle {
+            crash_every: lifecycle.crash_every.filter(|it| is_some_time(*it)),
+            interrupt_every: lifecycle.interrupt_every.filter(|it| is_some_time(*it)),
+            ..*lifecycle
+        },
         rollout,
         actuator,
     })
@@ -180,14 +123,6 @@ pub(crate) fn resolve(
 impl One<'_, '_, '_> {
     fn at(&self, key: &str) -> String {
         format!("{}.{key}", self.path)
-    }
-
-    fn name<'t>(&mut self, written: Option<&'t str>) -> Option<&'t str> {
-        let path = self.at("name");
-        if written.is_none() {
-            self.checks.problems.missing(&path, "is required");
-        }
-        self.checks.text(&path, written, names::is_variant_name, names::VARIANT_NAME)
     }
 
     fn model(&mut self, written: Option<&str>, models: &Models) -> Option<usize> {
@@ -207,295 +142,176 @@ impl One<'_, '_, '_> {
         known
     }
 
-    fn counts(&mut self, written: &file::ReplicaCounts) -> (Option<Bounds>, Replicas) {
-        let allowed = 0..=REPLICAS_MAX;
-        let min = self.checks.number(&self.at("replicas.min"), written.min, &allowed).unwrap_or(1);
-        let path = self.at("replicas.max");
-        let max = self.checks.number(&path, written.max, &(1..=REPLICAS_MAX));
-        if max.is_none() {
-            self.checks.problems.missing(&path, "is required");
-        }
-        if let Some(max) = max.filter(|max| min > *max) {
+    fn counts(&mut self, keys: ReplicaCountKeys) -> (Bounds, Replicas) {
+        let ReplicaCountKeys { min, max, initial } = keys;
+        let max = max.unwrap_or(REPLICAS_MAX);
+        if min > max {
             let rule = format!("must not be below replicas.min, which is {min}");
-            self.checks.problems.error(path, rule, max);
+            self.checks.problems.error(self.at("replicas.max"), rule, max);
         }
-        let allowed = 0..=max.unwrap_or(REPLICAS_MAX);
-        let initial = self.checks.number(&self.at("replicas.initial"), written.initial, &allowed);
-        let initial = Replicas::saturating(initial.unwrap_or(min));
-        let max = max.map(Replicas::saturating);
-        let bounds = max.and_then(|max| Bounds::new(Replicas::saturating(min), Some(max)));
-        (bounds, initial)
+        let initial = self.checks.number(&self.at("replicas.initial"), initial, &(0..=max));
+        let [min, max, initial] = [min, max, initial.unwrap_or(min)].map(Replicas::saturating);
+        (Bounds::new(min, Some(max)).unwrap_or_default(), initial)
     }
 
-    fn engine(&mut self, written: &file::Engine) -> Option<Settings> {
-        let mut step = |key: &str, written: Option<WrittenDuration>, required: bool| {
-            let path = self.at(&format!("engine.{key}"));
-            if written.is_none() && required {
-                self.checks.problems.missing(&path, "is required");
-            }
-            let span = self.checks.duration(&path, written, &STEPS);
-            span.map(|span| span.as_secs_f64() * 1e6).or((!required).then_some(0.0))
-        };
-        let alpha = step("alpha", written.alpha, true);
-        let beta = step("beta", written.beta, true);
-        let delta = step("delta", written.delta, true);
-        let gamma = step("gamma", written.gamma, false);
-        let experts = match &written.experts {
-            Some(written) => {
-                let per_token = step("experts.per_token", written.per_token, true);
-                let path = self.at("engine.experts.tokens");
-                if written.tokens.is_none() {
-                    self.checks.problems.missing(&path, "is required");
-                }
-                let tokens = self.checks.number(&path, written.tokens, &(1..=1_000_000));
-                tokens.zip(per_token).map(|(tokens, per_token)| Experts { tokens, per_token })
-            }
-            None => Some(Experts::NONE),
-        };
-        let mut count = |key: &str, written: Option<u32>, default: Option<u32>| {
-            let path = self.at(&format!("engine.{key}"));
-            if written.is_none() && default.is_none() {
-                self.checks.problems.missing(&path, "is required");
-            }
-            self.checks.number(&path, written, &(1..=1_000_000_000)).or(default)
-        };
-        let tokens = count("kv_tokens", written.kv_tokens, None);
-        let seats = count("seats", written.seats, Some(SEATS))?;
-        let batch = count("batch_tokens", written.batch_tokens, Some(BATCH_TOKENS.max(seats)))?;
-        let block = count("block_size", written.block_size, Some(BLOCK_SIZE))?;
-        let path = self.at("engine.batch_tokens");
+    fn engine(&mut self, keys: &EngineKeys) -> Settings {
+        let EngineKeys { alpha, beta, delta, gamma, experts, .. } = keys;
+        let EngineKeys { kv_tokens, seats, batch_tokens, block_size: block, .. } = *keys;
+        let micros = |span: &Duration| span.as_secs_f64() * 1e6;
+        let batch = batch_tokens.unwrap_or(BATCH_TOKENS.max(seats));
         if batch < seats && !self.checks.problems.refused(&self.at("engine.seats")) {
             let rule = format!("must not be below engine.seats, which is {seats}");
-            self.checks.problems.error(path, rule, batch);
+            self.checks.problems.error(self.at("engine.batch_tokens"), rule, batch);
         }
-        let blocks = tokens.map(|tokens| tokens / block);
-        if let Some(tokens) = tokens.filter(|_| blocks == Some(0)) {
+        if let Some(tokens) = kv_tokens.filter(|tokens| *tokens < block) {
             let rule = format!("must be at least one block of {block} tokens");
             self.checks.problems.error(self.at("engine.kv_tokens"), rule, tokens);
         }
-        Some(Settings {
+        let experts = experts.map(|ExpertKeys { tokens, per_token }| Experts {
+            tokens,
+            per_token: micros(&per_token),
+        });
+        Settings {
             step: StepTime {
-                alpha: alpha?,
-                beta: beta?,
-                delta: delta?,
-                gamma: gamma?,
-                experts: experts?,
+                alpha: micros(alpha),
+                beta: micros(beta),
+                delta: micros(delta),
+                gamma: micros(gamma),
+                experts: experts.unwrap_or(Experts::NONE),
             },
             max_num_seqs: seats,
             max_num_batched_tokens: batch,
             block_size: block,
-            kv_blocks: blocks?,
+            kv_blocks: kv_tokens.unwrap_or_default() / block,
             admission: Admission::WholePrompt,
-        })
+        }
     }
 
-    fn prefix(
-        &mut self,
-        written: &file::Engine,
-        model: Option<usize>,
-        models: &Models,
-    ) -> Option<Prefix> {
-        let path = self.at("engine.prefix_hits");
-        let share = self.checks.number(&path, written.prefix_hits, &(0.0..=1.0)).unwrap_or(0.0);
-        if written.prefix_caching != Some(true) {
-            return Fraction::new(share).map(Prefix::Share);
+    fn prefix(&mut self, keys: &EngineKeys, has_hits: bool, model: Option<&Model>) -> Prefix {
+        if !keys.prefix_caching {
+            return Prefix::Share(keys.prefix_hits);
         }
         let path = self.at("engine.prefix_caching");
-        if written.prefix_hits.is_some() {
+        if has_hits {
             let rule = "must not be true beside engine.prefix_hits, which says what is found";
             self.checks.problems.error_at(path, rule);
-            return None;
+            return Prefix::Blocks;
         }
-        let block = written.block_size.unwrap_or(BLOCK_SIZE);
-        let Load::Replay(Replay { prompts: Some(prompts), .. }) = &models.get(model?)?.load else {
-            let rule = "finds the blocks of preempted requests alone, because no prompt is known: \
-                        that takes a trace with hash_ids";
-            self.checks.problems.warning(path, rule);
-            return Some(Prefix::Blocks);
-        };
-        let page = prompts.page_tokens();
-        if block > 0 && !page.is_multiple_of(block) {
-            let rule = format!("must divide the {page} tokens of one of the trace's hash_ids");
-            self.checks.problems.error(self.at("engine.block_size"), rule, block);
-            return None;
+        match model.map(|model| &model.load) {
+            None => {}
+            Some(Load::Replay(Replay { prompts: Some(prompts), .. })) => {
+                let block = keys.block_size;
+                let page = prompts.page_tokens();
+                if !page.is_multiple_of(block) {
+                    let rule =
+                        format!("must divide the {page} tokens of one of the trace's hash_ids");
+                    self.checks.problems.error(self.at("engine.block_size"), rule, block);
+                }
+            }
+            Some(Load::Replay(_) | Load::Drawn(_) | Load::Closed(_) | Load::Described(_)) => {
+                let rule = "finds the blocks of preempted requests alone, because no prompt is \
+                            known: that takes a trace with hash_ids";
+                self.checks.problems.warning(path, rule);
+            }
         }
-        Some(Prefix::Blocks)
+        Prefix::Blocks
     }
 
-    fn span(&mut self, key: &str, written: Option<WrittenDuration>) -> Option<Micros> {
-        let path = self.at(key);
-        self.checks.duration(&path, written, &SPANS).map(Micros::from_duration)
-    }
-
-    fn startup(&mut self, written: &file::Startup) -> Startup {
-        let path = self.at("startup.sigma");
-        let sigma = self.checks.number(&path, written.sigma, &(0.0..=3.0)).unwrap_or(0.0);
-        let mut phase = |key: &str, written| {
-            let median = self.span(&format!("startup.{key}"), written).unwrap_or_default();
-            Delay { median, sigma }
-        };
-        Startup {
-            node: phase("node", written.node),
-            image: phase("image", written.image),
-            load: phase("load", written.load),
-            warmup: phase("warmup", written.warmup),
-            warm_nodes: written.warm_nodes,
-        }
-    }
-
-    fn lifecycle(&mut self, written: &file::Lifecycle) -> Lifecycle {
-        let grace = self.span("lifecycle.grace", written.grace);
-        let notice = self.span("lifecycle.notice", written.notice);
-        let positive = |span: &Micros| *span > Micros::ZERO;
-        Lifecycle {
-            grace: grace.unwrap_or(GRACE),
-            crash_every: self.span("lifecycle.crash_every", written.crash_every).filter(positive),
-            interrupt_every: self
-                .span("lifecycle.interrupt_every", written.interrupt_every)
-                .filter(positive),
-            notice: notice.unwrap_or(Micros::from_duration(NOTICE)),
-        }
-    }
-
-    fn rollout(&mut self, written: Option<&file::Rollout>) -> Option<Rollout> {
-        let file::Rollout { at, max_surge, max_unavailable } = written?;
-        if at.is_none() {
-            self.checks.problems.missing(self.at("rollout.at"), "is required");
-        }
-        let at = self.span("rollout.at", *at);
-        let max_surge = self.portion("rollout.max_surge", *max_surge);
-        let max_unavailable = self.portion("rollout.max_unavailable", *max_unavailable);
+    fn rollout(&mut self, keys: RolloutKeys) -> Option<Rollout> {
+        let RolloutKeys { at, max_surge, max_unavailable } = keys;
+        let max_surge = self.portion("rollout.max_surge", max_surge);
+        let max_unavailable = self.portion("rollout.max_unavailable", max_unavailable);
         if max_surge == Some(Portion::NONE) && max_unavailable == Some(Portion::NONE) {
             let rule =
                 "must not be 0 where rollout.max_unavailable is, as nothing could be replaced";
             self.checks.problems.error(self.at("rollout.max_surge"), rule, 0);
         }
-        Some(Rollout { at: at?, max_surge: max_surge?, max_unavailable: max_unavailable? })
+        Some(Rollout { at, max_surge: max_surge?, max_unavailable: max_unavailable? })
     }
 
     /// A share below 1, or a whole number.
-    fn portion(&mut self, key: &str, written: Option<f64>) -> Option<Portion> {
-        let Some(written) = written else { return Fraction::new(PORTION).map(Portion::Share) };
-        let path = self.at(key);
-        let allowed = 0.0..=f64::from(REPLICAS_MAX);
-        let number = self.checks.number(&path, Some(written), &allowed)?;
+    fn portion(&mut self, key: &str, number: f64) -> Option<Portion> {
         if number < 1.0 && number > 0.0 {
             return Fraction::new(number).map(Portion::Share);
         }
         let whole = (0..=REPLICAS_MAX).find(|whole| f64::from(*whole).total_cmp(&number).is_eq());
         if whole.is_none() {
             let rule = "must be a share below 1, or a whole number of replicas";
-            self.checks.problems.error(path, rule, number);
+            self.checks.problems.error(self.at(key), rule, number);
         }
         whole.map(Portion::Replicas)
     }
 
-    fn autoscaler(
-        &mut self,
-        written: &file::Autoscaler,
-        bounds: Option<Bounds>,
-        initial: Replicas,
-    ) -> Actuator {
-        let kind = written.kind.unwrap_or(file::AutoscalerKind::Hpa);
-        let mut hpa = self.hpa(written, bounds);
-        let polling = self.checks.duration(&self.at("autoscaler.polling"), written.polling, &SYNCS);
-        let cooldown = self.span("autoscaler.cooldown", written.cooldown);
-        let path = self.at("autoscaler.activation");
-        let activation = self.checks.number(&path, written.activation, &(0.0..=1e9)).unwrap_or(0.0);
-        if kind != file::AutoscalerKind::None
+    fn autoscaler(&mut self, keys: &AutoscalerKeys, bounds: Bounds, initial: Replicas) -> Actuator {
+        let AutoscalerKeys { kind, polling, cooldown, activation, .. } = *keys;
+        let mut hpa = self.hpa(keys, bounds);
+        if kind != AutoscalerKind::None
             && hpa.signal.needs_replicas()
-            && [bounds.map(Bounds::min), Some(initial)].contains(&Some(Replicas::ZERO))
+            && [bounds.min(), initial].contains(&Replicas::ZERO)
         {
             let rule = "cannot bring the variant back from zero replicas, because only replicas \
                         say it; rate counts what comes to the gateway";
             self.checks.problems.warning(self.at("autoscaler.follows"), rule);
         }
         match kind {
-            file::AutoscalerKind::None => Actuator::Fixed,
-            file::AutoscalerKind::Hpa => Actuator::Hpa(hpa),
-            file::AutoscalerKind::Keda => {
+            AutoscalerKind::None => Actuator::Fixed,
+            AutoscalerKind::Hpa => Actuator::Hpa(hpa),
+            AutoscalerKind::Keda => {
                 let to_zero = hpa.settings.min == Replicas::ZERO;
                 hpa.settings.min = hpa.settings.min.max(Replicas::ONE);
                 Actuator::Keda(Keda {
                     hpa,
                     to_zero,
-                    polling: polling.map_or(POLLING, Micros::from_duration),
-                    cooldown: cooldown.unwrap_or(COOLDOWN),
+                    polling,
+                    cooldown,
                     activation: milli(activation),
                 })
             }
         }
     }
 
-    fn hpa(&mut self, written: &file::Autoscaler, bounds: Option<Bounds>) -> Hpa {
-        let signal = match written.follows {
-            Some(file::Signal::Desired) | None => Signal::Desired,
-            Some(file::Signal::Waiting) => Signal::Waiting,
-            Some(file::Signal::InFlight) => Signal::InFlight,
-            Some(file::Signal::KvUsage) => Signal::KvUsage,
-            Some(file::Signal::Rate) => Signal::Rate,
-            Some(file::Signal::Sent) => Signal::Sent,
-        };
-        let path = self.at("autoscaler.target");
-        let target = self.checks.positive(&path, written.target, 1e9);
-        // Without bounds the variant is refused, and all else of it is checked all the same.
-        let bounds = bounds.and_then(|bounds| Some((bounds.min(), bounds.max()?)));
-        let (min, max) = bounds.unwrap_or((Replicas::ONE, Replicas::ONE));
+    fn hpa(&mut self, keys: &AutoscalerKeys, bounds: Bounds) -> Hpa {
+        let AutoscalerKeys { follows: signal, target, sync, delay, .. } = *keys;
+        let AutoscalerKeys { scale_up, scale_down, .. } = keys;
+        let min = bounds.min();
+        let max = bounds.max().unwrap_or(min);
         let mut settings = if signal == Signal::Desired {
             scaler::Settings::following(min, max)
         } else {
             if target.is_none() {
-                self.checks.problems.missing(path, "is required, unless follows is desired");
+                let rule = "is required, unless follows is desired";
+                self.checks.problems.missing(self.at("autoscaler.target"), rule);
             }
-            let behavior = written.scale_up.is_some() || written.scale_down.is_some();
+            let behavior = scale_up.is_some() || scale_down.is_some();
             let settings =
                 if behavior { scaler::Settings::with_behavior } else { scaler::Settings::new };
             settings(min, max, MilliValue(1000))
         };
-        if let Some(target) = target {
-            settings.target = milli(target);
+        settings.target = target.map_or(settings.target, milli);
+        for (keys, rules) in [(scale_up, &mut settings.up), (scale_down, &mut settings.down)] {
+            if let Some(keys) = keys {
+                resolve_rules(keys, rules);
+            }
         }
-        self.rules("scale_up", written.scale_up.as_ref(), &mut settings.up);
-        self.rules("scale_down", written.scale_down.as_ref(), &mut settings.down);
-        let sync = self.checks.duration(&self.at("autoscaler.sync"), written.sync, &SYNCS);
-        let delay = self.span("autoscaler.delay", written.delay).unwrap_or_default();
-        Hpa { signal, settings, sync: sync.map_or(SYNC, Micros::from_duration), delay }
+        Hpa { signal, settings, sync, delay }
     }
+}
 
-    fn rules(&mut self, key: &str, written: Option<&file::Direction>, rules: &mut Rules) {
-        let Some(written) = written else { return };
-        let path = format!("autoscaler.{key}");
-        let tolerance = self.at(&format!("{path}.tolerance"));
-        if let Some(share) = self.checks.number(&tolerance, written.tolerance, &(0.0..=1.0)) {
-            rules.tolerance = share;
-        }
-        let window = format!("{path}.stabilization_window");
-        if let Some(window) = self.span(&window, written.stabilization_window) {
-            rules.window = window;
-        }
-        rules.select = match written.select_policy {
-            Some(file::SelectPolicy::Max) => Select::Max,
-            Some(file::SelectPolicy::Min) => Select::Min,
-            Some(file::SelectPolicy::Disabled) => Select::Disabled,
-            None => rules.select,
+/// Puts the written keys over the rules that hold otherwise. Policies without a type have been refused.
+fn resolve_rules(keys: &DirectionKeys, rules: &mut Rules) {
+    let DirectionKeys { tolerance, stabilization_window, select_policy, policies } = keys;
+    rules.tolerance = tolerance.unwrap_or(rules.tolerance);
+    rules.window = stabilization_window.unwrap_or(rules.window);
+    rules.select = select_policy.unwrap_or(rules.select);
+    let policy = |StepKeys { kind, value, period }: &StepKeys| {
+        let amount = match (*kind)? {
+            StepType::Pods => Amount::Pods(*value),
+            StepType::Percent => Amount::Percent(*value),
         };
-        let Some(policies) = &written.policies else { return };
-        rules.policies.clear();
-        for (at, policy) in policies.iter().enumerate() {
-            let path = format!("{path}.policies[{at}]");
-            let Some(file::StepPolicy { r#type, value, period }) = policy else { continue };
-            let (Some(r#type), Some(value)) = (r#type, value) else {
-                self.checks.problems.missing(self.at(&path), "must have type and value");
-                continue;
-            };
-            let limit = match r#type {
-                file::StepType::Pods => Limit::Pods(*value),
-                file::StepType::Percent => Limit::Percent(*value),
-            };
-            let period = self.span(&format!("{path}.period"), *period);
-            let period = period.unwrap_or(SYNC);
-            rules.policies.push(Policy { limit, period });
-        }
+        Some(Policy { amount, period: *period })
+    };
+    if let Some(policies) = policies {
+        rules.policies = policies.iter().filter_map(policy).collect();
     }
 }
 

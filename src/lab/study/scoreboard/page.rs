@@ -5,14 +5,12 @@ use std::fmt::Write as _;
 use crate::simulate::peers::Peer;
 use crate::study::chart::escaped;
 use crate::study::file::Kind;
+use crate::study::report;
 use crate::study::results::{LeftOut, RunResult};
 use crate::study::scoreboard::gates::{self, Gate};
 use crate::study::scoreboard::score::Score;
 use crate::study::scoreboard::{Board, Workload};
 use crate::study::table::{aligned, dash, percent, span};
-
-/// The style of the page, which is that of a report.
-const STYLE: &str = include_str!("../report.css");
 
 const INTRODUCTION: [&str; 4] = [
     "Every policy on every workload in the simulator, by `make scoreboard`, which writes this file. \
@@ -115,12 +113,7 @@ pub(crate) fn markdown(board: &Board) -> String {
 
 /// The page, which loads nothing from elsewhere.
 pub(crate) fn html(board: &Board) -> String {
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>Plimsoll: scoreboard</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <h1>Scoreboard</h1>\n"
-    );
+    let mut page = report::begun("scoreboard", "Scoreboard");
     for paragraph in INTRODUCTION.map(str::to_owned).into_iter().chain(seeds(board)) {
         let _ = writeln!(page, "<p>{}</p>", escaped(&paragraph.replace('`', "")));
     }

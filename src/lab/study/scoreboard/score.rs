@@ -1,6 +1,6 @@
 //! What a policy came to on one workload: the means over all seeds.
 
-use crate::study::results::RunResult;
+use crate::study::results::{RunResult, mean};
 
 /// What a policy came to on one workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,31 +25,18 @@ pub(crate) struct Score {
     pub(crate) complete: bool,
 }
 
-/// The mean; `None` of nothing.
-pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (mut sum, mut count) = (0.0, 0.0);
-    for value in values {
-        sum += value;
-        count += 1.0;
-    }
-    (count > 0.0).then(|| sum / count)
-}
-
 // === impl Score ===
 
 impl Score {
     /// What runs that differ in their seed came to; `None` where there are none.
     pub(crate) fn of(runs: &[&RunResult]) -> Option<Self> {
-        let worst = |run: &&RunResult| {
-            run.models.iter().filter_map(|model| model.worst_minute_within_slo).reduce(f64::min)
-        };
         let arrived = |run: &&RunResult| run.models.iter().map(|model| model.arrived as f64).sum();
         let each = || runs.iter();
         Some(Self {
             within_slo: mean(each().filter_map(|run| run.within_slo)),
             within_ttft: mean(each().filter_map(|run| run.within_ttft)),
             within_itl: mean(each().filter_map(|run| run.within_itl)),
-            worst_minute: each().filter_map(worst).reduce(f64::min),
+            worst_minute: each().filter_map(|run| run.worst_minute()).reduce(f64::min),
             replica_hours: mean(each().map(|run| run.replica_hours))?,
             cost: mean(each().map(|run| run.cost))?,
             actions: mean(each().map(|run| f64::from(run.actions)))?,

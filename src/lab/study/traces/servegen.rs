@@ -126,8 +126,8 @@ pub(crate) fn read(
             more => format!(" (and {more} more)"),
         };
         problems.add(format!(
-            "{}{others} must say how long requests are, or else prompt and output, or lengths, \
-             beside format",
+            "{}{others} need the lengths of requests: either prompt and output, or lengths, \
+             next to format",
             one.display()
         ));
     }
@@ -204,7 +204,7 @@ fn line(text: &str, first: Option<u64>, above: Option<u64>) -> Result<Line, Stri
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "what is cast is whole and in the range"
+    reason = "values are whole and in the range"
 )]
 fn window(text: &str) -> Result<u64, String> {
     let begins = traces::number(text)?;
@@ -287,7 +287,7 @@ fn line_of(text: &str, key: &str) -> usize {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the cast is of what is not negative, and saturates"
+    reason = "values are not negative, and the cast saturates"
 )]
 fn entry(time: &str, lengths: &Value) -> Result<Option<(u64, Sizes)>, String> {
     let from = traces::number(time).and_then(|time| traces::seconds(time).map(|_| time))?;
@@ -315,7 +315,7 @@ fn entry(time: &str, lengths: &Value) -> Result<Option<(u64, Sizes)>, String> {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "what is cast is in the range"
+    reason = "values are in the range"
 )]
 fn counts(text: &str) -> Result<Vec<(u32, f64)>, String> {
     let inner = text.trim().strip_prefix('{').and_then(|text| text.strip_suffix('}'));

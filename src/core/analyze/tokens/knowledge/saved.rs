@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analyze::tokens::capacity::OutputLength;
 use crate::analyze::tokens::knowledge::{
-    Conditions, Engine, Evidence, Knowledge, PIECES_MAX, Piece, Record, Source,
+    Conditions, Engine, Evidence, Knowledge, PIECES_MAX, Piece, Record,
 };
 use crate::fleet::{Accelerator, ModelName, VariantKey};
 use crate::units::Tokens;
@@ -26,25 +26,10 @@ pub const LIMITS_MAX: usize = 8;
 pub struct SavedKnowledge {
     /// What one replica carries.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub record: Option<SavedRecord>,
+    pub record: Option<Record>,
     /// Where compute was the limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<SavedLimit>,
-}
-
-/// What one replica carries.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SavedRecord {
-    /// What it runs on.
-    pub accelerator: Option<Accelerator>,
-    /// How many accelerators it takes.
-    pub gpus: Option<NonZeroU32>,
-    /// The size of its KV cache.
-    pub kv_capacity: Option<Tokens>,
-    /// What it carries.
-    pub capacity: Option<Tokens>,
-    /// Where that is known from.
-    pub source: Source,
 }
 
 /// Tokens that were resident while compute was the limit.
@@ -66,11 +51,6 @@ impl Knowledge {
     #[must_use]
     pub fn save(&self, model: &ModelName, variant: &VariantKey) -> SavedKnowledge {
         let Some(known) = self.models.get(model) else { return SavedKnowledge::default() };
-        let record = known.records.get(variant).map(|record| {
-            let Record { accelerator, gpus, arguments: _, kv_capacity, capacity, source } =
-                record.clone();
-            SavedRecord { accelerator, gpus, kv_capacity, capacity, source }
-        });
         let ours = |(conditions, evidence): &(Conditions, Evidence)| {
             let Conditions { accelerator, gpus, engine, output } = conditions;
             let is_ours = match engine {
@@ -90,19 +70,17 @@ impl Knowledge {
             })
         };
         let limits = known.evidence.iter().filter_map(ours).take(LIMITS_MAX).collect();
-        SavedKnowledge { record, limits }
+        let record = known.records.get(variant);
+        SavedKnowledge { record: record.map(|it| Record { arguments: None, ..it.clone() }), limits }
     }
 
     /// Goes on from what was known of one variant.
     pub fn recall(&mut self, model: &ModelName, variant: &VariantKey, saved: &SavedKnowledge) {
         let SavedKnowledge { record, limits } = saved;
-        if let Some(saved) = record.clone()
+        if let Some(record) = record
             && self.of(model).record(variant).is_none()
         {
-            let SavedRecord { accelerator, gpus, kv_capacity, capacity, source } = saved;
-            let arguments = None;
-            let record = Record { accelerator, gpus, arguments, kv_capacity, capacity, source };
-            self.restore(model, variant.clone(), record);
+            self.restore(model, variant.clone(), record.clone());
         }
         for limit in limits.iter().take(LIMITS_MAX) {
             let SavedLimit { accelerator, gpus, output, pieces } = limit;

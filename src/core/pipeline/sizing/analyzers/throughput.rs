@@ -2,19 +2,17 @@
 
 use jiff::Timestamp;
 
-use crate::analyze::throughput::{
-    self, Arrivals, Curve, Curves, ReplicaPace, SavedCurve, VariantPace,
-};
+use crate::analyze::throughput::{self, Arrivals, Curve, Curves, ReplicaPace, VariantPace};
 use crate::fleet::{ModelKey, VariantKey};
 use crate::observe::ReplicaObservation;
 use crate::pipeline::sizing::analyzers::loads::request_shape;
 use crate::pipeline::sizing::analyzers::{Judgment, Learner, Roster, Savable, Scene};
 
-pub(crate) use crate::analyze::throughput::{Curves as State, SavedCurve as SavedState};
+pub(crate) use crate::analyze::throughput::{Curve as SavedState, Curves as State};
 
 impl Learner for Curves {
     type Policy = throughput::Policy;
-    type Saved = SavedCurve;
+    type Saved = Curve;
 
     fn judge(&mut self, scene: &mut Scene<'_>, policy: &Self::Policy) -> Judgment {
         let paces: Vec<Vec<ReplicaPace>> =
@@ -41,20 +39,20 @@ impl Learner for Curves {
         self.forget(now);
     }
 
-    fn save(&self, _: &ModelKey, variant: &VariantKey) -> Option<SavedCurve> {
-        self.get(variant).map(Curve::save)
+    fn save(&self, _: &ModelKey, variant: &VariantKey) -> Option<Curve> {
+        self.get(variant).cloned()
     }
 
-    fn recall(&mut self, _: &ModelKey, variant: &VariantKey, saved: &SavedCurve) {
+    fn recall(&mut self, _: &ModelKey, variant: &VariantKey, saved: &Curve) {
         if self.get(variant).is_none() {
             let _sound = self.restore(variant.clone(), saved);
         }
     }
 }
 
-impl Savable for SavedCurve {
+impl Savable for Curve {
     fn shorten(&mut self) {
-        self.readings.clear();
+        self.shorten();
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
+use kube::Client;
 use kube::api::Api;
-use kube::{Client, Resource};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -16,8 +16,9 @@ use crate::clock::Clock;
 use crate::collect::cluster::follow::{Change, Failure, Pace, Selection, follow, guarded};
 use crate::collect::cluster::inventory::{Node, Quota, Seen, Taker};
 use crate::collect::cluster::keys::Scope;
-use crate::collect::cluster::world::{Feed, Health, Now};
+use crate::collect::cluster::world::{Feed, Health, Now, scopes};
 use crate::collect::cluster::{ClusterState, Needs};
+use crate::collect::replace;
 use plimsoll_core::observe::inventory::Inventory;
 
 /// Changes that may wait to be taken in.
@@ -100,14 +101,7 @@ impl Watcher {
                 Some(report) = inbox.recv() => self.absorb(report),
                 _ = heartbeat.tick() => {
                     self.reconcile();
-                    let next = self.look();
-                    inventory.send_if_modified(|known| {
-                        let differs = **known != next;
-                        if differs {
-                            *known = Arc::new(next);
-                        }
-                        differs
-                    });
+                    replace(&inventory, Arc::new(self.look()));
                 }
             }
         }
@@ -165,16 +159,12 @@ impl Watcher {
             needed.extend([Key::Nodes, Key::Pods(Scope::Cluster)]);
         }
         if needs.accelerators.quotas {
-            let everywhere =
-                |it: &crate::collect::cluster::discovery::Discover| it.namespaces.is_empty();
-            let scopes: BTreeSet<Scope> = match &needs.discover {
-                Some(discover) if everywhere(discover) => BTreeSet::from([Scope::Cluster]),
-                discover => {
-                    let own = needs.variants.iter().map(|one| &one.variant.namespace);
-                    let looked = discover.iter().flat_map(|discover| &discover.namespaces);
-                    own.chain(looked).cloned().map(Scope::Namespace).collect()
-                }
-            };
+            let own = needs.variants.iter().map(|one| &one.variant.namespace).cloned();
+            let looked = needs.discover.iter().flat_map(scopes);
+            let mut scopes: BTreeSet<Scope> = own.map(Scope::Namespace).chain(looked).collect();
+            if scopes.contains(&Scope::Cluster) {
+                scopes = BTreeSet::from([Scope::Cluster]);
+            }
             for scope in scopes {
                 // What is watched in all namespaces need not be watched in one.
                 if !needs.accelerators.nodes {
@@ -215,7 +205,7 @@ impl Watcher {
             }
             Key::Pods(scope) => {
                 self.seen.pods.insert(scope.clone(), Feed::default());
-                let api: Api<core::Pod> = within(&self.client, &scope);
+                let api: Api<core::Pod> = scope.api(self.client.clone());
                 let fields = Some(NOT_ENDED.to_owned());
                 let selection = Selection { fields, ..Selection::default() };
                 let tell =
@@ -224,7 +214,7 @@ impl Watcher {
             }
             Key::Quotas(scope) => {
                 self.seen.quotas.insert(scope.clone(), Feed::default());
-                let api: Api<core::ResourceQuota> = within(&self.client, &scope);
+                let api: Api<core::ResourceQuota> = scope.api(self.client.clone());
                 let tell = move |change| {
                     send(reports.clone(), Report::Quota(scope.clone(), number, change))
                 };
@@ -237,16 +227,6 @@ impl Watcher {
     /// Runs a task for as long as its guard is kept.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> DropGuard {
         guarded(&self.tracker, &self.stop, task)
-    }
-}
-
-fn within<K>(client: &Client, scope: &Scope) -> Api<K>
-where
-    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
-{
-    match scope {
-        Scope::Cluster => Api::all(client.clone()),
-        Scope::Namespace(namespace) => Api::namespaced(client.clone(), namespace.as_str()),
     }
 }
 
@@ -270,7 +250,7 @@ fn take<T>(feed: Option<&mut Feed<T>>, now: Now, what: &str, change: Change<T>) 
              limits.quotas; what was never read lets nothing grow"
         ),
         (_, Health::Broken(Failure::Absent(error) | Failure::Away(error))) => {
-            warn!(watch = what, %error, "Watch is broken: keeping what is known");
+            warn!(watch = what, %error, "Watch is broken: keeping the last known state");
         }
     }
 }

@@ -3,18 +3,29 @@
 use rand::RngExt as _;
 use rand_pcg::Pcg64;
 
+use crate::simulate::Micros;
 use crate::simulate::replica::adapters::{ADAPTERS_MAX, AdapterId};
 use crate::simulate::replica::prefix::PromptId;
 use crate::simulate::scenario::AdapterShare;
 
-/// Draws the adapter that a request asks for; `None` for the model itself.
-pub(super) fn draw(shares: &[AdapterShare], random: &mut Pcg64) -> Option<AdapterId> {
+/// Draws the adapter that a request asks for, so long after the model's rate last began; `None` for
+/// the model itself.
+pub(super) fn draw(
+    shares: &[AdapterShare],
+    within: Micros,
+    random: &mut Pcg64,
+) -> Option<AdapterId> {
     if shares.is_empty() {
         return None;
     }
-    let mut left = random.random::<f64>();
-    let chosen = shares.iter().position(|AdapterShare { share, .. }| {
-        left -= share.fraction();
+    let idle = shares.iter().filter(|it| !it.is_asked_for(within));
+    let idle: f64 = idle.map(|it| it.share.fraction()).sum();
+
+    let mut left = random.random::<f64>() * (1.0 - idle);
+    let chosen = shares.iter().position(|it| {
+        if it.is_asked_for(within) {
+            left -= it.share.fraction();
+        }
         left < 0.0
     });
     chosen.and_then(|place| u8::try_from(place).ok()).and_then(AdapterId::new)
@@ -39,11 +50,13 @@ mod tests {
         let share = |name: &str, share| AdapterShare {
             name: ModelName::new(name).unwrap(),
             share: Fraction::new(share).unwrap(),
+            from: Micros::ZERO,
+            until: Micros::new(u64::MAX),
         };
         let mut random = generator(1, Purpose::Adapters, 0);
         let shares = [share("sql", 0.5), share("chat", 0.2)];
         let drawn: Vec<Option<AdapterId>> =
-            (0..10_000).map(|_| draw(&shares, &mut random)).collect();
+            (0..10_000).map(|_| draw(&shares, Micros::ZERO, &mut random)).collect();
         let of = |place: u8| drawn.iter().filter(|it| **it == AdapterId::new(place)).count();
         // The standard deviations are 50, 40 and 46; the bounds are four of those.
         assert!((4_800..=5_200).contains(&of(0)), "{}", of(0));
@@ -51,7 +64,28 @@ mod tests {
         let none = drawn.iter().filter(|it| it.is_none()).count();
         assert_eq!(of(0) + of(1) + none, drawn.len());
         let all = [share("sql", 1.0)];
-        assert!((0..1_000).all(|_| draw(&all, &mut random) == AdapterId::new(0)));
+        assert!((0..1_000).all(|_| draw(&all, Micros::ZERO, &mut random) == AdapterId::new(0)));
+    }
+
+    #[test]
+    fn out_of_its_hours_the_share_of_an_adapter_goes_to_the_others() {
+        let share = |name: &str, from, until| AdapterShare {
+            name: ModelName::new(name).unwrap(),
+            share: Fraction::new(0.5).unwrap(),
+            from: Micros::from_secs(from),
+            until: Micros::from_secs(until),
+        };
+        let mut random = generator(1, Purpose::Adapters, 0);
+        let shares = [share("day", 10, 20), share("always", 0, 100)];
+        let mut of = |second: u64| {
+            let at = Micros::from_secs(second);
+            let drawn = (0..1_000).map(|_| draw(&shares, at, &mut random));
+            drawn.filter(|it| *it == AdapterId::new(0)).count()
+        };
+        assert_eq!((of(9), of(20)), (0, 0));
+        assert!((400..=600).contains(&of(10)));
+        let nobody = (0..1_000).all(|_| draw(&shares[..1], Micros::ZERO, &mut random).is_none());
+        assert!(nobody, "half of them ask for the model itself, whatever the hour");
     }
 
     #[test]

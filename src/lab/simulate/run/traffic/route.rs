@@ -1,27 +1,32 @@
 //! Routers: which replica a request goes to.
 
 use crate::simulate::Micros;
+use crate::simulate::replica::adapters::{AdapterId, Holds};
 use crate::simulate::run::Simulation;
 use crate::simulate::run::pods::{Crowd, Pod, State};
 use crate::simulate::run::traffic::Part;
 use crate::simulate::scenario::{Model, Router};
 
 impl Simulation<'_> {
-    /// The replica that the router sends the next request to; `None` when none takes it.
-    pub(super) fn choose(&mut self, model: usize, part: Part) -> Option<usize> {
-        let Model { router, gateway, .. } = &self.scenario.models[model];
-        let (router, limit) = (*router, gateway.per_replica);
+    /// The replica that the router sends a request to; `None` when none takes it.
+    pub(super) fn choose(&mut self, model: usize, id: u64, part: Part) -> Option<usize> {
+        let Model { router, router_refresh, gateway, .. } = &self.scenario.models[model];
+        let limit = gateway.per_replica;
         let ready = std::mem::take(&mut self.traffic[model].pool(part).ready);
-        let chosen = match router {
+        let chosen = match *router {
             Router::LeastRequests => self.least_loaded(&ready, limit),
+            Router::LoraAffinity => {
+                let adapter = self.traffic[model].get(id).and_then(|open| open.adapter);
+                self.nearest(&ready, limit, adapter)
+            }
             Router::RoundRobin => {
                 let turn = self.take_turn(model, part, &ready, limit);
                 let order = (0..ready.len()).map(|step| ready[(turn + step) % ready.len()]);
                 order.into_iter().find(|&pod| self.pods[pod].has_room(limit))
             }
-            Router::KvAware { refresh } => {
+            Router::KvAware => {
                 let turn = self.take_turn(model, part, &ready, limit);
-                self.refresh_view(model, part, &ready, refresh);
+                self.refresh_view(model, part, &ready, *router_refresh);
                 best_view(&self.pods, &ready, turn, |&pod| self.pods[pod].has_room(limit))
             }
         };
@@ -60,6 +65,22 @@ impl Simulation<'_> {
         best.map(|(pod, _)| pod)
     }
 
+    /// The first of the pods with room that have the fewest requests for their seats, those counted as
+    /// more that have to load the adapter.
+    fn nearest(
+        &mut self,
+        ready: &[usize],
+        limit: Option<u32>,
+        adapter: Option<AdapterId>,
+    ) -> Option<usize> {
+        for &pod in ready {
+            self.advance(pod);
+        }
+        let open = ready.iter().filter(|&&pod| self.pods[pod].has_room(limit));
+        let loads = open.map(|&pod| (self.pods[pod].load_with(adapter), pod));
+        loads.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, pod)| pod)
+    }
+
     /// Advances a pod of which a router may not know how many requests it has.
     pub(super) fn catch_up(&mut self, pod: usize) {
         if self.pods[pod].quiet <= self.now {
@@ -77,6 +98,19 @@ impl Simulation<'_> {
             self.advance(pod);
             self.pods[pod].look();
         }
+    }
+}
+
+impl Pod {
+    /// Its requests for each seat, and more where it has to load an adapter.
+    fn load_with(&self, adapter: Option<AdapterId>) -> f64 {
+        let held = self.replica.as_ref().zip(adapter).and_then(|(replica, it)| replica.holds(it));
+        let detour = match held {
+            Some(Holds::Loaded) | None => 0.0,
+            Some(Holds::Free) => 0.1,
+            Some(Holds::Others) => 0.5,
+        };
+        self.crowd.share() + detour
     }
 }
 

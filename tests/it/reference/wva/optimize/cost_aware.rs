@@ -128,7 +128,7 @@ pub(super) fn grow(
                 Defects::Kept => None,
             };
             let replicas = left.map_or(pick.at(share), |left| pick.at(share).min(left));
-            targets[pick.variant] = targets[pick.variant] + replicas;
+            targets[pick.variant] += replicas;
             stock.take(variant, replicas);
             for (need, voice) in needs.iter_mut().zip(&sheet.voices) {
                 let size = match defects {
@@ -137,12 +137,12 @@ pub(super) fn grow(
                 };
                 need[pick.group] = (need[pick.group] - f64::from(replicas.count()) * size).max(0.0);
             }
-            moved = moved + replicas;
+            moved += replicas;
         }
         if moved == Replicas::ZERO {
             break;
         }
-        added = added + moved;
+        added += moved;
     }
     added
 }

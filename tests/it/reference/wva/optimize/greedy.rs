@@ -347,7 +347,7 @@ impl Work<'_> {
                 let free = room.free(&variant.key.namespace, kind).replicas(variant.gpus);
                 let fitting = lacking.replicas_of(variant.gpus).unwrap_or(Replicas::ZERO);
                 let added = fitting.min(below_max).min(free.unwrap_or(Replicas::LIMIT));
-                self.targets[member] = self.targets[member] + added;
+                self.targets[member] += added;
                 let taken = variant.gpus.times(added);
                 room.take(&variant.key.namespace, kind, taken);
                 lacking = lacking.beyond(taken);

@@ -1,0 +1,110 @@
+//! The connection to a cluster: what must fit together, and what has no effect.
+
+use crate::config::check::Checks;
+use crate::config::file::{Discovery, Kubernetes, LeaderElection};
+use crate::config::problem::join;
+use crate::config::written::WrittenDuration;
+use plimsoll_core::settings::Written;
+
+const PATH: &str = "kubernetes";
+const DISCOVERY: &str = "kubernetes.discovery";
+const ELECTION: &str = "kubernetes.leader_election";
+
+/// How much longer than the retry period a contender may wait; its deadline must leave room for it.
+const JITTER: f64 = 1.2;
+
+/// The keys that count: without a cluster, a leader election alone must be sound.
+pub(crate) fn effective(written: &Written<Kubernetes>) -> Written<Kubernetes> {
+    if written.enabled == Some(true) {
+        return written.clone();
+    }
+    // The others have no effect, so nothing can be wrong with them.
+    Written::<Kubernetes> { leader_election: written.leader_election.clone(), ..Default::default() }
+}
+
+/// Checks the section, and takes out what has no effect.
+pub(crate) fn complete(
+    written: Option<&Written<Kubernetes>>,
+    keys: &mut Kubernetes,
+    checks: &mut Checks<'_>,
+) {
+    check_order(&keys.leader_election, checks);
+    let Some(written) = written else { return };
+    if keys.enabled {
+        checks.file("kubernetes.kubeconfig", keys.kubeconfig.as_ref());
+        complete_discovery(written.discovery.as_ref(), &mut keys.discovery, checks);
+        if !keys.leader_election.enabled {
+            keys.leader_election = LeaderElection::default();
+        }
+        return;
+    }
+
+    let discovers = written.discovery.as_ref().is_some_and(|it| it.enabled == Some(true));
+    if discovers {
+        let rule = "needs kubernetes.enabled to be true";
+        checks.problems.error_at(join(DISCOVERY, "enabled"), rule);
+    }
+    for (key, written) in [
+        ("kubeconfig", written.kubeconfig.is_some()),
+        ("context", written.context.is_some()),
+        ("events", written.events.is_some()),
+        ("leader_election", written.leader_election.is_some()),
+    ] {
+        if written {
+            let rule = "has no effect, because kubernetes.enabled is not true";
+            checks.problems.warning(join(PATH, key), rule);
+        }
+    }
+    *keys = Kubernetes::default();
+}
+
+fn complete_discovery(
+    written: Option<&Written<Discovery>>,
+    keys: &mut Discovery,
+    checks: &mut Checks<'_>,
+) {
+    let problems = &mut checks.problems;
+    let mut namespaces: Vec<String> = Vec::new();
+    let listed = written.and_then(|it| it.namespaces.as_deref()).unwrap_or_default();
+    for (at, namespace) in listed.iter().enumerate() {
+        let path = format!("{DISCOVERY}.namespaces[{at}]");
+        let Some(namespace) = namespace.clone().filter(|_| !problems.refused(&path)) else {
+            continue;
+        };
+        if namespaces.contains(&namespace) {
+            problems.warning(path, "is in the list already");
+        } else {
+            namespaces.push(namespace);
+        }
+    }
+    keys.namespaces = namespaces;
+    if keys.enabled {
+        return;
+    }
+
+    let Discovery { namespaces, selector, wva, .. } = std::mem::take(keys);
+    let written =
+        [("namespaces", !namespaces.is_empty()), ("selector", selector.is_some()), ("wva", !wva)];
+    for (key, _) in written.iter().filter(|(_, written)| *written) {
+        let rule = "has no effect, because kubernetes.discovery.enabled is not true";
+        problems.warning(join(DISCOVERY, key), rule);
+    }
+}
+
+/// A leader must give up before the others take over, and have time to try more than once.
+fn check_order(election: &LeaderElection, checks: &mut Checks<'_>) {
+    let LeaderElection { lease_duration, renew_deadline, retry_period, .. } = election;
+    if renew_deadline >= lease_duration {
+        let lease_duration = WrittenDuration(*lease_duration);
+        let rule = format!("must be shorter than lease_duration, which is {lease_duration}");
+        let path = join(ELECTION, "renew_deadline");
+        checks.problems.error(path, rule, WrittenDuration(*renew_deadline));
+    }
+    if retry_period.mul_f64(JITTER) >= *renew_deadline {
+        let renew_deadline = WrittenDuration(*renew_deadline);
+        let rule =
+            format!("must be less than five sixths of renew_deadline, which is {renew_deadline}");
+        let path = join(ELECTION, "retry_period");
+        checks.problems.error(path, rule, WrittenDuration(*retry_period));
+    }
+}

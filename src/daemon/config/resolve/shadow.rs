@@ -1,0 +1,95 @@
+//! The trace, and policies beside the one in force.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use crate::config::Shadow;
+use crate::config::check::Checks;
+use crate::config::file::{CapacityKeys, File, FileKeys, ScaleToZeroKeys, ShadowKeys};
+use crate::config::problem::{Problem, join};
+use crate::config::resolve::{Around, fill, resolve_policy};
+use plimsoll_core::settings::{self, Written};
+
+/// Policies beside the one in force. Each costs as much as that one.
+const SHADOWS_MAX: usize = 16;
+
+/// Resolves the policies beside the one in force, each with all of its sections.
+pub(crate) fn resolve_shadows(
+    file: &File,
+    around: &Around<'_>,
+    checks: &mut Checks<'_>,
+) -> Vec<(ShadowKeys, Shadow)> {
+    let written = file.shadow.as_deref().unwrap_or_default();
+    if written.len() > SHADOWS_MAX {
+        let rule = format!("must have at most {SHADOWS_MAX} entries");
+        checks.problems.error("shadow", rule, written.len());
+        return Vec::new();
+    }
+    let mut known = BTreeSet::new();
+    let mut shadows = Vec::new();
+    for (at, shadow) in written.iter().enumerate() {
+        let Some(shadow) = shadow else { continue };
+        let path = format!("shadow[{at}]");
+        let ShadowKeys { name, .. } = settings::resolve(Some(shadow), &path, &mut checks.problems);
+        let name_path = join(&path, "name");
+        let is_named = shadow.name.is_some() && !checks.problems.refused(&name_path);
+        if is_named && !known.insert(name.clone()) {
+            checks.problems.error(&name_path, "must be no other's name", format!("{name:?}"));
+        }
+
+        let sections = sections(shadow);
+        let overlaid = overlaid(file, &sections);
+        let mut own = checks.beside();
+        let mut keys = fill(&overlaid, around.wva, &mut own);
+        let (policy, _) = resolve_policy(&overlaid, &mut keys, around, &mut own);
+        checks.sources.extend(own.sources);
+        let (errors, warnings) = own.problems.split();
+        for Problem { path: of_section, severity, rule, found } in
+            errors.into_iter().chain(warnings)
+        {
+            let end = of_section.find(['.', '[']).unwrap_or(of_section.len());
+            // What is wrong with the sections of the policy in force is said there.
+            if sections.contains_key(&of_section[..end]) {
+                let path = format!("{path}.{of_section}");
+                checks.problems.take_over(Problem { path, severity, rule, found });
+            }
+        }
+        if is_named {
+            shadows.push((effective(&name, keys), Shadow { name, policy }));
+        }
+    }
+    shadows
+}
+
+/// The sections that a shadow has itself, by their keys.
+fn sections(shadow: &Written<ShadowKeys>) -> Map<String, Value> {
+    let value = serde_json::to_value(shadow).expect("a file has text keys and finite numbers");
+    let keys = value.as_object().cloned().unwrap_or_default();
+    keys.into_iter().filter(|(key, section)| key != "name" && !section.is_null()).collect()
+}
+
+/// The file with these sections in the place of its own.
+fn overlaid(file: &File, sections: &Map<String, Value>) -> File {
+    let mut value = serde_json::to_value(file).expect("a file has text keys and finite numbers");
+    if let Some(keys) = value.as_object_mut() {
+        keys.extend(sections.clone());
+    }
+    serde_json::from_value(value).expect("what a file was written as is read as one")
+}
+
+/// The entry with all sections of the policy. Its cards are those of the files, too.
+fn effective(name: &str, keys: FileKeys) -> ShadowKeys {
+    let capacity = keys.capacity.map(|it| CapacityKeys { card_files: None, ..it });
+    ShadowKeys {
+        name: name.to_owned(),
+        observe: Some(keys.observe),
+        saturation: Some(keys.saturation),
+        analysis: keys.analysis,
+        capacity,
+        enforce: Some(keys.enforce),
+        scale_to_zero: Some(ScaleToZeroKeys { wake: Some(Vec::new()), ..keys.scale_to_zero }),
+        pools: Some(keys.pools.unwrap_or_default()),
+        limits: Some(keys.limits),
+    }
+}
