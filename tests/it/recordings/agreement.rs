@@ -19,6 +19,12 @@ const WHOLE: &str = "(all)";
 const QUANTITIES: [&str; 6] =
     ["arrivals/s", "prompt tok/s", "output tok/s", "TTFT s", "ITL ms", "in flight"];
 
+/// The last of them.
+const IN_FLIGHT: usize = QUANTITIES.len() - 1;
+
+/// Tokens of an answer below which a request ends in its first iterations.
+const SHORT: f64 = 5.0;
+
 /// One window as one side sees it; what nobody can say is absent.
 type Sample = [Option<f64>; QUANTITIES.len()];
 
@@ -29,21 +35,24 @@ type Sample = [Option<f64>; QUANTITIES.len()];
 /// - Arrivals: an engine that is busy with its very first request shows the others only when it is
 ///   done with it, so windows at the start gain two requests in 15 s. Of a request for two
 ///   completions that ends while others hang up, one completion is missed.
-/// - Prompt tokens: nobody but the server knows whether the prompt of a request that was not
-///   streamed and hung up had been processed.
+/// - Prompt tokens: those of a prompt that takes several iterations are counted with its last. Only
+///   the server knows whether the prompt of a request that was not streamed and hung up had been
+///   processed.
 /// - Tokens generated: the clients' side assumes that a request's tokens come evenly.
 /// - Time to first token: the clients measure the way there and back as well, some 10 ms on an
-///   idle machine and 40 ms on a busy one; and they know it of streamed requests only, 70 % of all.
-/// - Time between tokens: as with tokens generated, and some gaps that the server saw reach the
-///   client as one.
-/// - In flight: a request that the server has not taken in yet, or whose last bytes are on their
-///   way, is open only for its client.
+///   idle machine and 40 ms on a busy one; and they know it of streamed requests only, 30 to 70 % of
+///   all.
+/// - Time between tokens: the clients know it of streamed requests only, 30 to 70 % of all. As with
+///   tokens generated, and some gaps that the server saw reach the client as one.
+/// - In flight: an engine shows hardly any request that ends in its first iterations, so runs with
+///   answers of a few tokens are left out. A request that the server has not taken in yet, or whose
+///   last bytes are on their way, is open only for its client.
 const TOLERANCES: [[(f64, f64); 2]; QUANTITIES.len()] = [
     [(0.01, 0.15), (0.05, 0.1)],
-    [(0.02, 0.0), (0.10, 0.0)],
+    [(0.03, 0.0), (0.10, 0.0)],
     [(0.02, 0.0), (0.03, 0.0)],
-    [(0.08, 0.05), (0.08, 0.05)],
-    [(0.08, 0.0), (0.08, 0.0)],
+    [(0.11, 0.05), (0.11, 0.05)],
+    [(0.09, 0.0), (0.09, 0.0)],
     [(0.03, 0.5), (0.03, 0.5)],
 ];
 
@@ -80,6 +89,12 @@ impl Compared<'_> {
         self.samples.iter().filter_map(move |(ours, theirs)| ours[quantity].zip(theirs[quantity]))
     }
 
+    /// By how much the mean may be off.
+    fn allowed(&self, quantity: usize, theirs: f64) -> f64 {
+        let (_, amount) = TOLERANCES[quantity][usize::from(self.hangs_up)];
+        if theirs > 0.0 { self.tolerance(quantity, theirs) * theirs } else { amount }
+    }
+
     /// By how much the mean may be off, as a share of what the clients saw.
     fn tolerance(&self, quantity: usize, theirs: f64) -> f64 {
         let (share, amount) = TOLERANCES[quantity][usize::from(self.hangs_up)];
@@ -103,15 +118,23 @@ impl Compared<'_> {
 /// Every phase of every recording, and after them each whole recording.
 fn compared() -> Vec<Compared<'static>> {
     let mut all = Vec::new();
-    for recording in recordings() {
+    for recording in recordings().iter().filter(|it| it.complete) {
         let ticks = Replay { recording, window: WINDOW, crash: None }.run();
         for server in &recording.servers {
             let requests = recording.requests_to(server);
             let clients = Clients::new(&requests);
+            let wanted: f64 = requests.iter().map(|request| request.wanted).sum();
+            let is_short = wanted < SHORT * requests.len() as f64;
             let phases = recording.phases.iter().map(|it| (&*it.name, it.start + WINDOW, it.end));
             for (phase, start, end) in phases.chain([(WHOLE, 0.0, f64::INFINITY)]) {
                 let inside = |tick: &&Tick| start <= tick.now && tick.now < end;
-                let both = |tick| Some((ours(server, tick), theirs(&clients, server, tick)?));
+                let both = |tick| {
+                    let mut theirs = theirs(&clients, server, tick)?;
+                    if is_short {
+                        theirs[IN_FLIGHT] = None;
+                    }
+                    Some((ours(server, tick), theirs))
+                };
                 let samples = ticks.iter().filter(inside).filter_map(both).collect();
                 let hung_up = |request: &&&Request| {
                     request.end == End::HungUp && start < request.ended && request.ended <= end
@@ -178,7 +201,7 @@ fn what_is_derived_from_pages_is_what_the_clients_saw() {
             let (off, tolerance) = (ours / theirs - 1.0, it.tolerance(quantity, theirs));
             let said =
                 format!("{ours:8.2}:{theirs:8.2} {:5.1} ({:2.0})", off * 100.0, tolerance * 100.0);
-            if theirs > 0.0 && off.abs() > tolerance || theirs == 0.0 && ours > 0.0 {
+            if (ours - theirs).abs() > it.allowed(quantity, theirs) {
                 wrong.push(format!("{} {name}: {said}", it.place()));
             }
             judged += 1;
@@ -199,7 +222,7 @@ fn single_windows_stray_little_from_what_the_clients_saw() {
     for it in compared().iter().filter(|it| it.phase == WHOLE) {
         write!(report, "\n{} {:3}", it.place(), it.samples.len()).unwrap();
         for (quantity, name) in QUANTITIES.iter().enumerate() {
-            let (half, most) = it.strays(quantity).unwrap();
+            let Some((half, most)) = it.strays(quantity) else { continue };
             write!(report, " {:6.1} {:7.1}", half * 100.0, most * 100.0).unwrap();
             if most > STRAY_MAX[quantity] {
                 wrong.push(format!("{} {name}: {most}", it.place()));

@@ -28,11 +28,10 @@ fn play(recording: &Recording) -> Vec<Tick> {
     Replay { recording, window: WINDOW, crash: None }.run()
 }
 
-/// The first tick at which every server's latest page has a queue at the threshold.
-fn overloaded<'t>(recording: &Recording, ticks: &'t [Tick]) -> Option<&'t Tick> {
-    let full = |answer: &Answer| answer.waiting.is_some_and(|waiting| waiting >= QUEUE_LENGTH);
-    let all = recording.servers.len();
-    ticks.iter().find(|tick| tick.answers.values().filter(|answer| full(answer)).count() == all)
+/// Whether every server's latest page has a queue at the threshold.
+fn is_overloaded(recording: &Recording, tick: &Tick) -> bool {
+    let full = |answer: &&Answer| answer.waiting.is_some_and(|waiting| waiting >= QUEUE_LENGTH);
+    tick.answers.values().filter(full).count() == recording.servers.len()
 }
 
 /// The changes of the present and the desired number, a line each.
@@ -68,12 +67,13 @@ fn a_saturated_model_grows_as_soon_as_its_queues_show_it() {
     for recording in recordings() {
         let Some(phase) = recording.phase("sat") else { continue };
         let ticks = play(recording);
-        let full = overloaded(recording, &ticks).expect("the load of this phase fills every queue");
+        let inside = || ticks.iter().filter(|tick| phase.start <= tick.now && tick.now < phase.end);
+        let full = inside().find(|tick| is_overloaded(recording, tick));
+        let first = full.expect("the load of this phase fills every queue").now;
         let decided = grows(&ticks).expect("a saturated model grows");
         report += &timeline(recording, &ticks);
-        assert!(decided.now <= full.now + TWO_TICKS, "{}", recording.name);
-        let lasting = ticks.iter().filter(|tick| full.now <= tick.now && tick.now < phase.end);
-        for tick in lasting {
+        assert!(decided.now <= first + TWO_TICKS, "{}", recording.name);
+        for tick in inside().filter(|tick| first <= tick.now) {
             let current = tick.current();
             assert_eq!(tick.desired(), Some(current + 1), "{} at {}", recording.name, tick.now);
         }

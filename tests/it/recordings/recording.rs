@@ -25,6 +25,21 @@ pub(crate) struct Recording {
     pub(crate) requests: Vec<Request>,
     /// In the order of time.
     pub(crate) phases: Vec<Phase>,
+    /// Whether every request was written down; those that nobody answered may be missing.
+    pub(crate) complete: bool,
+    /// What its servers were told, where that was written down.
+    pub(crate) told: Option<Told>,
+}
+
+/// What servers were told that bounds what they do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    /// Requests in a batch.
+    pub(crate) seats: f64,
+    /// Tokens in an iteration.
+    pub(crate) budget: f64,
+    /// Tokens in a block of the KV cache.
+    pub(crate) block: f64,
 }
 
 /// One server, through all its lives.
@@ -123,10 +138,15 @@ pub(crate) fn recordings() -> &'static [Recording] {
     })
 }
 
+/// Whether the recordings are not those of this repository.
+pub(crate) fn is_foreign() -> bool {
+    env::var_os(FOLDER).is_some()
+}
+
 /// Says that a test has looked at so many cases. The recordings of this repository have some for
 /// every test; others need not, and then it is said which rule they could not be held to.
 pub(crate) fn looked_at(cases: usize, what: &str) {
-    if cases == 0 && env::var_os(FOLDER).is_some() {
+    if cases == 0 && is_foreign() {
         return show(&format!("\nnot run: no recording has {what}\n"));
     }
     assert!(cases > 0, "no recording has {what}");
@@ -154,11 +174,18 @@ impl Recording {
             .map(|row| Request::read(&row))
             .collect();
         requests.sort_by(|a, b| a.sent.total_cmp(&b.sent));
+        let events = table(&folder.join("events.csv"));
+        let unanswered = |row: &Row| {
+            let pending = row.text("detail").strip_prefix("pending=");
+            row.text("event") == "drained" && pending.is_some_and(|pending| pending != "0")
+        };
         Self {
+            complete: !events.iter().any(unanswered),
             name: folder.file_name().unwrap().to_str().unwrap().to_owned(),
             servers: servers.collect(),
             requests,
-            phases: phases(&table(&folder.join("events.csv"))),
+            phases: phases(&events),
+            told: told(&folder.join("server.csv")),
         }
     }
 
@@ -256,6 +283,16 @@ fn phases(events: &[Row]) -> Vec<Phase> {
             end: pair[1].number("t").unwrap(),
         })
         .collect()
+}
+
+fn told(path: &Path) -> Option<Told> {
+    let rows = path.is_file().then(|| table(path))?;
+    let number = |name| rows.first()?.number(name);
+    Some(Told {
+        seats: number("max_num_seqs")?,
+        budget: number("max_num_batched_tokens")?,
+        block: number("block_size")?,
+    })
 }
 
 /// Reads records one after the other: a line that says how many bytes follow, and the bytes.
