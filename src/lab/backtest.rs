@@ -8,7 +8,6 @@ pub mod args;
 mod demand;
 mod history;
 mod interrupt;
-mod lessons;
 mod policies;
 mod replay;
 mod score;

@@ -8,6 +8,7 @@
 //! beside it, and `docs/recordings.md` sums it up.
 
 mod agreement;
+mod capacity;
 mod clients;
 mod decisions;
 mod engine;

@@ -11,7 +11,7 @@ use plimsoll::leader::share::BODY_MAX;
 use plimsoll::observe::Observation;
 use plimsoll::pipeline::saved::{
     Length, Memory, SavedAnalyzers, SavedArrivals, SavedDemand, SavedForesight, SavedHeard,
-    SavedPace, SavedSeen, SavedSilence, SavedWeek,
+    SavedPace, SavedSeen, SavedSilence, SavedWeek, Work,
 };
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::publish::state::{self, Memories};
@@ -258,11 +258,18 @@ fn much() -> Memory {
     };
     let seen = SavedSeen {
         pace: Some(SavedPace {
-            theta: [0.012_345_678, 0.000_04, 0.000_061],
+            logarithms: [-4.394_449_154_672_439, -10.126_631_103_850_338, -9.704_564_637_1],
             covariance: [[1.234_567e-4, 1e-9, 1e-9], [1e-9, 2e-9, 1e-12], [1e-9, 1e-12, 3e-9]],
             lessons: 412,
         }),
         lengths: [9_000.5, 2_000.25, 18.125],
+        work: Work {
+            prompt: 9_000.5,
+            computed: 4_500.25,
+            decoded: 1_982.125,
+            outputs: 1_500.5,
+            begun: 18.125,
+        },
         held: [120_000.5, 400.75],
         ranks: 2,
         kv: Tokens::new(480_000.0),

@@ -40,6 +40,7 @@ pub mod estimate;
 mod explain;
 pub mod gateway;
 mod held;
+pub mod lesson;
 pub mod pace;
 pub mod policy;
 pub mod saved;
@@ -72,7 +73,7 @@ use crate::analyze::foresight::gateway::{Front, Queued};
 use crate::analyze::foresight::held::held_for;
 use crate::analyze::foresight::policy::Rounding;
 use crate::analyze::foresight::schedule::{Sight, Week};
-use crate::analyze::foresight::seen::{Behind, Lengths, Seen};
+use crate::analyze::foresight::seen::{Around, Behind, Lengths, Seen};
 use crate::analyze::foresight::standby::{Bridge, Relief, Standby};
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
@@ -255,13 +256,19 @@ impl Foresight {
             let seen = self.variants.entry(variant.spec.key.clone()).or_default();
             seen.age(elapsed, &policy.memory);
             seen.retain(&variant.replicas);
+            let around = Around {
+                behind,
+                told: variant.told,
+                budget: variant.told.budget.map_or(policy.budget, Tokens::tokens),
+                learning: &policy.learning,
+            };
             for replica in &variant.replicas {
                 for stride in replica.strides {
                     if let Some(arrived) = stride.arrived {
                         demand.arrivals.add(stride.at, stride.elapsed, arrived.requests());
                     }
                     demand.lengths.take(stride);
-                    seen.take(replica.replica, (stride, behind), &policy.learning);
+                    seen.take(replica.replica, stride, around);
                 }
             }
         }
@@ -319,10 +326,10 @@ pub fn analyze(
         carried.is_some() && !(absent && cards.contains_key(&it.spec.key))
     };
     if !sides.values().flat_map(|side| &side.variants).any(counts) {
-        // Engines that count no iterations never teach anything: what sizes them meanwhile does so
-        // for good, and must not be interrupted.
+        // Engines that do not say how long outputs take never teach anything: what sizes them
+        // meanwhile does so for good, and must not be interrupted.
         let seen = |it: &VariantStrides<'_>| foresight.variants.get(&it.spec.key);
-        let teaches = variants.iter().filter_map(seen).any(Seen::counts_iterations);
+        let teaches = variants.iter().filter_map(seen).any(Seen::counts_time);
         return cold_start(policy.cold_start.as_ref().filter(|_| teaches), variants, front.queued);
     }
     let floors = sides.values().flat_map(|side| side.floors(policy)).collect();

@@ -3,6 +3,14 @@
 //! A [`Stride`] is made of differences of counters, its ranks added up. An [`Odometer`] remembers
 //! the page before, and gives none where the two cannot be compared: on the first page, after a
 //! restart, and when ranks came or went.
+//!
+//! # Source
+//!
+//! vLLM counts the tokens that an iteration schedules ([`RankReading::step_tokens`]): the prompt
+//! tokens that it computes and one for each that it generates. So the sum of the histogram without
+//! the generated tokens is what was computed of prompts; in recordings of vLLM 0.32 it is that
+//! exactly, with prefix caches and transfers as well. Where there is no such histogram, it is the
+//! prompts without what the prefix cache had.
 
 use jiff::Timestamp;
 
@@ -23,15 +31,20 @@ pub struct Stride {
     pub arrived: Option<Requests>,
     /// Tokens of the prompts and of the answers of the requests that finished, and their number.
     pub lengths: Option<(Tokens, Tokens, Requests)>,
-    /// Iterations of its engines.
-    pub steps: Option<Requests>,
-    /// Prompt tokens that they computed, or found in the prefix cache.
+    /// Prompt tokens that they computed, or had from a cache or from another replica.
     pub prompt: Option<Tokens>,
+    /// Prompt tokens that its engines computed: not those that a cache or another replica had.
+    pub computed: Option<Tokens>,
     /// Tokens that they generated.
     pub generated: Option<Tokens>,
-    /// The sum of the times between two tokens, and their number.
+    /// Answers that they began: their first tokens.
+    pub begun: Option<Requests>,
+    /// The sum of the times from one output of a request to its next, and their number. An output is
+    /// one token, or several where an engine speculates.
     pub intervals: Option<(Seconds, Requests)>,
-    /// Requests that wait at its end.
+    /// The time that the requests which finished had spent in batches, and their number.
+    pub batched: Option<(Seconds, Requests)>,
+    /// Requests that wait for room at its end, or for whatever where an engine does not say for what.
     pub waiting: Option<Requests>,
     /// Requests that run at its end.
     pub running: Option<Requests>,
@@ -58,9 +71,13 @@ struct Count {
     rejected: Option<f64>,
     in_flight: Option<f64>,
     prompt: Option<f64>,
+    cached: Option<f64>,
     generated: Option<f64>,
-    steps: Option<f64>,
+    scheduled: Option<f64>,
+    begun: Option<f64>,
     intervals: Option<(f64, f64)>,
+    stays: Option<(f64, f64)>,
+    queued: Option<f64>,
     prompts: Option<(f64, f64)>,
     answers: Option<(f64, f64)>,
 }
@@ -77,35 +94,18 @@ impl Stride {
             ranks: 1,
             arrived: None,
             lengths: None,
-            steps: None,
             prompt: None,
+            computed: None,
             generated: None,
+            begun: None,
             intervals: None,
+            batched: None,
             waiting: None,
             running: None,
             kv_usage: None,
             kv_capacity: None,
         }
     }
-
-    /// Both together; what one of them does not know is unknown.
-    #[must_use]
-    pub fn followed_by(self, next: &Self) -> Self {
-        Self {
-            elapsed: self.elapsed + next.elapsed,
-            arrived: both(self.arrived, next.arrived),
-            lengths: self.lengths.zip(next.lengths).map(|(a, b)| (a.0 + b.0, a.1 + b.1, a.2 + b.2)),
-            steps: both(self.steps, next.steps),
-            prompt: both(self.prompt, next.prompt),
-            generated: both(self.generated, next.generated),
-            intervals: self.intervals.zip(next.intervals).map(|(a, b)| (a.0 + b.0, a.1 + b.1)),
-            ..*next
-        }
-    }
-}
-
-fn both<Q: std::ops::Add<Output = Q>>(a: Option<Q>, b: Option<Q>) -> Option<Q> {
-    a.zip(b).map(|(a, b)| a + b)
 }
 
 // === impl Odometer ===
@@ -124,8 +124,10 @@ impl Odometer {
             at,
             elapsed,
             ranks: count.ranks,
-            waiting: summed(&reading.ranks, |rank| rank.waiting.map(Requests::requests))
-                .and_then(Requests::new),
+            waiting: summed(&reading.ranks, |rank| {
+                rank.waiting_capacity.or(rank.waiting).map(Requests::requests)
+            })
+            .and_then(Requests::new),
             running: summed(&reading.ranks, |rank| rank.running.map(Requests::requests))
                 .and_then(Requests::new),
             kv_usage: summed(&reading.ranks, |rank| rank.kv_usage.map(Fraction::fraction))
@@ -154,9 +156,13 @@ impl Count {
             rejected: reading.rejected.map(Requests::requests),
             in_flight: waiting.zip(running).map(|(waiting, running)| waiting + running),
             prompt: sum(|rank| rank.prompt_tokens.map(Tokens::tokens)),
+            cached: sum(|rank| rank.prefix_hits.map(Tokens::tokens)),
             generated: sum(|rank| rank.generation_tokens.map(Tokens::tokens)),
-            steps: sum(|rank| Some(rank.step_tokens.as_ref()?.count)),
+            scheduled: sum(|rank| Some(rank.step_tokens.as_ref()?.sum)),
+            begun: sum(|rank| Some(rank.ttft.as_ref()?.count)),
             intervals: totals(ranks, |rank| rank.itl.as_ref()),
+            stays: totals(ranks, |rank| rank.e2e.as_ref()),
+            queued: sum(|rank| Some(rank.queue_time.as_ref()?.sum)),
             prompts: totals(ranks, |rank| rank.prompt_length.as_ref()),
             answers: totals(ranks, |rank| rank.generation_length.as_ref()),
         }
@@ -188,15 +194,30 @@ impl Count {
         let lengths = prompts.zip(answers).and_then(|((prompts, count), (answers, _))| {
             Some((Tokens::new(prompts)?, Tokens::new(answers)?, Requests::new(count)?))
         });
+        let generated = grown(self.generated, before.generated)?;
+        let scheduled = grown(self.scheduled, before.scheduled)?;
+        let prompt = grown(self.prompt, before.prompt)?;
+        let cached = grown(self.cached, before.cached)?.unwrap_or(0.0);
+        let computed = match scheduled.zip(generated) {
+            Some((scheduled, generated)) => Some(scheduled - generated),
+            None => prompt.map(|prompt| prompt - cached),
+        };
         let intervals = pair(self.intervals, before.intervals)?;
+        let stays = pair(self.stays, before.stays)?;
+        let batched = stays.zip(grown(self.queued, before.queued)?).and_then(|(stays, queued)| {
+            Seconds::new((stays.0 - queued).max(0.0)).zip(Requests::new(stays.1))
+        });
+
         Some(Stride {
             arrived: arrived.and_then(Requests::new),
             lengths,
-            steps: grown(self.steps, before.steps)?.and_then(Requests::new),
-            prompt: grown(self.prompt, before.prompt)?.and_then(Tokens::new),
-            generated: grown(self.generated, before.generated)?.and_then(Tokens::new),
+            prompt: prompt.and_then(Tokens::new),
+            computed: computed.and_then(|computed| Tokens::new(computed.max(0.0))),
+            generated: generated.and_then(Tokens::new),
+            begun: grown(self.begun, before.begun)?.and_then(Requests::new),
             intervals: intervals
                 .and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
+            batched,
             ..Stride::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
         })
     }

@@ -7,14 +7,13 @@
 //!
 //! With the roles prefill and decode apart, each request is on the pages of two replicas. It counts
 //! once: it arrived where its prompt was computed and was as long as the prompts there, and its
-//! answer was as long as those of the replicas that decode. What an iteration of each role takes is
-//! in [`lessons`](crate::backtest::lessons).
+//! answer was as long as those of the replicas that decode.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::backtest::lessons::{self, Lessons, Prompts, Taught};
+use plimsoll_core::analyze::foresight::lesson::Lessons;
 use plimsoll_core::analyze::foresight::pace::{Iteration, Pace};
 use plimsoll_core::analyze::foresight::policy::Learning;
 use plimsoll_core::fleet::{Bounds, ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
@@ -97,8 +96,6 @@ pub(crate) struct Crew {
     /// Seconds from created to ready, of each start.
     pub(crate) starts: BTreeMap<ReplicaKey, f64>,
     pace: Pace,
-    /// The same of those that only compute prompts.
-    prompts: Prompts,
     /// What is asked for, and whether that is more than before.
     asked: Option<(Replicas, Option<bool>)>,
     /// The tick before, and how many replicas there were; `None` where nobody could say.
@@ -173,15 +170,13 @@ impl Gathered {
             }
         }
         crew.most.take(reading);
-        let stride = meter.odometer.take(at, reading);
-        let lesson = meter.lessons.take(reading, stride.as_ref());
-        let Some(stride) = stride else { return };
+        let Some(stride) = meter.odometer.take(at, reading) else { return };
         load.spread(first, role, &stride);
         let running = stride.running.map_or(0.0, plimsoll_core::units::Requests::requests);
         crew.running = crew.running.max(running);
         crew.kv = stride.kv_capacity.map(plimsoll_core::units::Tokens::tokens).or(crew.kv);
-        if let Some(lesson) = lesson {
-            crew.learn(&lesson);
+        if let Some(lesson) = meter.lessons.take(&stride) {
+            crew.pace.learn(&lesson, &Learning::default());
         }
     }
 }
@@ -253,7 +248,6 @@ impl Crew {
             most: Most::default(),
             starts: BTreeMap::new(),
             pace: Pace::default(),
-            prompts: Prompts::default(),
             asked: None,
             seen: None,
         }
@@ -316,26 +310,9 @@ impl Crew {
         }
     }
 
-    fn learn(&mut self, taught: &Taught) {
-        let lesson = match self.spec.role {
-            Role::Both => Some(taught.0),
-            Role::Decode => lessons::decoding(&taught.0),
-            Role::Prefill => {
-                let _whether_it_did_enough = self.prompts.learn(taught);
-                None
-            }
-        };
-        if let Some(lesson) = lesson {
-            self.pace.learn(&lesson, &Learning::default());
-        }
-    }
-
     /// What an iteration of its engines takes; `None` where too little was seen.
     pub(crate) fn iteration(&self) -> Option<Iteration> {
-        match self.spec.role {
-            Role::Both | Role::Decode => self.pace.iteration(),
-            Role::Prefill => self.prompts.iteration(),
-        }
+        self.pace.iteration()
     }
 }
 

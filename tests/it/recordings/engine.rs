@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use plimsoll::analyze::foresight::lesson::Lessons;
 use plimsoll::analyze::foresight::pace::{Iteration, Pace};
 use plimsoll::analyze::foresight::policy::Learning;
 use plimsoll::observe::stride::{Odometer, Stride};
@@ -17,9 +18,6 @@ use crate::recordings::recording::{
     End, Page, Phase, Recording, Request, Server, Told, instant, looked_at, recordings,
 };
 use crate::recordings::show;
-
-/// Pages, one a second, of which the daemon makes one lesson.
-const LESSON: usize = 15;
 
 /// Runs whose engines do what the simulated one does not: adapters of their own kind, several API
 /// servers that each count an iteration, several tokens in one, iterations that are not counted because
@@ -83,10 +81,11 @@ fn learn(server: &Server, phase: &Phase) -> Option<Iteration> {
         .filter_map(|page| odometer.take(instant(page.asked), page.outcome.as_ref().ok()?))
         .collect();
     let mut pace = Pace::default();
-    for lesson in strides.windows(LESSON) {
-        let (first, rest) = lesson.split_first()?;
-        let sum = rest.iter().fold(*first, Stride::followed_by);
-        pace.learn(&sum, &Learning::default());
+    for at in 0..strides.len() {
+        let mut lessons = Lessons::default();
+        if let Some(lesson) = strides[at..].iter().find_map(|stride| lessons.take(stride)) {
+            pace.learn(&lesson, &Learning::default());
+        }
     }
     pace.iteration()
 }

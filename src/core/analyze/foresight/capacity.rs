@@ -2,20 +2,23 @@
 //!
 //! # Model
 //!
-//! `L` requests a second with `I` prompt and `O` output tokens each put `L * T * I` prompt tokens
-//! and `L * T * O` generating requests into an iteration of `T` seconds, so
+//! A request computes `C` prompt tokens, in its first iteration, and gets the other `O - 1` tokens of
+//! its answer in `D = (O - 1) / a` iterations, with `a` tokens in each: one, or more where an engine
+//! speculates. `L` requests a second put `L * T * C` prompt tokens and `L * T * D` generating requests
+//! into an iteration of `T` seconds. One that generates finds these beside itself, so
 //!
 //! ```text
-//! w = beta * I + delta * O                  seconds of work in a request
-//! T = alpha / (1 - L * w)                   an iteration at this rate
-//! n = L * O * T                             requests that generate (Little's law)
-//! p = L * T * ceil(I / budget)              requests whose prompt is being computed
+//! w = beta * C + delta * D                  seconds of work in a request
+//! T = (alpha + delta) / (1 - L * w)         an iteration at this rate
+//! n = L * D * T                             requests that generate (Little's law)
+//! p = L * T * ceil(C / budget)              requests whose prompt is being computed
 //! ```
 //!
-//! What a replica carries is the largest `L` at which all of these hold, each to a share: `T` is no
-//! longer than the target for the time between tokens; `n + p` have places in the batch; their KV
-//! tokens `n * k + p * I` fit; the tokens of an iteration, `L * (I + O) * T`, fit its budget. Each
-//! grows with `L`, so bisection finds it.
+//! What a replica carries is the largest `L` at which all of these hold, each to a share: `T / a` is
+//! no longer than the target for the time between tokens, where answers have more than one; `n + p`
+//! have places in the batch; their KV tokens `n * k + p * I` fit, with prompts of `I` tokens; the
+//! tokens of an iteration, `L * (C + O) * T`, fit its budget. Each grows with `L`, so bisection finds
+//! it.
 //!
 //! `k`, the KV tokens that a running request holds, is measured. It is not `I + O / 2`: long
 //! requests stay longer, so more of those that run are long.
@@ -23,8 +26,8 @@
 //! # Domain
 //!
 //! Poisson-like arrivals smoothed over a few iterations. The share is what a random batch leaves
-//! above
-//! its mean. A replica at its limit has a queue of its own making; `demand` adds what bursts need.
+//! above its mean. A replica at its limit has a queue of its own making; `demand` adds what bursts
+//! need.
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
@@ -40,8 +43,12 @@ const HALVINGS: u32 = 52;
 pub struct Requested {
     /// Mean tokens of a prompt.
     pub prompt: Tokens,
+    /// Those of them that are computed: the others are in a cache, or come from another replica.
+    pub computed: Tokens,
     /// Mean tokens of an answer.
     pub output: Tokens,
+    /// Tokens of an answer that an iteration makes: one, or more where an engine speculates.
+    pub pieces: f64,
     /// Mean KV tokens that a running request holds.
     pub held: Tokens,
 }
@@ -69,11 +76,11 @@ const USUAL_ITL: f64 = 0.1;
 /// otherwise: an engine on which that takes longer than [`USUAL_ITL`] still serves batches.
 const USUAL_SLOWER: f64 = 2.0;
 
-/// The target for the time between tokens where none is given. Some number of replicas always meets
-/// it.
+/// The target for the time between tokens where none is given, with so many tokens in each output.
+/// Some number of replicas always meets it.
 #[must_use]
-pub fn usual_itl(iteration: Iteration) -> Option<Seconds> {
-    Seconds::new(USUAL_ITL.max(USUAL_SLOWER * (iteration.alpha + iteration.delta)))
+pub fn usual_itl(iteration: Iteration, pieces: f64) -> Option<Seconds> {
+    Seconds::new(USUAL_ITL.max(USUAL_SLOWER * (iteration.alpha + iteration.delta) / pieces))
 }
 
 /// What keeps a replica from carrying more.
@@ -105,6 +112,29 @@ pub struct Carried {
     pub alone: Seconds,
 }
 
+impl Requested {
+    /// Iterations in which a request generates, beside that of its prompt.
+    fn iterations(&self) -> f64 {
+        (self.output.tokens() - 1.0).max(0.0) / self.pieces
+    }
+
+    /// Seconds of work in a request.
+    fn work(&self, iteration: Iteration) -> f64 {
+        iteration.beta * self.computed.tokens() + iteration.delta * self.iterations()
+    }
+
+    /// Seconds of an iteration at a rate that leaves some for what each iteration takes.
+    fn time(&self, iteration: Iteration, rate: f64) -> f64 {
+        (iteration.alpha + iteration.delta) / (1.0 - rate * self.work(iteration))
+    }
+
+    /// One, and the prompt tokens and requests in an iteration at this rate.
+    pub(crate) fn content(&self, iteration: Iteration, rate: f64) -> [f64; 3] {
+        let time = self.time(iteration, rate);
+        [1.0, rate * time * self.computed.tokens(), 1.0 + rate * time * self.iterations()]
+    }
+}
+
 impl Bound {
     /// The bound as a word, in answers.
     #[must_use]
@@ -121,21 +151,27 @@ impl Bound {
 /// What one rank carries; `None` when requests have no length.
 #[must_use]
 pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> Option<Carried> {
-    let Iteration { alpha, beta, delta } = iteration;
-    let (prompt, output) = (requested.prompt.tokens(), requested.output.tokens());
-    let work = beta * prompt + delta * output;
+    let Iteration { alpha, delta, .. } = iteration;
+    let prompt = requested.prompt.tokens();
+    let computed = requested.computed.tokens();
+    let output = requested.output.tokens();
+    let iterations = requested.iterations();
+
+    let work = requested.work(iteration);
     if work <= 0.0 || !work.is_finite() {
         return None;
     }
+
+    let itl = limits.itl.filter(|_| iterations > 0.0);
     let broken = |rate: f64| {
-        let time = alpha / (1.0 - rate * work);
-        let generating = rate * output * time;
-        let computing = rate * time * (prompt / limits.budget).ceil();
+        let time = requested.time(iteration, rate);
+        let generating = rate * iterations * time;
+        let computing = rate * time * (computed / limits.budget).ceil();
         let held = generating * requested.held.tokens() + computing * prompt;
-        let tokens = rate * (prompt + output) * time;
+        let tokens = rate * (computed + output) * time;
         let over = |value: f64, limit: f64| value > limits.share.fraction() * limit;
         [
-            (Bound::Itl, limits.itl.is_some_and(|itl| over(time, itl.seconds()))),
+            (Bound::Itl, itl.is_some_and(|itl| over(time / requested.pieces, itl.seconds()))),
             (Bound::Seats, over(generating + computing, limits.seats)),
             (Bound::Kv, limits.kv.is_some_and(|kv| over(held, kv.tokens()))),
             (Bound::Budget, over(tokens, limits.budget)),
@@ -153,7 +189,8 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
             None => low = middle,
         }
     }
-    Some(Carried { rate: RequestRate::new(low)?, bound, alone: Seconds::new(alpha + delta)? })
+    let alone = Seconds::new((alpha + delta) / requested.pieces)?;
+    Some(Carried { rate: RequestRate::new(low)?, bound, alone })
 }
 
 #[cfg(test)]
@@ -167,7 +204,9 @@ mod tests {
         let tokens = |value: f64| Tokens::new(value).unwrap();
         Requested {
             prompt: tokens(prompt),
+            computed: tokens(prompt),
             output: tokens(output),
+            pieces: 1.0,
             held: tokens(prompt + output / 2.0),
         }
     }
@@ -241,7 +280,7 @@ mod tests {
             let Iteration { alpha, beta, delta } = ITERATION;
             let iteration =
                 Iteration { alpha: alpha * slower, beta: beta * slower, delta: delta * slower };
-            let limits = Limits { itl: usual_itl(iteration), ..roomy() };
+            let limits = Limits { itl: usual_itl(iteration, 1.0), ..roomy() };
             let found = carried(iteration, &requested(1000.0, 200.0), &limits).unwrap();
             let alone = 1.0 / (slower * (alpha + delta) * 200.0);
             let rate = found.rate.requests_per_second();

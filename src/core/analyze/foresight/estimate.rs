@@ -2,22 +2,23 @@
 //!
 //! # Model
 //!
-//! The learner keeps a covariance `P` of the three coefficients. At the rate `mu` that a replica
-//! carries (see [`capacity`](crate::analyze::foresight::capacity)), an iteration of `T` seconds has
-//! `x` in it and takes that long up to a share `r`, a standard deviation:
+//! The learner keeps a covariance `P` of the logarithms of the three coefficients `theta`. At the rate
+//! `mu` that a replica carries (see [`capacity`](crate::analyze::foresight::capacity)), an iteration of
+//! `T` seconds has `x` in it, of which each coefficient has a share `h`, and takes that long up to a
+//! share `r`, a standard deviation:
 //!
 //! ```text
-//! x = (1, mu * T * I, mu * T * O)           one, prompt tokens, requests that generate
+//! x = (1, mu * T * C, 1 + mu * T * D)       one, prompt tokens, requests that generate
 //! T = x' theta
-//! r = sqrt(x' P x) / T
+//! h = x * theta / T                         each by itself
+//! r = sqrt(h' P h)
 //! ```
 //!
-//! Single coefficients may be far off where only their sum was learned; `x' P x` stays small there,
+//! Single coefficients may be far off where only their sum was learned; `h' P h` stays small there,
 //! and grows where `x` is unlike what was learned from. Each limit of a replica knows the
 //! coefficients by `T` alone, and `T` changes with them as `x / (1 - mu * w)`: along `x`. So what
 //! `T` is off by is, to first order, all that `mu` is off by. The ends are what the same function
-//! finds with iterations that are longer or shorter by two deviations, which are counted in
-//! logarithms because no iteration takes less than nothing:
+//! finds with iterations that are longer or shorter by two deviations:
 //!
 //! ```text
 //! low  = mu(theta * exp(+1.96 r))
@@ -45,7 +46,7 @@ use crate::analyze::foresight::pace::{Iteration, Pace};
 use crate::analyze::foresight::seen::Seen;
 use crate::analyze::foresight::{Foresight, Policy, RATE_MIN, Side, VariantStrides};
 use crate::fleet::{ModelKey, Role, VariantKey};
-use crate::units::{Replicas, RequestRate};
+use crate::units::{Replicas, RequestRate, Tokens};
 
 /// Standard deviations on either side of a mean that 95 in 100 of a normal distribution lie within.
 const DEVIATIONS: f64 = 1.96;
@@ -144,8 +145,8 @@ impl Foresight {
         let iteration = seen.iteration()?;
         let shared = &self.demands.get(&(model.clone(), spec.role))?.lengths;
         let requested = seen.requested(shared)?;
-        let itl = policy.itl.or_else(|| usual_itl(iteration));
-        let budget = told.budget.map_or(policy.budget, |told| told.tokens().min(policy.budget));
+        let itl = policy.itl.or_else(|| usual_itl(iteration, requested.pieces));
+        let budget = told.budget.map_or(policy.budget, Tokens::tokens);
         let limits = Limits {
             itl: itl.filter(|_| spec.role != Role::Prefill),
             seats: seen.seats(told.seats.unwrap_or(policy.seats).requests()),
@@ -205,11 +206,8 @@ fn interval(
     rate: RequestRate,
 ) -> Option<Interval> {
     let Iteration { alpha, beta, delta } = iteration;
-    let (prompt, output) = (requested.prompt.tokens(), requested.output.tokens());
-    let per_second = rate.requests_per_second();
-    let time = alpha / (1.0 - per_second * (beta * prompt + delta * output));
-    let content = [1.0, per_second * time * prompt, per_second * time * output];
-    let doubt = pace.deviation(content) / time;
+    let content = requested.content(iteration, rate.requests_per_second());
+    let doubt = pace.deviation(content);
     let end = |deviations: f64| {
         let times = (deviations * doubt).exp();
         let [alpha, beta, delta] = [alpha, beta, delta].map(|it| it * times);
@@ -225,7 +223,7 @@ mod tests {
     use rand_pcg::Pcg64;
 
     use super::*;
-    use crate::analyze::foresight::pace::tests::{TRUTH, stride};
+    use crate::analyze::foresight::pace::tests::{TRUTH, lesson};
     use crate::analyze::foresight::policy::Learning;
     use crate::units::{Fraction, Seconds, Tokens};
 
@@ -233,8 +231,13 @@ mod tests {
     fn the_truth_is_within_as_often_as_is_said_where_lessons_are_as_noisy_as_is_assumed() {
         let learning = Learning::default();
         let tokens = |count: f64| Tokens::new(count).unwrap();
-        let requested =
-            Requested { prompt: tokens(1000.0), output: tokens(200.0), held: tokens(1100.0) };
+        let requested = Requested {
+            prompt: tokens(1000.0),
+            computed: tokens(1000.0),
+            output: tokens(200.0),
+            pieces: 1.0,
+            held: tokens(1100.0),
+        };
         let share = Fraction::new(0.92).unwrap();
         let limits =
             Limits { itl: Seconds::new(0.03), seats: 1e4, kv: None, budget: 8192.0, share };
@@ -251,7 +254,7 @@ mod tests {
                 let Iteration { alpha, beta, delta } = TRUTH;
                 let [alpha, beta, delta] = [alpha, beta, delta].map(|it| times * it);
                 let noisy = Iteration { alpha, beta, delta };
-                pace.learn(&stride(noisy, 1000.0 * load, 200.0 * load), &learning);
+                pace.learn(&lesson(noisy, 1000.0 * load, 200.0 * load), &learning);
             }
             let iteration = pace.iteration().unwrap();
             let found = interval(&pace, (iteration, &requested, &limits), rate(iteration));

@@ -8,49 +8,50 @@
 //! T = alpha + beta * p + delta * n            seconds
 //! ```
 //!
-//! Iterations, prompt tokens and generated tokens are counted by the engine, so over any stretch of
-//! time the means of `p` and `n` are known. The mean of `T` is the time over the iterations, where
-//! the engine was busy throughout, and the mean time between two tokens, where it was not: the
-//! smaller of the two. Three unknowns are fitted to that by recursive least squares.
+//! [`lesson`](crate::analyze::foresight::lesson) says how long an iteration took and what was in it.
+//! None of the three coefficients is negative, and of an engine that nobody has seen only their
+//! magnitudes are known. So what is estimated is their logarithms: `x = ln (alpha, beta, delta)`,
+//! from a start that is off by a factor of three, by a Kalman filter that measures `ln T`:
 //!
-//! An idle engine teaches nothing, and teaches it wrongly: the time between tokens is weighted by
-//! tokens, and a small batch says `delta` is large, which asks for more replicas, which makes the
-//! batches smaller. Hence [`Learning::batch_min`].
+//! ```text
+//! h(x) = ln (e^x1 + p e^x2 + n e^x3)
+//! H    = (e^x1, p e^x2, n e^x3) / T           the share that each has in the iteration
+//! ```
 //!
-//! In steady state `p` and `n` keep one proportion, and then only their sum can be told: single
-//! coefficients may be wrong where what a replica carries is right. So coefficients are never
-//! carried over to requests of another shape.
+//! An error in `T` is a share of it, hence the same in `ln T` for a quick engine and a slow one. The
+//! share `H_2` of prompts varies with their number: chance alone makes a mean of `k` prompts off by
+//! `1 / sqrt(k)`, which adds `H_2^2 / k` to the variance of the measurement. `h` bends, so that the
+//! derivative is taken where the correction leads, [`ROUNDS`] times.
+//!
+//! In steady state `p` and `n` keep one proportion, and then only a sum can be told: single
+//! coefficients may be wrong where what a replica carries is right. The covariance knows that, and
+//! [`deviation`](Pace::deviation) says it of any content. So coefficients are never carried over to
+//! requests of another shape.
 //!
 //! # Source
 //!
-//! Recursive least squares with a drifting state is a Kalman filter whose state is a random walk:
-//! Young, *Recursive Estimation and Time-Series Analysis* (2011), chapter 3. That regression on
-//! iterations stays right under saturation, where latencies against arrival rates do not, was found
-//! by simulation.
+//! The iterated extended Kalman filter, with a state that is a random walk: Jazwinski, *Stochastic
+//! Processes and Filtering Theory* (1970), section 8.3; Bell and Cathey, *The iterated Kalman filter
+//! update as a Gauss-Newton method* (1993). That regression on iterations stays right under
+//! saturation, where latencies against arrival rates do not, was found by simulation.
 
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::foresight::lesson::Lesson;
 use crate::analyze::foresight::policy::Learning;
-use crate::observe::stride::Stride;
-
-/// Prompt tokens an iteration that make up for the batch, where prompts alone are computed.
-const PROMPT_MIN: f64 = 256.0;
-
-/// Iterations below which a mean says little.
-pub const STEPS_MIN: f64 = 30.0;
-
-/// Times between tokens below which their mean says little.
-const INTERVALS_MIN: f64 = 100.0;
 
 /// Where learning starts: a model of 8 to 70 billion parameters on a current accelerator lies
 /// within a factor of three of it. Seconds; seconds a prompt token; seconds a request in the batch.
 const PRIOR: [f64; 3] = [0.012, 0.000_04, 0.000_06];
 
-/// How far off the start may be, as a share.
-const PRIOR_DOUBT: f64 = 1.0;
+/// How far off the start may be: one standard deviation of a logarithm, a factor of three.
+const PRIOR_DOUBT: f64 = 1.1;
 
-/// The share of its start below which no coefficient falls.
-const FLOOR: f64 = 1e-3;
+/// The factor from its start beyond which no coefficient goes.
+const RANGE: f64 = 1e3;
+
+/// How often a lesson's derivative is taken anew; more changes nothing in the third digit.
+const ROUNDS: usize = 4;
 
 /// Lessons after which the coefficients are more than their start.
 pub const SETTLED: u32 = 4;
@@ -70,34 +71,11 @@ pub struct Iteration {
     pub delta: f64,
 }
 
-/// Seconds that are one lesson: shorter means are too noisy.
-const LESSON: f64 = 15.0;
-
-/// The strides of one replica since it was last learned from.
-#[derive(Clone, Debug, Default)]
-pub struct Lesson {
-    stride: Option<Stride>,
-}
-
-impl Lesson {
-    /// Adds a stride, and gives the sum when it is long enough to learn from.
-    pub fn take(&mut self, stride: &Stride) -> Option<Stride> {
-        let sum = match self.stride.take() {
-            Some(sum) => sum.followed_by(stride),
-            None => *stride,
-        };
-        if sum.elapsed.seconds() >= LESSON {
-            return Some(sum);
-        }
-        self.stride = Some(sum);
-        None
-    }
-}
-
 /// Learns what an iteration takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pace {
-    theta: [f64; 3],
+    /// The logarithms of the coefficients.
+    logarithms: [f64; 3],
     covariance: [[f64; 3]; 3],
     lessons: u32,
     content: Option<[f64; 2]>,
@@ -106,9 +84,9 @@ pub struct Pace {
 /// What was learned of iterations, in plain numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedPace {
-    /// Seconds of an iteration, of a prompt token and of a request in the batch.
-    pub theta: [f64; 3],
-    /// How sure that is.
+    /// Logarithms of the seconds of an iteration, of a prompt token and of a request in the batch.
+    pub logarithms: [f64; 3],
+    /// How sure these are.
     pub covariance: [[f64; 3]; 3],
     /// From how many lessons.
     pub lessons: u32,
@@ -118,9 +96,9 @@ impl SavedPace {
     /// Whether it can be.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let Self { theta, covariance, lessons: _ } = self;
-        let known =
-            theta.iter().zip(PRIOR).all(|(it, prior)| it.is_finite() && *it >= prior * FLOOR);
+        let Self { logarithms, covariance, lessons: _ } = self;
+        let near = |(it, prior): (&f64, f64)| (it - prior.ln()).abs() <= RANGE.ln() + 1e-9;
+        let known = logarithms.iter().zip(PRIOR).all(near);
         let finite = covariance.iter().flatten().all(|it| it.is_finite());
         known && finite && (0..3).all(|at| covariance[at][at] >= 0.0)
     }
@@ -133,13 +111,13 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Where learning starts, and how far off that may be, as a share of each coefficient.
+    /// Where learning starts, and how far off the logarithm of each coefficient may be.
     fn starting(theta: [f64; 3], doubt: f64) -> Self {
         let mut covariance = [[0.0; 3]; 3];
-        for (at, start) in theta.iter().enumerate() {
-            covariance[at][at] = (start * doubt).powi(2);
+        for (at, row) in covariance.iter_mut().enumerate() {
+            row[at] = doubt * doubt;
         }
-        Self { theta, covariance, lessons: 0, content: None }
+        Self { logarithms: theta.map(f64::ln), covariance, lessons: 0, content: None }
     }
 
     /// Starts from what was learned elsewhere, with this doubt.
@@ -147,29 +125,27 @@ impl Pace {
         let Iteration { alpha, beta, delta } = iteration;
         let mut theta = [alpha, beta, delta];
         for (start, prior) in theta.iter_mut().zip(PRIOR) {
-            *start = start.max(prior * FLOOR);
+            *start = start.clamp(prior / RANGE, prior * RANGE);
         }
         Self::starting(theta, doubt)
     }
 
-    /// Learns from what one replica did; nothing from one that had too little to do.
-    pub fn learn(&mut self, stride: &Stride, policy: &Learning) {
-        if let Some((features, seconds)) = lesson(stride, policy.batch_min.fraction()) {
-            self.update(features, seconds, policy);
-            let [_, prompt, batch] = features;
-            let [prompts, batches] = self.content.unwrap_or([prompt, batch]);
-            let towards = |mean: f64, now: f64| mean + CONTENT_SHARE * (now - mean);
-            self.content = Some([towards(prompts, prompt), towards(batches, batch)]);
+    /// Learns from what one replica did.
+    pub fn learn(&mut self, lesson: &Lesson, policy: &Learning) {
+        if !self.update(lesson, policy) {
+            return;
         }
+
+        let Lesson { prompt, batch, .. } = *lesson;
+        let [prompts, batches] = self.content.unwrap_or([prompt, batch]);
+        let towards = |mean: f64, now: f64| mean + CONTENT_SHARE * (now - mean);
+        self.content = Some([towards(prompts, prompt), towards(batches, batch)]);
     }
 
-    /// Whether what a replica did took longer or shorter by this factor than it should have; never by
-    /// one that had too little to do.
-    pub(crate) fn is_contradicted(&self, stride: &Stride, policy: &Learning, factor: f64) -> bool {
-        lesson(stride, policy.batch_min.fraction()).is_some_and(|(features, seconds)| {
-            let expected = dot(features, self.theta);
-            expected > factor * seconds || seconds > factor * expected
-        })
+    /// Whether an iteration took longer or shorter by this factor than it should have.
+    pub(crate) fn is_contradicted(&self, lesson: &Lesson, factor: f64) -> bool {
+        let expected = dot(lesson.features(), self.coefficients());
+        expected > factor * lesson.seconds || lesson.seconds > factor * expected
     }
 
     /// How many lessons it has had.
@@ -184,14 +160,14 @@ impl Pace {
 
     /// What was learned; `None` while nothing was.
     pub(crate) fn save(&self) -> Option<SavedPace> {
-        let Self { theta, covariance, lessons, content: _ } = *self;
-        (lessons > 0).then_some(SavedPace { theta, covariance, lessons })
+        let Self { logarithms, covariance, lessons, content: _ } = *self;
+        (lessons > 0).then_some(SavedPace { logarithms, covariance, lessons })
     }
 
     /// Goes on from what was learned.
     pub(crate) fn of(saved: SavedPace) -> Self {
-        let SavedPace { theta, covariance, lessons } = saved;
-        Self { theta, covariance, lessons, content: None }
+        let SavedPace { logarithms, covariance, lessons } = saved;
+        Self { logarithms, covariance, lessons, content: None }
     }
 
     /// What an iteration takes; `None` while too little was seen.
@@ -202,84 +178,74 @@ impl Pace {
 
     /// What an iteration takes by what was seen, or else by the start.
     #[must_use]
-    pub const fn assumed(&self) -> Iteration {
-        let [alpha, beta, delta] = self.theta;
+    pub fn assumed(&self) -> Iteration {
+        let [alpha, beta, delta] = self.coefficients();
         Iteration { alpha, beta, delta }
     }
 
-    /// How far off the time of an iteration with this content may be: one standard deviation, in
-    /// seconds.
+    /// How far off the time of an iteration with this content may be: one standard deviation of its
+    /// logarithm, hence about a share of it.
     pub(crate) fn deviation(&self, content: [f64; 3]) -> f64 {
-        dot(content, times(&self.covariance, content)).max(0.0).sqrt()
+        let shares = shares(content, self.coefficients());
+        dot(shares, times(&self.covariance, shares)).max(0.0).sqrt()
     }
 
-    fn update(&mut self, features: [f64; 3], seconds: f64, policy: &Learning) {
-        let Learning { batch_min: _, noise, drift, clip } = *policy;
+    fn coefficients(&self) -> [f64; 3] {
+        self.logarithms.map(f64::exp)
+    }
+
+    /// Corrects the coefficients by a lesson, and says whether it was one.
+    fn update(&mut self, lesson: &Lesson, policy: &Learning) -> bool {
+        let features = lesson.features();
+        if !features.iter().all(|it| it.is_finite() && *it >= 0.0) || lesson.seconds <= 0.0 {
+            return false;
+        }
+
+        let Learning { noise, drift, clip } = *policy;
         for at in 0..3 {
-            self.covariance[at][at] += (self.theta[at] * drift.fraction()).powi(2);
+            self.covariance[at][at] += drift.fraction().powi(2);
         }
-        let gain = times(&self.covariance, features);
-        let variance = dot(features, gain) + (noise.fraction() * seconds).powi(2);
-        if !variance.is_finite() || variance <= 0.0 {
-            return;
+        let start = self.logarithms;
+        let expected = dot(features, self.coefficients()).ln();
+        let chance = |shares: [f64; 3]| {
+            noise.fraction().powi(2) + shares[1] * shares[1] / lesson.prompts.max(1.0)
+        };
+
+        // Where it is far off, it counts as if it were less so.
+        let shares_at_start = shares(features, self.coefficients());
+        let spread = times(&self.covariance, shares_at_start);
+        let far = clip.fraction() * (dot(shares_at_start, spread) + chance(shares_at_start)).sqrt();
+        let measured = expected + (lesson.seconds.ln() - expected).clamp(-far, far);
+
+        let mut gain = [0.0; 3];
+        let mut variance = 1.0;
+        for _ in 0..ROUNDS {
+            let now = self.coefficients();
+            let shares = shares(features, now);
+            gain = times(&self.covariance, shares);
+            variance = dot(shares, gain) + chance(shares);
+            let moved: [f64; 3] = std::array::from_fn(|at| start[at] - self.logarithms[at]);
+            let surprise = measured - dot(features, now).ln() - dot(shares, moved);
+            for (at, logarithm) in self.logarithms.iter_mut().enumerate() {
+                let off = start[at] + gain[at] / variance * surprise - PRIOR[at].ln();
+                *logarithm = PRIOR[at].ln() + off.clamp(-RANGE.ln(), RANGE.ln());
+            }
         }
-        let far = clip.fraction() * variance.sqrt();
-        let surprise = (seconds - dot(features, self.theta)).clamp(-far, far);
-        for (coefficient, gain) in self.theta.iter_mut().zip(gain) {
-            *coefficient += gain / variance * surprise;
-        }
+
         for (row, left) in gain.iter().enumerate() {
             for (column, right) in gain.iter().enumerate() {
                 self.covariance[row][column] -= left * right / variance;
             }
         }
-        self.keep_above_floor();
         self.lessons = self.lessons.saturating_add(1);
-    }
-
-    /// Brings coefficients that fell below their floors back to them, and the others along as far as
-    /// they are correlated: where content keeps one proportion only a sum was learned, which one
-    /// coefficient that is raised by itself would break.
-    fn keep_above_floor(&mut self) {
-        for _ in 0..self.theta.len() {
-            let low = (0..self.theta.len()).find(|&at| self.theta[at] < PRIOR[at] * FLOOR);
-            let Some(low) = low else { return };
-            let lift = PRIOR[low] * FLOOR - self.theta[low];
-            let own = self.covariance[low][low];
-            if own > 0.0 {
-                for (coefficient, shared) in self.theta.iter_mut().zip(self.covariance) {
-                    *coefficient += shared[low] / own * lift;
-                }
-            }
-            self.theta[low] = PRIOR[low] * FLOOR;
-        }
-        // Raising one may have lowered another; what is left of that is small.
-        for (coefficient, prior) in self.theta.iter_mut().zip(PRIOR) {
-            *coefficient = coefficient.max(prior * FLOOR);
-        }
+        true
     }
 }
 
-/// What a stride says of an iteration: its mean content, and the seconds that it took.
-fn lesson(stride: &Stride, batch_min: f64) -> Option<([f64; 3], f64)> {
-    let steps = stride.steps?.requests();
-    let generated = stride.generated?.tokens();
-    let prompt = stride.prompt?.tokens();
-    if steps < STEPS_MIN {
-        return None;
-    }
-    let (batch, prompt) = (generated / steps, prompt / steps);
-    if batch < batch_min && prompt < PROMPT_MIN {
-        return None;
-    }
-    let between = stride.elapsed.seconds() * f64::from(stride.ranks) / steps;
-    let itl = stride.intervals.filter(|(_, count)| count.requests() >= INTERVALS_MIN);
-    let itl = itl.map(|(sum, count)| sum.seconds() / count.requests());
-    if batch >= batch_min && itl.is_none() {
-        return None;
-    }
-    let seconds = itl.map_or(between, |itl| itl.min(between));
-    (seconds > 0.0).then_some(([1.0, prompt, batch], seconds))
+/// The share that each coefficient has in an iteration with this content.
+fn shares(content: [f64; 3], coefficients: [f64; 3]) -> [f64; 3] {
+    let seconds = dot(content, coefficients);
+    std::array::from_fn(|at| content[at] * coefficients[at] / seconds)
 }
 
 fn dot(a: [f64; 3], b: [f64; 3]) -> f64 {
@@ -292,48 +258,48 @@ fn times(matrix: &[[f64; 3]; 3], vector: [f64; 3]) -> [f64; 3] {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use jiff::Timestamp;
-
     use super::*;
-    use crate::units::{Requests, Seconds, Tokens};
 
-    /// What an engine with these coefficients does in 15 s with this batch and share of prompts.
-    pub(crate) fn stride(truth: Iteration, prompt: f64, batch: f64) -> Stride {
-        let each = truth.alpha + truth.beta * prompt + truth.delta * batch;
-        let steps = 15.0 / each;
-        Stride {
-            steps: Requests::new(steps),
-            prompt: Tokens::new(prompt * steps),
-            generated: Tokens::new(batch * steps),
-            intervals: Seconds::new(each * steps * batch).zip(Requests::new(steps * batch)),
-            ..Stride::over(Timestamp::UNIX_EPOCH, Seconds::literal(15))
-        }
+    /// An iteration of an engine with these coefficients.
+    pub(crate) fn lesson(truth: Iteration, prompt: f64, batch: f64) -> Lesson {
+        let seconds = truth.alpha + truth.beta * prompt + truth.delta * batch;
+        // As many prompts as make their number certain.
+        Lesson { prompt, batch, seconds, tokens: prompt + batch, prompts: 1e6, is_short: false }
     }
 
     pub(crate) const TRUTH: Iteration =
         Iteration { alpha: 0.007, beta: 0.000_02, delta: 0.000_025 };
 
-    #[test]
-    fn coefficients_are_found_where_the_content_of_iterations_varies() {
+    /// What is learned of loads that differ.
+    fn taught(truth: Iteration) -> Pace {
         let mut pace = Pace::default();
         for round in 0..60 {
             let (prompt, batch) = (f64::from(round % 7) * 300.0, f64::from(8 + round % 11 * 20));
-            pace.learn(&stride(TRUTH, prompt, batch), &Learning::default());
+            pace.learn(&lesson(truth, prompt, batch), &Learning::default());
         }
-        let Iteration { alpha, beta, delta } = pace.iteration().unwrap();
-        for (found, truth) in [(alpha, TRUTH.alpha), (beta, TRUTH.beta), (delta, TRUTH.delta)] {
-            assert!((found / truth - 1.0).abs() < 0.1, "{found} for {truth}");
+        pace
+    }
+
+    #[test]
+    fn coefficients_are_found_where_the_content_of_iterations_varies() {
+        // A current accelerator, one that is ten times slower, and a small model on a large one.
+        for slower in [1.0, 10.0, 0.2] {
+            let Iteration { alpha, beta, delta } = TRUTH;
+            let [alpha, beta, delta] = [alpha, beta, delta].map(|it| slower * it);
+            let found = taught(Iteration { alpha, beta, delta }).iteration().unwrap();
+            let pairs = [(found.alpha, alpha), (found.beta, beta), (found.delta, delta)];
+            for (found, truth) in pairs {
+                assert!((found / truth - 1.0).abs() < 0.1, "{found} for {truth}, {slower} times");
+            }
         }
     }
 
     #[test]
-    fn a_coefficient_at_its_floor_leaves_right_what_an_iteration_takes() {
-        // Much quicker than any start says, with prompts that are always as long: by the start a
-        // prompt token is what costs, so it alone would fall below nothing.
+    fn what_costs_nothing_leaves_right_what_an_iteration_takes() {
         let truth = Iteration { alpha: 0.002, beta: 0.0, delta: 0.000_015 };
         let mut pace = Pace::default();
         for _ in 0..20 {
-            pace.learn(&stride(truth, 2000.0, 64.0), &Learning::default());
+            pace.learn(&lesson(truth, 2000.0, 64.0), &Learning::default());
         }
         let Iteration { alpha, beta, delta } = pace.iteration().unwrap();
         let found = alpha + 2000.0 * beta + 64.0 * delta;
@@ -342,25 +308,51 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_idle_engine_teaches_nothing() {
+    fn what_cannot_be_leaves_everything_as_it_was() {
         let mut pace = Pace::default();
-        for _ in 0..60 {
-            pace.learn(&stride(TRUTH, 10.0, 2.0), &Learning::default());
+        for odd in [
+            Lesson { seconds: 0.0, ..lesson(TRUTH, 100.0, 10.0) },
+            Lesson { prompt: f64::NAN, ..lesson(TRUTH, 100.0, 10.0) },
+            Lesson { batch: -1.0, ..lesson(TRUTH, 100.0, 10.0) },
+        ] {
+            pace.learn(&odd, &Learning::default());
         }
         assert_eq!((pace.iteration(), pace), (None, Pace::default()));
     }
 
     #[test]
     fn one_absurd_lesson_moves_little() {
-        let mut pace = Pace::default();
-        for round in 0..60 {
-            let (prompt, batch) = (f64::from(round % 7) * 300.0, f64::from(8 + round % 11 * 20));
-            pace.learn(&stride(TRUTH, prompt, batch), &Learning::default());
-        }
+        let mut pace = taught(TRUTH);
         let before = pace.iteration().unwrap();
-        pace.update([1.0, 900.0, 100.0], 3.0, &Learning::default());
+        let absurd = Lesson { seconds: 3.0, ..lesson(TRUTH, 900.0, 100.0) };
+        pace.learn(&absurd, &Learning::default());
         let predict = |it: Iteration| it.alpha + it.beta * 900.0 + it.delta * 100.0;
         let after = pace.iteration().unwrap();
         assert!((predict(after) / predict(before) - 1.0).abs() < 0.3);
+    }
+
+    #[test]
+    fn one_load_leaves_much_doubt_of_another_and_two_leave_little() {
+        let (idle, full) = ([1.0, 50.0, 4.0], [1.0, 1000.0, 80.0]);
+        let mut pace = Pace::default();
+        for _ in 0..20 {
+            pace.learn(&lesson(TRUTH, idle[1], idle[2]), &Learning::default());
+        }
+        assert!(pace.deviation(idle) < 0.03 && pace.deviation(full) > 0.3, "{pace:?}");
+        for _ in 0..20 {
+            pace.learn(&lesson(TRUTH, full[1], full[2]), &Learning::default());
+        }
+        assert!(pace.deviation(full) < 0.03, "{pace:?}");
+    }
+
+    #[test]
+    fn few_prompts_in_a_lesson_weaken_what_it_says_of_them() {
+        let learned = |prompts: f64| {
+            let mut pace = Pace::default();
+            let few = Lesson { prompts, ..lesson(TRUTH, 1500.0, 40.0) };
+            pace.learn(&few, &Learning::default());
+            pace.deviation(few.features())
+        };
+        assert!(learned(2.0) > 2.0 * learned(1000.0));
     }
 }

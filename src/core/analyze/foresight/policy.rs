@@ -292,10 +292,6 @@ settings! {
     /// Learns the time of an iteration.
     #[derive(Copy)]
     pub struct Learning {
-        /// Generated tokens per iteration below which an engine is too idle to learn from.
-        // Below one request in a batch, an engine is idle.
-        batch_min: Fraction = 4.0, in 1.0..=256.0;
-
         /// Error of a mean over many iterations, as a share of it.
         // Without any, the last lesson alone would count.
         noise: Fraction = 0.05, in 0.001..=1.0;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::foresight::ReplicaStrides;
+use crate::analyze::foresight::{ReplicaStrides, Told};
 use crate::analyze::foresight::capacity::Requested;
 use crate::analyze::foresight::card::{self, Card, Learned};
-use crate::analyze::foresight::pace::{Iteration, Lesson, Pace, SETTLED, SavedPace};
+use crate::analyze::foresight::lesson::{Lesson, Lessons};
+use crate::analyze::foresight::pace::{Iteration, Pace, SETTLED, SavedPace};
 use crate::analyze::foresight::policy::{Learning, Memory};
 use crate::analyze::foresight::saved::are_amounts;
 use crate::fleet::ReplicaKey;
@@ -21,6 +22,9 @@ const FINISHED_MIN: f64 = 20.0;
 
 /// The share of the KV cache below which a queue is not for lack of it.
 const KV_ROOM: f64 = 0.9;
+
+/// The share of the tokens that an iteration may have, below which a queue is not for lack of those.
+const BUDGET_ROOM: f64 = 0.8;
 
 /// Pages in a row that must show the same limit of the batch.
 const FULL_PAGES: u32 = 5;
@@ -37,11 +41,27 @@ pub(crate) struct Lengths {
     requests: f64,
 }
 
+/// What engines did for the requests whose answers they began, the recent ones first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// Prompt tokens, those from caches included.
+    pub prompt: f64,
+    /// Those of them that were computed.
+    pub computed: f64,
+    /// Tokens of answers after their first.
+    pub decoded: f64,
+    /// Outputs that these came in.
+    pub outputs: f64,
+    /// Requests.
+    pub begun: f64,
+}
+
 /// What is known of one variant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) pace: Pace,
     lengths: Lengths,
+    work: Work,
     held: f64,
     held_by: f64,
     ranks: u32,
@@ -49,7 +69,7 @@ pub(crate) struct Seen {
     most_running: f64,
     full_at: Option<f64>,
     busiest: f64,
-    counts_iterations: bool,
+    counts_time: bool,
     replicas: BTreeMap<ReplicaKey, Gathered>,
     card: Begun,
 }
@@ -69,7 +89,8 @@ enum Begun {
 /// What one replica did since it was last learned from.
 #[derive(Clone, Debug, Default)]
 struct Gathered {
-    lesson: Lesson,
+    lessons: Lessons,
+    last: Option<Lesson>,
     full: Full,
 }
 
@@ -91,6 +112,8 @@ pub struct SavedSeen {
     pub pace: Option<SavedPace>,
     /// Prompt tokens, output tokens and finished requests, the recent ones first.
     pub lengths: [f64; 3],
+    /// What they were to engines.
+    pub work: Work,
     /// KV tokens that were held, and by how many requests.
     pub held: [f64; 2],
     /// Data-parallel ranks of a replica.
@@ -109,18 +132,23 @@ impl SavedSeen {
     /// Whether all of it can be.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let Self { pace, lengths, held, ranks: _, kv: _, most_running, full_at, busiest } = self;
+        let Self { pace, lengths, work, held, ranks: _, kv: _, most_running, full_at, busiest } =
+            self;
+        let Work { prompt, computed, decoded, outputs, begun } = *work;
         pace.is_none_or(|pace| pace.is_sound())
             && are_amounts(lengths)
+            && are_amounts(&[prompt, computed, decoded, outputs, begun])
             && are_amounts(held)
             && are_amounts(&[*most_running, *busiest, full_at.unwrap_or_default()])
     }
 
     pub(crate) fn restore(&self) -> Seen {
-        let Self { pace, lengths, held, ranks, kv, most_running, full_at, busiest } = self.clone();
+        let Self { pace, lengths, work, held, ranks, kv, most_running, full_at, busiest } =
+            self.clone();
         Seen {
             pace: pace.map(Pace::of).unwrap_or_default(),
             lengths: Lengths::of(lengths),
+            work,
             held: held[0],
             held_by: held[1],
             ranks,
@@ -128,7 +156,7 @@ impl SavedSeen {
             most_running,
             full_at,
             busiest,
-            counts_iterations: pace.is_some(),
+            counts_time: pace.is_some(),
             replicas: BTreeMap::new(),
             card: Begun::Without,
         }
@@ -170,16 +198,58 @@ impl Lengths {
     }
 }
 
+impl Work {
+    fn take(&mut self, stride: &Stride) {
+        let (Some(prompt), Some(computed), Some(generated), Some(begun), Some((_, outputs))) =
+            (stride.prompt, stride.computed, stride.generated, stride.begun, stride.intervals)
+        else {
+            return;
+        };
+
+        self.prompt += prompt.tokens();
+        self.computed += computed.tokens();
+        self.decoded += (generated.tokens() - begun.requests()).max(0.0);
+        self.outputs += outputs.requests();
+        self.begun += begun.requests();
+    }
+
+    /// Lets time pass.
+    fn age(&mut self, elapsed: Seconds, memory: &Memory) {
+        let kept = (-elapsed.seconds() / memory.lengths.seconds()).exp2();
+        let Self { prompt, computed, decoded, outputs, begun } = self;
+        for sum in [prompt, computed, decoded, outputs, begun] {
+            *sum *= kept;
+        }
+    }
+
+    /// The share of prompts that was computed; all of them while little is known.
+    fn computed(&self) -> f64 {
+        if self.begun < FINISHED_MIN || self.prompt <= 0.0 {
+            return 1.0;
+        }
+        (self.computed / self.prompt).min(1.0)
+    }
+
+    /// Tokens of an output; one while little is known.
+    fn pieces(&self) -> f64 {
+        if self.outputs < FINISHED_MIN {
+            return 1.0;
+        }
+        (self.decoded / self.outputs).max(1.0)
+    }
+}
+
 impl Seen {
     /// What is known, if it can be told. What a card says is not: it is of another variant.
     pub(crate) fn save(&self) -> Option<SavedSeen> {
         if self.card().is_some() {
             return None;
         }
-        let Self { pace, lengths, held, held_by, ranks, kv, .. } = self;
+        let Self { pace, lengths, work, held, held_by, ranks, kv, .. } = self;
         let saved = SavedSeen {
             pace: pace.save(),
             lengths: lengths.numbers(),
+            work: *work,
             held: [*held, *held_by],
             ranks: *ranks,
             kv: *kv,
@@ -195,38 +265,33 @@ impl Seen {
         self.replicas.retain(|key, _| replicas.iter().any(|it| it.replica == key));
     }
 
-    pub(crate) fn take(
-        &mut self,
-        replica: &ReplicaKey,
-        (stride, behind): (&Stride, Behind),
-        learning: &Learning,
-    ) {
+    pub(crate) fn take(&mut self, replica: &ReplicaKey, stride: &Stride, around: Around<'_>) {
         self.ranks = stride.ranks.max(1);
         self.kv = stride.kv_capacity.or(self.kv);
-        self.counts_iterations |= stride.steps.is_some();
+        self.counts_time |= stride.intervals.is_some() && stride.begun.is_some();
         self.lengths.take(stride);
+        self.work.take(stride);
         self.take_held(stride);
+
+        let running = per_rank(stride.running, stride.ranks);
+        self.most_running = self.most_running.max(running);
         let gathered = self.replicas.entry(replica.clone()).or_default();
-        self.most_running = self.most_running.max(per_rank(stride.running, stride.ranks));
-        if is_full(stride, behind) {
-            let full = gathered.full.take(per_rank(stride.running, stride.ranks));
+        if around.is_full(stride, gathered.last) {
+            let full = gathered.full.take(running);
             self.full_at = full.or(self.full_at);
         } else {
             gathered.full = Full::default();
         }
-        let Some(sum) = gathered.lesson.take(stride) else { return };
+
+        let Some(lesson) = gathered.lessons.take(stride) else { return };
+        gathered.last = Some(lesson);
         let by_card = matches!(self.card, Begun::With(..));
-        if by_card && self.pace.is_contradicted(&sum, learning, card::CONTRADICTED) {
+        if by_card && self.pace.is_contradicted(&lesson, card::CONTRADICTED) {
             self.pace = Pace::default();
             self.card = Begun::Over;
         }
-        self.pace.learn(&sum, learning);
-        if let (Some(steps), Some(prompt), Some(generated)) = (sum.steps, sum.prompt, sum.generated)
-            && steps.requests() > 0.0
-        {
-            let each = (prompt.tokens() + generated.tokens()) / steps.requests();
-            self.busiest = self.busiest.max(each);
-        }
+        self.pace.learn(&lesson, around.learning);
+        self.busiest = self.busiest.max(lesson.tokens);
     }
 
     /// The KV tokens of a running request, by what all of them hold.
@@ -244,6 +309,7 @@ impl Seen {
     /// Lets time pass.
     pub(crate) fn age(&mut self, elapsed: Seconds, memory: &Memory) {
         self.lengths.age(elapsed, memory);
+        self.work.age(elapsed, memory);
         let kept = (-elapsed.seconds() / memory.kv.seconds()).exp();
         self.held *= kept;
         self.held_by *= kept;
@@ -260,7 +326,9 @@ impl Seen {
         };
         Some(Requested {
             prompt: Tokens::new(prompt)?,
+            computed: Tokens::new(prompt * self.work.computed())?,
             output: Tokens::new(output)?,
+            pieces: self.work.pieces(),
             held: Tokens::new(held)?,
         })
     }
@@ -280,9 +348,9 @@ impl Seen {
         }
     }
 
-    /// Whether its engines count their iterations, without which they teach nothing.
-    pub(crate) const fn counts_iterations(&self) -> bool {
-        self.counts_iterations
+    /// Whether its engines say how long outputs take, without which they teach nothing.
+    pub(crate) const fn counts_time(&self) -> bool {
+        self.counts_time
     }
 
     pub(crate) fn ranks(&self) -> u32 {
@@ -409,13 +477,33 @@ pub(crate) enum Behind {
     FullGateway,
 }
 
-/// Whether requests wait for a place in the batch, or for one that a gateway allows, and for nothing
-/// else.
-fn is_full(stride: &Stride, behind: Behind) -> bool {
-    let here = stride.waiting.is_some_and(|waiting| waiting.requests() >= 1.0);
-    let waits = here || behind == Behind::FullGateway;
-    let room = stride.kv_usage.is_some_and(|usage| usage.fraction() < KV_ROOM);
-    waits && room
+/// What is known of a replica beside what it counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Around<'a> {
+    pub(crate) behind: Behind,
+    pub(crate) told: Told,
+    /// Tokens that an iteration may have.
+    pub(crate) budget: f64,
+    pub(crate) learning: &'a Learning,
+}
+
+impl Around<'_> {
+    /// Whether requests wait for a place in the batch, or for one that a gateway allows, and for
+    /// nothing else. Where the number of places was told, only a gateway's are not known.
+    fn is_full(self, stride: &Stride, last: Option<Lesson>) -> bool {
+        if self.behind == Behind::FullGateway {
+            return has_room_in_cache(stride);
+        }
+        let waits = stride.waiting.is_some_and(|waiting| waiting.requests() >= 1.0);
+        let is_told = self.told.seats.is_some();
+        let has_tokens_left = last
+            .is_some_and(|lesson| !lesson.is_short && lesson.tokens < BUDGET_ROOM * self.budget);
+        waits && !is_told && has_tokens_left && has_room_in_cache(stride)
+    }
+}
+
+fn has_room_in_cache(stride: &Stride) -> bool {
+    stride.kv_usage.is_some_and(|usage| usage.fraction() < KV_ROOM)
 }
 
 fn per_rank(requests: Option<Requests>, ranks: u32) -> f64 {

@@ -23,19 +23,21 @@ fn requests(count: f64) -> Option<Requests> {
 
 /// What a replica counts in a second at this rate of arrivals, by the model of [`capacity`].
 fn second(now: i64, prompt: f64, rate: f64, waiting: f64) -> Stride {
-    let work = TRUTH.beta * prompt + TRUTH.delta * OUTPUT;
-    let time = TRUTH.alpha / (1.0 - rate.min(0.95 / work) * work);
-    let (steps, running) = (1.0 / time, rate * OUTPUT * time);
+    let work = TRUTH.beta * prompt + TRUTH.delta * (OUTPUT - 1.0);
+    let time = (TRUTH.alpha + TRUTH.delta) / (1.0 - rate.min(0.95 / work) * work);
+    let running = rate * (OUTPUT - 1.0) * time;
     Stride {
         arrived: requests(rate),
         lengths: Tokens::new(rate * prompt)
             .zip(Tokens::new(rate * OUTPUT))
             .zip(requests(rate))
             .map(|((prompts, answers), count)| (prompts, answers, count)),
-        steps: requests(steps),
         prompt: Tokens::new(rate * prompt),
+        computed: Tokens::new(rate * prompt),
         generated: Tokens::new(rate * OUTPUT),
-        intervals: Seconds::new(rate * OUTPUT * time).zip(requests(rate * OUTPUT)),
+        begun: requests(rate),
+        intervals: Seconds::new(running).zip(requests(rate * (OUTPUT - 1.0))),
+        batched: Seconds::new(rate * OUTPUT * time).zip(requests(rate)),
         waiting: requests(waiting),
         running: requests(running),
         kv_usage: Fraction::new(running * (prompt + OUTPUT / 2.0) / 900_000.0),
@@ -135,7 +137,9 @@ fn carries(analysis: &Analysis) -> f64 {
 fn truth() -> f64 {
     let requested = capacity::Requested {
         prompt: Tokens::new(PROMPT).unwrap(),
+        computed: Tokens::new(PROMPT).unwrap(),
         output: Tokens::new(OUTPUT).unwrap(),
+        pieces: 1.0,
         held: Tokens::new(PROMPT + OUTPUT / 2.0).unwrap(),
     };
     let limits = Limits {

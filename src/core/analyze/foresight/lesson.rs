@@ -1,0 +1,355 @@
+//! What the counters of a replica say of its iterations: how long one took, and what was in it.
+//!
+//! # Model
+//!
+//! No page says how many iterations there were: where several API servers share an engine, each
+//! counts those that it has a request in, a pipeline has several at once, and one that computes a
+//! piece of a prompt is not counted. What pages do say is time. A request that runs gets its next
+//! output an iteration after the last, so the mean time between outputs is the mean iteration as
+//! outputs see it, and so is what they find in it:
+//!
+//! ```text
+//! T = intervals' seconds / intervals                  seconds
+//! n = mean of (intervals' seconds / stride)           requests in the batch (Little's law)
+//! p = mean of (computed prompt tokens / stride * T)   prompt tokens
+//! ```
+//!
+//! Both means are over strides, each by the intervals in it, so that idle time counts for nothing.
+//! Inside a stride requests come and go unseen. Where they arrive at random and stay for `D` seconds,
+//! an output finds one request more than the mean over a long stride and none more than that over a
+//! short one of `s` seconds: the share `1 - 2 (D/s)^2 (s/D - 1 + exp(-s/D))` of a request.
+//!
+//! **Short answers** have few intervals or none, and those that they have follow their own prompts.
+//! What is counted instead is how long a request was in the batch, from its first iteration to its
+//! last, which is `T` for each output. In its iterations are its own prompt, and those that arrived
+//! during the iteration before, if there was one. With `a` arrivals in an iteration there was one for
+//! the share `a / (a + exp(-a))` of the time, as `max(1, Poisson(a))` requests begin together.
+//!
+//! # Domain
+//!
+//! A replica whose requests arrive at random within a stride. Those of an instant that come together
+//! find each other, and no stride of seconds shows that: then `n` is too small and a request seems to
+//! cost more than it does.
+//!
+//! # Source
+//!
+//! Little (1961); Wolff, *Poisson arrivals see time averages* (1982); the variance of a mean over a
+//! window of an M/M/inf queue: Whitt, *Planning queueing simulations* (1989). That `T`, `n` and the
+//! computed tokens are right with several API servers, data-parallel ranks, pipelines, prefix caches,
+//! transfers and speculation was found in recordings of vLLM 0.32: `docs/recordings.md`.
+
+use crate::observe::stride::Stride;
+
+/// Seconds that are one lesson: shorter means are too noisy.
+const SECONDS: f64 = 15.0;
+
+/// Seconds after which a lesson that has not enough in it is dropped.
+const SECONDS_MAX: f64 = 120.0;
+
+/// Times between outputs below which their mean says little.
+const INTERVALS_MIN: f64 = 100.0;
+
+/// Finished requests below which their mean time in the batch says little.
+const FINISHED_MIN: f64 = 10.0;
+
+/// Tokens of a mean answer below which its few intervals say little of iterations.
+const SHORT: f64 = 5.0;
+
+/// The mean iteration of some seconds of a replica, for each of its ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lesson {
+    /// Prompt tokens in it.
+    pub prompt: f64,
+    /// Requests in it that generate.
+    pub batch: f64,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// Tokens in it, of prompts and of answers.
+    pub tokens: f64,
+    /// Prompts that were computed meanwhile.
+    pub prompts: f64,
+    /// Whether it is of answers so short that requests are seldom seen to run.
+    pub is_short: bool,
+}
+
+/// Gathers what one replica does until it says something of its iterations.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lessons {
+    strides: f64,
+    elapsed: f64,
+    computed: f64,
+    generated: f64,
+    begun: f64,
+    intervals: f64,
+    /// The sum of the intervals, in seconds.
+    between: f64,
+    /// Requests that ran, summed over the intervals.
+    batches: f64,
+    /// Computed prompt tokens a second, summed over the seconds of the intervals.
+    prompts: f64,
+    batched: f64,
+    finished: f64,
+}
+
+// === impl Lesson ===
+
+impl Lesson {
+    /// What coefficients of an iteration are multiplied with.
+    #[must_use]
+    pub const fn features(&self) -> [f64; 3] {
+        [1.0, self.prompt, self.batch]
+    }
+}
+
+// === impl Lessons ===
+
+impl Lessons {
+    /// Adds a stride, and gives a lesson when there is enough for one.
+    pub fn take(&mut self, stride: &Stride) -> Option<Lesson> {
+        if self.add(stride).is_none() {
+            *self = Self::default();
+            return None;
+        }
+        if self.elapsed < SECONDS {
+            return None;
+        }
+
+        let lesson = if self.is_of_short_answers() { self.of_stays() } else { self.of_intervals() };
+        if lesson.is_some() || self.elapsed >= SECONDS_MAX {
+            *self = Self::default();
+        }
+        lesson
+    }
+
+    /// Adds a stride; `None` where it lacks something.
+    fn add(&mut self, stride: &Stride) -> Option<()> {
+        let seconds = stride.elapsed.seconds();
+        let ranks = f64::from(stride.ranks.max(1));
+        let computed = stride.computed?.tokens() / ranks;
+        let generated = stride.generated?.tokens() / ranks;
+        let begun = stride.begun?.requests() / ranks;
+        let (between, intervals) = stride.intervals?;
+        let (between, intervals) = (between.seconds() / ranks, intervals.requests() / ranks);
+
+        self.strides += 1.0;
+        self.elapsed += seconds;
+        self.computed += computed;
+        self.generated += generated;
+        self.begun += begun;
+        self.intervals += intervals;
+        self.between += between;
+        if seconds > 0.0 {
+            self.batches += intervals * between / seconds;
+            self.prompts += between * computed / seconds;
+        }
+        if let Some((batched, finished)) = stride.batched {
+            self.batched += batched.seconds() / ranks;
+            self.finished += finished.requests() / ranks;
+        }
+        Some(())
+    }
+
+    fn is_of_short_answers(&self) -> bool {
+        self.generated < SHORT * self.begun
+    }
+
+    /// By the times between outputs.
+    fn of_intervals(&self) -> Option<Lesson> {
+        if self.intervals < INTERVALS_MIN || self.between <= 0.0 {
+            return None;
+        }
+
+        let batch = self.batches / self.intervals + self.unseen();
+        let prompt = self.prompts / self.intervals;
+        let outputs = (self.generated - self.begun).max(0.0) / self.intervals;
+        Some(Lesson {
+            prompt,
+            batch,
+            seconds: self.between / self.intervals,
+            tokens: prompt + batch * outputs,
+            prompts: self.begun,
+            is_short: false,
+        })
+    }
+    /// By the time that requests spend in the batch.
+    fn of_stays(&self) -> Option<Lesson> {
+        if self.finished < FINISHED_MIN || self.begun <= 0.0 || self.batched <= 0.0 {
+            return None;
+        }
+
+        let outputs = (self.generated / self.begun).max(1.0);
+        let seconds = self.batched / self.finished / outputs;
+        let together = self.begun / self.elapsed * seconds;
+        let busy = together / (together + (-together).exp());
+
+        let own = self.computed / self.begun / outputs;
+        let others = self.computed / self.elapsed * seconds * busy;
+        let batch = (self.batched / self.elapsed).max(1.0);
+        Some(Lesson {
+            prompt: own + others,
+            batch,
+            seconds,
+            tokens: own + others + batch,
+            prompts: self.begun,
+            is_short: true,
+        })
+    }
+
+    /// Requests that an output finds beyond the mean over strides.
+    fn unseen(&self) -> f64 {
+        if self.begun <= 0.0 {
+            return 0.0;
+        }
+
+        let stay = self.between / self.begun;
+        let stride = self.elapsed / self.strides;
+        unseen(stride / stay)
+    }
+}
+
+/// The share of the variance of a number of requests that is lost by taking means over this many
+/// times the time that each stays.
+fn unseen(stays: f64) -> f64 {
+    // Below, the difference of nearly equal numbers; the first term of its series is all of it.
+    const SHORT_STRIDE: f64 = 1e-3;
+
+    if stays < SHORT_STRIDE {
+        return stays / 3.0;
+    }
+    1.0 - 2.0 * (stays - 1.0 + (-stays).exp()) / (stays * stays)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::units::{Requests, Seconds, Tokens};
+
+    /// What a replica counts in a second.
+    #[derive(Clone, Copy)]
+    struct Second {
+        computed: f64,
+        generated: f64,
+        begun: f64,
+        between: f64,
+        intervals: f64,
+        batched: f64,
+        finished: f64,
+    }
+
+    const NOTHING: Second = Second {
+        computed: 0.0,
+        generated: 0.0,
+        begun: 0.0,
+        between: 0.0,
+        intervals: 0.0,
+        batched: 0.0,
+        finished: 0.0,
+    };
+
+    /// One request after another: 50 tokens of 20 ms each, after a prompt of 400.
+    const ALONE: Second = Second {
+        computed: 400.0,
+        generated: 50.0,
+        begun: 1.0,
+        between: 0.98,
+        intervals: 49.0,
+        batched: 1.0,
+        finished: 1.0,
+    };
+
+    fn stride(second: Second, ranks: u32) -> Stride {
+        let Second { computed, generated, begun, between, intervals, batched, finished } = second;
+        let requests = |count: f64| Requests::new(count).unwrap();
+        Stride {
+            ranks,
+            computed: Tokens::new(computed),
+            generated: Tokens::new(generated),
+            begun: Some(requests(begun)),
+            intervals: Seconds::new(between).map(|sum| (sum, requests(intervals))),
+            batched: Seconds::new(batched).map(|sum| (sum, requests(finished))),
+            ..Stride::over(Timestamp::UNIX_EPOCH, Seconds::literal(1))
+        }
+    }
+
+    /// The lesson of these seconds, over and over.
+    fn lesson(seconds: &[Second], ranks: u32) -> Option<Lesson> {
+        let mut lessons = Lessons::default();
+        (0..200).find_map(|at| lessons.take(&stride(seconds[at % seconds.len()], ranks)))
+    }
+
+    #[test]
+    fn idle_seconds_change_nothing_in_what_an_iteration_was() {
+        let busy = lesson(&[ALONE], 1).unwrap();
+        let idle = lesson(&[ALONE, NOTHING, NOTHING, NOTHING], 1).unwrap();
+
+        assert!((busy.seconds - 0.02).abs() < 1e-9 && (idle.seconds - 0.02).abs() < 1e-9);
+        assert!((busy.prompt - 8.0).abs() < 0.5 && (idle.prompt - 8.0).abs() < 0.5);
+        assert!((1.0..1.4).contains(&busy.batch), "{busy:?}");
+        assert!((idle.batch - busy.batch).abs() < 0.2, "{idle:?} {busy:?}");
+    }
+
+    #[test]
+    fn ranks_share_what_a_replica_does() {
+        let each = lesson(&[ALONE], 1).unwrap();
+        let twice = Second {
+            computed: 800.0,
+            generated: 100.0,
+            begun: 2.0,
+            between: 1.96,
+            intervals: 98.0,
+            batched: 2.0,
+            finished: 2.0,
+        };
+
+        assert_eq!(lesson(&[twice], 2), Some(each));
+    }
+
+    #[test]
+    fn answers_of_one_token_are_measured_by_their_stays_and_not_by_the_clock() {
+        // Ten a second, each alone for 30 ms.
+        let one = Second {
+            computed: 3000.0,
+            generated: 10.0,
+            begun: 10.0,
+            batched: 0.3,
+            finished: 10.0,
+            ..NOTHING
+        };
+        let found = lesson(&[one], 1).unwrap();
+
+        assert!((found.seconds - 0.03).abs() < 1e-9, "{found:?}");
+        assert!((1.0..1.01).contains(&found.batch), "{found:?}");
+        // Its own prompt, and a third of the time that of another which came just before.
+        assert!((300.0..330.0).contains(&found.prompt), "{found:?}");
+    }
+
+    #[test]
+    fn outputs_of_several_tokens_are_one_request_in_the_batch() {
+        let speculating = Second { generated: 148.0, ..ALONE };
+        let found = lesson(&[speculating], 1).unwrap();
+
+        assert!((1.0..1.4).contains(&found.batch), "{found:?}");
+        assert!((found.tokens - found.prompt - 3.0 * found.batch).abs() < 0.01, "{found:?}");
+    }
+
+    #[test]
+    fn too_little_says_nothing_and_is_forgotten() {
+        let rare = Second { begun: 0.01, generated: 0.5, between: 0.01, intervals: 0.5, ..NOTHING };
+        assert_eq!(lesson(&[rare], 1), None);
+        assert_eq!(lesson(&[NOTHING], 1), None);
+
+        let unknown = Stride { begun: None, ..stride(ALONE, 1) };
+        let mut lessons = Lessons::default();
+        assert!((0..200).all(|_| lessons.take(&unknown).is_none()));
+    }
+
+    #[test]
+    fn what_a_stride_hides_grows_with_its_length() {
+        assert!((unseen(1e-4) - 1e-4 / 3.0).abs() < 1e-9);
+        assert!((unseen(1e-3) - 1e-3 / 3.0).abs() < 1e-6, "the two sides meet");
+        assert!((unseen(1.0) - (1.0 - 2.0 * (-1.0_f64).exp())).abs() < 1e-12);
+        assert!(unseen(1000.0) > 0.99);
+    }
+}

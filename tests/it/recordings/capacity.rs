@@ -1,0 +1,274 @@
+//! What is learned of what a server carries, held against what it carried.
+//!
+//! *Within a phase*, nothing is extrapolated: the requests that the pages show as running, over the
+//! iteration that a lesson says, are so many tokens a second, and the pages count how many there were.
+//! *Across phases*, what light and medium load teach is held against the saturated server. The machines
+//! did other work meanwhile, and took up to 40 % longer for the same in one phase than in another.
+
+use std::fmt::Write as _;
+use std::ops::RangeInclusive;
+
+use plimsoll::analyze::foresight::estimate::Estimate;
+use plimsoll::analyze::foresight::gateway::Front;
+use plimsoll::analyze::foresight::lesson::{Lesson, Lessons};
+use plimsoll::analyze::foresight::{
+    Foresight, Policy, ReplicaStrides, Told as Limits, VariantStrides, analyze,
+};
+use plimsoll::fleet::{ReplicaKey, ReplicaName, VariantSpec};
+use plimsoll::observe::stride::{Odometer, Stride};
+use plimsoll::units::{Fraction, Replicas, Requests, Seconds, Tokens};
+
+use crate::pipeline::spec;
+use crate::recordings::recording::{
+    Page, Phase, Recording, Server, Told, instant, looked_at, recordings,
+};
+use crate::recordings::show;
+
+/// How far the tokens that a lesson implies may be off within a phase, as a share, beyond what chance
+/// makes of the pages' numbers of running requests.
+const WITHIN: f64 = 0.05;
+
+/// How many standard errors of that chance are allowed.
+const ERRORS: f64 = 2.0;
+
+/// Running requests below which the few pages of a phase say little of how many there were.
+const RUNNING_MIN: f64 = 2.0;
+
+/// How far what light and medium load say of a full server may be off.
+const ACROSS: RangeInclusive<f64> = 0.65..=1.5;
+
+/// The share of the tokens that an iteration may have from which on prompts wait for their turn in the
+/// batch, as nobody knows how many.
+const BUDGET_ROOM: f64 = 0.8;
+
+/// How many times as long as at medium load an iteration of a full server takes at least. One that did
+/// not ran on a machine that did something else meanwhile, and says nothing of the other phase.
+const LONGER: f64 = 1.1;
+
+/// Tokens of a mean answer below which hardly any request is seen to run.
+const SHORT: f64 = 5.0;
+
+/// Sums over strides.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    strides: f64,
+    elapsed: f64,
+    computed: f64,
+    generated: f64,
+    begun: f64,
+    outputs: f64,
+    finished: f64,
+    answers: f64,
+    /// Requests that ran, and their squares.
+    running: f64,
+    squares: f64,
+}
+
+/// A lesson, and what was counted meanwhile.
+#[derive(Clone, Copy, Debug)]
+struct Taught {
+    lesson: Lesson,
+    counted: Counted,
+}
+
+impl Counted {
+    fn of(strides: &[Stride]) -> Self {
+        let mut sums = Self::default();
+        for stride in strides {
+            let running = stride.running.map_or(0.0, Requests::requests);
+            let (_, outputs) = stride.intervals.unwrap();
+            let (_, answers, finished) = stride.lengths.unwrap();
+            sums.strides += 1.0;
+            sums.elapsed += stride.elapsed.seconds();
+            sums.computed += stride.computed.unwrap().tokens();
+            sums.generated += stride.generated.unwrap().tokens();
+            sums.begun += stride.begun.unwrap().requests();
+            sums.outputs += outputs.requests();
+            sums.finished += finished.requests();
+            sums.answers += answers.tokens();
+            sums.running += running;
+            sums.squares += running * running;
+        }
+        sums
+    }
+
+    fn is_of_short_answers(&self) -> bool {
+        self.generated < SHORT * self.begun
+    }
+
+    /// The mean of the requests that ran, and one standard error of it as a share.
+    fn running(&self) -> (f64, f64) {
+        let mean = self.running / self.strides;
+        let variance = (self.squares / self.strides - mean * mean).max(0.0);
+        (mean, (variance / self.strides).sqrt() / mean)
+    }
+}
+
+impl Taught {
+    /// Tokens that the running requests were given by iterations as the lesson says they were, each of
+    /// so many tokens at most.
+    fn implied(&self, budget: f64) -> f64 {
+        let Self { lesson: Lesson { seconds, .. }, counted } = self;
+        let (running, _) = counted.running();
+
+        // Some of those that run do not generate yet: a prompt takes an iteration or more.
+        let prompt = (counted.computed / counted.begun.max(1.0) / budget).ceil();
+        let computing = counted.begun / counted.elapsed * seconds * prompt;
+        let pieces = (counted.generated - counted.begun) / counted.outputs;
+        (running - computing) * pieces / seconds * counted.elapsed + counted.begun
+    }
+}
+
+fn strides(server: &Server, phase: &Phase) -> Vec<Stride> {
+    let mut odometer = Odometer::default();
+    let within = |page: &&Page| phase.start <= page.asked && page.asked < phase.end;
+    let pages = server.pages.iter().filter(within);
+    let all = pages
+        .filter_map(|page| odometer.take(instant(page.asked), page.outcome.as_ref().ok()?));
+    // A page of vLLM says nothing of what has not happened yet.
+    all.filter(|it| it.intervals.is_some() && it.batched.is_some() && it.begun.is_some()).collect()
+}
+
+/// The lessons of a phase. It has few of a lesson's length, so a new one begins with each page.
+fn taught(strides: &[Stride]) -> Vec<Taught> {
+    let from = |at: usize| {
+        let mut lessons = Lessons::default();
+        let mut found = strides[at..].iter().map(|stride| lessons.take(stride)).enumerate();
+        let (last, lesson) = found.find_map(|(last, lesson)| Some((last, lesson?)))?;
+        Some(Taught { lesson, counted: Counted::of(&strides[at..=at + last]) })
+    };
+    (0..strides.len()).filter_map(from).collect()
+}
+
+/// The mean over lessons.
+fn mean(taught: &[Taught], of: fn(&Lesson) -> f64) -> f64 {
+    taught.iter().map(|it| of(&it.lesson)).sum::<f64>() / taught.len() as f64
+}
+
+#[test]
+fn what_a_lesson_says_within_a_phase_is_as_many_tokens_as_there_were() {
+    let mut report = String::from("\nimplied tokens over those counted, within a phase\n");
+    let mut cases = 0;
+    for recording in recordings() {
+        let Some(told) = recording.told else { continue };
+        for (server, phase) in loaded(recording) {
+            let strides = strides(server, phase);
+            let counted = Counted::of(&strides);
+            let taught = taught(&strides);
+            if taught.is_empty() || counted.is_of_short_answers() {
+                continue;
+            }
+
+            let place = format!("{:14} {:10} {:6}", recording.name, server.name, phase.name);
+            let implied: f64 = taught.iter().map(|it| it.implied(told.budget)).sum();
+            let ratio = implied / taught.iter().map(|it| it.counted.generated).sum::<f64>();
+            let (running, error) = counted.running();
+            let milliseconds = 1e3 * mean(&taught, |it| it.seconds);
+            writeln!(report, "{place} {ratio:5.2} +-{error:4.2} {running:5.1} {milliseconds:6.1}")
+                .unwrap();
+
+            let tokens = mean(&taught, |it| it.tokens);
+            if running >= RUNNING_MIN && tokens < BUDGET_ROOM * told.budget {
+                let allowed = WITHIN + ERRORS * error;
+                assert!((ratio - 1.0).abs() <= allowed, "{place}: {ratio}, +-{allowed}\n{report}");
+                cases += 1;
+            }
+        }
+    }
+    show(&report);
+    looked_at(cases, "a phase with enough load and a file that says what its server was told");
+}
+
+#[test]
+fn what_light_and_medium_load_say_of_a_full_server_is_near_what_it_carried_or_unknown() {
+    let mut report = String::from("\nbelieved over true answers a second, across phases\n");
+    let mut cases = 0;
+    for recording in recordings() {
+        let Some(told) = recording.told else { continue };
+        for server in &recording.servers {
+            let [light, mid, full] = ["light", "mid", "sat"].map(|name| {
+                recording.phase(name).map(|phase| strides(server, phase)).unwrap_or_default()
+            });
+            let Some(truth) = carried(&full) else { continue };
+            let before: Vec<Stride> = light.into_iter().chain(mid.iter().copied()).collect();
+
+            let place = format!("{:14} {:10} {truth:6.2}", recording.name, server.name);
+            let Some(Estimate { rate, interval, bound, .. }) = believed(told, &before) else {
+                writeln!(report, "{place} unknown").unwrap();
+                continue;
+            };
+            let ratio = rate.requests_per_second() / truth;
+            let [low, high] = interval
+                .map(|it| [it.low, it.high].map(|end| end.requests_per_second() / truth))
+                .unwrap_or_default();
+            let [medium, saturated] =
+                [&mid, &full].map(|strides| mean(&taught(strides), |it| it.seconds));
+            let is_steady = saturated >= LONGER * medium;
+            let noise = if is_steady { "" } else { ", on a machine that was slower before" };
+            writeln!(report, "{place} {ratio:5.2}, {low:.2} to {high:.2}, by {bound}{noise}").unwrap();
+            if is_steady {
+                assert!(ACROSS.contains(&ratio), "{place}: {ratio}\n{report}");
+                cases += 1;
+            }
+        }
+    }
+    show(&report);
+    looked_at(cases, "a saturated phase and a file that says what its server was told");
+}
+
+/// Servers and phases in which requests were sent.
+fn loaded(recording: &Recording) -> impl Iterator<Item = (&Server, &Phase)> {
+    let named = ["light", "mid", "sat"].into_iter().filter_map(|name| recording.phase(name));
+    named.flat_map(|phase| recording.servers.iter().map(move |server| (server, phase)))
+}
+
+/// Answers a second while requests waited for room: what the server carried.
+fn carried(strides: &[Stride]) -> Option<f64> {
+    let waits = |it: &&Stride| it.waiting.is_some_and(|waiting| waiting.requests() >= 1.0);
+    let full: Vec<Stride> = strides.iter().filter(waits).copied().collect();
+    let counted = Counted::of(&full);
+    let answer = counted.answers / counted.finished;
+    (counted.finished > 0.0).then(|| counted.generated / answer / counted.elapsed)
+}
+
+/// What foresight believes that a server carries which was seen to do this.
+fn believed(told: Told, strides: &[Stride]) -> Option<Estimate> {
+    let spec: VariantSpec = spec("a", 1.0, (1, 9));
+    let replica = ReplicaKey {
+        variant: spec.key.clone(),
+        replica: ReplicaName::new("r").unwrap(),
+        incarnation: None,
+    };
+    // No objective and no share that is left free: nothing binds but what bound the server.
+    let policy = Policy {
+        itl: Some(Seconds::literal(60)),
+        limit_share: Fraction::ONE,
+        ..Policy::default()
+    };
+    let mut foresight = Foresight::default();
+    let mut last = None;
+    for stride in strides {
+        let variant = VariantStrides {
+            spec: &spec,
+            current: Replicas::ONE,
+            pending: Replicas::ZERO,
+            leaving: Replicas::ZERO,
+            room: Replicas::LIMIT,
+            startup: None,
+            told: Limits { seats: Requests::new(told.seats), budget: Tokens::new(told.budget) },
+            arguments: None,
+            ttft: None,
+            replicas: vec![ReplicaStrides {
+                replica: &replica,
+                strides: std::slice::from_ref(stride),
+                waiting: stride.waiting,
+                running: stride.running,
+            }],
+        };
+        let heard = (stride.at, Front::UNSEEN);
+        let model = spec.model_key();
+        let analysis = analyze(stride.at, heard, &policy, &model, &[variant], &mut foresight);
+        last = analysis.estimates.get(&spec.key).copied();
+    }
+    last
+}
