@@ -7,7 +7,7 @@
 //!
 //! # A prior and never a lock
 //!
-//! A card is where learning starts, with a doubt of [`DOUBT`] in each coefficient. What is measured
+//! A card is where learning starts, with a share [`DOUBT`] of the doubt of any engine. What is measured
 //! replaces it: after [`SETTLED`] lessons nothing of it is
 //! left but that start. Until then it may ask for more and takes nothing away, so a card that is
 //! wrong cannot make a fleet too small. One that an iteration contradicts by a factor of
@@ -39,8 +39,9 @@ use crate::analyze::foresight::{Foresight, Policy, VariantStrides};
 use crate::fleet::{Accelerator, ModelKey, ModelName, Role, VariantKey, VariantSpec};
 use crate::units::{Gpus, Requests, Tokens};
 
-/// How far off a coefficient of a card may be, as a share of it. At one half, a card that is wrong by
-/// a factor of two is two standard deviations away, and the first lesson moves all of the way.
+/// How far off a card may be, as a share of how far engines differ from each other. At one half, a card
+/// that is wrong by a factor of two is two standard deviations away, and the first lesson moves nearly
+/// all of the way.
 pub(crate) const DOUBT: f64 = 0.5;
 
 /// By which factor an iteration may be longer or shorter than a card says. Beyond, it is a card of

@@ -9,9 +9,10 @@
 //! ```
 //!
 //! [`lesson`](crate::analyze::foresight::lesson) says how long an iteration took and what was in it.
-//! None of the three coefficients is negative, and of an engine that nobody has seen only their
-//! magnitudes are known. So what is estimated is their logarithms: `x = ln (alpha, beta, delta)`,
-//! from a start that is off by a factor of three, by a Kalman filter that measures `ln T`:
+//! None of the three coefficients is negative, and of an engine that nobody has seen only magnitudes
+//! are known: those of other engines, which are slower or quicker in all three alike. So what is
+//! estimated is their logarithms, `x = ln (alpha, beta, delta)`, by a Kalman filter that measures
+//! `ln T` and starts with the mean and the covariance of engines that others have measured:
 //!
 //! ```text
 //! h(x) = ln (e^x1 + p e^x2 + n e^x3)
@@ -40,12 +41,19 @@ use serde::{Deserialize, Serialize};
 use crate::analyze::foresight::lesson::Lesson;
 use crate::analyze::foresight::policy::Learning;
 
-/// Where learning starts: a model of 8 to 70 billion parameters on a current accelerator lies
-/// within a factor of three of it. Seconds; seconds a prompt token; seconds a request in the batch.
-const PRIOR: [f64; 3] = [0.012, 0.000_04, 0.000_06];
+/// Where learning starts: the geometric mean of 26 pairs of a model and its accelerators. Seconds;
+/// seconds a prompt token; seconds a request in the batch, with 1500 tokens in the cache.
+const PRIOR: [f64; 3] = [0.013, 0.000_046, 0.000_096];
 
-/// How far off the start may be: one standard deviation of a logarithm, a factor of three.
-const PRIOR_DOUBT: f64 = 1.1;
+/// The covariance of their logarithms. A standard deviation is a factor of 2 for an iteration, and of
+/// 2.9 and 2.7 for what is in it; and what is slow in one is slow in all.
+///
+/// # Source
+///
+/// Fits of aiconfigurator 0.12 to the kernels of vLLM, of BLIS to runs of vLLM 0.8 to 0.11
+/// (inference-sim, `defaults.yaml` at 458041ff), and what both leave out derived by bandwidth: models
+/// of 7 to 405 billion parameters on L4, L40S, A100, H100, H200, B200 and MI300X.
+const PRIOR_COVARIANCE: [[f64; 3]; 3] = [[0.47, 0.56, 0.44], [0.56, 1.15, 0.79], [0.44, 0.79, 1.01]];
 
 /// The factor from its start beyond which no coefficient goes.
 const RANGE: f64 = 1e3;
@@ -106,17 +114,14 @@ impl SavedPace {
 
 impl Default for Pace {
     fn default() -> Self {
-        Self::starting(PRIOR, PRIOR_DOUBT)
+        Self::starting(PRIOR, 1.0)
     }
 }
 
 impl Pace {
-    /// Where learning starts, and how far off the logarithm of each coefficient may be.
+    /// Where learning starts, and how far off that may be, as a share of how far engines differ.
     fn starting(theta: [f64; 3], doubt: f64) -> Self {
-        let mut covariance = [[0.0; 3]; 3];
-        for (at, row) in covariance.iter_mut().enumerate() {
-            row[at] = doubt * doubt;
-        }
+        let covariance = PRIOR_COVARIANCE.map(|row| row.map(|it| doubt * doubt * it));
         Self { logarithms: theta.map(f64::ln), covariance, lessons: 0, content: None }
     }
 
@@ -289,7 +294,7 @@ pub(super) mod tests {
             let found = taught(Iteration { alpha, beta, delta }).iteration().unwrap();
             let pairs = [(found.alpha, alpha), (found.beta, beta), (found.delta, delta)];
             for (found, truth) in pairs {
-                assert!((found / truth - 1.0).abs() < 0.1, "{found} for {truth}, {slower} times");
+                assert!((found / truth - 1.0).abs() < 0.15, "{found} for {truth}, {slower} times");
             }
         }
     }

@@ -10,6 +10,9 @@ fn on_l4(mut spec: VariantSpec) -> VariantSpec {
     spec
 }
 
+/// Requests a second of four replicas or more, of which none has enough in two minutes for a lesson.
+const NOTHING_LEARNED: f64 = 0.01;
+
 /// The truth, off by a factor.
 fn card(off: f64) -> Arc<Card> {
     let Iteration { alpha, beta, delta } = TRUTH;
@@ -98,10 +101,8 @@ fn a_card_that_is_wrong_by_ten_is_put_aside_by_the_first_lesson() {
 #[test]
 fn what_a_card_says_is_never_spare_however_much_it_promises() {
     let mut world = World::with_card(8, 0.1);
-    // Too idle to learn from: less than four requests in each batch.
-    let idle = 0.1;
     for _ in 0..600 {
-        let found = world.tick(idle);
+        let found = world.tick(NOTHING_LEARNED);
         let by_card = world.goes_by_card();
         assert!(!by_card || found.report.total.spare == Amount::ZERO, "{found:?}");
     }
@@ -110,9 +111,9 @@ fn what_a_card_says_is_never_spare_however_much_it_promises() {
 #[test]
 fn a_card_that_nothing_confirms_is_put_aside_when_something_could_be_spare() {
     let mut world = World::with_card(4, 3.0);
-    let found = world.run(60, 0.1);
+    let found = world.run(60, NOTHING_LEARNED);
     assert!(world.goes_by_card() && found.report.variants[0].per_replica.is_some());
-    let found = world.run(100, 0.1);
+    let found = world.run(100, NOTHING_LEARNED);
     assert!(!world.goes_by_card());
     assert_eq!(found.report.variants[0].per_replica, None, "as if there were none");
 }
@@ -121,9 +122,9 @@ fn a_card_that_nothing_confirms_is_put_aside_when_something_could_be_spare() {
 fn a_card_of_replicas_that_are_said_to_start_slowly_has_two_of_those_starts_to_be_confirmed() {
     let mut world = World::with_card(4, 3.0);
     world.spec.start_time = Some(Seconds::literal(600));
-    let _ = world.run(1190, 0.1);
+    let _ = world.run(1190, NOTHING_LEARNED);
     assert!(world.goes_by_card());
-    let _ = world.run(20, 0.1);
+    let _ = world.run(20, NOTHING_LEARNED);
     assert!(!world.goes_by_card());
 }
 
