@@ -399,9 +399,9 @@ fn story() -> impl Strategy<Value = Vec<(f64, f64, u32)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// As SGLang does, and vLLM before its V1 engine.
+    /// Whatever else they say.
     #[test]
-    fn engines_that_count_no_iterations_are_scaled_as_by_saturation(story in story()) {
+    fn engines_that_time_no_outputs_are_scaled_as_by_saturation(story in story()) {
         let specs = || vec![spec("a", 1.0, (1, 12)), spec("b", 2.0, (1, 12))];
         let saturation = Policy { behavior: Behavior { flap_budget: u32::MAX, ..Behavior::default() }, ..policy() };
         let mut worlds =
