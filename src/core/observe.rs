@@ -379,6 +379,8 @@ pub struct RankReading {
     pub e2e: Option<Histogram>,
     /// Time in the waiting queue, of finished requests.
     pub queue_time: Option<Histogram>,
+    /// Time from the first iteration to the last, of finished requests.
+    pub inference_time: Option<Histogram>,
     /// Prompt tokens of finished requests.
     pub prompt_length: Option<Histogram>,
     /// Generated tokens of finished requests.

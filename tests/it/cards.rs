@@ -453,9 +453,10 @@ fn a_state_file_gives_the_cards_of_what_it_remembers() {
         "plimsoll.yaml",
         "variants: [{name: a, model: m, accelerator: L4, targets: {static: ['127.0.0.1:1']}}]",
     );
-    let covariance = [[1e-6, 0.0, 0.0], [0.0, 1e-10, 0.0], [0.0, 0.0, 1e-10]];
-    let pace = json!({"theta": [0.006, 4e-5, 7e-5], "covariance": covariance, "lessons": 40});
-    let seen = json!({"pace": pace, "lengths": [50_000.0, 10_000.0, 100.0], "held": [5.5e6, 1e4],
+    let covariance = [[0.01, 0.0, 0.0], [0.0, 0.01, 0.0], [0.0, 0.0, 0.01]];
+    let logarithms = [0.006_f64, 4e-5, 7e-5].map(f64::ln);
+    let pace = json!({"logarithms": logarithms, "covariance": covariance, "lessons": 40});
+    let seen = json!({"iteration": pace, "lengths": [50_000.0, 10_000.0, 100.0], "held": [5.5e6, 1e4],
         "ranks": 1, "kv": 16_000.0, "most_running": 31.0, "busiest": 300.0});
     let foresight = json!({"learned_at": 1_795_253_460_000_i64, "seen": seen});
     let state = json!({"version": 3, "written": "2026-11-21T09:31:01Z", "decisions": [{

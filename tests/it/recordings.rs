@@ -51,6 +51,8 @@ const COLUMNS: &[Column] = &[
     ("e2e_count", |_, rank| rank.e2e.as_ref().map(|it| it.count)),
     ("e2e_sum", |_, rank| rank.e2e.as_ref().map(|it| it.sum)),
     ("queue_count", |_, rank| rank.queue_time.as_ref().map(|it| it.count)),
+    ("inference_count", |_, rank| rank.inference_time.as_ref().map(|it| it.count)),
+    ("inference_sum", |_, rank| rank.inference_time.as_ref().map(|it| it.sum)),
     ("queue_sum", |_, rank| rank.queue_time.as_ref().map(|it| it.sum)),
     ("iter_count", |_, rank| rank.step_tokens.as_ref().map(|it| it.count)),
     ("iter_sum", |_, rank| rank.step_tokens.as_ref().map(|it| it.sum)),
@@ -83,8 +85,6 @@ const UNREAD_COLUMNS: &[&str] = &[
     "prefill_sum",
     "decode_count",
     "decode_sum",
-    "inference_count",
-    "inference_sum",
     "req_computed_count",
     "req_computed_sum",
 ];

@@ -257,7 +257,7 @@ fn much() -> Memory {
         }),
     };
     let seen = SavedSeen {
-        pace: Some(SavedPace {
+        iteration: Some(SavedPace {
             logarithms: [-4.394_449_154_672_439, -10.126_631_103_850_338, -9.704_564_637_1],
             covariance: [[1.234_567e-4, 1e-9, 1e-9], [1e-9, 2e-9, 1e-12], [1e-9, 1e-12, 3e-9]],
             lessons: 412,

@@ -39,6 +39,9 @@ pub struct Stride {
     pub generated: Option<Tokens>,
     /// Answers that they began: their first tokens.
     pub begun: Option<Requests>,
+    /// Iterations that were counted: several times, where API servers share an engine, and not at all
+    /// where they began no answer and continued none.
+    pub steps: Option<Requests>,
     /// The sum of the times from one output of a request to its next, and their number. An output is
     /// one token, or several where an engine speculates.
     pub intervals: Option<(Seconds, Requests)>,
@@ -75,7 +78,9 @@ struct Count {
     generated: Option<f64>,
     scheduled: Option<f64>,
     begun: Option<f64>,
+    steps: Option<f64>,
     intervals: Option<(f64, f64)>,
+    batched: Option<(f64, f64)>,
     stays: Option<(f64, f64)>,
     queued: Option<f64>,
     prompts: Option<(f64, f64)>,
@@ -98,6 +103,7 @@ impl Stride {
             computed: None,
             generated: None,
             begun: None,
+            steps: None,
             intervals: None,
             batched: None,
             waiting: None,
@@ -160,7 +166,9 @@ impl Count {
             generated: sum(|rank| rank.generation_tokens.map(Tokens::tokens)),
             scheduled: sum(|rank| Some(rank.step_tokens.as_ref()?.sum)),
             begun: sum(|rank| Some(rank.ttft.as_ref()?.count)),
+            steps: sum(|rank| Some(rank.step_tokens.as_ref()?.count)),
             intervals: totals(ranks, |rank| rank.itl.as_ref()),
+            batched: totals(ranks, |rank| rank.inference_time.as_ref()),
             stays: totals(ranks, |rank| rank.e2e.as_ref()),
             queued: sum(|rank| Some(rank.queue_time.as_ref()?.sum)),
             prompts: totals(ranks, |rank| rank.prompt_length.as_ref()),
@@ -204,9 +212,10 @@ impl Count {
         };
         let intervals = pair(self.intervals, before.intervals)?;
         let stays = pair(self.stays, before.stays)?;
-        let batched = stays.zip(grown(self.queued, before.queued)?).and_then(|(stays, queued)| {
-            Seconds::new((stays.0 - queued).max(0.0)).zip(Requests::new(stays.1))
-        });
+        let queued = grown(self.queued, before.queued)?;
+        let unqueued =
+            stays.zip(queued).map(|(stays, queued)| ((stays.0 - queued).max(0.0), stays.1));
+        let batched = pair(self.batched, before.batched)?.or(unqueued);
 
         Some(Stride {
             arrived: arrived.and_then(Requests::new),
@@ -215,9 +224,10 @@ impl Count {
             computed: computed.and_then(|computed| Tokens::new(computed.max(0.0))),
             generated: generated.and_then(Tokens::new),
             begun: grown(self.begun, before.begun)?.and_then(Requests::new),
+            steps: grown(self.steps, before.steps)?.and_then(Requests::new),
             intervals: intervals
                 .and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
-            batched,
+            batched: batched.and_then(|(sum, count)| Seconds::new(sum).zip(Requests::new(count))),
             ..Stride::over(Timestamp::UNIX_EPOCH, Seconds::ZERO)
         })
     }

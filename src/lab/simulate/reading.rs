@@ -68,6 +68,7 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
         itl: Some(seconds(&counters.itl)),
         e2e: Some(seconds(&counters.e2e)),
         queue_time: Some(seconds(&counters.queue)),
+        inference_time: Some(seconds(&counters.inference)),
         prompt_length: Some(plain(&counters.prompt_length)),
         generation_length: Some(plain(&counters.generation_length)),
         completions_asked: Some(asked(counters.finished)),

@@ -33,7 +33,9 @@ fn row(said: &str, name: &str) -> Vec<f64> {
 fn a_trace_of_roles_apart_is_scored_as_the_simulation_that_made_it() {
     let folder = TempDir::new().unwrap();
     let trace = folder.path().join("trace");
-    let made = traced(&trace, &["--set", "length=12m"]);
+    // Slower than in the example: where replicas start too late, little decides who is served.
+    let points = "models[0].workload.drawn.points=[{at: 0s, rate: 8}, {at: 12m, rate: 24}]";
+    let made = traced(&trace, &["--set", "length=12m", "--set", points]);
     let policy = folder.path().join("same.yaml");
     fs::write(&policy, "{}\n").unwrap();
     let trace = trace.to_str().unwrap();
@@ -85,9 +87,15 @@ fn prompts_that_are_longer_than_any_iteration_show_in_what_pieces_they_are_compu
 fn a_model_of_which_one_role_was_idle_is_not_scored_by_the_other() {
     let folder = TempDir::new().unwrap();
     let (trace, policy) = (folder.path().join("trace"), folder.path().join("same.yaml"));
-    // Prompts keep the prefill replicas busy; answers of one token give decode replicas nothing to do.
-    let short = ["--set", "length=2m", "--set", "models[0].workload.drawn.output={fixed: 1}"];
-    traced(&trace, &short);
+    // One replica has all prompts, and of the many for answers each has hardly any.
+    let short = [
+        ["--set", "length=2m"],
+        ["--set", "models[0].workload.drawn.points=[{at: 0s, rate: 1}]"],
+        ["--set", "models[0].workload.drawn.output={fixed: 1}"],
+        ["--set", "variants[1].replicas={min: 16, max: 16}"],
+        ["--set", "models[0].router=round_robin"],
+    ];
+    traced(&trace, &short.concat());
     fs::write(&policy, "{}\n").unwrap();
     let (_, error) = ends(64, &[trace.to_str().unwrap(), "--policy", policy.to_str().unwrap()]);
     assert!(error.contains("no variant with the role decode of meta-llama/"), "{error}");
@@ -99,13 +107,19 @@ fn a_model_that_cannot_be_scored_keeps_no_other_from_being_scored() {
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (scenario, trace, policy) = (path("two.yaml"), path("trace"), path("same.yaml"));
-    // The model whose decode replicas have nothing to do is the first, so the other changes its
-    // place.
+    // The model whose decode replicas have next to nothing to do is the first, so the other changes
+    // its place.
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(EXAMPLE);
     let text = fs::read_to_string(example).unwrap();
     let (halves, rest) = text.split_once("variants:\n").unwrap();
+    let (before, points) = halves.split_once("      points:").unwrap();
+    let (_, after) = points.split_once('\n').unwrap();
+    let halves = format!("{before}      rate: 1\n{after}  router: round_robin\n");
     let halves =
         halves.replace("output: {median: 300, sigma: 0.6, max: 2000}", "output: {fixed: 1}");
+    let (prefill, decode) = rest.split_once("- name: llama-decode").unwrap();
+    let decode = decode.replace("replicas: {min: 1, max: 12}", "replicas: {min: 24, max: 24}");
+    let rest = format!("{prefill}- name: llama-decode{decode}");
     let rest = rest.replace("  role:", "  model: meta-llama/Llama-3.1-8B-Instruct\n  role:");
     let healthy = "\
 - name: healthy

@@ -46,7 +46,7 @@ use crate::analyze::foresight::pace::{Iteration, Pace};
 use crate::analyze::foresight::seen::Seen;
 use crate::analyze::foresight::{Foresight, Policy, RATE_MIN, Side, VariantStrides};
 use crate::fleet::{ModelKey, Role, VariantKey};
-use crate::units::{Replicas, RequestRate, Tokens};
+use crate::units::{Replicas, RequestRate};
 
 /// Standard deviations on either side of a mean that 95 in 100 of a normal distribution lie within.
 const DEVIATIONS: f64 = 1.96;
@@ -146,7 +146,7 @@ impl Foresight {
         let shared = &self.demands.get(&(model.clone(), spec.role))?.lengths;
         let requested = seen.requested(shared)?;
         let itl = policy.itl.or_else(|| usual_itl(iteration, requested.pieces));
-        let budget = told.budget.map_or(policy.budget, Tokens::tokens);
+        let budget = told.budget.map_or(policy.budget, |told| told.tokens().min(policy.budget));
         let limits = Limits {
             itl: itl.filter(|_| spec.role != Role::Prefill),
             seats: seen.seats(told.seats.unwrap_or(policy.seats).requests()),

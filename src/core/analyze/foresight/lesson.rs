@@ -21,9 +21,11 @@
 //!
 //! **Short answers** have few intervals or none, and those that they have follow their own prompts.
 //! What is counted instead is how long a request was in the batch, from its first iteration to its
-//! last, which is `T` for each output. In its iterations are its own prompt, and those that arrived
-//! during the iteration before, if there was one. With `a` arrivals in an iteration there was one for
-//! the share `a / (a + exp(-a))` of the time, as `max(1, Poisson(a))` requests begin together.
+//! last, which is `T` for each output. In its iterations are its own prompt and those of requests that
+//! it met: `m = max(1, Poisson(a))` requests are in an iteration when `a` come to it, and one of them
+//! meets `E[m^2] / E[m] - 1 = a^2 / (a + exp(-a))` others. Of requests that arrive at random, `a` come
+//! in the time of an iteration. A router that prefers idle replicas lets fewer meet: then there are
+//! `E[m] = a + exp(-a)` outputs for each iteration that was counted, and the smaller `a` holds.
 //!
 //! # Domain
 //!
@@ -55,6 +57,13 @@ const FINISHED_MIN: f64 = 10.0;
 /// Tokens of a mean answer below which its few intervals say little of iterations.
 const SHORT: f64 = 5.0;
 
+/// How far off a lesson of short answers may be where requests were in the batch all the time, as a
+/// share: a prompt that is computed in two pieces counts half of that time twice.
+const LOOSE: f64 = 0.5;
+
+/// Steps of Newton's method; from the right it needs no more than half of them.
+const NEWTON: u32 = 40;
+
 /// The mean iteration of some seconds of a replica, for each of its ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lesson {
@@ -68,6 +77,8 @@ pub struct Lesson {
     pub tokens: f64,
     /// Prompts that were computed meanwhile.
     pub prompts: f64,
+    /// By how much it may be off beyond what any lesson is: one standard deviation, as a share.
+    pub doubt: f64,
     /// Whether it is of answers so short that requests are seldom seen to run.
     pub is_short: bool,
 }
@@ -80,6 +91,8 @@ pub struct Lessons {
     computed: f64,
     generated: f64,
     begun: f64,
+    /// Iterations that were counted, where all strides say it.
+    steps: Option<f64>,
     intervals: f64,
     /// The sum of the intervals, in seconds.
     between: f64,
@@ -131,6 +144,8 @@ impl Lessons {
         let (between, intervals) = stride.intervals?;
         let (between, intervals) = (between.seconds() / ranks, intervals.requests() / ranks);
 
+        let known = if self.strides > 0.0 { self.steps } else { Some(0.0) };
+        self.steps = known.zip(stride.steps).map(|(sum, more)| sum + more.requests() / ranks);
         self.strides += 1.0;
         self.elapsed += seconds;
         self.computed += computed;
@@ -168,6 +183,7 @@ impl Lessons {
             seconds: self.between / self.intervals,
             tokens: prompt + batch * outputs,
             prompts: self.begun,
+            doubt: 0.0,
             is_short: false,
         })
     }
@@ -179,11 +195,13 @@ impl Lessons {
 
         let outputs = (self.generated / self.begun).max(1.0);
         let seconds = self.batched / self.finished / outputs;
-        let together = self.begun / self.elapsed * seconds;
-        let busy = together / (together + (-together).exp());
+        let at_random = self.generated / self.elapsed * seconds;
+        let counted = self.steps.filter(|steps| *steps > 0.0);
+        let together =
+            counted.map_or(at_random, |steps| at_random.min(poisson(self.generated / steps)));
 
         let own = self.computed / self.begun / outputs;
-        let others = self.computed / self.elapsed * seconds * busy;
+        let others = own * together * together / (together + (-together).exp());
         let batch = (self.batched / self.elapsed).max(1.0);
         Some(Lesson {
             prompt: own + others,
@@ -191,6 +209,7 @@ impl Lessons {
             seconds,
             tokens: own + others + batch,
             prompts: self.begun,
+            doubt: LOOSE * (self.batched / self.elapsed).min(1.0),
             is_short: true,
         })
     }
@@ -205,6 +224,19 @@ impl Lessons {
         let stride = self.elapsed / self.strides;
         unseen(stride / stay)
     }
+}
+
+/// The `a` of which `max(1, Poisson(a))` has this mean; none where that is not more than one.
+fn poisson(mean: f64) -> f64 {
+    if mean <= 1.0 {
+        return 0.0;
+    }
+    // The root of a + exp(-a) = mean, from the right, where the left side is convex and rises.
+    let mut a = mean;
+    for _ in 0..NEWTON {
+        a -= (a + (-a).exp() - mean) / (1.0 - (-a).exp());
+    }
+    a
 }
 
 /// The share of the variance of a number of requests that is lost by taking means over this many
@@ -321,8 +353,28 @@ mod tests {
 
         assert!((found.seconds - 0.03).abs() < 1e-9, "{found:?}");
         assert!((1.0..1.01).contains(&found.batch), "{found:?}");
-        // Its own prompt, and a third of the time that of another which came just before.
+        // Its own prompt, and now and then that of another which came just before.
         assert!((300.0..330.0).contains(&found.prompt), "{found:?}");
+    }
+
+    #[test]
+    fn requests_that_a_router_keeps_apart_meet_no_others() {
+        let many = Second {
+            computed: 6000.0,
+            generated: 20.0,
+            begun: 20.0,
+            batched: 0.8,
+            finished: 20.0,
+            ..NOTHING
+        };
+        let apart = Stride { steps: Requests::new(20.0), ..stride(many, 1) };
+        let mut lessons = Lessons::default();
+        let found = (0..200).find_map(|_| lessons.take(&apart)).unwrap();
+
+        assert!((found.prompt - 300.0).abs() < 1e-6, "{found:?}");
+        assert!(lesson(&[many], 1).unwrap().prompt > 400.0, "at random they do");
+        let e = std::f64::consts::E;
+        assert!((poisson(1.0 + 1.0 / e) - 1.0).abs() < 1e-9 && poisson(0.3) < 1e-12);
     }
 
     #[test]

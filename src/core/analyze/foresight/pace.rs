@@ -21,7 +21,8 @@
 //!
 //! An error in `T` is a share of it, hence the same in `ln T` for a quick engine and a slow one. The
 //! share `H_2` of prompts varies with their number: chance alone makes a mean of `k` prompts off by
-//! `1 / sqrt(k)`, which adds `H_2^2 / k` to the variance of the measurement. `h` bends, so that the
+//! `1 / sqrt(k)`, which adds `H_2^2 / k` to the variance of the measurement, beside that of any lesson
+//! and what a lesson itself says of its doubt. `h` bends, so that the
 //! derivative is taken where the correction leads, [`ROUNDS`] times.
 //!
 //! In steady state `p` and `n` keep one proportion, and then only a sum can be told: single
@@ -53,7 +54,8 @@ const PRIOR: [f64; 3] = [0.013, 0.000_046, 0.000_096];
 /// Fits of aiconfigurator 0.12 to the kernels of vLLM, of BLIS to runs of vLLM 0.8 to 0.11
 /// (inference-sim, `defaults.yaml` at 458041ff), and what both leave out derived by bandwidth: models
 /// of 7 to 405 billion parameters on L4, L40S, A100, H100, H200, B200 and MI300X.
-const PRIOR_COVARIANCE: [[f64; 3]; 3] = [[0.47, 0.56, 0.44], [0.56, 1.15, 0.79], [0.44, 0.79, 1.01]];
+const PRIOR_COVARIANCE: [[f64; 3]; 3] =
+    [[0.47, 0.56, 0.44], [0.56, 1.15, 0.79], [0.44, 0.79, 1.01]];
 
 /// The factor from its start beyond which no coefficient goes.
 const RANGE: f64 = 1e3;
@@ -213,7 +215,8 @@ impl Pace {
         let start = self.logarithms;
         let expected = dot(features, self.coefficients()).ln();
         let chance = |shares: [f64; 3]| {
-            noise.fraction().powi(2) + shares[1] * shares[1] / lesson.prompts.max(1.0)
+            let prompts = shares[1] * shares[1] / lesson.prompts.max(1.0);
+            noise.fraction().powi(2) + lesson.doubt * lesson.doubt + prompts
         };
 
         // Where it is far off, it counts as if it were less so.
@@ -269,7 +272,15 @@ pub(super) mod tests {
     pub(crate) fn lesson(truth: Iteration, prompt: f64, batch: f64) -> Lesson {
         let seconds = truth.alpha + truth.beta * prompt + truth.delta * batch;
         // As many prompts as make their number certain.
-        Lesson { prompt, batch, seconds, tokens: prompt + batch, prompts: 1e6, is_short: false }
+        Lesson {
+            prompt,
+            batch,
+            seconds,
+            tokens: prompt + batch,
+            prompts: 1e6,
+            doubt: 0.0,
+            is_short: false,
+        }
     }
 
     pub(crate) const TRUTH: Iteration =

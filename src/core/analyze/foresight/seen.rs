@@ -6,13 +6,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::foresight::{ReplicaStrides, Told};
 use crate::analyze::foresight::capacity::Requested;
 use crate::analyze::foresight::card::{self, Card, Learned};
 use crate::analyze::foresight::lesson::{Lesson, Lessons};
 use crate::analyze::foresight::pace::{Iteration, Pace, SETTLED, SavedPace};
 use crate::analyze::foresight::policy::{Learning, Memory};
 use crate::analyze::foresight::saved::are_amounts;
+use crate::analyze::foresight::{ReplicaStrides, Told};
 use crate::fleet::ReplicaKey;
 use crate::observe::stride::Stride;
 use crate::units::{Replicas, Requests, Seconds, Tokens};
@@ -109,10 +109,11 @@ struct Full {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedSeen {
     /// What an iteration takes.
-    pub pace: Option<SavedPace>,
+    pub iteration: Option<SavedPace>,
     /// Prompt tokens, output tokens and finished requests, the recent ones first.
     pub lengths: [f64; 3],
     /// What they were to engines.
+    #[serde(default)]
     pub work: Work,
     /// KV tokens that were held, and by how many requests.
     pub held: [f64; 2],
@@ -132,10 +133,19 @@ impl SavedSeen {
     /// Whether all of it can be.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let Self { pace, lengths, work, held, ranks: _, kv: _, most_running, full_at, busiest } =
-            self;
+        let Self {
+            iteration,
+            lengths,
+            work,
+            held,
+            ranks: _,
+            kv: _,
+            most_running,
+            full_at,
+            busiest,
+        } = self;
         let Work { prompt, computed, decoded, outputs, begun } = *work;
-        pace.is_none_or(|pace| pace.is_sound())
+        iteration.is_none_or(|iteration| iteration.is_sound())
             && are_amounts(lengths)
             && are_amounts(&[prompt, computed, decoded, outputs, begun])
             && are_amounts(held)
@@ -143,10 +153,10 @@ impl SavedSeen {
     }
 
     pub(crate) fn restore(&self) -> Seen {
-        let Self { pace, lengths, work, held, ranks, kv, most_running, full_at, busiest } =
+        let Self { iteration, lengths, work, held, ranks, kv, most_running, full_at, busiest } =
             self.clone();
         Seen {
-            pace: pace.map(Pace::of).unwrap_or_default(),
+            pace: iteration.map(Pace::of).unwrap_or_default(),
             lengths: Lengths::of(lengths),
             work,
             held: held[0],
@@ -156,7 +166,7 @@ impl SavedSeen {
             most_running,
             full_at,
             busiest,
-            counts_time: pace.is_some(),
+            counts_time: iteration.is_some(),
             replicas: BTreeMap::new(),
             card: Begun::Without,
         }
@@ -247,7 +257,7 @@ impl Seen {
         }
         let Self { pace, lengths, work, held, held_by, ranks, kv, .. } = self;
         let saved = SavedSeen {
-            pace: pace.save(),
+            iteration: pace.save(),
             lengths: lengths.numbers(),
             work: *work,
             held: [*held, *held_by],
@@ -291,7 +301,9 @@ impl Seen {
             self.card = Begun::Over;
         }
         self.pace.learn(&lesson, around.learning);
-        self.busiest = self.busiest.max(lesson.tokens);
+        if !lesson.is_short {
+            self.busiest = self.busiest.max(lesson.tokens);
+        }
     }
 
     /// The KV tokens of a running request, by what all of them hold.

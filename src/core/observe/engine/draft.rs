@@ -92,13 +92,14 @@ pub(super) enum Distribution {
     Itl,
     E2e,
     QueueTime,
+    InferenceTime,
     PromptLength,
     GenerationLength,
     CompletionsAsked,
     StepTokens,
 }
 
-/// What has been read of one rank. A rank has some twenty numbers and seven histograms, so both
+/// What has been read of one rank. A rank has some twenty numbers and nine histograms, so both
 /// are looked up by walking a list.
 #[derive(Clone, Debug)]
 pub(super) struct RankDraft {
@@ -375,6 +376,7 @@ impl RankDraft {
             itl: self.distribution(Distribution::Itl),
             e2e: self.distribution(Distribution::E2e),
             queue_time: self.distribution(Distribution::QueueTime),
+            inference_time: self.distribution(Distribution::InferenceTime),
             prompt_length: self.distribution(Distribution::PromptLength),
             generation_length: self.distribution(Distribution::GenerationLength),
             completions_asked: self.distribution(Distribution::CompletionsAsked),

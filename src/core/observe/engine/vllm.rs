@@ -38,6 +38,10 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::older("time_per_output_token_seconds", Signal::Distribution(Distribution::Itl)),
     Family::new("e2e_request_latency_seconds", Signal::Distribution(Distribution::E2e)),
     Family::new("request_queue_time_seconds", Signal::Distribution(Distribution::QueueTime)),
+    Family::new(
+        "request_inference_time_seconds",
+        Signal::Distribution(Distribution::InferenceTime),
+    ),
     Family::new("request_prompt_tokens", Signal::Distribution(Distribution::PromptLength)),
     Family::new("request_generation_tokens", Signal::Distribution(Distribution::GenerationLength)),
     Family::new("request_params_n", Signal::Distribution(Distribution::CompletionsAsked)),
