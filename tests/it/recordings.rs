@@ -9,6 +9,7 @@
 
 mod agreement;
 mod clients;
+mod counts;
 mod decisions;
 mod engine;
 mod recording;

@@ -13,7 +13,9 @@ use crate::backtest::demand::{Crew, Gathered, INTERVAL, Interval, Load};
 use crate::backtest::interrupt::Interrupt;
 use crate::backtest::policies::{Candidate, Candidates};
 use crate::simulate::random::{Purpose, generator};
-use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, SEATS, Settings, StepTime};
+use crate::simulate::replica::settings::{
+    Admission, BLOCK_SIZE, Options, SEATS, Settings, StepTime,
+};
 use crate::simulate::scenario::{
     Actuator, COOLDOWN, Client, Control, Gateway, Hpa, Keda, Lifecycle, Model, POLLING, Prefix,
     Router, SYNC, Scenario, Signal, Slo, Startup, Transfer, Variant,
@@ -279,6 +281,7 @@ fn model(
         adapters: Vec::new(),
         router: Router::LeastRequests,
         router_refresh: Micros::ZERO,
+        sessions: 1,
         transfer: Transfer {
             latency: args.transfer_time.map(Micros::from_duration).unwrap_or_default(),
             per_token: 0.0,
@@ -426,6 +429,7 @@ fn variant(
             kv_blocks: (whole(kv) / BLOCK_SIZE).max(1),
             admission: Admission::WholePrompt,
         },
+        options: Options::default(),
         prefix: Prefix::Share(Fraction::ZERO),
         adapters: None,
         startup: Startup { load: Micros::from_secs_f64(start), ..Startup::default() },

@@ -13,8 +13,8 @@ use crate::simulate::Micros;
 use crate::simulate::replica::adapters::AdapterSettings;
 use crate::simulate::replica::settings::{BLOCK_SIZE, SEATS};
 use crate::simulate::scenario::{
-    COOLDOWN, Client, Lifecycle, Outage, POLLING, Router, SPANS, SYNC, Signal, Slo, Startup,
-    TOKEN_SPANS,
+    COOLDOWN, Client, FACTORS, Lifecycle, Outage, POLLING, Router, SPANS, SYNC, Signal, Slo,
+    Startup, TOKEN_SPANS,
 };
 use crate::simulate::workload::rate::{Burst, PERIODS, RATES};
 use crate::study::traces::SPAN_MAX;
@@ -42,6 +42,7 @@ const TOKENS: RangeInclusive<u32> = 1..=100_000_000;
 const SIZES: RangeInclusive<u32> = 1..=1_000_000_000;
 
 const STEPS: RangeInclusive<Duration> = Duration::ZERO..=minutes(1);
+
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
 
 /// What the period of a controller may be.
@@ -110,6 +111,10 @@ settings! {
         /// How often a router that looks at replicas looks.
         // As the endpoint picker of the Gateway API's inference extension refreshes metrics.
         router_refresh: Micros = millis(50), in millis(1)..=hours(1);
+
+        /// Sessions that requests belong to, for a router that keeps those of one together. The sessions
+        /// of a closed workload are its clients.
+        sessions: u32 = 1000, in 1..=1_000_000;
 
         /// How long a prompt's cache takes from a replica that computes prompts to one that decodes.
         transfer: TransferKeys;
@@ -196,6 +201,9 @@ settings! {
         /// The coefficient of variation of the gaps between requests; 1 is a Poisson process.
         variation: f64 = 1.0, in 0.0..=20.0;
 
+        /// How lengths change: factors at times, straight between them.
+        drift: Option<Vec<DriftKeys>>;
+
         /// How long prompts are. Required, unless `lengths` is there.
         prompt: Option<LengthKeys>;
 
@@ -204,6 +212,19 @@ settings! {
 
         /// Lengths of prompts and answers together, as recorded.
         lengths: Option<RecordedKeys>;
+    }
+
+    /// Factors on lengths at a time.
+    #[derive(Copy)]
+    pub(crate) struct DriftKeys {
+        /// When, from the start.
+        at: Micros, in SPANS, required;
+
+        /// How many times as long prompts are.
+        prompt: f64 = 1.0, in FACTORS;
+
+        /// How many times as long answers are.
+        output: f64 = 1.0, in FACTORS;
     }
 
     /// A rate at a time.
@@ -394,6 +415,29 @@ settings! {
 
         /// How it serves `LoRA` adapters. Required where requests ask for some.
         adapters: Option<AdapterSettings>;
+
+        /// API servers in front of it (`--api-server-count`). Each counts a step that has a request of
+        /// its own.
+        api_servers: u32 = 1, in 1..=64;
+
+        /// Stages of its pipeline (`--pipeline-parallel-size`): so many steps are in flight at a time.
+        pipeline_stages: u32 = 1, in 1..=64;
+
+        /// Speculative decoding (`--speculative-config`).
+        speculation: Option<SpeculationKeys>;
+
+        /// The standard deviation of the logarithm of the time of a step.
+        noise: f64 = 0.0, in 0.0..=2.0;
+    }
+
+    /// Speculative decoding.
+    #[derive(Copy)]
+    pub(crate) struct SpeculationKeys {
+        /// Tokens that a step drafts for a request (`num_speculative_tokens`).
+        drafts: u32, in 1..=32, required;
+
+        /// Tokens that a step gives a request in the mean: one, and the accepted drafts.
+        tokens: f64, in 1.0..=33.0, required;
     }
 
     /// What a mixture of experts takes until all of them are awake.

@@ -59,6 +59,6 @@ impl Replica {
     }
 
     pub(super) const fn free(&self) -> u32 {
-        self.settings.kv_blocks - self.kv_blocks_used
+        self.settings.kv_blocks - self.kv_blocks_used - self.promised
     }
 }

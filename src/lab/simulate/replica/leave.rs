@@ -16,6 +16,9 @@ impl Replica {
             self.give_back(id, 0, Return::Never);
             return true;
         }
+        if self.pipeline.is_some() {
+            self.take_batch_of(id);
+        }
         let lives = &self.lives;
         let is = |index: &usize| lives[*index].request.id == id;
         let runs = self.running.iter().find(is);
@@ -44,7 +47,7 @@ impl Replica {
         let held = match phase {
             Phase::Prefill { computed } => computed,
             Phase::Decode => {
-                let stored = self.decodes.leave(index).stored;
+                let stored = self.leave_decodes(index).stored;
                 // A step that is being computed has taken the room for its token already.
                 stored + u32::from(self.step.is_some())
             }
