@@ -18,6 +18,7 @@ use plimsoll::simulate::page::{CONTENT_TYPE, Identity, render};
 use plimsoll::simulate::random::{Purpose, generator};
 use plimsoll::simulate::reading::{Names, read as read_directly};
 use plimsoll::simulate::replica::adapters::{AdapterId, AdapterSettings};
+use plimsoll::simulate::replica::arrivals::Fetch;
 use plimsoll::simulate::replica::settings::{Admission, Options, Settings, StepTime};
 use plimsoll::simulate::replica::speculation::Speculation;
 use plimsoll::simulate::replica::stats::Counters;
@@ -412,6 +413,7 @@ fn a_reading_is_what_the_page_says() {
         stages: 2,
         speculation: Some(Speculation::with_mean(3, 2.5)),
         noise: 0.1,
+        fetch: Some(Fetch { share: hits, latency: Micros::new(300_000), per_token: 100.0 }),
     };
     let harsh = plain.clone().with_options(options, generator(1, Purpose::Steps, 0));
     for mut replica in [plain.clone(), plain.with_adapters(slots), harsh] {

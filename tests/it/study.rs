@@ -327,7 +327,8 @@ variants:
      speculation: {drafts: 3, tokens: 2}}
 - name: sharded
   replicas: {max: 2}
-  engine: {alpha: 7ms, beta: 20us, delta: 25us, kv_tokens: 10000, api_servers: 0, noise: 9}
+  engine: {alpha: 7ms, beta: 20us, delta: 25us, kv_tokens: 10000, api_servers: 0, noise: 9,
+           fetch: {share: 0.5}, prefix_hits: 0.5}
   lifecycle: {slowdown: {at: 5m}}
 ";
     let said = refusal(text, &[]);
@@ -337,7 +338,8 @@ variants:
         "variants[1].engine.batch_tokens must not be below 1024, 4 tokens for each of engine.seats",
         "scenario.yaml:23: error: variants[2].engine.api_servers must be from 1 to 64",
         "scenario.yaml:23: error: variants[2].engine.noise must be from 0 to 2",
-        "scenario.yaml:24: error: variants[2].lifecycle.slowdown.factor is required",
+        "scenario.yaml:24: error: variants[2].engine.fetch must not be given beside",
+        "scenario.yaml:25: error: variants[2].lifecycle.slowdown.factor is required",
     ] {
         assert!(said.contains(line), "{line} is not in\n{said}");
     }

@@ -395,7 +395,7 @@ fn variant(
         taken(crew.spec.role, iteration)
     ));
     let seats = whole(crew.running).max(SEATS);
-    let batch_tokens = batch_tokens(crew, notes).max(seats);
+    let batch_tokens = batch_tokens(crew).max(seats);
     let settings = scaler::Settings::following(min.max(Replicas::ONE), max);
     let hpa = Hpa { signal: Signal::Desired, settings, sync: SYNC, delay: Micros::ZERO };
     let actuator = if min == Replicas::ZERO {
@@ -439,17 +439,12 @@ fn variant(
     })
 }
 
-/// The tokens of an iteration at most: what none exceeded although prompts are longer, or else the
-/// default, unless more was seen. Who decodes what others have computed shows neither.
-fn batch_tokens(crew: &Crew, notes: &mut Vec<String>) -> u32 {
-    let key = &crew.spec.key;
-    match (crew.spec.role, crew.most.budget()) {
-        (Role::Decode, _) => BATCH_TOKENS,
-        (Role::Both | Role::Prefill, Some(budget)) => {
-            notes.push(format!("{key}: prompts are computed in pieces of {budget:.0} tokens"));
-            whole(budget)
-        }
-        (Role::Both | Role::Prefill, None) => {
+/// The tokens of an iteration at most: the default, unless more was seen. Who decodes what others have
+/// computed shows nothing of it.
+fn batch_tokens(crew: &Crew) -> u32 {
+    match crew.spec.role {
+        Role::Decode => BATCH_TOKENS,
+        Role::Both | Role::Prefill => {
             crew.most.iteration().map_or(BATCH_TOKENS, |most| whole(most).max(BATCH_TOKENS))
         }
     }

@@ -204,7 +204,11 @@ impl Page {
             ),
             ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", counters.prefix_hits),
             ("vllm:external_prefix_cache_queries", "Tokens looked up in other engines' caches.", 0),
-            ("vllm:external_prefix_cache_hits", "Tokens found in other engines' caches.", 0),
+            (
+                "vllm:external_prefix_cache_hits",
+                "Tokens found in other engines' caches.",
+                counters.prompt_transferred,
+            ),
             ("vllm:mm_cache_queries", "Items looked up in the multi-modal cache.", 0),
             ("vllm:mm_cache_hits", "Items found in the multi-modal cache.", 0),
             ("vllm:num_preemptions", "Preemptions.", counters.preemptions),

@@ -29,11 +29,14 @@
 //!
 //! # Limits
 //!
-//! There is no time between steps, and prefill does not get slower with the length of the prompt. What the prefix cache finds is a given share of each prompt
-//! ([`Replica::with_prefix_hits`]), with the blocks that are found held by each request alone; or it
-//! is what it has of prompts that are known ([`Replica::with_prefix_cache`]).
+//! There is no time between steps, and prefill does not get slower with the length of the prompt.
+//! What the prefix cache finds is a given share of each prompt ([`Replica::with_prefix_hits`]), with
+//! the blocks that are found held by each request alone; or it is what it has of prompts that are
+//! known ([`Replica::with_prefix_cache`]). The limits of a pipeline, of speculation and of fetched
+//! caches ([`Replica::with_options`]) are beside their rules.
 
 pub mod adapters;
+pub mod arrivals;
 mod blocks;
 mod coast;
 mod decodes;
@@ -57,6 +60,7 @@ use rand_pcg::Pcg64;
 use crate::simulate::Micros;
 use crate::simulate::random;
 use crate::simulate::replica::adapters::Adapters;
+use crate::simulate::replica::arrivals::{Arrival, Fetch};
 use crate::simulate::replica::decodes::{Decodes, Phase};
 use crate::simulate::replica::noise::Noise;
 use crate::simulate::replica::pace::Pace;
@@ -146,13 +150,14 @@ pub struct Replica {
     settings: Settings,
     pace: Pace,
     /// The share of each prompt that the prefix cache has.
-    prefix_hits: f64,
+    prefix_hits: Fraction,
     prefill_at: PrefillAt,
+    fetch: Option<Fetch>,
     now: Micros,
     /// When the last step ended.
     ready: Micros,
     /// Requests that were submitted and whose time has not come.
-    arrivals: VecDeque<(Micros, Request)>,
+    arrivals: VecDeque<Arrival>,
     /// Requests that are neither finished nor still to arrive, with holes.
     lives: Vec<Life>,
     holes: Vec<usize>,
@@ -203,6 +208,8 @@ enum Histograms {
 struct Life {
     request: Request,
     arrived: Micros,
+    /// When it came into the queue: after that, if the cache of its prompt was fetched.
+    queued: Micros,
     /// When a step first computed it.
     scheduled: Option<Micros>,
     first_ever: Option<Micros>,
@@ -242,8 +249,9 @@ impl Replica {
         Ok(Self {
             settings,
             pace: Pace::new(settings.step, settings.max_num_seqs),
-            prefix_hits: 0.0,
+            prefix_hits: Fraction::ZERO,
             prefill_at: PrefillAt::Here,
+            fetch: None,
             now: Micros::ZERO,
             ready: Micros::ZERO,
             arrivals: VecDeque::new(),
@@ -271,7 +279,7 @@ impl Replica {
     /// without the last token, which is always computed.
     #[must_use]
     pub fn with_prefix_hits(self, share: Fraction) -> Self {
-        Self { prefix_hits: share.fraction().min(1.0), ..self }
+        Self { prefix_hits: share, ..self }
     }
 
     /// The same engine for requests whose prompts another has computed: only the last token of each
@@ -291,7 +299,7 @@ impl Replica {
     /// The same engine with these options, whose random numbers start from `random`.
     #[must_use]
     pub fn with_options(self, options: Options, mut random: Pcg64) -> Self {
-        let Options { api_servers, stages, speculation, noise } = options;
+        let Options { api_servers, stages, speculation, noise, fetch } = options;
         let block_size = self.settings.block_size;
         let noise = (noise > 0.0).then(|| Box::new(Noise::new(noise, random::fork(&mut random))));
         let servers = (api_servers > 1).then(|| Box::new(ApiServers::new(api_servers)));
@@ -300,6 +308,7 @@ impl Replica {
                 .then(|| Box::new(Pipeline::new(stages, block_size, servers.as_deref()))),
             speculator: speculation.map(|it| Box::new(Speculator::new(it, random))),
             noise,
+            fetch,
             servers,
             ..self
         }
@@ -308,21 +317,6 @@ impl Replica {
     /// Makes each step that begins from now on take so many times as long as the settings say.
     pub fn set_slowness(&mut self, factor: f64) {
         self.pace = Pace::new(self.settings.step.slowed(factor), self.settings.max_num_seqs);
-    }
-
-    /// Takes a request that arrives at `at`, or at the latest time this replica has seen if that is
-    /// later: nothing arrives in the past.
-    ///
-    /// # Errors
-    ///
-    /// A request that could never finish is refused, as vLLM refuses it by the model's length.
-    pub fn submit(&mut self, at: Micros, request: Request) -> Result<(), Unservable> {
-        if request.output == 0 || !self.settings.can_serve(&request) {
-            return Err(Unservable);
-        }
-        let latest = self.arrivals.back().map_or(self.now, |&(at, _)| at);
-        self.arrivals.push_back((at.max(latest).max(self.now), request));
-        Ok(())
     }
 
     /// Ends every step that ends at or before `until` and begins every step that begins before it,
@@ -382,40 +376,10 @@ impl Replica {
             return Some(self.ready);
         }
         let head = match self.waiting.front() {
-            Some(&index) => self.lives[index].arrived,
-            None => self.arrivals.front()?.0,
+            Some(&index) => self.lives[index].queued,
+            None => self.arrivals.front()?.queued,
         };
         Some(head.max(self.ready))
-    }
-
-    /// Whether the time has come of a request that was submitted.
-    fn has_arrived(&self, until: Micros) -> bool {
-        self.arrivals.front().is_some_and(|(at, _)| *at <= until)
-    }
-
-    fn take_arrivals(&mut self, until: Micros) {
-        while let Some((arrived, request)) = self.arrivals.pop_front_if(|(at, _)| *at <= until) {
-            let life = Life {
-                request,
-                arrived,
-                scheduled: None,
-                first_ever: None,
-                first_token: None,
-                last_token: arrived,
-                preemptions: 0,
-                cached: 0,
-                kept: 0,
-                phase: Phase::Prefill { computed: 0 },
-            };
-            let index = if let Some(hole) = self.holes.pop() {
-                self.lives[hole] = life;
-                hole
-            } else {
-                self.lives.push(life);
-                self.lives.len() - 1
-            };
-            self.waiting.push_back(index);
-        }
     }
 
     fn begin_step(&mut self, start: Micros, events: &mut Vec<Event>) {
@@ -529,7 +493,7 @@ impl Replica {
             }
             self.occupy(index, 0, computed);
             *budget -= computed - cached;
-            if self.prefix_hits > 0.0 || self.prefix.is_some() {
+            if self.prefix_hits > Fraction::ZERO || self.prefix.is_some() {
                 self.counters.prefix_queries += u64::from(prompt);
                 self.counters.prefix_hits += u64::from(cached);
             }

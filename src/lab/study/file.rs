@@ -1,6 +1,8 @@
 //! The scenario file: each key is declared once, with its default, range and description. Sections
 //! that the simulator uses as they are written are declared there.
 
+mod engine;
+
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,18 +12,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::simulate::Micros;
-use crate::simulate::replica::adapters::AdapterSettings;
-use crate::simulate::replica::settings::{BLOCK_SIZE, SEATS};
 use crate::simulate::scenario::{
     COOLDOWN, Client, FACTORS, Lifecycle, Outage, POLLING, Router, SPANS, SYNC, Signal, Slo,
     Startup, TOKEN_SPANS,
 };
 use crate::simulate::workload::rate::{Burst, PERIODS, RATES};
+pub(crate) use crate::study::file::engine::{EngineKeys, ExpertKeys, FetchKeys, SpeculationKeys};
 use crate::study::traces::SPAN_MAX;
 use plimsoll_core::decide::enforce::{Select, StepType};
 use plimsoll_core::fleet::Role;
 use plimsoll_core::settings;
-use plimsoll_core::settings::{Written, above_zero, hours, millis, minutes, secs, text};
+use plimsoll_core::settings::{Written, above_zero, hours, millis, secs, text};
 use plimsoll_core::units::{CostPerHour, Fraction, Seconds};
 use plimsoll_daemon::config::names::{
     DNS_LABEL, LABEL_TEXT, MODEL_NAME, VARIANT_NAME, is_dns_label, is_label_text, is_model_name,
@@ -37,11 +38,6 @@ pub(crate) const REPLICAS_MAX: u32 = 10_000;
 
 /// Lengths of prompts and answers.
 const TOKENS: RangeInclusive<u32> = 1..=100_000_000;
-
-/// Sizes of engines.
-const SIZES: RangeInclusive<u32> = 1..=1_000_000_000;
-
-const STEPS: RangeInclusive<Duration> = Duration::ZERO..=minutes(1);
 
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
 
@@ -375,79 +371,6 @@ settings! {
 
         /// Those that are ready at the start; without it, the fewest.
         initial: Option<u32>;
-    }
-
-    /// An engine.
-    pub(crate) struct EngineKeys {
-        /// The time of a step by itself.
-        alpha: Duration, in STEPS, required;
-
-        /// The time for each token of a prompt.
-        beta: Duration, in STEPS, required;
-
-        /// The time for each request that decodes a token.
-        delta: Duration, in STEPS, required;
-
-        /// The time for each token of the KV cache that is read.
-        gamma: Duration, in STEPS;
-
-        /// What a mixture of experts takes beside that.
-        experts: Option<ExpertKeys>;
-
-        /// The size of the KV cache in tokens.
-        kv_tokens: Option<u32>, in SIZES, required;
-
-        /// Requests in a batch: `max_num_seqs`.
-        seats: u32 = SEATS, in SIZES;
-
-        /// Tokens that a step may compute: `max_num_batched_tokens`. Without it, 2048, or as many as
-        /// there are seats.
-        batch_tokens: Option<u32>, in SIZES;
-
-        /// Tokens in a block of the cache.
-        block_size: u32 = BLOCK_SIZE, in SIZES;
-
-        /// The share of each prompt that its prefix cache has.
-        prefix_hits: Fraction = 0.0, in 0.0..=1.0;
-
-        /// Whether its prefix cache has what it has computed, by the `hash_ids` of the trace.
-        prefix_caching: bool = false;
-
-        /// How it serves `LoRA` adapters. Required where requests ask for some.
-        adapters: Option<AdapterSettings>;
-
-        /// API servers in front of it (`--api-server-count`). Each counts a step that has a request of
-        /// its own.
-        api_servers: u32 = 1, in 1..=64;
-
-        /// Stages of its pipeline (`--pipeline-parallel-size`): so many steps are in flight at a time.
-        pipeline_stages: u32 = 1, in 1..=64;
-
-        /// Speculative decoding (`--speculative-config`).
-        speculation: Option<SpeculationKeys>;
-
-        /// The standard deviation of the logarithm of the time of a step.
-        noise: f64 = 0.0, in 0.0..=2.0;
-    }
-
-    /// Speculative decoding.
-    #[derive(Copy)]
-    pub(crate) struct SpeculationKeys {
-        /// Tokens that a step drafts for a request (`num_speculative_tokens`).
-        drafts: u32, in 1..=32, required;
-
-        /// Tokens that a step gives a request in the mean: one, and the accepted drafts.
-        tokens: f64, in 1.0..=33.0, required;
-    }
-
-    /// What a mixture of experts takes until all of them are awake.
-    #[derive(Copy)]
-    pub(crate) struct ExpertKeys {
-        /// Tokens of a step by which all are.
-        tokens: u32, in 1..=1_000_000, required;
-
-        /// The time for each of these tokens.
-        per_token: Duration, in STEPS, required;
     }
 
     /// A change of the pod template, which replaces all replicas.

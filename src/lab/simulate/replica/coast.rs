@@ -15,7 +15,7 @@ impl Replica {
     pub(crate) fn coast(&mut self, start: Micros, until: Micros) -> bool {
         // Behind a head that is blocked, more requests change nothing.
         let arrival = match (self.waiting.is_empty(), self.arrivals.front()) {
-            (true, Some(&(at, _))) => at,
+            (true, Some(next)) => next.queued,
             (true, None) | (false, _) => Micros::new(u64::MAX),
         };
         let Some(left) = self.decodes.steps_to_end() else { return false };

@@ -102,7 +102,7 @@ impl Replica {
             }
             self.counters.prompt_tokens += u64::from(request.prompt);
             self.counters.prompt_computed += u64::from(computed);
-            if self.prefill_at == PrefillAt::Elsewhere {
+            if self.prefill_at == PrefillAt::Elsewhere || self.fetch.is_some() {
                 self.counters.prompt_transferred += u64::from(life.cached);
             }
             events.push(Event::FirstToken { id: request.id, at: now, ttft });

@@ -8,7 +8,7 @@ impl Replica {
     /// Drops a request, wherever it is; its place in the batch and its blocks are free at once.
     /// Returns whether it was there.
     pub fn abort(&mut self, id: u64) -> bool {
-        if let Some(at) = self.arrivals.iter().position(|(_, request)| request.id == id) {
+        if let Some(at) = self.arrivals.iter().position(|arrival| arrival.request.id == id) {
             self.arrivals.remove(at);
             if let Some(adapters) = &mut self.adapters {
                 adapters.forget(id);

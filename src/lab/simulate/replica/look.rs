@@ -11,7 +11,7 @@ impl Replica {
     pub fn snapshot(&self) -> Stats {
         Stats {
             running: self.batched(),
-            waiting: count(self.waiting.len()),
+            waiting: self.queue(),
             deferred: self.deferred(),
             kv_blocks_used: self.kv_blocks_used,
             kv_blocks: self.settings.kv_blocks,
@@ -20,6 +20,11 @@ impl Replica {
             drafted: self.drafted().cloned(),
             counters: self.counters.clone(),
         }
+    }
+
+    /// Requests that wait, for whatever.
+    fn queue(&self) -> u32 {
+        count(self.waiting.len()) + self.fetching()
     }
 
     /// API servers in front of it.
@@ -33,7 +38,7 @@ impl Replica {
     pub fn gauges(&self) -> Gauges {
         Gauges {
             running: self.batched(),
-            waiting: count(self.waiting.len()),
+            waiting: self.queue(),
             kv_usage: f64::from(self.kv_blocks_used) / f64::from(self.settings.kv_blocks),
         }
     }

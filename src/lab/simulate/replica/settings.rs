@@ -2,6 +2,7 @@
 
 use crate::simulate::Micros;
 use crate::simulate::replica::Request;
+use crate::simulate::replica::arrivals::Fetch;
 use crate::simulate::replica::speculation::Speculation;
 
 /// Seats of vLLM's V1 engine for an online server, unless it is told otherwise.
@@ -38,6 +39,8 @@ pub struct Options {
     pub speculation: Option<Speculation>,
     /// The standard deviation of the logarithm of a step's time.
     pub noise: f64,
+    /// What it fetches of the caches of prompts; `None` for nothing.
+    pub fetch: Option<Fetch>,
 }
 
 /// The coefficients of a step's time, in microseconds.
@@ -93,9 +96,9 @@ pub enum SettingsError {
 // === impl Options ===
 
 impl Default for Options {
-    /// One API server, no pipeline, no speculation, no noise.
+    /// One API server, no pipeline, no speculation, no noise, nothing that is fetched.
     fn default() -> Self {
-        Self { api_servers: 1, stages: 1, speculation: None, noise: 0.0 }
+        Self { api_servers: 1, stages: 1, speculation: None, noise: 0.0, fetch: None }
     }
 }
 

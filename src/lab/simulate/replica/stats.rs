@@ -238,7 +238,7 @@ pub struct Stats {
     pub running: u32,
     /// Requests in the waiting queue.
     pub waiting: u32,
-    /// Of those, the ones that wait for a slot for their adapter.
+    /// Of those, the ones that wait for a slot for their adapter, or for the cache of their prompt.
     pub deferred: u32,
     /// Blocks of the KV cache that are held.
     pub kv_blocks_used: u32,

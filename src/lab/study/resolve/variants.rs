@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::simulate::replica::arrivals::Fetch;
 use crate::simulate::replica::settings::{Admission, Experts, Options, Settings, StepTime};
 use crate::simulate::replica::speculation::Speculation;
 use crate::simulate::scaler::{self, MilliValue, Policy, Rules};
@@ -12,8 +13,8 @@ use crate::simulate::scenario::{
 };
 use crate::simulate::workload::load::{Load, Replay};
 use crate::study::file::{
-    AutoscalerKeys, AutoscalerKind, DirectionKeys, EngineKeys, ExpertKeys, File, REPLICAS_MAX,
-    ReplicaCountKeys, RolloutKeys, SpeculationKeys, StepKeys, VariantKeys,
+    AutoscalerKeys, AutoscalerKind, DirectionKeys, EngineKeys, ExpertKeys, FetchKeys, File,
+    REPLICAS_MAX, ReplicaCountKeys, RolloutKeys, SpeculationKeys, StepKeys, VariantKeys,
 };
 use crate::study::resolve::{adapters, is_some_time};
 use plimsoll_core::decide::enforce::{Amount, StepType};
@@ -191,9 +192,19 @@ impl One<'_, '_, '_> {
     }
 
     fn options(&mut self, keys: &EngineKeys, settings: &Settings) -> Options {
-        let EngineKeys { api_servers, pipeline_stages, speculation, noise, .. } = *keys;
+        if keys.fetch.is_some() && (keys.prefix_caching || keys.prefix_hits > Fraction::ZERO) {
+            let rule = "must not be given beside engine.prefix_hits or engine.prefix_caching, \
+                        because of a prompt only one of them is found";
+            self.checks.problems.error_at(self.at("engine.fetch"), rule);
+        }
+        let EngineKeys { api_servers, pipeline_stages, speculation, noise, fetch, .. } = *keys;
         let speculation = speculation.map(|keys| self.speculation(keys, settings));
-        Options { api_servers, stages: pipeline_stages, speculation, noise }
+        let fetch = fetch.map(|FetchKeys { share, latency, per_token }| Fetch {
+            share,
+            latency,
+            per_token: per_token.as_secs_f64() * 1e6,
+        });
+        Options { api_servers, stages: pipeline_stages, speculation, noise, fetch }
     }
 
     fn speculation(&mut self, keys: SpeculationKeys, settings: &Settings) -> Speculation {
