@@ -47,7 +47,17 @@ pub(crate) struct Running {
 pub(crate) fn stats(kv_blocks_used: u32) -> Stats {
     let (kv_blocks, block_size) = (1000, 16);
     let counters = Counters::default();
-    Stats { running: 3, waiting: 0, deferred: 0, kv_blocks_used, kv_blocks, block_size, counters }
+    Stats {
+        running: 3,
+        waiting: 0,
+        deferred: 0,
+        kv_blocks_used,
+        kv_blocks,
+        block_size,
+        api_servers: 1,
+        drafted: None,
+        counters,
+    }
 }
 
 impl Engine {

@@ -31,6 +31,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("simulate-adapters.yaml", "with_a_slot_for_each_adapter_nobody_waits_for_one"),
     ("simulate-day.yaml", "the_example_of_a_day_compares_with_a_stock_hpa"),
     ("simulate-disaggregated.yaml", "the_example_with_roles_apart_scales_each_and_serves_both"),
+    ("simulate-harsh.yaml", "the_example_of_a_day_on_which_all_goes_wrong_is_served_somehow"),
     ("simulate-jump.yaml", "foresight_serves_a_jump_as_a_stock_hpa_does_for_a_third_of_its_cost"),
     (
         "simulate-prefix.yaml",

@@ -23,12 +23,13 @@ use plimsoll::fleet::{
 };
 use plimsoll::observe::{Reading, Scrape, ScrapeFailure};
 use plimsoll::simulate::page::{self, Identity};
-use plimsoll::simulate::replica::stats::{Counters, Stats};
+use plimsoll::simulate::replica::stats::Stats;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::daemon::stats;
 use crate::pages;
 use crate::prometheus::server::{GLANCE, Play, Server, Target};
 
@@ -303,9 +304,7 @@ fn the_reader_of_answers_is_there_for_whoever_wants_to_break_it() {
 pub(crate) fn engine(kv_blocks_used: u32, waiting: u32) -> String {
     let started = Timestamp::from_second(1_700_000_000).unwrap();
     let identity = Identity { model: "m".into(), started, ready: started };
-    let (kv_blocks, block_size, counters) = (1000, 16, Counters::default());
-    let stats =
-        Stats { running: 3, waiting, deferred: 0, kv_blocks_used, kv_blocks, block_size, counters };
+    let stats = Stats { waiting, ..stats(kv_blocks_used) };
     // Without most of its histograms, which say nothing here and keep a slow machine busy.
     let kept = |line: &&str| !line.contains("_bucket") || line.contains("time_to_first_token");
     page::render(&identity, &stats)

@@ -10,6 +10,7 @@
 mod agreement;
 mod capacity;
 mod clients;
+mod counts;
 mod decisions;
 mod engine;
 mod recording;

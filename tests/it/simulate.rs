@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod engines;
 mod reference;
 
 use std::fs;
@@ -14,9 +15,12 @@ use plimsoll::collect::exposition;
 use plimsoll::fleet::ModelName;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::page::{CONTENT_TYPE, Identity, render};
+use plimsoll::simulate::random::{Purpose, generator};
 use plimsoll::simulate::reading::{Names, read as read_directly};
 use plimsoll::simulate::replica::adapters::{AdapterId, AdapterSettings};
-use plimsoll::simulate::replica::settings::{Admission, Settings, StepTime};
+use plimsoll::simulate::replica::arrivals::Fetch;
+use plimsoll::simulate::replica::settings::{Admission, Options, Settings, StepTime};
+use plimsoll::simulate::replica::speculation::Speculation;
 use plimsoll::simulate::replica::stats::Counters;
 use plimsoll::simulate::replica::{Event, Finished, Replica, Request};
 use plimsoll::units::Fraction;
@@ -309,7 +313,7 @@ fn engine_vectors_are_reproduced_to_the_microsecond_or_within_their_tolerances()
     }
 }
 
-fn conversation_engine() -> Replica {
+pub(crate) fn conversation_engine() -> Replica {
     Replica::new(Settings {
         step: StepTime::dense(7400.0, 15.6, 11.0, 0.042),
         max_num_seqs: 64,
@@ -404,7 +408,15 @@ fn a_reading_is_what_the_page_says() {
     let hits = Fraction::new(0.4).unwrap();
     let plain = conversation_engine().with_prefix_hits(hits);
     let slots = AdapterSettings { slots: 2, load: Micros::new(5_000) };
-    for mut replica in [plain.clone(), plain.with_adapters(slots)] {
+    let options = Options {
+        api_servers: 2,
+        stages: 2,
+        speculation: Some(Speculation::with_mean(3, 2.5)),
+        noise: 0.1,
+        fetch: Some(Fetch { share: hits, latency: Micros::new(300_000), per_token: 100.0 }),
+    };
+    let harsh = plain.clone().with_options(options, generator(1, Purpose::Steps, 0));
+    for mut replica in [plain.clone(), plain.with_adapters(slots), harsh] {
         for id in 0..400 {
             let request = Request { id, prompt: 900, output: 1 + u32::try_from(id).unwrap() };
             let at = Micros::new(id * 30_000);

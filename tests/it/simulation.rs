@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod faults;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -9,7 +11,7 @@ use std::sync::Arc;
 
 use plimsoll::config::{Config, Files, Surroundings, parse};
 use plimsoll::simulate::Micros;
-use plimsoll::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
+use plimsoll::simulate::replica::settings::{Admission, Experts, Options, Settings, StepTime};
 use plimsoll::simulate::run::run;
 use plimsoll::simulate::scaler::{self, MilliValue};
 use plimsoll::simulate::scenario::{
@@ -21,11 +23,11 @@ use plimsoll::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, R
 use plimsoll::simulate::workload::rate::Rate;
 use plimsoll::units::{Fraction, Replicas, Seconds};
 
-fn secs(seconds: u64) -> Micros {
+pub(crate) fn secs(seconds: u64) -> Micros {
     Micros::from_secs(seconds)
 }
 
-fn n(count: u32) -> Replicas {
+pub(crate) fn n(count: u32) -> Replicas {
     Replicas::saturating(count)
 }
 
@@ -50,8 +52,8 @@ fn sizes() -> Sizes {
     Sizes::Apart { prompt: lengths(600.0), output: lengths(150.0) }
 }
 
-fn drawn(rate: Rate) -> Load {
-    Load::Drawn(Drawn { rate, variation: 1.0, sizes: sizes() })
+pub(crate) fn drawn(rate: Rate) -> Load {
+    Load::Drawn(Drawn { rate, variation: 1.0, sizes: sizes(), drift: None })
 }
 
 fn follow(signal: Signal, settings: scaler::Settings) -> Hpa {
@@ -59,7 +61,7 @@ fn follow(signal: Signal, settings: scaler::Settings) -> Hpa {
 }
 
 /// Ten minutes on one variant that Plimsoll scales from 1 to 8.
-fn scenario(load: Load) -> Scenario {
+pub(crate) fn scenario(load: Load) -> Scenario {
     let config = configured(&["name: v"]);
     let spec = config.variants[0].spec.clone();
     Scenario {
@@ -71,6 +73,7 @@ fn scenario(load: Load) -> Scenario {
             adapters: Vec::new(),
             router: Router::LeastRequests,
             router_refresh: Micros::new(50_000),
+            sessions: 1_000,
             transfer: Transfer::default(),
             gateway: Gateway { queue: 1_000, per_replica: None, read: None },
             client: Client { timeout: None, retries: 0, backoff: secs(1) },
@@ -87,6 +90,7 @@ fn scenario(load: Load) -> Scenario {
                 kv_blocks: 5_000,
                 admission: Admission::WholePrompt,
             },
+            options: Options::default(),
             prefix: Prefix::Share(Fraction::ZERO),
             adapters: None,
             startup: Startup {
@@ -102,6 +106,7 @@ fn scenario(load: Load) -> Scenario {
                 crash_every: None,
                 interrupt_every: None,
                 notice: secs(20),
+                ..Lifecycle::default()
             },
             rollout: None,
             actuator: Actuator::Hpa(follow(
@@ -126,11 +131,11 @@ fn wave() -> Load {
     drawn(Rate::wave(1.0, 25.0, 600.0).unwrap())
 }
 
-fn play(scenario: &Scenario, seed: u64) -> Outcome {
+pub(crate) fn play(scenario: &Scenario, seed: u64) -> Outcome {
     run(scenario, seed, &mut |_: Micros| true).unwrap()
 }
 
-fn accounted(service: &Service) -> u64 {
+pub(crate) fn accounted(service: &Service) -> u64 {
     service.judged() + service.open
 }
 
@@ -141,7 +146,10 @@ fn a_seed_has_one_outcome_and_another_seed_another() {
     scenario.variants[0].lifecycle.interrupt_every = Some(secs(400));
     scenario.models[0].client = Client { timeout: Some(secs(8)), retries: 1, backoff: secs(1) };
     scenario.control.scrape_loss = Fraction::new(0.05).unwrap();
-    for router in [Router::RoundRobin, Router::LeastRequests, Router::KvAware] {
+    scenario.variants[0].options.noise = 0.2;
+    for router in
+        [Router::RoundRobin, Router::LeastRequests, Router::KvAware, Router::Random, Router::Sticky]
+    {
         scenario.models[0].router = router;
         let first = play(&scenario, 7);
         assert_eq!(first, play(&scenario, 7), "{router:?}");

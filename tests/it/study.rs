@@ -303,6 +303,60 @@ variants:
 }
 
 #[test]
+fn engines_that_cannot_be_and_lengths_that_run_backwards_are_listed_with_their_lines() {
+    let text = "\
+models:
+- name: m
+  slo: {ttft: 2s, itl: 60ms}
+  workload:
+    drawn:
+      rate: 1
+      prompt: {fixed: 100}
+      output: {fixed: 100}
+      drift: [{at: 2m, prompt: 2}, {at: 1m}]
+variants:
+- name: drafting
+  replicas: {max: 2}
+  engine:
+    {alpha: 7ms, beta: 20us, delta: 25us, kv_tokens: 10000, seats: 256, batch_tokens: 1000,
+     speculation: {drafts: 3, tokens: 4.5}}
+- name: crowded
+  replicas: {max: 2}
+  engine:
+    {alpha: 7ms, beta: 20us, delta: 25us, kv_tokens: 10000, seats: 256, batch_tokens: 1000,
+     speculation: {drafts: 3, tokens: 2}}
+- name: sharded
+  replicas: {max: 2}
+  engine: {alpha: 7ms, beta: 20us, delta: 25us, kv_tokens: 10000, api_servers: 0, noise: 9,
+           fetch: {share: 0.5}, prefix_hits: 0.5}
+  lifecycle: {slowdown: {at: 5m}}
+";
+    let said = refusal(text, &[]);
+    for line in [
+        "scenario.yaml:9: error: models[0].workload.drawn.drift must have times that ascend",
+        "variants[0].engine.speculation.tokens must not be above 4, one more than",
+        "variants[1].engine.batch_tokens must not be below 1024, 4 tokens for each of engine.seats",
+        "scenario.yaml:23: error: variants[2].engine.api_servers must be from 1 to 64",
+        "scenario.yaml:23: error: variants[2].engine.noise must be from 0 to 2",
+        "scenario.yaml:24: error: variants[2].engine.fetch must not be given beside",
+        "scenario.yaml:25: error: variants[2].lifecycle.slowdown.factor is required",
+    ] {
+        assert!(said.contains(line), "{line} is not in\n{said}");
+    }
+}
+
+#[test]
+fn the_example_of_a_day_on_which_all_goes_wrong_is_served_somehow() {
+    let output = simulate(&["examples/simulate-harsh.yaml", "--json", "-"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let run = &results["runs"][0];
+    assert!(run["models"][0]["finished"].as_u64().unwrap() > 40_000, "{run}");
+    assert!(run["variants"][0]["crashes"].as_u64().unwrap() >= 3, "{run}");
+}
+
+#[test]
 fn the_example_of_a_prefix_cache_computes_less_of_prompts_that_begin_alike() {
     let output = simulate(&["examples/simulate-prefix.yaml", "--json", "-"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -27,9 +27,6 @@ use plimsoll_daemon::trace::Tick;
 /// some pages of every replica.
 pub(crate) const INTERVAL: f64 = 10.0;
 
-/// The share of prompt tokens in a cache from which on long prompts need not make long iterations.
-const CACHED: f64 = 0.05;
-
 /// Seconds without a page of any replica from which a trace has a gap.
 const GAP: SignedDuration = SignedDuration::from_secs(60);
 
@@ -91,7 +88,7 @@ pub(crate) struct Crew {
     pub(crate) kv: Option<f64>,
     /// The most requests that ran at once in a replica.
     pub(crate) running: f64,
-    /// What its iterations and prompts are at most.
+    /// What its iterations are at most.
     pub(crate) most: Most,
     /// Seconds from created to ready, of each start.
     pub(crate) starts: BTreeMap<ReplicaKey, f64>,
@@ -102,15 +99,11 @@ pub(crate) struct Crew {
     seen: Option<(Timestamp, u32)>,
 }
 
-/// The largest iteration and the longest prompt, as far as buckets tell.
+/// The largest iteration, as far as buckets tell.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Most {
     /// Tokens that no iteration exceeded; without bound where one was beyond all buckets.
     iteration: f64,
-    /// Tokens that the longest prompt reached.
-    prompt: f64,
-    /// The largest share of prompt tokens that a prefix cache had.
-    cached: f64,
 }
 
 /// What is known of a replica.
@@ -321,40 +314,24 @@ impl Crew {
 impl Most {
     fn take(&mut self, reading: &Reading) {
         for rank in &reading.ranks {
-            if let Some((_, edge)) = rank.step_tokens.as_ref().and_then(largest) {
+            if let Some(edge) = rank.step_tokens.as_ref().and_then(largest) {
                 self.iteration = self.iteration.max(edge);
-            }
-            if let Some((edge, _)) = rank.prompt_length.as_ref().and_then(largest) {
-                self.prompt = self.prompt.max(edge);
-            }
-            if let Some((hits, queries)) = rank.prefix_hits.zip(rank.prefix_queries)
-                && queries.tokens() > 0.0
-            {
-                self.cached = self.cached.max(hits.tokens() / queries.tokens());
             }
         }
     }
 
-    /// The tokens that one iteration computes at most, where that is seen: a prompt was longer than
-    /// any iteration, and not because a cache had the rest of it.
-    pub(crate) fn budget(&self) -> Option<f64> {
-        let Self { iteration, prompt, cached } = *self;
-        let seen = iteration > 0.0 && iteration <= prompt && cached < CACHED;
-        seen.then_some(iteration)
-    }
-
-    /// Tokens that some iteration may have had.
-    pub(crate) fn iteration(&self) -> Option<f64> {
+    /// Tokens that some iteration may have had. A prompt that is computed in pieces counts as a whole in
+    /// the iteration that completes it, so how long pieces are does not show.
+    pub(crate) fn iteration(self) -> Option<f64> {
         self.iteration.is_finite().then_some(self.iteration)
     }
 }
 
-/// The edges of the bucket that has the largest value; `None` without any.
-fn largest(histogram: &Histogram) -> Option<(f64, f64)> {
+/// The upper edge of the bucket that has the largest value; `None` without any.
+fn largest(histogram: &Histogram) -> Option<f64> {
     let (_, all) = histogram.buckets.last().filter(|(_, all)| *all > 0.0)?;
-    let at = histogram.buckets.iter().position(|(_, count)| count >= all)?;
-    let lower = at.checked_sub(1).map_or(0.0, |before| histogram.buckets[before].0);
-    Some((lower, histogram.buckets[at].0))
+    let at = histogram.buckets.iter().find(|(_, count)| count >= all)?;
+    Some(at.0)
 }
 
 // === impl Meter ===

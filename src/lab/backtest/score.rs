@@ -13,7 +13,9 @@ use crate::backtest::demand::{Crew, Gathered, INTERVAL, Interval, Load};
 use crate::backtest::interrupt::Interrupt;
 use crate::backtest::policies::{Candidate, Candidates};
 use crate::simulate::random::{Purpose, generator};
-use crate::simulate::replica::settings::{Admission, BLOCK_SIZE, SEATS, Settings, StepTime};
+use crate::simulate::replica::settings::{
+    Admission, BLOCK_SIZE, Options, SEATS, Settings, StepTime,
+};
 use crate::simulate::scenario::{
     Actuator, COOLDOWN, Client, Control, Gateway, Hpa, Keda, Lifecycle, Model, POLLING, Prefix,
     Router, SYNC, Scenario, Signal, Slo, Startup, Transfer, Variant,
@@ -279,6 +281,7 @@ fn model(
         adapters: Vec::new(),
         router: Router::LeastRequests,
         router_refresh: Micros::ZERO,
+        sessions: 1,
         transfer: Transfer {
             latency: args.transfer_time.map(Micros::from_duration).unwrap_or_default(),
             per_token: 0.0,
@@ -392,7 +395,7 @@ fn variant(
         taken(crew.spec.role, iteration)
     ));
     let seats = whole(crew.running).max(SEATS);
-    let batch_tokens = batch_tokens(crew, notes).max(seats);
+    let batch_tokens = batch_tokens(crew).max(seats);
     let settings = scaler::Settings::following(min.max(Replicas::ONE), max);
     let hpa = Hpa { signal: Signal::Desired, settings, sync: SYNC, delay: Micros::ZERO };
     let actuator = if min == Replicas::ZERO {
@@ -426,6 +429,7 @@ fn variant(
             kv_blocks: (whole(kv) / BLOCK_SIZE).max(1),
             admission: Admission::WholePrompt,
         },
+        options: Options::default(),
         prefix: Prefix::Share(Fraction::ZERO),
         adapters: None,
         startup: Startup { load: Micros::from_secs_f64(start), ..Startup::default() },
@@ -435,17 +439,12 @@ fn variant(
     })
 }
 
-/// The tokens of an iteration at most: what none exceeded although prompts are longer, or else the
-/// default, unless more was seen. Who decodes what others have computed shows neither.
-fn batch_tokens(crew: &Crew, notes: &mut Vec<String>) -> u32 {
-    let key = &crew.spec.key;
-    match (crew.spec.role, crew.most.budget()) {
-        (Role::Decode, _) => BATCH_TOKENS,
-        (Role::Both | Role::Prefill, Some(budget)) => {
-            notes.push(format!("{key}: prompts are computed in pieces of {budget:.0} tokens"));
-            whole(budget)
-        }
-        (Role::Both | Role::Prefill, None) => {
+/// The tokens of an iteration at most: the default, unless more was seen. Who decodes what others have
+/// computed shows nothing of it.
+fn batch_tokens(crew: &Crew) -> u32 {
+    match crew.spec.role {
+        Role::Decode => BATCH_TOKENS,
+        Role::Both | Role::Prefill => {
             crew.most.iteration().map_or(BATCH_TOKENS, |most| whole(most).max(BATCH_TOKENS))
         }
     }

@@ -2,7 +2,9 @@
 //!
 //! Names, types, labels, bucket edges and their order are vLLM's, and so are its oddities: the
 //! histogram whose name ends in `_total`, a `_created` gauge for every counter and histogram, and
-//! numbers as Python's client library prints them. Families that the simulator does not model are
+//! numbers as Python's client library prints them. Several API servers share a page, as Python's client
+//! library makes it for several processes: without `_created`, without the families of a process, and
+//! with gauges that have no samples before the first step. Families that the simulator does not model are
 //! there with the zeros that an idle feature reports, because a page without them would be easier
 //! to read than a real one. Help texts are ours.
 
@@ -10,6 +12,7 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
+use crate::simulate::replica::speculation::Drafted;
 use crate::simulate::replica::stats::{ANSWER_EDGES, Counters, Histogram, Stats};
 
 /// The `Content-Type` of the page.
@@ -37,9 +40,14 @@ pub struct Identity {
 pub fn render(identity: &Identity, stats: &Stats) -> String {
     let model = format!("model_name=\"{}\"", escape(&identity.model));
     let base = vec!["engine=\"0\"".to_owned(), model];
-    let created = number(seconds(identity.ready));
+    let created = (stats.api_servers == 1).then(|| number(seconds(identity.ready)));
     let mut page = Page { text: String::with_capacity(PAGE_SIZE), base, created };
-    page.process(identity, &stats.counters);
+    if stats.api_servers == 1 {
+        page.process(identity, &stats.counters);
+    }
+    if let Some(drafted) = &stats.drafted {
+        page.drafts(drafted);
+    }
     page.gauges(stats);
     page.counters(&stats.counters);
     page.request_sizes(&stats.counters);
@@ -53,7 +61,8 @@ struct Page {
     text: String,
     /// The labels that the engine's families share.
     base: Vec<String>,
-    created: String,
+    /// The value of `_created`; `None` where several processes share the page.
+    created: Option<String>,
 }
 
 /// The unit of a histogram's whole numbers.
@@ -123,17 +132,52 @@ impl Page {
         }
     }
 
+    fn drafts(&mut self, drafted: &Drafted) {
+        for (name, help, value) in [
+            ("vllm:spec_decode_num_drafts", "Drafts of speculative decoding.", drafted.drafts),
+            ("vllm:spec_decode_num_draft_tokens", "Tokens of drafts.", drafted.tokens),
+            (
+                "vllm:spec_decode_num_accepted_tokens",
+                "Accepted tokens of drafts.",
+                drafted.accepted.iter().sum(),
+            ),
+        ] {
+            self.counter(name, help, &[("", value)]);
+        }
+        let places: Vec<String> =
+            (0..drafted.accepted.len()).map(|place| format!("position=\"{place}\"")).collect();
+        let places = places.iter().map(String::as_str);
+        let accepted: Vec<(&str, u64)> = places.zip(drafted.accepted.iter().copied()).collect();
+        self.counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Accepted tokens of drafts, by their place in a draft.",
+            &accepted,
+        );
+    }
+
     fn gauges(&mut self, stats: &Stats) {
         let (running, waiting) = (f64::from(stats.running), f64::from(stats.waiting));
-        self.gauge("vllm:num_requests_running", "Requests in the batch.", &[("", running)]);
-        self.gauge("vllm:num_requests_waiting", "Requests in the queue.", &[("", waiting)]);
+        let there = stats.has_gauges();
+        self.gauge(
+            "vllm:num_requests_running",
+            "Requests in the batch.",
+            kept(there, &[("", running)]),
+        );
+        self.gauge(
+            "vllm:num_requests_waiting",
+            "Requests in the queue.",
+            kept(there, &[("", waiting)]),
+        );
         self.gauge(
             "vllm:num_requests_waiting_by_reason",
             "Requests in the queue, by what they wait for.",
-            &[
-                ("reason=\"capacity\"", waiting - f64::from(stats.deferred)),
-                ("reason=\"deferred\"", f64::from(stats.deferred)),
-            ],
+            kept(
+                there,
+                &[
+                    ("reason=\"capacity\"", waiting - f64::from(stats.deferred)),
+                    ("reason=\"deferred\"", f64::from(stats.deferred)),
+                ],
+            ),
         );
         self.gauge(
             "vllm:engine_sleep_state",
@@ -147,7 +191,7 @@ impl Page {
         self.gauge(
             "vllm:kv_cache_usage_perc",
             "The share of the KV cache that is in use; 1 is all of it.",
-            &[("", stats.kv_usage())],
+            kept(there, &[("", stats.kv_usage())]),
         );
     }
 
@@ -160,7 +204,11 @@ impl Page {
             ),
             ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", counters.prefix_hits),
             ("vllm:external_prefix_cache_queries", "Tokens looked up in other engines' caches.", 0),
-            ("vllm:external_prefix_cache_hits", "Tokens found in other engines' caches.", 0),
+            (
+                "vllm:external_prefix_cache_hits",
+                "Tokens found in other engines' caches.",
+                counters.prompt_transferred,
+            ),
             ("vllm:mm_cache_queries", "Items looked up in the multi-modal cache.", 0),
             ("vllm:mm_cache_hits", "Items found in the multi-modal cache.", 0),
             ("vllm:num_preemptions", "Preemptions.", counters.preemptions),
@@ -168,31 +216,33 @@ impl Page {
         ] {
             self.counter(name, help, &[("", value)]);
         }
-        let found = counters.prefix_hits.min(counters.prompt_tokens);
-        let computed = counters.prompt_tokens - found;
+        let computed = counters.prompt_computed;
+        let transferred = counters.prompt_transferred;
+        let cached = counters.prompt_tokens - computed;
+        let found = cached - transferred;
         self.counter(
             "vllm:prompt_tokens_by_source",
             "Prompt tokens by where they came from.",
             &[
                 ("source=\"local_compute\"", computed),
                 ("source=\"local_cache_hit\"", found),
-                ("source=\"external_kv_transfer\"", 0),
+                ("source=\"external_kv_transfer\"", transferred),
             ],
         );
         self.counter(
             "vllm:prompt_tokens_cached",
             "Prompt tokens found in a cache.",
-            &[("", found)],
+            &[("", cached)],
         );
         self.counter(
             "vllm:prompt_tokens_cached_by_source",
             "Prompt tokens found in a cache, by which.",
             &[
-                ("source=\"device\"", found),
+                ("source=\"device\"", counters.prefix_hits),
                 ("source=\"host\"", 0),
                 ("source=\"p2p\"", 0),
                 ("source=\"disk\"", 0),
-                ("source=\"external_unspecified\"", 0),
+                ("source=\"external_unspecified\"", transferred),
             ],
         );
         let generated = counters.generation_tokens;
@@ -271,11 +321,10 @@ impl Page {
                 &counters.request_preemptions,
                 one,
             ),
-            // Nothing is cached, so all of a prompt is computed.
             (
                 "vllm:request_prefill_kv_computed_tokens",
                 "Prompt tokens that were computed.",
-                &counters.prompt_length,
+                &counters.computed_length,
                 one,
             ),
         ] {
@@ -315,15 +364,18 @@ impl Page {
     fn http(&mut self, answers: &Histogram) {
         let count = answers.count() as f64;
         let used = count > 0.0;
-        let created = self.created.clone();
         let handler = format!("handler=\"{HANDLER}\"");
         let post = format!("handler=\"{HANDLER}\",method=\"POST\"");
         let status = format!("{post},status=\"2xx\"");
 
         self.head("http_requests_total", "Requests by method, status and handler.", "counter");
         self.sample_if(used, "http_requests_total", &status, count);
-        self.head("http_requests_created", "Requests by method, status and handler.", "gauge");
-        self.created_if(used, "http_requests_created", &status, &created);
+        self.created(
+            used,
+            "http_requests",
+            "Requests by method, status and handler.",
+            &[status.as_str()],
+        );
         for (name, help, bytes) in [
             ("http_request_size_bytes", "Size of requests by handler.", 2_048.0),
             ("http_response_size_bytes", "Size of answers by handler.", 0.0),
@@ -331,8 +383,7 @@ impl Page {
             self.head(name, help, "summary");
             self.sample_if(used, &format!("{name}_count"), &handler, count);
             self.sample_if(used, &format!("{name}_sum"), &handler, count * bytes);
-            self.head(&format!("{name}_created"), help, "gauge");
-            self.created_if(used, &format!("{name}_created"), &handler, &created);
+            self.created(used, name, help, &[handler.as_str()]);
         }
 
         let name = "http_request_duration_highr_seconds";
@@ -344,8 +395,7 @@ impl Page {
         }
         self.sample(&format!("{name}_count"), "", count);
         self.sample(&format!("{name}_sum"), "", sum);
-        self.head(&format!("{name}_created"), help, "gauge");
-        self.created_if(true, &format!("{name}_created"), "", &created);
+        self.created(true, name, help, &[""]);
 
         let name = "http_request_duration_seconds";
         let help = "How long answers took, by handler.";
@@ -357,8 +407,7 @@ impl Page {
         }
         self.sample_if(used, &format!("{name}_count"), &post, count);
         self.sample_if(used, &format!("{name}_sum"), &post, sum);
-        self.head(&format!("{name}_created"), help, "gauge");
-        self.created_if(used, &format!("{name}_created"), &post, &created);
+        self.created(used, name, help, &[post.as_str()]);
     }
 
     fn gauge(&mut self, name: &str, help: &str, samples: &[(&str, f64)]) {
@@ -370,18 +419,14 @@ impl Page {
     }
 
     fn counter(&mut self, name: &str, help: &str, samples: &[(&str, u64)]) {
-        let (total, created) = (format!("{name}_total"), format!("{name}_created"));
+        let total = format!("{name}_total");
         self.head(&total, help, "counter");
-        for &(label, value) in samples {
-            let labels = self.labels(label);
-            self.sample(&total, &labels, value as f64);
+        let labels: Vec<String> = samples.iter().map(|(label, _)| self.labels(label)).collect();
+        for (labels, (_, value)) in labels.iter().zip(samples) {
+            self.sample(&total, labels, *value as f64);
         }
-        self.head(&created, help, "gauge");
-        let at = self.created.clone();
-        for &(label, _) in samples {
-            let labels = self.labels(label);
-            self.created_if(true, &created, &labels, &at);
-        }
+        let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+        self.created(true, name, help, &labels);
     }
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, unit: Unit) {
@@ -394,9 +439,17 @@ impl Page {
         let labels = self.labels("");
         self.sample(&format!("{name}_count"), &labels, histogram.count() as f64);
         self.sample(&format!("{name}_sum"), &labels, unit.base(histogram.sum()));
-        self.head(&format!("{name}_created"), help, "gauge");
-        let at = self.created.clone();
-        self.created_if(true, &format!("{name}_created"), &labels, &at);
+        self.created(true, name, help, &[labels.as_str()]);
+    }
+
+    /// When the series of a family came into being, where the page says so.
+    fn created(&mut self, present: bool, family: &str, help: &str, labels: &[&str]) {
+        let Some(at) = self.created.clone() else { return };
+        let name = format!("{family}_created");
+        self.head(&name, help, "gauge");
+        for labels in labels {
+            self.text_if(present, &name, labels, &at);
+        }
     }
 
     /// The labels of a series with one label more, sorted by name as the client library does.
@@ -413,14 +466,14 @@ impl Page {
     }
 
     fn sample(&mut self, name: &str, labels: &str, value: f64) {
-        self.created_if(true, name, labels, &number(value));
+        self.text_if(true, name, labels, &number(value));
     }
 
     fn sample_if(&mut self, present: bool, name: &str, labels: &str, value: f64) {
-        self.created_if(present, name, labels, &number(value));
+        self.text_if(present, name, labels, &number(value));
     }
 
-    fn created_if(&mut self, present: bool, name: &str, labels: &str, value: &str) {
+    fn text_if(&mut self, present: bool, name: &str, labels: &str, value: &str) {
         if !present {
             return;
         }
@@ -430,6 +483,11 @@ impl Page {
             writeln!(self.text, "{name}{{{labels}}} {value}")
         };
     }
+}
+
+/// These samples, or none.
+fn kept<'s>(there: bool, samples: &'s [(&'s str, f64)]) -> &'s [(&'s str, f64)] {
+    if there { samples } else { &[] }
 }
 
 /// The label of each upper edge, `+Inf` last, with the observations up to it.

@@ -28,6 +28,12 @@ pub enum Purpose {
     Thoughts = 6,
     /// Adapters that requests ask for.
     Adapters = 7,
+    /// Steps of engines.
+    Steps = 8,
+    /// Sessions that requests belong to.
+    Sessions = 9,
+    /// Choices of a router.
+    Routes = 10,
 }
 
 /// The generator of one purpose; `index` tells several of the same apart.
@@ -37,8 +43,13 @@ pub fn generator(seed: u64, purpose: Purpose, index: usize) -> Pcg64 {
     Pcg64::seed_from_u64(mixed)
 }
 
+/// A generator whose numbers start from the next one of another.
+pub(crate) fn fork(random: &mut Pcg64) -> Pcg64 {
+    Pcg64::seed_from_u64(random.random())
+}
+
 /// `SplitMix64`'s finalizer (Steele, Lea and Flood, 2014): near inputs have distant outputs.
-const fn mix(value: u64) -> u64 {
+pub(crate) const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -23,6 +23,9 @@ use plimsoll_core::units::{Fraction, Requests, Tokens};
 /// Samples of a page that a reading is made of, before the HTTP server has answered anything.
 const SAMPLES: usize = 179;
 
+/// Those of them that are gauges which an engine sets at each step.
+const GAUGES: usize = 5;
+
 /// What a page says that has nothing to do with load.
 #[derive(Clone, Debug)]
 pub struct Names {
@@ -43,13 +46,18 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
     let deferred = replica.deferred();
     let newest = replica.newest_sets();
     let series = newest.as_ref().map_or(0, |newest| newest.series);
+    // Several API servers share a page without a process, and without gauges before the first step.
+    let shared = replica.api_servers() > 1;
+    let has_gauges = !shared || counters.steps > 0;
+    let gauge = |count: u32| Requests::new(f64::from(count)).filter(|_| has_gauges);
+    let absent = usize::from(shared) + if has_gauges { 0 } else { GAUGES };
     let rank = RankReading {
         rank: 0,
-        running: Requests::new(f64::from(gauges.running)),
-        waiting: Requests::new(f64::from(gauges.waiting)),
-        waiting_capacity: Requests::new(f64::from(gauges.waiting - deferred)),
-        waiting_deferred: Requests::new(f64::from(deferred)),
-        kv_usage: Fraction::new(gauges.kv_usage),
+        running: gauge(gauges.running),
+        waiting: gauge(gauges.waiting),
+        waiting_capacity: gauge(gauges.waiting - deferred),
+        waiting_deferred: gauge(deferred),
+        kv_usage: Fraction::new(gauges.kv_usage).filter(|_| has_gauges),
         kv_capacity: Tokens::new(replica.kv_tokens() as f64),
         asleep: Some(false),
         prompt_tokens: Tokens::new(counters.prompt_tokens as f64),
@@ -76,8 +84,8 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
     };
     Reading {
         engine: Engine::Vllm,
-        samples: SAMPLES + usize::from(answered > 0) + series,
-        started: Some(started),
+        samples: SAMPLES - absent + usize::from(answered > 0) + series,
+        started: (!shared).then_some(started),
         models: names.models.clone(),
         http: HttpReading {
             success: if answered > 0 { Requests::new(answered as f64) } else { None },

@@ -29,32 +29,47 @@
 //!
 //! # Limits
 //!
-//! There is no speculation, no time between steps, and prefill does not get slower with the length
-//! of the prompt. What the prefix cache finds is a given share of each prompt
-//! ([`Replica::with_prefix_hits`]), with the blocks that are found held by each request alone; or it
-//! is what it has of prompts that are known ([`Replica::with_prefix_cache`]).
+//! There is no time between steps, and prefill does not get slower with the length of the prompt.
+//! What the prefix cache finds is a given share of each prompt ([`Replica::with_prefix_hits`]), with
+//! the blocks that are found held by each request alone; or it is what it has of prompts that are
+//! known ([`Replica::with_prefix_cache`]). The limits of a pipeline, of speculation and of fetched
+//! caches ([`Replica::with_options`]) are beside their rules.
 
 pub mod adapters;
+pub mod arrivals;
 mod blocks;
 mod coast;
 mod decodes;
+mod end;
 mod leave;
 mod look;
+mod noise;
 mod pace;
+mod pipeline;
 pub mod prefix;
 mod rings;
+mod servers;
 pub mod settings;
+pub mod speculation;
 pub mod stats;
 
 use std::collections::VecDeque;
 
+use rand_pcg::Pcg64;
+
 use crate::simulate::Micros;
+use crate::simulate::random;
 use crate::simulate::replica::adapters::Adapters;
+use crate::simulate::replica::arrivals::{Arrival, Fetch};
 use crate::simulate::replica::decodes::{Decodes, Phase};
+use crate::simulate::replica::noise::Noise;
 use crate::simulate::replica::pace::Pace;
+use crate::simulate::replica::pipeline::Pipeline;
 use crate::simulate::replica::prefix::{Found, PrefixCache, Return};
 use crate::simulate::replica::rings::Batch;
-use crate::simulate::replica::settings::{Admission, Settings, SettingsError};
+use crate::simulate::replica::servers::ApiServers;
+use crate::simulate::replica::settings::{Admission, Options, Settings, SettingsError};
+use crate::simulate::replica::speculation::{Speculated, Speculator};
 use crate::simulate::replica::stats::Counters;
 use plimsoll_core::units::Fraction;
 
@@ -135,13 +150,14 @@ pub struct Replica {
     settings: Settings,
     pace: Pace,
     /// The share of each prompt that the prefix cache has.
-    prefix_hits: f64,
+    prefix_hits: Fraction,
     prefill_at: PrefillAt,
+    fetch: Option<Fetch>,
     now: Micros,
     /// When the last step ended.
     ready: Micros,
     /// Requests that were submitted and whose time has not come.
-    arrivals: VecDeque<(Micros, Request)>,
+    arrivals: VecDeque<Arrival>,
     /// Requests that are neither finished nor still to arrive, with holes.
     lives: Vec<Life>,
     holes: Vec<usize>,
@@ -158,8 +174,16 @@ pub struct Replica {
     histograms: Histograms,
     /// Boxed, because few engines have any.
     adapters: Option<Box<Adapters>>,
-    /// Boxed for the same reason.
+    /// Boxed for the same reason, as is all that follows.
     prefix: Option<Box<PrefixCache>>,
+    /// Several API servers; without them, one counts all steps.
+    servers: Option<Box<ApiServers>>,
+    speculator: Option<Box<Speculator>>,
+    noise: Option<Box<Noise>>,
+    /// The batches of a pipeline that are not in hand.
+    pipeline: Option<Box<Pipeline>>,
+    /// Free blocks that steps in flight take before they end.
+    promised: u32,
 }
 
 /// Who computes prompts.
@@ -184,12 +208,16 @@ enum Histograms {
 struct Life {
     request: Request,
     arrived: Micros,
+    /// When it came into the queue: after that, if the cache of its prompt was fetched.
+    queued: Micros,
     /// When a step first computed it.
     scheduled: Option<Micros>,
     first_ever: Option<Micros>,
     first_token: Option<Micros>,
     last_token: Micros,
     preemptions: u32,
+    /// Prompt tokens that a cache had when a step first computed it.
+    cached: u32,
     /// Answer tokens that exist and are not counted by a [`Phase::Decode`].
     kept: u32,
     phase: Phase,
@@ -202,6 +230,10 @@ struct Step {
     end: Micros,
     prefill_tokens: u32,
     decodes: u32,
+    /// Tokens that it gives each request that decodes.
+    tokens: u32,
+    /// Blocks of [`Replica::promised`] that are its own.
+    promised: u32,
 }
 
 // === impl Replica ===
@@ -217,8 +249,9 @@ impl Replica {
         Ok(Self {
             settings,
             pace: Pace::new(settings.step, settings.max_num_seqs),
-            prefix_hits: 0.0,
+            prefix_hits: Fraction::ZERO,
             prefill_at: PrefillAt::Here,
+            fetch: None,
             now: Micros::ZERO,
             ready: Micros::ZERO,
             arrivals: VecDeque::new(),
@@ -234,6 +267,11 @@ impl Replica {
             histograms: Histograms::Kept,
             adapters: None,
             prefix: None,
+            servers: None,
+            speculator: None,
+            noise: None,
+            pipeline: None,
+            promised: 0,
         })
     }
 
@@ -241,7 +279,7 @@ impl Replica {
     /// without the last token, which is always computed.
     #[must_use]
     pub fn with_prefix_hits(self, share: Fraction) -> Self {
-        Self { prefix_hits: share.fraction().min(1.0), ..self }
+        Self { prefix_hits: share, ..self }
     }
 
     /// The same engine for requests whose prompts another has computed: only the last token of each
@@ -258,19 +296,27 @@ impl Replica {
         Self { histograms: Histograms::Left, ..self }
     }
 
-    /// Takes a request that arrives at `at`, or at the latest time this replica has seen if that is
-    /// later: nothing arrives in the past.
-    ///
-    /// # Errors
-    ///
-    /// A request that could never finish is refused, as vLLM refuses it by the model's length.
-    pub fn submit(&mut self, at: Micros, request: Request) -> Result<(), Unservable> {
-        if request.output == 0 || !self.settings.can_serve(&request) {
-            return Err(Unservable);
+    /// The same engine with these options, whose random numbers start from `random`.
+    #[must_use]
+    pub fn with_options(self, options: Options, mut random: Pcg64) -> Self {
+        let Options { api_servers, stages, speculation, noise, fetch } = options;
+        let block_size = self.settings.block_size;
+        let noise = (noise > 0.0).then(|| Box::new(Noise::new(noise, random::fork(&mut random))));
+        let servers = (api_servers > 1).then(|| Box::new(ApiServers::new(api_servers)));
+        Self {
+            pipeline: (stages > 1)
+                .then(|| Box::new(Pipeline::new(stages, block_size, servers.as_deref()))),
+            speculator: speculation.map(|it| Box::new(Speculator::new(it, random))),
+            noise,
+            fetch,
+            servers,
+            ..self
         }
-        let latest = self.arrivals.back().map_or(self.now, |&(at, _)| at);
-        self.arrivals.push_back((at.max(latest).max(self.now), request));
-        Ok(())
+    }
+
+    /// Makes each step that begins from now on take so many times as long as the settings say.
+    pub fn set_slowness(&mut self, factor: f64) {
+        self.pace = Pace::new(self.settings.step.slowed(factor), self.settings.max_num_seqs);
     }
 
     /// Ends every step that ends at or before `until` and begins every step that begins before it,
@@ -279,6 +325,17 @@ impl Replica {
     /// A step that would begin exactly at `until` does not begin yet, because requests that arrive
     /// at that instant belong to it and may still be submitted.
     pub fn advance_to(&mut self, until: Micros, events: &mut Vec<Event>) {
+        self.advance_steps(until, events);
+        self.now = self.now.max(until);
+        if self.has_arrived(self.now) {
+            self.take_arrivals(self.now);
+        }
+    }
+
+    fn advance_steps(&mut self, until: Micros, events: &mut Vec<Event>) {
+        if self.pipeline.is_some() {
+            return self.advance_pipeline(until, events);
+        }
         loop {
             if let Some(step) = self.step {
                 if step.end > until {
@@ -291,23 +348,27 @@ impl Replica {
                 self.begin_step(start, events);
             }
         }
-        self.now = self.now.max(until);
-        if self.has_arrived(self.now) {
-            self.take_arrivals(self.now);
-        }
     }
 
     /// When the next step ends, or begins if none is being computed; `None` when there is nothing
     /// to do. Advancing to just after this time makes progress.
     #[must_use]
     pub fn next_change(&self) -> Option<Micros> {
+        if self.pipeline.is_some() {
+            return self.next_pipeline_change();
+        }
         self.step.map(|step| step.end).or_else(|| self.next_start())
     }
 
     /// Requests that were submitted and have not finished.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.arrivals.len() + self.waiting.len() + self.running.len() as usize
+        self.arrivals.len() + self.waiting.len() + self.batched() as usize
+    }
+
+    /// Requests in all batches.
+    fn batched(&self) -> u32 {
+        self.running.len() + self.pipeline.as_ref().map_or(0, |pipeline| pipeline.running())
     }
 
     fn next_start(&self) -> Option<Micros> {
@@ -315,39 +376,10 @@ impl Replica {
             return Some(self.ready);
         }
         let head = match self.waiting.front() {
-            Some(&index) => self.lives[index].arrived,
-            None => self.arrivals.front()?.0,
+            Some(&index) => self.lives[index].queued,
+            None => self.arrivals.front()?.queued,
         };
         Some(head.max(self.ready))
-    }
-
-    /// Whether the time has come of a request that was submitted.
-    fn has_arrived(&self, until: Micros) -> bool {
-        self.arrivals.front().is_some_and(|(at, _)| *at <= until)
-    }
-
-    fn take_arrivals(&mut self, until: Micros) {
-        while let Some((arrived, request)) = self.arrivals.pop_front_if(|(at, _)| *at <= until) {
-            let life = Life {
-                request,
-                arrived,
-                scheduled: None,
-                first_ever: None,
-                first_token: None,
-                last_token: arrived,
-                preemptions: 0,
-                kept: 0,
-                phase: Phase::Prefill { computed: 0 },
-            };
-            let index = if let Some(hole) = self.holes.pop() {
-                self.lives[hole] = life;
-                hole
-            } else {
-                self.lives.push(life);
-                self.lives.len() - 1
-            };
-            self.waiting.push_back(index);
-        }
     }
 
     fn begin_step(&mut self, start: Micros, events: &mut Vec<Event>) {
@@ -357,17 +389,35 @@ impl Replica {
         let preemptions = self.counters.preemptions;
         self.grow_decodes(start, events);
         let decodes = self.decodes.count();
-        let mut budget = self.settings.max_num_batched_tokens - decodes;
+        let Speculated { tokens, promised } = self.speculate();
+        let left = self.budget_beside(decodes);
+        let mut budget = left;
         self.continue_prefill(&mut budget, start, events);
         if self.counters.preemptions == preemptions {
             self.admit(&mut budget, start);
         }
 
-        let prefill_tokens = self.settings.max_num_batched_tokens - decodes - budget;
+        let prefill_tokens = left - budget;
         let kv_tokens = self.decodes.stored() + u64::from(decodes);
-        let end = start + self.pace.of(prefill_tokens, decodes, kv_tokens);
-        let end = end + self.loading();
-        self.step = Some(Step { start, end, prefill_tokens, decodes });
+        let length = self.length(prefill_tokens, decodes, kv_tokens);
+        let end = start + length + self.loading();
+        self.step = Some(Step { start, end, prefill_tokens, decodes, tokens, promised });
+    }
+
+    /// Tokens of a step's budget that so many decoding requests leave, each of which has its drafts
+    /// verified.
+    fn budget_beside(&self, decodes: u32) -> u32 {
+        let each = self.speculator.as_ref().map_or(1, |speculator| speculator.most());
+        self.settings.max_num_batched_tokens.saturating_sub(decodes * each)
+    }
+
+    /// How long a step takes this time.
+    fn length(&mut self, prefill_tokens: u32, decodes: u32, kv_tokens: u64) -> Micros {
+        let length = self.pace.of(prefill_tokens, decodes, kv_tokens);
+        match &mut self.noise {
+            Some(noise) => noise.stretch(length),
+            None => length,
+        }
     }
 
     /// Gives every decoding request room for one more token, by preemption where there is none.
@@ -418,7 +468,7 @@ impl Replica {
     }
 
     fn admit(&mut self, budget: &mut u32, now: Micros) {
-        while *budget > 0 && self.running.len() < self.settings.max_num_seqs {
+        while *budget > 0 && self.batched() < self.settings.max_num_seqs {
             let Some(place) = self.next_to_admit() else { return };
             let index = self.waiting[place];
             let target = self.lives[index].prefill_target();
@@ -443,12 +493,15 @@ impl Replica {
             }
             self.occupy(index, 0, computed);
             *budget -= computed - cached;
-            if self.prefix_hits > 0.0 || self.prefix.is_some() {
+            if self.prefix_hits > Fraction::ZERO || self.prefix.is_some() {
                 self.counters.prefix_queries += u64::from(prompt);
                 self.counters.prefix_hits += u64::from(cached);
             }
             let life = &mut self.lives[index];
-            life.scheduled.get_or_insert(now);
+            if life.scheduled.is_none() {
+                life.scheduled = Some(now);
+                life.cached = cached;
+            }
             life.phase = Phase::Prefill { computed };
             if computed == target {
                 self.prefilled.push(index);
@@ -460,17 +513,18 @@ impl Replica {
     fn preempt_last(&mut self, now: Micros, events: &mut Vec<Event>) -> Option<usize> {
         let index = self.running.last()?;
         self.running.remove(index);
-        let life = &mut self.lives[index];
-        let held = match life.phase {
+        let held = match self.lives[index].phase {
             Phase::Prefill { computed } => computed,
             Phase::Decode => {
-                let left = self.decodes.leave(index);
+                let left = self.leave_decodes(index);
+                let life = &mut self.lives[index];
                 // The request has had a token in every step so far.
                 life.last_token = now;
                 life.kept = life.request.output.saturating_sub(left.missing);
                 left.stored
             }
         };
+        let life = &mut self.lives[index];
         let request = life.request;
         if self.settings.admission == Admission::FirstChunk {
             life.kept = 0;
@@ -486,91 +540,6 @@ impl Replica {
         events.push(Event::Preempted { id: request.id, at: now });
         self.waiting.push_front(index);
         Some(index)
-    }
-
-    fn end_step(&mut self, step: Step, events: &mut Vec<Event>) {
-        let Step { start, end, prefill_tokens, decodes } = step;
-        let duration = end.since(start);
-        let tokens = u64::from(decodes) + self.prefilled.len() as u64;
-        self.step = None;
-        self.ready = end;
-        self.counters.steps += 1;
-        self.counters.busy += duration;
-        self.counters.prefill_tokens += u64::from(prefill_tokens);
-        self.counters.generation_tokens += tokens;
-        if self.histograms == Histograms::Kept {
-            let computed = u64::from(prefill_tokens) + u64::from(decodes);
-            // Every decoding request had its previous token when this step began.
-            self.counters.itl.observe(duration.micros(), u64::from(decodes));
-            self.counters.iteration_tokens.observe(computed, 1);
-        }
-
-        self.decodes.tick();
-        while let Some(index) = self.decodes.complete() {
-            let held = self.decodes.leave(index).stored;
-            self.finish(index, held, end, events);
-        }
-        for place in 0..self.prefilled.len() {
-            self.end_prefill(self.prefilled[place], end, events);
-        }
-        self.prefilled.clear();
-        if let Some(adapters) = &mut self.adapters {
-            adapters.record(end);
-        }
-    }
-
-    fn end_prefill(&mut self, index: usize, now: Micros, events: &mut Vec<Event>) {
-        let life = &mut self.lives[index];
-        let request = life.request;
-        let stored = life.prefill_target();
-        if life.first_ever.is_none() {
-            life.first_ever = Some(now);
-            let ttft = now.since(life.arrived);
-            if self.histograms == Histograms::Kept {
-                self.counters.ttft.observe(ttft.micros(), 1);
-            }
-            self.counters.prompt_tokens += u64::from(request.prompt);
-            events.push(Event::FirstToken { id: request.id, at: now, ttft });
-        } else if self.histograms == Histograms::Kept {
-            self.counters.itl.observe(now.since(life.last_token).micros(), 1);
-        }
-        life.first_token.get_or_insert(now);
-        life.last_token = now;
-        let missing = request.output - life.kept - 1;
-        if missing == 0 {
-            self.finish(index, stored, now, events);
-        } else {
-            life.phase = Phase::Decode;
-            self.decodes.join(index, stored, missing);
-        }
-    }
-
-    fn finish(&mut self, index: usize, held: u32, now: Micros, events: &mut Vec<Event>) {
-        self.give_back(self.lives[index].request.id, held, Return::Never);
-        self.running.remove(index);
-        self.holes.push(index);
-        let Life { request, arrived, scheduled, first_ever, first_token, preemptions, .. } =
-            self.lives[index];
-        if let Some(adapters) = &mut self.adapters {
-            adapters.leave(request.id);
-            adapters.forget(request.id);
-        }
-        let since = |instant: Option<Micros>| instant.unwrap_or(now).since(arrived);
-        let finished = Finished {
-            request,
-            arrived,
-            at: now,
-            queue: since(scheduled),
-            ttft: since(first_token),
-            first_ever: since(first_ever),
-            e2e: now.since(arrived),
-            preemptions,
-        };
-        self.counters.finished += 1;
-        if self.histograms == Histograms::Kept {
-            self.counters.observe(&finished);
-        }
-        events.push(Event::Finished(finished));
     }
 }
 

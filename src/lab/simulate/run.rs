@@ -8,6 +8,7 @@
 //! [`Happening`], so a run has one order.
 
 mod control;
+mod faults;
 mod judge;
 mod live;
 mod pods;
@@ -53,6 +54,12 @@ enum Happening {
     Crashed(usize, u32),
     /// A replica's node is to be taken back.
     Interrupted(usize),
+    /// A replica's process ends that dies again and again.
+    Died(usize, u32),
+    /// Replicas of a variant begin to die again and again.
+    Looped(usize),
+    /// The engines of a variant become slow, or are so no more.
+    Paced(usize),
     /// A variant's pod template changes.
     Rollout(usize),
     /// Requests of a model may have finished, which somebody waits for.
@@ -181,6 +188,7 @@ impl<'s> Simulation<'s> {
         };
         simulation.staff()?;
         simulation.begin_traffic();
+        simulation.begin_faults();
         for (index, variant) in scenario.variants.iter().enumerate() {
             if let Some(rollout) = variant.rollout {
                 simulation.plan(rollout.at, Happening::Rollout(index));
@@ -222,6 +230,9 @@ impl<'s> Simulation<'s> {
             Happening::Killed(pod) => self.kill(pod),
             Happening::Crashed(pod, life) => self.crash(pod, life),
             Happening::Interrupted(pod) => self.interrupt(pod),
+            Happening::Died(pod, life) => self.die(pod, life),
+            Happening::Looped(variant) => self.begin_loop(variant),
+            Happening::Paced(variant) => self.change_pace(variant),
             Happening::Rollout(variant) => self.roll_out(variant),
             Happening::Release(model) => self.release(model),
             Happening::Handed(model, id, attempt) => self.hand_over(model, id, attempt),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::simulate::Micros;
 use crate::simulate::peers::law::Rule;
 use crate::simulate::replica::adapters::AdapterSettings;
-use crate::simulate::replica::settings::Settings;
+use crate::simulate::replica::settings::{Options, Settings};
 use crate::simulate::scaler;
 use crate::simulate::workload::Load;
 use plimsoll_core::fleet::{ModelKey, ModelName, Role, VariantSpec};
@@ -40,6 +40,12 @@ pub const SPANS: RangeInclusive<Duration> = Duration::ZERO..=hours(24 * 366);
 
 /// Objectives of latencies.
 const LATENCIES: RangeInclusive<Duration> = Duration::from_micros(1)..=hours(24);
+
+/// How many times as long or as slow something becomes.
+pub const FACTORS: RangeInclusive<f64> = 0.01..=100.0;
+
+/// Replicas in the order in which they were created.
+const NUMBERS: RangeInclusive<u32> = 1..=1_000_000;
 
 /// Spans of time for each token.
 pub const TOKEN_SPANS: RangeInclusive<Duration> = Duration::ZERO..=secs(1);
@@ -75,6 +81,9 @@ pub struct Model {
     pub router: Router,
     /// Time between two looks of a router that looks at replicas.
     pub router_refresh: Micros,
+    /// Sessions that requests belong to, each as likely as any other. Those of a closed workload are
+    /// its clients.
+    pub sessions: u32,
     /// How long the KV cache of a prompt takes from a replica that computes prompts to one that
     /// decodes, where the variants have these roles.
     pub transfer: Transfer,
@@ -165,6 +174,61 @@ settings! {
         /// How long before that the replica is told.
         // What the large clouds give before a spot instance ends.
         notice: Micros = minutes(2), in SPANS;
+
+        /// When its engines slow down; without it, they do not.
+        slowdown: Option<Slowdown>;
+
+        /// When replicas begin to die again and again; without it, none does.
+        crash_loop: Option<CrashLoop>;
+
+        /// When the metrics of replicas that serve cannot be read; without it, they can.
+        silence: Option<Silence>;
+    }
+
+    /// A time in which steps of engines take longer.
+    #[derive(Copy)]
+    pub struct Slowdown {
+        /// When it begins.
+        from as "at": Micros, in SPANS, required;
+
+        /// When it ends; without it, never.
+        until: Option<Micros>, in SPANS;
+
+        /// How many times as long a step takes.
+        factor: f64, in FACTORS, required;
+
+        /// Whose engine it is: the first replica that was created is 1. Without it, all are.
+        replica: Option<u32>, in NUMBERS;
+    }
+
+    /// A time in which replicas die again and again. Each starts again where it is, after a back-off
+    /// that doubles from ten seconds to five minutes.
+    #[derive(Copy, Eq)]
+    pub struct CrashLoop {
+        /// When it begins.
+        from as "at": Micros, in SPANS, required;
+
+        /// When it ends, and replicas live; without it, never.
+        until: Option<Micros>, in SPANS;
+
+        /// How long a replica serves before it dies; without it, it dies when it could serve.
+        serves: Micros, in SPANS;
+
+        /// Which replica it is: the first that was created is 1. Without it, all are.
+        replica: Option<u32>, in NUMBERS;
+    }
+
+    /// A time in which the metrics of replicas cannot be read, while they serve.
+    #[derive(Copy, Eq)]
+    pub struct Silence {
+        /// When it begins.
+        from as "at": Micros, in SPANS, required;
+
+        /// How long it lasts.
+        length: Micros, in SPANS, required;
+
+        /// Which replica it is: the first that was created is 1. Without it, all are.
+        replica: Option<u32>, in NUMBERS;
     }
 
     /// A time in which nobody can read what replicas say: neither the daemon nor another autoscaler.
@@ -191,6 +255,10 @@ pub enum Router {
     LoraAffinity,
     /// The one with the most free KV cache and the shortest queue, as of the last look.
     KvAware,
+    /// Any.
+    Random,
+    /// The one that its session's requests go to, by a hash of the session.
+    Sticky,
 }
 
 /// How long the KV cache of a prompt takes from one replica to another.
@@ -224,6 +292,8 @@ pub struct Variant {
     pub initial: Replicas,
     /// Its engine.
     pub engine: Settings,
+    /// What makes that less regular.
+    pub options: Options,
     /// What its prefix caches have.
     pub prefix: Prefix,
     /// How it serves adapters; `None` where it serves none.
@@ -434,6 +504,35 @@ impl Outage {
     #[must_use]
     pub fn covers(&self, at: Micros) -> bool {
         (self.from..self.from + self.length).contains(&at)
+    }
+}
+
+// === impl Slowdown, CrashLoop, Silence ===
+
+impl Slowdown {
+    /// Whether it holds at a time for the replica of this number.
+    #[must_use]
+    pub fn covers(&self, at: Micros, number: u32) -> bool {
+        let lasts = self.until.is_none_or(|until| at < until);
+        self.from <= at && lasts && self.replica.is_none_or(|replica| replica == number)
+    }
+}
+
+impl CrashLoop {
+    /// Whether it holds at a time for the replica of this number.
+    #[must_use]
+    pub fn covers(&self, at: Micros, number: u32) -> bool {
+        let lasts = self.until.is_none_or(|until| at < until);
+        self.from <= at && lasts && self.replica.is_none_or(|replica| replica == number)
+    }
+}
+
+impl Silence {
+    /// Whether it holds at a time for the replica of this number.
+    #[must_use]
+    pub fn covers(&self, at: Micros, number: u32) -> bool {
+        let lasts = (self.from..self.from + self.length).contains(&at);
+        lasts && self.replica.is_none_or(|replica| replica == number)
     }
 }
 

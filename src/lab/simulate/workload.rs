@@ -7,6 +7,7 @@
 //! sequence of lengths.
 
 pub mod clients;
+pub mod drift;
 pub mod load;
 pub mod rate;
 pub mod round;

@@ -1,6 +1,8 @@
 //! The scenario file: each key is declared once, with its default, range and description. Sections
 //! that the simulator uses as they are written are declared there.
 
+mod engine;
+
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,18 +12,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::simulate::Micros;
-use crate::simulate::replica::adapters::AdapterSettings;
-use crate::simulate::replica::settings::{BLOCK_SIZE, SEATS};
 use crate::simulate::scenario::{
-    COOLDOWN, Client, Lifecycle, Outage, POLLING, Router, SPANS, SYNC, Signal, Slo, Startup,
-    TOKEN_SPANS,
+    COOLDOWN, Client, FACTORS, Lifecycle, Outage, POLLING, Router, SPANS, SYNC, Signal, Slo,
+    Startup, TOKEN_SPANS,
 };
 use crate::simulate::workload::rate::{Burst, PERIODS, RATES};
+pub(crate) use crate::study::file::engine::{EngineKeys, ExpertKeys, FetchKeys, SpeculationKeys};
 use crate::study::traces::SPAN_MAX;
 use plimsoll_core::decide::enforce::{Select, StepType};
 use plimsoll_core::fleet::Role;
 use plimsoll_core::settings;
-use plimsoll_core::settings::{Written, above_zero, hours, millis, minutes, secs, text};
+use plimsoll_core::settings::{Written, above_zero, hours, millis, secs, text};
 use plimsoll_core::units::{CostPerHour, Fraction, Seconds};
 use plimsoll_daemon::config::names::{
     DNS_LABEL, LABEL_TEXT, MODEL_NAME, VARIANT_NAME, is_dns_label, is_label_text, is_model_name,
@@ -38,10 +39,6 @@ pub(crate) const REPLICAS_MAX: u32 = 10_000;
 /// Lengths of prompts and answers.
 const TOKENS: RangeInclusive<u32> = 1..=100_000_000;
 
-/// Sizes of engines.
-const SIZES: RangeInclusive<u32> = 1..=1_000_000_000;
-
-const STEPS: RangeInclusive<Duration> = Duration::ZERO..=minutes(1);
 const COSTS: RangeInclusive<f64> = 0.0..=1e9;
 
 /// What the period of a controller may be.
@@ -110,6 +107,10 @@ settings! {
         /// How often a router that looks at replicas looks.
         // As the endpoint picker of the Gateway API's inference extension refreshes metrics.
         router_refresh: Micros = millis(50), in millis(1)..=hours(1);
+
+        /// Sessions that requests belong to, for a router that keeps those of one together. The sessions
+        /// of a closed workload are its clients.
+        sessions: u32 = 1000, in 1..=1_000_000;
 
         /// How long a prompt's cache takes from a replica that computes prompts to one that decodes.
         transfer: TransferKeys;
@@ -196,6 +197,9 @@ settings! {
         /// The coefficient of variation of the gaps between requests; 1 is a Poisson process.
         variation: f64 = 1.0, in 0.0..=20.0;
 
+        /// How lengths change: factors at times, straight between them.
+        drift: Option<Vec<DriftKeys>>;
+
         /// How long prompts are. Required, unless `lengths` is there.
         prompt: Option<LengthKeys>;
 
@@ -204,6 +208,19 @@ settings! {
 
         /// Lengths of prompts and answers together, as recorded.
         lengths: Option<RecordedKeys>;
+    }
+
+    /// Factors on lengths at a time.
+    #[derive(Copy)]
+    pub(crate) struct DriftKeys {
+        /// When, from the start.
+        at: Micros, in SPANS, required;
+
+        /// How many times as long prompts are.
+        prompt: f64 = 1.0, in FACTORS;
+
+        /// How many times as long answers are.
+        output: f64 = 1.0, in FACTORS;
     }
 
     /// A rate at a time.
@@ -354,56 +371,6 @@ settings! {
 
         /// Those that are ready at the start; without it, the fewest.
         initial: Option<u32>;
-    }
-
-    /// An engine.
-    pub(crate) struct EngineKeys {
-        /// The time of a step by itself.
-        alpha: Duration, in STEPS, required;
-
-        /// The time for each token of a prompt.
-        beta: Duration, in STEPS, required;
-
-        /// The time for each request that decodes a token.
-        delta: Duration, in STEPS, required;
-
-        /// The time for each token of the KV cache that is read.
-        gamma: Duration, in STEPS;
-
-        /// What a mixture of experts takes beside that.
-        experts: Option<ExpertKeys>;
-
-        /// The size of the KV cache in tokens.
-        kv_tokens: Option<u32>, in SIZES, required;
-
-        /// Requests in a batch: `max_num_seqs`.
-        seats: u32 = SEATS, in SIZES;
-
-        /// Tokens that a step may compute: `max_num_batched_tokens`. Without it, 2048, or as many as
-        /// there are seats.
-        batch_tokens: Option<u32>, in SIZES;
-
-        /// Tokens in a block of the cache.
-        block_size: u32 = BLOCK_SIZE, in SIZES;
-
-        /// The share of each prompt that its prefix cache has.
-        prefix_hits: Fraction = 0.0, in 0.0..=1.0;
-
-        /// Whether its prefix cache has what it has computed, by the `hash_ids` of the trace.
-        prefix_caching: bool = false;
-
-        /// How it serves `LoRA` adapters. Required where requests ask for some.
-        adapters: Option<AdapterSettings>;
-    }
-
-    /// What a mixture of experts takes until all of them are awake.
-    #[derive(Copy)]
-    pub(crate) struct ExpertKeys {
-        /// Tokens of a step by which all are.
-        tokens: u32, in 1..=1_000_000, required;
-
-        /// The time for each of these tokens.
-        per_token: Duration, in STEPS, required;
     }
 
     /// A change of the pod template, which replaces all replicas.

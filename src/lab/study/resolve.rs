@@ -263,6 +263,10 @@ fn resolve_model(
         let rule = "has no effect, because router is not kv_aware";
         checks.problems.warning(at("router_refresh"), rule);
     }
+    if written.sessions.is_some() && router != Router::Sticky {
+        let rule = "has no effect, because router is not sticky";
+        checks.problems.warning(at("sessions"), rule);
+    }
     let adapters = adapters::shares(&at("adapters"), &adapters, &name, &mut checks.problems);
     let loaded = workload::resolve(&at("workload"), &workload, checks);
 
@@ -278,6 +282,7 @@ fn resolve_model(
         adapters,
         router,
         router_refresh,
+        sessions: keys.sessions,
         transfer: Transfer { latency, per_token: per_token.as_secs_f64() * 1e6 },
         gateway: Gateway { queue, per_replica, read },
         client: Client {

@@ -69,21 +69,6 @@ fn a_trace_of_roles_apart_is_scored_as_the_simulation_that_made_it() {
 }
 
 #[test]
-fn prompts_that_are_longer_than_any_iteration_show_in_what_pieces_they_are_computed() {
-    let folder = TempDir::new().unwrap();
-    let (trace, policy) = (folder.path().join("trace"), folder.path().join("same.yaml"));
-    let small = ["--set", "length=8m", "--set", "variants[0].engine.batch_tokens=2048"];
-    let made = traced(&trace, &small);
-    fs::write(&policy, "{}\n").unwrap();
-    let given = ["--start-time", "80s", "--slo-itl", "40ms", "--policy", policy.to_str().unwrap()];
-    let (said, _) = ends(0, &[&[trace.to_str().unwrap()][..], &given].concat());
-    let pieces = "llama-prefill: prompts are computed in pieces of 2048 tokens";
-    assert!(said.contains(pieces), "{said}");
-    let cost = row(&said, "recorded")[2] / made["cost"].as_f64().unwrap();
-    assert!((cost - 1.0).abs() < 0.05, "{cost} of\n{said}");
-}
-
-#[test]
 fn a_model_of_which_one_role_was_idle_is_not_scored_by_the_other() {
     let folder = TempDir::new().unwrap();
     let (trace, policy) = (folder.path().join("trace"), folder.path().join("same.yaml"));

@@ -158,11 +158,12 @@ impl Replica {
         self.adapters.as_mut().map(|adapters| adapters.take_loading()).unwrap_or_default()
     }
 
-    /// Requests that wait for a slot for their adapter.
+    /// Requests that wait for a slot for their adapter, or for the cache of their prompt.
     pub(crate) fn deferred(&self) -> u32 {
-        let Some(adapters) = &self.adapters else { return 0 };
+        let Some(adapters) = &self.adapters else { return self.fetching() };
         let waiting = self.waiting.iter();
-        count(waiting.filter(|&&index| !adapters.admits(self.lives[index].request.id)).count())
+        let blocked = waiting.filter(|&&index| !adapters.admits(self.lives[index].request.id));
+        count(blocked.count()) + self.fetching()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::simulate::replica::prefix::{Found, Return};
 use crate::simulate::replica::{PrefillAt, Replica};
+use plimsoll_core::units::Fraction;
 
 impl Replica {
     /// What the prefix cache has of a waiting request.
@@ -10,23 +11,23 @@ impl Replica {
         if self.prefill_at == PrefillAt::Elsewhere && life.preemptions == 0 {
             return Found { tokens: life.request.prompt - 1, held: 0 };
         }
+        if let Some(fetch) = self.fetch.filter(|_| life.preemptions == 0) {
+            return Found { tokens: self.share_of(life.request.prompt, fetch.share), held: 0 };
+        }
         match &self.prefix {
             Some(prefix) => prefix.find(life.request.id, life.prefill_target()),
-            None => Found { tokens: self.cached_share(life.request.prompt), held: 0 },
+            None => Found { tokens: self.share_of(life.request.prompt, self.prefix_hits), held: 0 },
         }
     }
 
-    /// The tokens of a prompt that a prefix cache has that always has the same share.
+    /// The tokens of a share of a prompt, in whole blocks and without the last token.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a share of a length is not longer than it, and is cut to whole tokens"
     )]
-    fn cached_share(&self, prompt: u32) -> u32 {
-        if self.prefix_hits <= 0.0 {
-            return 0;
-        }
-        let found = (f64::from(prompt) * self.prefix_hits) as u32;
+    pub(super) fn share_of(&self, prompt: u32, share: Fraction) -> u32 {
+        let found = (f64::from(prompt) * share.fraction()) as u32;
         let found = found.min(prompt.saturating_sub(1));
         found - found % self.settings.block_size
     }
@@ -59,6 +60,6 @@ impl Replica {
     }
 
     pub(super) const fn free(&self) -> u32 {
-        self.settings.kv_blocks - self.kv_blocks_used
+        self.settings.kv_blocks - self.kv_blocks_used - self.promised
     }
 }

@@ -15,11 +15,11 @@ impl Replica {
     pub(crate) fn coast(&mut self, start: Micros, until: Micros) -> bool {
         // Behind a head that is blocked, more requests change nothing.
         let arrival = match (self.waiting.is_empty(), self.arrivals.front()) {
-            (true, Some(&(at, _))) => at,
+            (true, Some(next)) => next.queued,
             (true, None) | (false, _) => Micros::new(u64::MAX),
         };
         let Some(left) = self.decodes.steps_to_end() else { return false };
-        if left == 1 || arrival <= start || !self.is_settled() {
+        if left == 1 || arrival <= start || !self.is_settled() || self.speculator.is_some() {
             return false;
         }
         let decodes = self.decodes.count();
@@ -32,11 +32,13 @@ impl Replica {
             }
             self.take(needed);
             let kv_tokens = self.decodes.stored() + u64::from(decodes);
-            let length = self.pace.of(0, decodes, kv_tokens);
+            let length = self.length(0, decodes, kv_tokens);
             let end = now + length;
             begun = true;
             if end > until {
-                self.step = Some(Step { start: now, end, prefill_tokens: 0, decodes });
+                let step =
+                    Step { start: now, end, prefill_tokens: 0, decodes, tokens: 1, promised: 0 };
+                self.step = Some(step);
                 break;
             }
             if self.histograms == Histograms::Kept {
@@ -56,7 +58,11 @@ impl Replica {
             self.counters.busy += now.since(start);
             self.counters.generation_tokens += steps * u64::from(decodes);
             if self.histograms == Histograms::Kept {
-                self.counters.iteration_tokens.observe(u64::from(decodes), steps);
+                let iterations = &mut self.counters.iteration_tokens;
+                match &self.servers {
+                    Some(servers) => servers.count_decodes(steps, iterations),
+                    None => iterations.observe(u64::from(decodes), steps),
+                }
             }
         }
         begun
@@ -69,6 +75,9 @@ impl Replica {
     #[must_use]
     pub fn quiet_until(&self) -> Micros {
         let Some(next) = self.next_change() else { return Micros::new(u64::MAX) };
+        if self.pipeline.is_some() {
+            return next;
+        }
         let joins = self.waiting.is_empty() && !self.arrivals.is_empty();
         if joins || !self.prefilled.is_empty() || !self.is_settled() {
             return next;
@@ -79,9 +88,12 @@ impl Replica {
         // A preemption leaves a smaller batch, whose steps are shorter.
         let (decodes, stored) =
             if growth > u64::from(self.free()) { (1, 0) } else { (decodes, self.decodes.stored()) };
-        let each = self.pace.of(0, decodes, stored).micros();
+        let each = self.pace.of(0, decodes, stored);
+        let each = self.noise.as_ref().map_or(each, |noise| noise.shortest(each)).micros();
+        let most = self.speculator.as_ref().map_or(1, |speculator| speculator.most());
         let begun = u64::from(self.step.is_some());
-        next + Micros::new(each.saturating_mul(left - begun))
+        let steps = left.div_ceil(u64::from(most));
+        next + Micros::new(each.saturating_mul(steps - begun))
     }
 
     /// Whether the batch only decodes, and nobody who waits can join it before somebody leaves.
@@ -95,8 +107,8 @@ impl Replica {
 
     /// Whether a waiting request would be admitted to the next step.
     fn fits(&self, index: usize) -> bool {
-        let budget = self.settings.max_num_batched_tokens - self.decodes.count();
-        if budget == 0 || self.running.len() >= self.settings.max_num_seqs {
+        let budget = self.budget_beside(self.decodes.count());
+        if budget == 0 || self.batched() >= self.settings.max_num_seqs {
             return false;
         }
         let life = &self.lives[index];

@@ -103,6 +103,13 @@ impl Decodes {
         self.fills_at[self.phase]
     }
 
+    /// The most that their tokens after the next, up to this many in all, may need.
+    pub(crate) fn blocks_needed_later(&self, tokens: u32) -> u32 {
+        let size = self.fills_at.len();
+        let later = (1..tokens as usize).map(|token| self.fills_at[(self.phase + token) % size]);
+        later.sum()
+    }
+
     /// Whether a request needs one.
     pub(crate) fn needs_block(&self, index: usize) -> bool {
         self.stays[index].fills == self.phase

@@ -8,13 +8,16 @@ impl Replica {
     /// Drops a request, wherever it is; its place in the batch and its blocks are free at once.
     /// Returns whether it was there.
     pub fn abort(&mut self, id: u64) -> bool {
-        if let Some(at) = self.arrivals.iter().position(|(_, request)| request.id == id) {
+        if let Some(at) = self.arrivals.iter().position(|arrival| arrival.request.id == id) {
             self.arrivals.remove(at);
             if let Some(adapters) = &mut self.adapters {
                 adapters.forget(id);
             }
             self.give_back(id, 0, Return::Never);
             return true;
+        }
+        if self.pipeline.is_some() {
+            self.take_batch_of(id);
         }
         let lives = &self.lives;
         let is = |index: &usize| lives[*index].request.id == id;
@@ -44,7 +47,7 @@ impl Replica {
         let held = match phase {
             Phase::Prefill { computed } => computed,
             Phase::Decode => {
-                let stored = self.decodes.leave(index).stored;
+                let stored = self.leave_decodes(index).stored;
                 // A step that is being computed has taken the room for its token already.
                 stored + u32::from(self.step.is_some())
             }

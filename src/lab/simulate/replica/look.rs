@@ -10,22 +10,35 @@ impl Replica {
     #[must_use]
     pub fn snapshot(&self) -> Stats {
         Stats {
-            running: self.running.len(),
-            waiting: count(self.waiting.len()),
+            running: self.batched(),
+            waiting: self.queue(),
             deferred: self.deferred(),
             kv_blocks_used: self.kv_blocks_used,
             kv_blocks: self.settings.kv_blocks,
             block_size: self.settings.block_size,
+            api_servers: self.api_servers(),
+            drafted: self.drafted().cloned(),
             counters: self.counters.clone(),
         }
+    }
+
+    /// Requests that wait, for whatever.
+    fn queue(&self) -> u32 {
+        count(self.waiting.len()) + self.fetching()
+    }
+
+    /// API servers in front of it.
+    #[must_use]
+    pub fn api_servers(&self) -> u32 {
+        self.servers.as_ref().map_or(1, |servers| servers.count())
     }
 
     /// The gauges alone, without the cost of a whole snapshot.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
         Gauges {
-            running: self.running.len(),
-            waiting: count(self.waiting.len()),
+            running: self.batched(),
+            waiting: self.queue(),
             kv_usage: f64::from(self.kv_blocks_used) / f64::from(self.settings.kv_blocks),
         }
     }

@@ -2,6 +2,8 @@
 
 use crate::simulate::Micros;
 use crate::simulate::replica::Request;
+use crate::simulate::replica::arrivals::Fetch;
+use crate::simulate::replica::speculation::Speculation;
 
 /// Seats of vLLM's V1 engine for an online server, unless it is told otherwise.
 pub const SEATS: u32 = 256;
@@ -24,6 +26,21 @@ pub struct Settings {
     pub kv_blocks: u32,
     /// What a waiting request needs, and what a preempted one keeps.
     pub admission: Admission,
+}
+
+/// What makes an engine less regular than its limits and its speed say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// API servers in front of it (`--api-server-count`).
+    pub api_servers: u32,
+    /// Stages of its pipeline (`--pipeline-parallel-size`), each of which has a step of its own.
+    pub stages: u32,
+    /// How it speculates; `None` where it does not.
+    pub speculation: Option<Speculation>,
+    /// The standard deviation of the logarithm of a step's time.
+    pub noise: f64,
+    /// What it fetches of the caches of prompts; `None` for nothing.
+    pub fetch: Option<Fetch>,
 }
 
 /// The coefficients of a step's time, in microseconds.
@@ -76,6 +93,15 @@ pub enum SettingsError {
     Coefficient,
 }
 
+// === impl Options ===
+
+impl Default for Options {
+    /// One API server, no pipeline, no speculation, no noise, nothing that is fetched.
+    fn default() -> Self {
+        Self { api_servers: 1, stages: 1, speculation: None, noise: 0.0, fetch: None }
+    }
+}
+
 // === impl Experts ===
 
 impl Experts {
@@ -116,6 +142,19 @@ impl Settings {
 }
 
 impl StepTime {
+    /// The same, so many times as long.
+    #[must_use]
+    pub fn slowed(&self, factor: f64) -> Self {
+        let Self { alpha, beta, delta, gamma, experts: Experts { tokens, per_token } } = *self;
+        Self {
+            alpha: alpha * factor,
+            beta: beta * factor,
+            delta: delta * factor,
+            gamma: gamma * factor,
+            experts: Experts { tokens, per_token: per_token * factor },
+        }
+    }
+
     /// A model without a mixture of experts; the coefficients in the order of the fields.
     #[must_use]
     pub const fn dense(alpha: f64, beta: f64, delta: f64, gamma: f64) -> Self {

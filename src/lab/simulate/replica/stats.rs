@@ -5,6 +5,7 @@
 
 use crate::simulate::Micros;
 use crate::simulate::replica::Finished;
+use crate::simulate::replica::speculation::Drafted;
 
 /// Bucket edges of the time to first token, in microseconds.
 pub static TTFT_EDGES: Edges = Edges::new(&[
@@ -237,7 +238,7 @@ pub struct Stats {
     pub running: u32,
     /// Requests in the waiting queue.
     pub waiting: u32,
-    /// Of those, the ones that wait for a slot for their adapter.
+    /// Of those, the ones that wait for a slot for their adapter, or for the cache of their prompt.
     pub deferred: u32,
     /// Blocks of the KV cache that are held.
     pub kv_blocks_used: u32,
@@ -245,6 +246,10 @@ pub struct Stats {
     pub kv_blocks: u32,
     /// Tokens in a block.
     pub block_size: u32,
+    /// API servers that share the page.
+    pub api_servers: u32,
+    /// What was drafted; `None` where the engine does not speculate.
+    pub drafted: Option<Drafted>,
     /// What was counted since the start.
     pub counters: Counters,
 }
@@ -256,6 +261,13 @@ impl Stats {
     pub fn kv_usage(&self) -> f64 {
         f64::from(self.kv_blocks_used) / f64::from(self.kv_blocks.max(1))
     }
+
+    /// Whether the gauges have samples. Those that several API servers share have none before the
+    /// first step, whose statistics set them.
+    #[must_use]
+    pub const fn has_gauges(&self) -> bool {
+        self.api_servers == 1 || self.counters.steps > 0
+    }
 }
 
 /// What a replica has counted since its start.
@@ -265,8 +277,13 @@ pub struct Counters {
     pub steps: u64,
     /// Time spent in those steps.
     pub busy: Micros,
-    /// Prompt tokens of requests whose prefill ended; a repeated prefill does not count again.
+    /// Prompt tokens of requests whose prefill ended, those included that a cache had; a repeated
+    /// prefill does not count again.
     pub prompt_tokens: u64,
+    /// Of those, the ones that this engine computed.
+    pub prompt_computed: u64,
+    /// Of those, the ones whose cache another engine sent.
+    pub prompt_transferred: u64,
     /// Tokens that were computed in prefill, repetitions included.
     pub prefill_tokens: u64,
     /// Tokens that were generated, those that a preemption discarded included.
@@ -299,21 +316,27 @@ pub struct Counters {
     pub tpot: Histogram,
     /// Prompt tokens of each request.
     pub prompt_length: Histogram,
+    /// Prompt tokens of each request that were computed.
+    pub computed_length: Histogram,
     /// Generated tokens of each request.
     pub generation_length: Histogram,
     /// Preemptions of each request.
     pub request_preemptions: Histogram,
     /// How long the HTTP server took for each answer, in microseconds.
     pub http: Histogram,
-    /// Tokens of each step; observed at its end.
+    /// Tokens of each step that gives one to a request, observed at its end: those that it generates,
+    /// and the computed ones of the prompts that it completes, each with all of its pieces. Cached
+    /// tokens, and those that are computed again after a preemption, are in none (vLLM 0.32:
+    /// `AsyncLLM.output_handler`, `IterationStats.update_from_output`, `PrometheusStatLogger.record`).
     pub iteration_tokens: Histogram,
 }
 
 // === impl Counters ===
 
 impl Counters {
-    /// Counts a request that has finished in the histograms.
-    pub(super) fn observe(&mut self, finished: &Finished) {
+    /// Counts a request that has finished in the histograms, with the tokens of its prompt that were
+    /// computed.
+    pub(super) fn observe(&mut self, finished: &Finished, computed: u32) {
         let Finished { request, queue, ttft, first_ever, e2e, preemptions, .. } = finished;
         self.e2e.observe(e2e.micros(), 1);
         self.http.observe(e2e.micros(), 1);
@@ -323,6 +346,7 @@ impl Counters {
         self.inference.observe(e2e.since(*queue).micros(), 1);
         self.tpot.observe(finished.itl_mean().unwrap_or_default().micros(), 1);
         self.prompt_length.observe(u64::from(request.prompt), 1);
+        self.computed_length.observe(u64::from(computed), 1);
         self.generation_length.observe(u64::from(request.output), 1);
         self.request_preemptions.observe(u64::from(*preemptions), 1);
     }
@@ -334,6 +358,8 @@ impl Default for Counters {
             steps: 0,
             busy: Micros::ZERO,
             prompt_tokens: 0,
+            prompt_computed: 0,
+            prompt_transferred: 0,
             prefill_tokens: 0,
             generation_tokens: 0,
             finished: 0,
@@ -350,6 +376,7 @@ impl Default for Counters {
             inference: Histogram::new(&REQUEST_EDGES),
             tpot: Histogram::new(&ITL_EDGES),
             prompt_length: Histogram::new(&TOKEN_EDGES),
+            computed_length: Histogram::new(&TOKEN_EDGES),
             generation_length: Histogram::new(&TOKEN_EDGES),
             request_preemptions: Histogram::new(&PREEMPTION_EDGES),
             http: Histogram::new(&HTTP_EDGES),

@@ -165,7 +165,7 @@ impl Simulation<'_> {
                 let start = Start { created: wall_clock(created), ready: ready.map(wall_clock) };
                 inputs.starts.insert(self.pods[pod].key.clone(), start);
                 // A pod without a node has no address.
-                if self.pods[pod].process > self.now {
+                if self.pods[pod].reachable > self.now {
                     continue;
                 }
                 replicas.push(self.pods[pod].key.clone());
@@ -225,12 +225,13 @@ impl Simulation<'_> {
     fn scrape(&mut self, pod: usize, at: Timestamp) -> Scrape {
         self.advance(pod);
         let lost = self.scenario.control.scrape_loss.fraction();
+        let silent = self.is_silent(pod);
         let started = wall_clock(self.pods[pod].process);
         let taken = &self.pods[pod];
         let names = &self.controller.names[taken.variant];
         let blind = self.scenario.control.outage.is_some_and(|outage| outage.covers(self.now));
         let outcome = match (&taken.replica, taken.state) {
-            _ if blind => Err(ScrapeFailure::Timeout),
+            _ if blind || silent => Err(ScrapeFailure::Timeout),
             _ if lost > 0.0 && self.controller.losses.random::<f64>() < lost => {
                 Err(ScrapeFailure::Timeout)
             }
@@ -297,7 +298,7 @@ impl Simulation<'_> {
         let pods = self.crews[variant].pods.clone();
         let mut sum = None;
         for pod in pods {
-            if self.pods[pod].state != State::Ready {
+            if self.pods[pod].state != State::Ready || self.is_silent(pod) {
                 continue;
             }
             self.advance(pod);

@@ -46,7 +46,8 @@ impl Simulation<'_> {
     /// What is seen of the replicas that serve.
     fn sights(&mut self, variant: usize) -> Vec<ReplicaSight> {
         let pods = self.crews[variant].pods.clone();
-        let ready = pods.into_iter().filter(|&pod| self.pods[pod].state == State::Ready);
+        let shows = |pod: &usize| self.pods[*pod].state == State::Ready && !self.is_silent(*pod);
+        let ready = pods.into_iter().filter(shows);
         let ready: Vec<usize> = ready.collect();
         let mut sights = Vec::with_capacity(ready.len());
         for pod in ready {

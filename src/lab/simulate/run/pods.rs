@@ -30,6 +30,8 @@ pub(crate) struct Crew {
     created: u32,
     starts: Pcg64,
     faults: Pcg64,
+    /// What the random numbers of its engines start from.
+    steps: Pcg64,
 }
 
 /// One replica.
@@ -39,16 +41,22 @@ pub(crate) struct Pod {
     pub(crate) state: State,
     /// Of which pod template it is.
     pub(crate) revision: u32,
+    /// Its number among those of its variant, in the order in which they were created, from 1 on.
+    pub(crate) number: u32,
     /// When it was created.
     pub(crate) created: Micros,
     /// Since when it has a node.
     scheduled: Micros,
+    /// Since when it has an address.
+    pub(crate) reachable: Micros,
     /// When its process started.
     pub(crate) process: Micros,
     /// Since when it is ready, while it is.
     pub(crate) ready: Option<Micros>,
     /// How often the process has started again.
-    life: u32,
+    pub(crate) life: u32,
+    /// How long it waits for its next start if its process ends.
+    pub(crate) back_off: Micros,
     /// `None` once it has ended.
     pub(crate) replica: Option<Box<Replica>>,
     /// Until when nothing that a router counts changes.
@@ -89,6 +97,7 @@ impl Crew {
             created: 0,
             starts: generator(seed, Purpose::Starts, variant),
             faults: generator(seed, Purpose::Faults, variant),
+            steps: generator(seed, Purpose::Steps, variant),
         }
     }
 }
@@ -158,7 +167,7 @@ impl Simulation<'_> {
         let crew = &mut self.crews[variant];
         crew.created += 1;
         let name = format!("{}-{}", described.spec.key.variant, crew.created);
-        let replica = engine(self.scenario, variant)?;
+        let replica = engine(self.scenario, variant, &mut crew.steps)?;
         let seats = replica.seats();
         let pod = self.pods.len();
         let lifecycle = described.lifecycle;
@@ -176,17 +185,22 @@ impl Simulation<'_> {
             },
             state: State::Starting,
             revision: crew.revision,
+            number: crew.created,
             created: self.now,
             scheduled: self.now,
+            reachable: self.now,
             process: self.now,
             ready: None,
             life: 0,
+            back_off: Micros::ZERO,
             replica: Some(Box::new(replica)),
             quiet: Micros::new(u64::MAX),
             crowd: Crowd { outstanding: 0, seats },
             seen: Gauges { running: 0, waiting: 0, kv_usage: 0.0 },
         });
         crew.pods.push(pod);
+        self.set_pace(pod);
+        let crew = &mut self.crews[variant];
         let exist = u32::try_from(crew.pods.len()).unwrap_or(u32::MAX);
         crew.score.peak = crew.score.peak.max(exist);
         if let Some(crash) = crash {
@@ -254,13 +268,14 @@ impl Simulation<'_> {
         let process = self.pods[pod].scheduled + startup.draw(startup.image, starts);
         let loaded = process + startup.draw(startup.load, starts);
         let ready = loaded + startup.draw(startup.warmup, starts);
+        self.pods[pod].reachable = process;
         self.pods[pod].process = process;
         self.plan(ready, Happening::Ready(pod));
     }
 
     /// Returns whether a replica that was starting serves now.
     pub(crate) fn become_ready(&mut self, pod: usize) -> bool {
-        let starts = self.pods[pod].state == State::Starting;
+        let starts = self.pods[pod].state == State::Starting && !self.dies_at_once(pod);
         if starts {
             self.pods[pod].state = State::Ready;
             self.pods[pod].ready = Some(self.now);
@@ -315,24 +330,37 @@ impl Simulation<'_> {
             self.plan(self.now + again, Happening::Crashed(pod, life));
             return;
         }
+        let ready = self.restart(pod, Micros::ZERO);
+        self.plan(ready + again, Happening::Crashed(pod, life + 1));
+    }
+
+    /// Ends the process of a replica, which starts again where it is after a while. Returns when it is
+    /// ready then.
+    pub(crate) fn restart(&mut self, pod: usize, back_off: Micros) -> Micros {
+        let variant = self.pods[pod].variant;
+        let described = &self.scenario.variants[variant];
+        let crew = &mut self.crews[variant];
         crew.score.crashes += 1;
+        let process = self.now + back_off;
         let startup = described.startup;
-        let loaded = self.now + startup.draw(startup.load, &mut crew.starts);
+        let loaded = process + startup.draw(startup.load, &mut crew.starts);
         let ready = loaded + startup.draw(startup.warmup, &mut crew.starts);
         self.advance(pod);
         self.close(pod);
         self.count_loads(pod);
+        let steps = &mut self.crews[variant].steps;
         let taken = &mut self.pods[pod];
         taken.state = State::Starting;
         taken.life += 1;
-        taken.process = self.now;
+        taken.process = process;
         taken.ready = None;
         taken.crowd.outstanding = 0;
         taken.quiet = Micros::new(u64::MAX);
-        taken.replica = engine(self.scenario, variant).map(Box::new);
+        taken.replica = engine(self.scenario, variant, steps).map(Box::new);
+        self.set_pace(pod);
         self.plan(ready, Happening::Ready(pod));
-        self.plan(ready + again, Happening::Crashed(pod, life + 1));
         self.cut_off(described.model, pod);
+        ready
     }
 
     /// A node is to be taken back: its replica drains, and another takes its place.
@@ -396,14 +424,15 @@ impl Simulation<'_> {
     }
 }
 
-/// An idle engine of a variant.
-fn engine(scenario: &Scenario, variant: usize) -> Option<Replica> {
+/// An idle engine of a variant, whose random numbers start from those of its crew.
+fn engine(scenario: &Scenario, variant: usize, steps: &mut Pcg64) -> Option<Replica> {
     let described = &scenario.variants[variant];
     let replica = Replica::new(described.engine).ok()?;
     let replica = match described.spec.role {
         Role::Both | Role::Prefill => replica,
         Role::Decode => replica.for_computed_prompts(),
     };
+    let replica = replica.with_options(described.options, random::fork(steps));
     let replica = match described.adapters {
         Some(adapters) => replica.with_adapters(adapters),
         None => replica,

@@ -5,6 +5,7 @@ mod route;
 
 use std::collections::VecDeque;
 
+use rand::RngExt;
 use rand_pcg::Pcg64;
 
 use crate::simulate::Micros;
@@ -49,6 +50,8 @@ pub(crate) struct Traffic {
     thoughts: Pcg64,
     sizes: Pcg64,
     adapters: Pcg64,
+    sessions: Pcg64,
+    routes: Pcg64,
 }
 
 /// Pods that take the same part of requests.
@@ -79,6 +82,7 @@ struct Open {
     place: Place,
     attempts: u32,
     client: u32,
+    session: u32,
 }
 
 /// Where a request is.
@@ -127,6 +131,8 @@ impl Traffic {
             thoughts: generator(seed, Purpose::Thoughts, model),
             sizes: generator(seed, Purpose::Lengths, model),
             adapters: generator(seed, Purpose::Adapters, model),
+            sessions: generator(seed, Purpose::Sessions, model),
+            routes: generator(seed, Purpose::Routes, model),
         }
     }
 
@@ -199,12 +205,18 @@ impl Simulation<'_> {
 
     fn receive(&mut self, model: usize, size: Size, prompt: Option<PromptId>, client: u32) {
         let arrived = self.now;
-        let Model { adapters: shares, load, .. } = &self.scenario.models[model];
+        let Model { adapters: shares, load, sessions, .. } = &self.scenario.models[model];
         let within = load.rate().map_or(arrived, |rate| rate.within(arrived));
         let traffic = &mut self.traffic[model];
         let id = traffic.first + traffic.open.len() as u64;
         let place = Place::Client;
         let adapter = adapters::draw(shares, within, &mut traffic.adapters);
+        let session = match load {
+            Load::Closed(_) => client,
+            Load::Replay(_) | Load::Drawn(_) | Load::Described(_) => {
+                traffic.sessions.random_range(0..*sessions)
+            }
+        };
         traffic.open.push_back(Open {
             arrived,
             first_token: None,
@@ -214,6 +226,7 @@ impl Simulation<'_> {
             place,
             attempts: 0,
             client,
+            session,
         });
         self.services[model].arrived += 1;
         self.dispatch(model, id);

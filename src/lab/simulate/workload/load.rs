@@ -9,6 +9,7 @@ use crate::simulate::Micros;
 use crate::simulate::random::{self, Purpose, generator};
 use crate::simulate::replica::prefix::{PromptId, Prompts};
 use crate::simulate::workload::clients::{Described, Sent};
+use crate::simulate::workload::drift::{Drift, Stretch};
 use crate::simulate::workload::rate::{Rate, Renewals};
 use crate::simulate::workload::round::{Round, Shifted, Speed};
 
@@ -84,6 +85,8 @@ pub struct Drawn {
     pub variation: f64,
     /// How long they are.
     pub sizes: Sizes,
+    /// How these lengths change; `None` where they do not.
+    pub drift: Option<Drift>,
 }
 
 /// Clients of which each has one request at a time.
@@ -160,6 +163,8 @@ pub enum Arrivals {
         times: Box<Renewals>,
         /// How long they are.
         sizes: Sizes,
+        /// How these lengths change.
+        drift: Option<Drift>,
         /// Where the lengths come from.
         random: Box<Pcg64>,
     },
@@ -188,11 +193,12 @@ impl Load {
                 let (round, worlds) = (Box::new(round), replay.worlds());
                 Arrivals::Replayed { round, span, base: Micros::ZERO, world: 0, worlds }
             }
-            Self::Drawn(Drawn { rate, variation, sizes }) => {
+            Self::Drawn(Drawn { rate, variation, sizes, drift }) => {
                 let times = generator(seed, Purpose::Times, model);
                 Arrivals::Drawn {
                     times: Box::new(Renewals::new(rate.clone(), *variation, times)),
                     sizes: sizes.clone(),
+                    drift: drift.clone(),
                     random: Box::new(generator(seed, Purpose::Lengths, model)),
                 }
             }
@@ -251,12 +257,23 @@ impl Replay {
 impl Sizes {
     /// One length.
     pub fn draw(&self, random: &mut Pcg64) -> Size {
+        self.draw_stretched(Stretch::NONE, random)
+    }
+
+    /// One length of those that are so many times as long.
+    fn draw_stretched(&self, stretch: Stretch, random: &mut Pcg64) -> Size {
         match self {
             Self::Apart { prompt, output } => {
-                let prompt = prompt.draw(random);
-                Size { prompt, output: output.draw(random) }
+                let prompt = prompt.draw(stretch.prompt, random);
+                Size { prompt, output: output.draw(stretch.output, random) }
             }
-            Self::Pairs(pairs) => pairs[random.random_range(0..pairs.len())],
+            Self::Pairs(pairs) => {
+                let Size { prompt, output } = pairs[random.random_range(0..pairs.len())];
+                Size {
+                    prompt: stretched(prompt, stretch.prompt),
+                    output: stretched(output, stretch.output),
+                }
+            }
         }
     }
 }
@@ -276,26 +293,39 @@ impl Lengths {
         (total > 0.0 && total.is_finite()).then(|| Self::Counted(weights.into()))
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "lengths are not negative, and the cast saturates"
-    )]
-    fn draw(&self, random: &mut Pcg64) -> u32 {
+    /// One length of those that are `factor` times as long. The clip stays where it is.
+    fn draw(&self, factor: f64, random: &mut Pcg64) -> u32 {
         match *self {
-            Self::Fixed(length) => length,
-            Self::Uniform { min, max } => random.random_range(min..=max.max(min)),
+            Self::Fixed(length) => stretched(length, factor),
+            Self::Uniform { min, max } => {
+                stretched(random.random_range(min..=max.max(min)), factor)
+            }
             Self::Lognormal { median, sigma, min, max } => {
-                let length = median * (sigma * random::normal(random)).exp();
-                (length.round() as u32).min(max).max(min).max(1)
+                let length = factor * median * (sigma * random::normal(random)).exp();
+                rounded(length).min(max).max(min).max(1)
             }
             Self::Counted(ref lengths) => {
                 let place = random.random::<f64>();
                 let longer = lengths.partition_point(|&(_, share)| share <= place);
-                lengths.get(longer).or(lengths.last()).map_or(1, |&(length, _)| length.max(1))
+                let length = lengths.get(longer).or(lengths.last()).map_or(1, |it| it.0.max(1));
+                stretched(length, factor)
             }
         }
     }
+}
+
+/// A length that is so many times as long, and at least a token.
+fn stretched(length: u32, factor: f64) -> u32 {
+    rounded(f64::from(length) * factor).max(1)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "lengths are not negative, and the cast saturates"
+)]
+fn rounded(length: f64) -> u32 {
+    length.round() as u32
 }
 
 impl Iterator for Arrivals {
@@ -315,8 +345,10 @@ impl Iterator for Arrivals {
                     |it: PromptId| PromptId { world: it.world.saturating_add(*world), ..it };
                 Some(Arrival { at: *base + at, size, prompt: prompt.map(moved) })
             }
-            Self::Drawn { times, sizes, random } => {
-                Some(Arrival { at: times.next()?, size: sizes.draw(random), prompt: None })
+            Self::Drawn { times, sizes, drift, random } => {
+                let at = times.next()?;
+                let stretch = drift.as_ref().map_or(Stretch::NONE, |drift| drift.at(at));
+                Some(Arrival { at, size: sizes.draw_stretched(stretch, random), prompt: None })
             }
             Self::Closed => None,
             Self::Described(sent) => sent.next(),
@@ -341,7 +373,8 @@ mod tests {
         let prompt = Lengths::Lognormal { median: 500.0, sigma: 0.8, min: 10, max: 4000 };
         let output = Lengths::Lognormal { median: 120.0, sigma: 0.5, min: 10, max: 4000 };
         let sizes = Sizes::Apart { prompt, output };
-        let drawn = Drawn { rate: Rate::constant(rate).unwrap(), variation: 1.0, sizes };
+        let drawn =
+            Drawn { rate: Rate::constant(rate).unwrap(), variation: 1.0, sizes, drift: None };
         Load::Drawn(drawn).arrivals(7, 0).take(count).map(|arrival| arrival.size).collect()
     }
 
@@ -359,6 +392,31 @@ mod tests {
         assert_eq!(lengths(5.0, 1000), lengths(5.0, 1000));
         assert_eq!(lengths(5.0, 1000), lengths(9.0, 1000));
         assert_eq!(lengths(0.0, 1), [], "no rate means no arrivals");
+    }
+
+    #[test]
+    fn lengths_that_drift_are_so_many_times_as_long_and_come_at_the_same_times() {
+        let arrivals = |drift| -> Vec<Arrival> {
+            let sizes = Sizes::Apart {
+                prompt: Lengths::Lognormal { median: 500.0, sigma: 0.0, min: 1, max: 1_200 },
+                output: Lengths::Fixed(100),
+            };
+            let rate = Rate::constant(1.0).unwrap();
+            let drawn = Drawn { rate, variation: 0.0, sizes, drift };
+            Load::Drawn(drawn).arrivals(7, 0).take(300).collect()
+        };
+        let points = vec![
+            (Micros::from_secs(100), Stretch { prompt: 1.0, output: 1.0 }),
+            (Micros::from_secs(200), Stretch { prompt: 3.0, output: 0.5 }),
+        ];
+        let drift = Drift::through(points).unwrap();
+        let (steady, drifting) = (arrivals(None), arrivals(Some(drift.clone())));
+        for (steady, drifting) in steady.iter().zip(drifting) {
+            assert_eq!(steady.at, drifting.at);
+            let Stretch { prompt, output } = drift.at(steady.at);
+            assert_eq!(drifting.size.prompt, rounded(500.0 * prompt).min(1_200));
+            assert_eq!(drifting.size.output, rounded(100.0 * output));
+        }
     }
 
     fn within(replay: Replay, seconds: u64) -> usize {
@@ -401,7 +459,7 @@ mod tests {
     fn lengths_that_were_counted_are_drawn_as_often() {
         let mut random = generator(1, Purpose::Lengths, 0);
         let lengths = Lengths::counted(vec![(400, 1.0), (10, 3.0), (20, 0.0), (0, 4.0)]).unwrap();
-        let drawn: Vec<u32> = (0..8_000).map(|_| lengths.draw(&mut random)).collect();
+        let drawn: Vec<u32> = (0..8_000).map(|_| lengths.draw(1.0, &mut random)).collect();
         let of = |length: u32| drawn.iter().filter(|it| **it == length).count();
         // 4,000, 3,000 and 1,000, with standard deviations of at most 45.
         assert!((3_820..=4_180).contains(&of(1)), "{} without a token have one", of(1));

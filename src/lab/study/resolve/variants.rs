@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::simulate::replica::settings::{Admission, Experts, Settings, StepTime};
+use crate::simulate::replica::arrivals::Fetch;
+use crate::simulate::replica::settings::{Admission, Experts, Options, Settings, StepTime};
+use crate::simulate::replica::speculation::Speculation;
 use crate::simulate::scaler::{self, MilliValue, Policy, Rules};
 use crate::simulate::scenario::{
     Actuator, Hpa, Keda, Lifecycle, Model, Portion, Prefix, Rollout, Signal, Variant,
 };
 use crate::simulate::workload::load::{Load, Replay};
 use crate::study::file::{
-    AutoscalerKeys, AutoscalerKind, DirectionKeys, EngineKeys, ExpertKeys, File, REPLICAS_MAX,
-    ReplicaCountKeys, RolloutKeys, StepKeys, VariantKeys,
+    AutoscalerKeys, AutoscalerKind, DirectionKeys, EngineKeys, ExpertKeys, FetchKeys, File,
+    REPLICAS_MAX, ReplicaCountKeys, RolloutKeys, SpeculationKeys, StepKeys, VariantKeys,
 };
 use crate::study::resolve::{adapters, is_some_time};
 use plimsoll_core::decide::enforce::{Amount, StepType};
@@ -95,6 +97,7 @@ pub(crate) fn resolve(
     let served = model.and_then(|model| models.get(model));
     let (bounds, initial) = one.counts(*replicas);
     let settings = one.engine(engine);
+    let options = one.options(engine, &settings);
     let written = written.engine.as_ref();
     let has_hits = written.is_some_and(|engine| engine.prefix_hits.is_some());
     let prefix = one.prefix(engine, has_hits, served);
@@ -107,6 +110,7 @@ pub(crate) fn resolve(
         model: model?,
         initial,
         engine: settings,
+        options,
         prefix,
         adapters,
         startup: *startup,
@@ -185,6 +189,40 @@ impl One<'_, '_, '_> {
             kv_blocks: kv_tokens.unwrap_or_default() / block,
             admission: Admission::WholePrompt,
         }
+    }
+
+    fn options(&mut self, keys: &EngineKeys, settings: &Settings) -> Options {
+        if keys.fetch.is_some() && (keys.prefix_caching || keys.prefix_hits > Fraction::ZERO) {
+            let rule = "must not be given beside engine.prefix_hits or engine.prefix_caching, \
+                        because of a prompt only one of them is found";
+            self.checks.problems.error_at(self.at("engine.fetch"), rule);
+        }
+        let EngineKeys { api_servers, pipeline_stages, speculation, noise, fetch, .. } = *keys;
+        let speculation = speculation.map(|keys| self.speculation(keys, settings));
+        let fetch = fetch.map(|FetchKeys { share, latency, per_token }| Fetch {
+            share,
+            latency,
+            per_token: per_token.as_secs_f64() * 1e6,
+        });
+        Options { api_servers, stages: pipeline_stages, speculation, noise, fetch }
+    }
+
+    fn speculation(&mut self, keys: SpeculationKeys, settings: &Settings) -> Speculation {
+        let SpeculationKeys { drafts, tokens } = keys;
+        let speculation = Speculation::with_mean(drafts, tokens);
+        let most = speculation.most();
+        if tokens > f64::from(most) && !self.checks.problems.refused_below(&self.at("engine")) {
+            let rule = format!("must not be above {most}, one more than engine.speculation.drafts");
+            self.checks.problems.error(self.at("engine.speculation.tokens"), rule, tokens);
+        }
+        let Settings { max_num_seqs: seats, max_num_batched_tokens: batch, .. } = *settings;
+        let needed = seats.saturating_mul(most);
+        if batch < needed && !self.checks.problems.refused_below(&self.at("engine")) {
+            let rule =
+                format!("must not be below {needed}, {most} tokens for each of engine.seats");
+            self.checks.problems.error(self.at("engine.batch_tokens"), rule, batch);
+        }
+        speculation
     }
 
     fn prefix(&mut self, keys: &EngineKeys, has_hits: bool, model: Option<&Model>) -> Prefix {

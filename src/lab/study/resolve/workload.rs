@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::simulate::Micros;
+use crate::simulate::workload::drift::{Drift, Stretch};
 use crate::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, Sizes};
 use crate::simulate::workload::rate::{Rate, RateError};
 use crate::study::file::{
-    ClosedKeys, DrawnKeys, Format, LengthKeys, PointKeys, RecordedKeys, TraceKeys, WaveKeys,
-    WorkloadKeys,
+    ClosedKeys, DrawnKeys, DriftKeys, Format, LengthKeys, PointKeys, RecordedKeys, TraceKeys,
+    WaveKeys, WorkloadKeys,
 };
 use crate::study::traces::{self, Recorded, TraceError, servegen};
 use plimsoll_daemon::config::check::Checks;
@@ -157,8 +158,18 @@ fn resolve_drawn(path: &str, keys: &DrawnKeys, checks: &mut Checks<'_>) -> Optio
     let DrawnKeys { variation, prompt, output, lengths, .. } = keys;
     let rate = resolve_rate(path, keys, checks);
     let sizes = resolve_sizes(path, &SizeKeys { prompt, output, lengths }, checks);
-    let drawn = Drawn { rate: rate?, variation: *variation, sizes: sizes? };
+    let drift = resolve_drift(path, keys, checks);
+    let drawn = Drawn { rate: rate?, variation: *variation, sizes: sizes?, drift };
     Some(Loaded { load: Load::Drawn(drawn), span: None })
+}
+
+fn resolve_drift(path: &str, keys: &DrawnKeys, checks: &mut Checks<'_>) -> Option<Drift> {
+    let points = keys.drift.as_ref()?.iter().map(|point| {
+        let DriftKeys { at, prompt, output } = *point;
+        (at, Stretch { prompt, output })
+    });
+    let drift = Drift::through(points.collect());
+    drift.map_err(|error| lacks(&join(path, "drift"), &error.to_string(), checks)).ok()
 }
 
 fn resolve_closed(path: &str, keys: &ClosedKeys, checks: &mut Checks<'_>) -> Option<Loaded> {

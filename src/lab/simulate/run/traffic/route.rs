@@ -1,6 +1,9 @@
 //! Routers: which replica a request goes to.
 
+use rand::RngExt;
+
 use crate::simulate::Micros;
+use crate::simulate::random::mix;
 use crate::simulate::replica::adapters::{AdapterId, Holds};
 use crate::simulate::run::Simulation;
 use crate::simulate::run::pods::{Crowd, Pod, State};
@@ -24,6 +27,16 @@ impl Simulation<'_> {
                 let order = (0..ready.len()).map(|step| ready[(turn + step) % ready.len()]);
                 order.into_iter().find(|&pod| self.pods[pod].has_room(limit))
             }
+            Router::Random => {
+                let open = self.with_room(&ready, limit);
+                let routes = &mut self.traffic[model].routes;
+                (!open.is_empty()).then(|| open[routes.random_range(0..open.len())])
+            }
+            Router::Sticky => {
+                let open = self.with_room(&ready, limit);
+                let session = self.traffic[model].get(id).map(|open| open.session);
+                open.into_iter().max_by_key(|&pod| affinity(session.unwrap_or_default(), pod))
+            }
             Router::KvAware => {
                 let turn = self.take_turn(model, part, &ready, limit);
                 self.refresh_view(model, part, &ready, *router_refresh);
@@ -42,13 +55,24 @@ impl Simulation<'_> {
         ready: &[usize],
         limit: Option<u32>,
     ) -> usize {
+        self.catch_up_limited(ready, limit);
+        let turn = &mut self.traffic[model].pool(part).turn;
+        std::mem::replace(turn, turn.wrapping_add(1))
+    }
+
+    /// Advances pods whose requests are counted, because there is a limit.
+    fn catch_up_limited(&mut self, ready: &[usize], limit: Option<u32>) {
         if limit.is_some() {
             for &pod in ready {
                 self.catch_up(pod);
             }
         }
-        let turn = &mut self.traffic[model].pool(part).turn;
-        std::mem::replace(turn, turn.wrapping_add(1))
+    }
+
+    /// The pods that have room.
+    fn with_room(&mut self, ready: &[usize], limit: Option<u32>) -> Vec<usize> {
+        self.catch_up_limited(ready, limit);
+        ready.iter().copied().filter(|&pod| self.pods[pod].has_room(limit)).collect()
     }
 
     /// The first of the pods with room that have the fewest requests for their seats.
@@ -96,7 +120,9 @@ impl Simulation<'_> {
         *looked = Some(self.now);
         for &pod in ready {
             self.advance(pod);
-            self.pods[pod].look();
+            if !self.is_silent(pod) {
+                self.pods[pod].look();
+            }
         }
     }
 }
@@ -112,6 +138,12 @@ impl Pod {
         };
         self.crowd.share() + detour
     }
+}
+
+/// How near a session is to a pod: it goes to the nearest, and when a pod comes or goes no session moves
+/// that is nearer to another (rendezvous hashing; Thaler and Ravishankar, 1998).
+const fn affinity(session: u32, pod: usize) -> u64 {
+    mix(mix(session as u64) ^ pod as u64)
 }
 
 /// The replica with the most free cache and the shortest queue of those that have room, by what was
