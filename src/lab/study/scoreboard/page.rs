@@ -282,7 +282,8 @@ fn best(workload: &Workload) -> Option<String> {
     Some(format!("`{policy}` is {}.", each.collect::<Vec<_>>().join(", ")))
 }
 
-fn written(text: &mut String, table: &Table) {
+/// Writes a table as Markdown.
+pub(crate) fn written(text: &mut String, table: &Table) {
     for (at, row) in table.iter().enumerate() {
         let _ = writeln!(text, "| {} |", row.join(" | "));
         if at == 0 {
@@ -309,7 +310,7 @@ fn drawn_as(page: &mut String, table: &Table, class: &str) {
 }
 
 /// Lines of at most 100 columns.
-fn wrapped(text: &str) -> String {
+pub(crate) fn wrapped(text: &str) -> String {
     let mut lines = String::new();
     let mut width = 0;
     for word in text.split_whitespace() {
