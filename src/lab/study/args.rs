@@ -30,8 +30,8 @@ pub struct SimulateArgs {
     /// Compares these: `plimsoll` is the scenario as it is, `plimsoll-only-up` never scales down;
     /// `static:4` never scales, and `static:best` finds the cheapest number that serves 99 % within
     /// SLO; `waiting:5`, `in-flight:40` and `kv:0.7` are stock HPAs on that average for each
-    /// replica; `keda-rate:15`, `kpa:100`, `apa:0.5`, `wva-v1`, `wva-v2`, `llm-d-slo`,
-    /// `dynamo-load`, `dynamo-throughput`, `melange` and `oracle` are described in
+    /// replica; `keda-rate:15`, `keda-rate:best`, `kpa:100`, `apa:0.5`, `wva-v1`, `wva-v2`,
+    /// `llm-d-slo`, `dynamo-load`, `dynamo-throughput`, `melange` and `oracle` are described in
     /// docs/simulator.md. Without it, the scenario says who is compared.
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,

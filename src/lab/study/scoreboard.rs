@@ -5,7 +5,7 @@
 
 mod ablation;
 mod gates;
-pub(crate) mod page;
+mod page;
 mod recorded;
 mod score;
 

@@ -7,6 +7,8 @@
 
 mod belief;
 mod course;
+#[cfg(test)]
+mod documented;
 mod draw;
 mod engines;
 mod facts;

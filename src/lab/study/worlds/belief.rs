@@ -24,6 +24,8 @@ pub(crate) struct Worst {
     /// Requests a second that were to be expected, and the replicas that they take.
     pub(crate) rate: f64,
     pub(crate) need: f64,
+    /// Requests a second that a replica of the first variant carries of them.
+    pub(crate) capacity: f64,
     /// What was decided at its start, for each variant.
     pub(crate) beliefs: Vec<Belief>,
 }
@@ -66,7 +68,8 @@ pub(crate) fn worst(world: &World) -> anyhow::Result<Option<Worst>> {
         let middle = (minute as f64 + 0.5) * 60.0;
         let beliefs = diary.minutes.get(minute).cloned().unwrap_or_default();
         let (rate, need) = (world.need.rate_at(middle), world.need.at(middle));
-        Worst { minute, judged, good, rate, need, beliefs }
+        let capacity = world.need.capacity();
+        Worst { minute, judged, good, rate, need, capacity, beliefs }
     }))
 }
 

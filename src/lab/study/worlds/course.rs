@@ -138,6 +138,17 @@ impl Course {
         Self { points: self.points.iter().map(point).collect(), ..*self }
     }
 
+    /// The same without the points after so many seconds.
+    pub(crate) fn until(&self, length: f64) -> Self {
+        let longer = self.period.is_some_and(|period| period > length);
+        if !longer {
+            return self.clone();
+        }
+        let before = self.points.iter().copied().filter(|(at, _)| *at < length);
+        let end = (length, digits(self.rate().of(length), 4));
+        Self { points: before.chain([end]).collect(), period: None }
+    }
+
     pub(crate) fn rate(&self) -> Rate {
         let Self { points, period } = self.clone();
         Rate::through(points, period).expect("points of a course ascend and end with its period")

@@ -101,7 +101,7 @@ impl Arrivals {
         let shape = SHAPES.draw(&mut random);
         let course = Course::draw(shape.value, length, &mut random);
         let (mean, _) = course.mean_and_peak(length);
-        let course = course.times(need * capacities[0] / mean);
+        let course = course.times(need * capacities[0] / mean).until(length);
 
         let (mean, peak) = course.mean_and_peak(length);
         let variation = digits(VARIATION.draw(&mut lot.of(Aspect::Burstiness)), 2);

@@ -34,6 +34,12 @@ const VARIATIONS: Ranges = &[
 const FLEETS: Ranges =
     &[(1.0, "below 1"), (3.0, "1 to 3"), (10.0, "3 to 10"), (f64::INFINITY, "above 10")];
 
+const UTILIZATIONS: Ranges = &[
+    (0.5, "utilization below 0.5"),
+    (0.65, "utilization 0.5 to 0.65"),
+    (f64::INFINITY, "utilization above 0.65"),
+];
+
 const HOURS: Ranges = &[(1.5, "below 1.5 h"), (3.0, "1.5 to 3 h"), (f64::INFINITY, "above 3 h")];
 
 /// Seconds.
@@ -58,6 +64,7 @@ pub(crate) fn of(draft: &Draft) -> Vec<Fact> {
     ];
     let of_fleet = [
         (Aspect::Fleet, among(fleet.need, FLEETS)),
+        (Aspect::Initial, among(fleet.utilization, UTILIZATIONS)),
         (Aspect::Duration, among(arrivals.length / 3600.0, HOURS)),
         (Aspect::Variants, variants(machines.len())),
         (Aspect::Startup, among(fleet.startup.median, STARTS)),

@@ -9,16 +9,13 @@ use crate::study::worlds::lot::{Chosen, Lot};
 use crate::study::worlds::machines::count;
 use crate::study::worlds::priors::{
     Aspect, CRASH_HOURS, FAILURES, Failure, NODE, NODES, OTHERS_MAX, PHASES, ROLLOUTS, SPOT_HOURS,
-    STARTUP, STARTUP_SIGMA, UNAVAILABLE, WARM,
+    STARTUP, STARTUP_SIGMA, UNAVAILABLE, UTILIZATION, WARM,
 };
 
 /// The most replicas of the first variant, over what the peak takes: far enough above it that
 /// bounds are not what a world is about.
-const MOST: f64 = 2.5;
+const MOST: f64 = 4.0;
 const MOST_AT_LEAST: f64 = 3.0;
-
-/// The share of what replicas carry that is used at the start.
-const USED_AT_FIRST: f64 = 0.8;
 
 /// Where in a world a rollout may begin.
 const ROLLOUT_AT: std::ops::Range<f64> = 0.2..0.8;
@@ -28,6 +25,8 @@ const ROLLOUT_AT: std::ops::Range<f64> = 0.2..0.8;
 pub(crate) struct Fleet {
     /// What it takes on average, in replicas of the first variant.
     pub(crate) need: f64,
+    /// What the first replicas are used of what they carry.
+    pub(crate) utilization: f64,
     /// Of each variant.
     pub(crate) counts: Vec<Counts>,
     pub(crate) startup: Start,
@@ -86,9 +85,12 @@ impl Fleet {
             Failure::Crash => CRASH_HOURS.draw(&mut random),
             Failure::Spot => SPOT_HOURS.draw(&mut random),
         };
-        let counts = counts(lot, arrivals, need, capacities);
+        let utilization = UTILIZATION.draw(&mut lot.of(Aspect::Initial));
+        let first = need.at(0.0) / utilization;
+        let counts = counts(lot, arrivals, first, capacities);
         Self {
             need: mean,
+            utilization,
             startup: Start::draw(lot, mean, counts[0]),
             counts,
             failures,
@@ -98,8 +100,8 @@ impl Fleet {
     }
 }
 
-/// How many replicas of each variant there may be.
-fn counts(lot: Lot, arrivals: &Arrivals, need: &Need, capacities: &[f64]) -> Vec<Counts> {
+/// How many replicas of each variant there may be, and of the first at the start.
+fn counts(lot: Lot, arrivals: &Arrivals, first: f64, capacities: &[f64]) -> Vec<Counts> {
     let mut random = lot.of(Aspect::Variants);
     let peaks = capacities.iter().map(|capacity| arrivals.peak / capacity);
     let counts = peaks.enumerate().map(|(at, peak)| {
@@ -108,7 +110,7 @@ fn counts(lot: Lot, arrivals: &Arrivals, need: &Need, capacities: &[f64]) -> Vec
             return Counts { min: 0, max, initial: 0 };
         }
         let max = count(MOST * peak + MOST_AT_LEAST);
-        let initial = count((need.at(0.0) / USED_AT_FIRST).ceil()).clamp(1, max);
+        let initial = count(first.ceil()).clamp(1, max);
         Counts { min: 1, max, initial }
     });
     counts.collect()

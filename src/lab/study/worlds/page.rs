@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::study::file::Kind;
-use crate::study::scoreboard::page::{wrapped, written};
-use crate::study::table::{aligned, dash, percent};
+use crate::study::table::{aligned, dash, percent, wrapped, written};
 use crate::study::worlds::belief::{Belief, Worst};
 use crate::study::worlds::figures::{FIXED, Figures, Gate, OWN, Quantiles, figures, gates};
 use crate::study::worlds::play::{Outcome, Played, Rejected};
@@ -62,6 +61,8 @@ struct Section {
     title: String,
     paragraphs: Vec<String>,
     table: Table,
+    /// Whether a terminal has room for it.
+    is_short: bool,
 }
 
 // Writing to a string cannot fail, so what it returns is dropped.
@@ -70,7 +71,7 @@ struct Section {
 pub(crate) fn markdown(report: &Report) -> String {
     let mut text = format!("# Random worlds\n\n{}\n", wrapped(INTRODUCTION));
     let _ = write!(text, "\n{}\n", wrapped(&summary(report)));
-    for Section { title, paragraphs, table } in sections(report) {
+    for Section { title, paragraphs, table, .. } in sections(report) {
         let _ = write!(text, "\n## {title}\n");
         for paragraph in paragraphs {
             let _ = write!(text, "\n{}\n", wrapped(&paragraph));
@@ -92,7 +93,7 @@ pub(crate) fn markdown(report: &Report) -> String {
 /// What a terminal shows.
 pub(crate) fn terminal(report: &Report) -> String {
     let mut text = summary(report) + "\n";
-    for Section { title, table, .. } in sections(report) {
+    for Section { title, table, .. } in sections(report).into_iter().filter(|it| it.is_short) {
         let _ = write!(text, "\n{title}\n");
         aligned(&mut text, &table);
     }
@@ -168,6 +169,7 @@ fn sections(report: &Report) -> Vec<Section> {
             title: "Gates".to_owned(),
             paragraphs: Vec::new(),
             table: promised(&gates(&outcome.played)),
+            is_short: true,
         });
     }
     let of = |kind: Kind| -> Vec<&Played> {
@@ -182,6 +184,7 @@ fn sections(report: &Report) -> Vec<Section> {
             title: title.to_owned(),
             paragraphs: Vec::new(),
             table: compared(policies, &worlds),
+            is_short: true,
         });
     }
     if policies.iter().any(|it| it == OWN) {
@@ -189,6 +192,7 @@ fn sections(report: &Report) -> Vec<Section> {
             title: "By aspect".to_owned(),
             paragraphs: vec![format!("What `{OWN}` came to.")],
             table: by_aspect(&all),
+            is_short: false,
         });
     }
     if !outcome.rejected.is_empty() {
@@ -205,7 +209,7 @@ fn left_out(rejected: &[Rejected]) -> Section {
     };
     let head = vec!["world".to_owned(), "about".to_owned(), "why".to_owned()];
     let table = std::iter::once(head).chain(rejected.iter().map(row)).collect();
-    Section { title: "Left out".to_owned(), paragraphs: Vec::new(), table }
+    Section { title: "Left out".to_owned(), paragraphs: Vec::new(), table, is_short: false }
 }
 
 fn promised(gates: &[Gate]) -> Table {
@@ -356,11 +360,11 @@ fn described(report: &Report, look: &Look) -> String {
 
 /// The minute in which most requests were not served well.
 fn minute(worst: &Worst) -> String {
-    let Worst { minute, judged, good, rate, need, .. } = worst;
+    let Worst { minute, judged, good, rate, need, capacity, .. } = worst;
     format!(
         "Worst minute {minute}: {} of {judged} requests not within SLO. {rate:.2} requests/s were to \
-         be expected, which take {need:.2} replicas of the first variant with evenly spread \
-         arrivals.",
+         be expected. By its coefficients, a replica of the first variant carries {capacity:.2} of \
+         evenly spread requests, so that takes {need:.2}.",
         judged - good,
     )
 }

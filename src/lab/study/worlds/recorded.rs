@@ -124,9 +124,4 @@ impl Recording {
         };
         (0..self.rates.len()).map(|at| mean(numbers(at))).collect()
     }
-
-    /// How long it is, in seconds.
-    pub(crate) fn span(&self) -> f64 {
-        self.step * self.rates.len() as f64
-    }
 }

@@ -5,12 +5,13 @@ use std::path::Path;
 use crate::study::file::Kind;
 use crate::study::resolve;
 use crate::study::worlds::course::{Course, Need};
+use crate::study::worlds::documented::{Prior, table};
 use crate::study::worlds::draw::{World, draw};
 use crate::study::worlds::lot::{Choice, Lot, Spread};
 use crate::study::worlds::play;
 use crate::study::worlds::priors::{
-    self, Aspect, BUDGET, CLIENTS, DELAYS, FAILURES, FOLLOWERS, GATEWAYS, HITS, LOSSES, NODES,
-    Prior, ROLLOUTS, ROUTERS, SCRAPES, SEATS, SHAPES, TASKS, UNAVAILABLE, VARIANTS,
+    Aspect, BUDGET, CLIENTS, DELAYS, FAILURES, FOLLOWERS, GATEWAYS, HITS, LOSSES, NODES, ROLLOUTS,
+    ROUTERS, SCRAPES, SEATS, SHAPES, TASKS, UNAVAILABLE, VARIANTS,
 };
 use crate::study::worlds::written;
 use plimsoll_daemon::config::yaml;
@@ -146,11 +147,11 @@ fn the_document_has_the_priors() {
     let row = |Prior { aspect, drawn, source }: Prior| {
         format!("| {} | {drawn} | {source} |\n", aspect.name())
     };
-    let rows: String = priors::table().into_iter().map(row).collect();
+    let rows: String = table().into_iter().map(row).collect();
     assert!(document.contains(&rows), "docs/worlds.md must have these rows:\n{rows}");
 
     let mut named: BTreeMap<&str, u32> = BTreeMap::new();
-    for prior in priors::table() {
+    for prior in table() {
         *named.entry(prior.aspect.name()).or_default() += 1;
     }
     for fact in draw(Lot { seed: 1, number: 1 }).facts {

@@ -34,7 +34,7 @@ const SPOT_HOURS: f64 = 2.0;
 
 /// The file of a world.
 pub(crate) fn file(draft: &Draft, kind: Kind) -> File {
-    let Draft { lot, machines, surroundings, arrivals, fleet, .. } = draft;
+    let Draft { lot, machines, surroundings, arrivals, .. } = draft;
     let variants = machines.iter().enumerate().map(|(at, it)| Some(variant(draft, at, it)));
     Written::<FileKeys> {
         about: Some(about(draft)),
@@ -73,7 +73,7 @@ fn about(draft: &Draft) -> String {
     let Draft { lot, machines, requests, arrivals, fleet, .. } = draft;
     let names: Vec<&str> = machines.iter().map(|it| it.pair.accelerator).collect();
     format!(
-        "World {} of seed {}: {} on {}, requests of a {}, arrivals {}, {:.1} replicas on average.",
+        "World {} of seed {}: {} on {}, {} requests, arrivals {}, {:.1} replicas on average.",
         lot.number,
         lot.seed,
         machines[0].pair.model,
