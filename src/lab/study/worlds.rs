@@ -26,6 +26,7 @@ mod surroundings;
 mod tests;
 mod written;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -35,10 +36,11 @@ use rayon::prelude::*;
 use crate::simulate::peers::Peer;
 use crate::study::args::ScoreboardArgs;
 use crate::study::plan::PlanError;
+use crate::study::worlds::belief::Worst;
 use crate::study::worlds::draw::World;
 use crate::study::worlds::figures::{FIXED, OWN};
 use crate::study::worlds::lot::Lot;
-use crate::study::worlds::page::{Look, Report};
+use crate::study::worlds::page::Report;
 use crate::study::worlds::play::{Outcome, Played};
 use crate::study::{once, outputs, peer};
 
@@ -70,10 +72,10 @@ pub(crate) fn run(args: &ScoreboardArgs, count: u32) -> anyhow::Result<()> {
     let worlds = (1..=count).into_par_iter().map(|number| draw::draw(Lot { seed, number }));
     let outcome = play::play(worlds.collect(), &peers)?;
     let policies = peers.iter().map(ToString::to_string).collect();
-    let mut report =
-        Report { seed, drawn: count, policies, outcome, worst: Vec::new(), dearest: Vec::new() };
-    report.worst = look_at(&report.outcome, |it| it.share(OWN))?;
-    report.dearest = look_at(&report.outcome, |it| it.cost_over(OWN, FIXED).map(|cost| -cost))?;
+    let worst = lowest(&outcome, |it| it.share(OWN));
+    let dearest = lowest(&outcome, |it| it.cost_over(OWN, FIXED).map(|cost| -cost));
+    let minutes = minutes(&outcome, &[&worst[..], &dearest].concat())?;
+    let report = Report { seed, drawn: count, policies, outcome, worst, dearest, minutes };
 
     let out = args.out.as_deref().unwrap_or(Path::new(OUT));
     for (extension, text) in [("md", page::markdown(&report)), ("csv", page::csv(&report))] {
@@ -107,18 +109,24 @@ fn peers(named: &[String]) -> Result<Vec<Peer>, PlanError> {
     Ok(once(&all))
 }
 
-/// The worlds with the lowest values, and how they went.
-fn look_at(outcome: &Outcome, value: fn(&Played) -> Option<f64>) -> anyhow::Result<Vec<Look>> {
+/// The places of the worlds with the lowest values.
+fn lowest(outcome: &Outcome, value: fn(&Played) -> Option<f64>) -> Vec<usize> {
     let values = outcome.played.iter().enumerate();
     let mut values: Vec<(usize, f64)> =
         values.filter_map(|(at, played)| Some((at, value(played)?))).collect();
     values.sort_by(|a, b| a.1.total_cmp(&b.1));
     values.truncate(LOOKS);
-    let look = |(at, _): (usize, f64)| {
-        let worst = belief::worst(&outcome.played[at].world)?;
-        Ok(Look { at, worst })
+    values.into_iter().map(|(at, _)| at).collect()
+}
+
+/// The worst minutes of the worlds at these places, where not everything was served well.
+fn minutes(outcome: &Outcome, places: &[usize]) -> anyhow::Result<BTreeMap<usize, Worst>> {
+    let places: BTreeSet<usize> = places.iter().copied().collect();
+    let worst = |at: usize| -> anyhow::Result<(usize, Option<Worst>)> {
+        Ok((at, belief::worst(&outcome.played[at].world)?))
     };
-    values.into_par_iter().map(look).collect()
+    let minutes = places.into_par_iter().map(worst).collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(minutes.into_iter().filter_map(|(at, worst)| Some((at, worst?))).collect())
 }
 
 // === impl World ===

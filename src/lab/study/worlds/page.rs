@@ -1,5 +1,6 @@
 //! Worlds as a document, as a table on a terminal, and as CSV.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::study::file::Kind;
@@ -37,23 +38,22 @@ const ORACLE_COLUMNS: [&str; 2] = ["over oracle", "90th"];
 const ASPECT_COLUMNS: [&str; 8] =
     ["aspect", "value", "worlds", "at 99%", "SLO median", "10th", "cost median", "90th"];
 
+/// What the CSV has of each policy.
+const CSV_COLUMNS: [&str; 6] =
+    ["within_slo", "within_ttft", "within_itl", "cost", "replica_hours", "changes"];
+
 /// Worlds that were played, and what is said of some of them.
 pub(crate) struct Report {
     pub(crate) seed: u32,
     pub(crate) drawn: u32,
     pub(crate) policies: Vec<String>,
     pub(crate) outcome: Outcome,
-    /// Those in which Plimsoll's own policy served the least, worst first.
-    pub(crate) worst: Vec<Look>,
-    /// Those in which it cost the most over the best fixed number, dearest first.
-    pub(crate) dearest: Vec<Look>,
-}
-
-/// A closer look at a world.
-pub(crate) struct Look {
-    /// Its place among those that were played.
-    pub(crate) at: usize,
-    pub(crate) worst: Option<Worst>,
+    /// The places of those in which Plimsoll's own policy served the least, worst first.
+    pub(crate) worst: Vec<usize>,
+    /// Of those in which it cost the most over the best fixed number, dearest first.
+    pub(crate) dearest: Vec<usize>,
+    /// The worst minutes of these, by their places.
+    pub(crate) minutes: BTreeMap<usize, Worst>,
 }
 
 /// A part of a report.
@@ -83,8 +83,8 @@ pub(crate) fn markdown(report: &Report) -> String {
     }
     for (title, looks) in looks(report) {
         let _ = write!(text, "\n## {title}\n");
-        for look in looks {
-            let _ = write!(text, "\n{}", described(report, look));
+        for at in looks {
+            let _ = write!(text, "\n{}", described(report, *at));
         }
     }
     text
@@ -99,7 +99,7 @@ pub(crate) fn terminal(report: &Report) -> String {
     }
     for (title, looks) in looks(report) {
         let _ = writeln!(text, "\n{title}");
-        for Look { at, .. } in looks {
+        for at in looks {
             let played = &report.outcome.played[*at];
             let _ = writeln!(text, "{}  {}", figures_of(played), replay(played));
         }
@@ -115,8 +115,9 @@ pub(crate) fn csv(report: &Report) -> String {
         let _ = write!(text, ",{}", fact.aspect.name());
     }
     for policy in policies {
-        let _ = write!(text, ",{policy} within_slo,{policy} cost,{policy} replica_hours");
-        let _ = write!(text, ",{policy} changes");
+        for column in CSV_COLUMNS {
+            let _ = write!(text, ",{policy} {column}");
+        }
     }
     text.push('\n');
     for played in &outcome.played {
@@ -126,8 +127,11 @@ pub(crate) fn csv(report: &Report) -> String {
             let _ = write!(text, ",{}", fact.value.replace(',', ""));
         }
         for run in policies.iter().filter_map(|policy| played.of(policy)) {
-            let share = run.within_slo.map(|share| share.to_string()).unwrap_or_default();
-            let _ = write!(text, ",{share},{},{},{}", run.cost, run.replica_hours, run.actions);
+            for share in [run.within_slo, run.within_ttft, run.within_itl] {
+                let share = share.map(|share| format!("{share:?}")).unwrap_or_default();
+                let _ = write!(text, ",{share}");
+            }
+            let _ = write!(text, ",{:?},{:?},{}", run.cost, run.replica_hours, run.actions);
         }
         text.push('\n');
     }
@@ -299,7 +303,7 @@ fn times(values: &Quantiles, at: f64) -> String {
 }
 
 /// The parts that look at single worlds.
-fn looks(report: &Report) -> Vec<(String, &[Look])> {
+fn looks(report: &Report) -> Vec<(String, &[usize])> {
     let Report { worst, dearest, .. } = report;
     let parts = [
         (format!("The {} worst worlds", worst.len()), worst.as_slice()),
@@ -326,9 +330,8 @@ fn replay(played: &Played) -> String {
 }
 
 /// A world in full.
-fn described(report: &Report, look: &Look) -> String {
-    let Look { at, worst } = look;
-    let played = &report.outcome.played[*at];
+fn described(report: &Report, at: usize) -> String {
+    let played = &report.outcome.played[at];
     let world = &played.world;
     let others = report.policies.iter().filter(|it| *it != OWN).filter_map(|policy| {
         let share = played.share(policy)?;
@@ -339,13 +342,14 @@ fn described(report: &Report, look: &Look) -> String {
     let mut text = format!("### World {}\n\n", world.lot.number);
     for paragraph in [
         format!("{}. {}", figures_of(played), world.about()),
+        objectives(played),
         format!("Others: {}.", others.collect::<Vec<_>>().join(", ")),
         format!("Facts: {}.", facts.collect::<Vec<_>>().join("; ")),
     ] {
         let _ = write!(text, "{}\n\n", wrapped(&paragraph));
     }
     let _ = write!(text, "```console\n$ {}\n```\n", replay(played));
-    if let Some(worst) = worst {
+    if let Some(worst) = report.minutes.get(&at) {
         let _ = write!(text, "\n{}\n", wrapped(&minute(worst)));
         for Belief { variant, ready, existing, desired, steps } in &worst.beliefs {
             let line = format!(
@@ -356,6 +360,16 @@ fn described(report: &Report, look: &Look) -> String {
         }
     }
     text
+}
+
+/// Which objectives `plimsoll` met.
+fn objectives(played: &Played) -> String {
+    let run = played.of(OWN);
+    let [ttft, itl] = [run.and_then(|it| it.within_ttft), run.and_then(|it| it.within_itl)];
+    let [ttft, itl] = [ttft, itl].map(|share| share.map_or_else(dash, percent));
+    format!(
+        "{ttft} met the objective for the first token, and {itl} that for the time between tokens."
+    )
 }
 
 /// The minute in which most requests were not served well.
