@@ -24,13 +24,18 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A text without its numbers, and without the lengths that they have.
+/// What a gate may say of a measurement.
+const VERDICTS: [&str; 2] = ["holds", "missed"];
+
+fn is_measured(word: &str) -> bool {
+    word.chars().any(|c| c.is_ascii_digit()) || VERDICTS.contains(&word)
+}
+
+/// A text without its numbers and verdicts, and without the lengths that they have.
 fn structure(text: &str) -> String {
     let mut structure = String::new();
     for line in text.lines() {
-        let words = line
-            .split_whitespace()
-            .map(|word| if word.chars().any(|c| c.is_ascii_digit()) { "#" } else { word });
+        let words = line.split_whitespace().map(|word| if is_measured(word) { "#" } else { word });
         structure.push_str(words.collect::<Vec<_>>().join(" ").trim_end());
         structure.push('\n');
     }

@@ -184,6 +184,9 @@ fn sections(report: &Report) -> Vec<Section> {
         ("Smooth worlds", of(Kind::Smooth)),
         ("Worlds with jumps", of(Kind::Jumps)),
     ] {
+        if worlds.is_empty() {
+            continue;
+        }
         sections.push(Section {
             title: title.to_owned(),
             paragraphs: Vec::new(),
