@@ -80,6 +80,9 @@ pub enum Command {
     ///
     /// All scenarios must decide by the same policy, so that none is tuned for. One whose traces
     /// are not there is left out, and the table says so.
+    ///
+    /// --worlds draws scenarios at random instead. Each can be printed by --world, and played again:
+    /// plimsoll simulate <(plimsoll scoreboard --world 1:37)
     #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
     Scoreboard(ScoreboardArgs),
     /// Decides a trace again, and scores other policies on it.

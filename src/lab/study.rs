@@ -19,6 +19,7 @@ mod scoreboard;
 mod series;
 mod table;
 mod traces;
+pub(crate) mod worlds;
 mod wrong;
 
 use std::fmt::Display;

@@ -55,4 +55,5 @@ mod vectors;
 mod wake;
 mod working;
 mod workloads;
+mod worlds;
 mod zero;

@@ -1067,6 +1067,28 @@ fn the_best_fixed_number_is_the_one_that_trying_all_of_them_finds() {
     }
 }
 
+#[test]
+fn the_best_target_of_keda_serves_enough_for_hardly_more_than_the_best_of_whole_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("doubling.yaml");
+    fs::write(&path, DOUBLING).unwrap();
+    let targets: Vec<String> = (1..=7).map(|rate| format!("keda-rate:{rate}")).collect();
+    let policies = format!("{},keda-rate:best", targets.join(","));
+    let output = simulate(&[path.to_str().unwrap(), "--policy", &policies, "--json", "-"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = results["runs"].as_array().unwrap();
+    let holds = |run: &&Value| run["within_slo"].as_f64().unwrap() >= 0.99;
+    let cost = |run: &Value| run["cost"].as_f64().unwrap();
+    let (best, others) = runs.split_last().unwrap();
+    let cheapest = others.iter().filter(holds).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap();
+    assert!(others.iter().any(|run| !holds(&run)), "not all targets do");
+    assert_eq!(best["policy"], "keda-rate:best");
+    assert!(holds(&best), "{best}");
+    // Targets are a quarter apart.
+    assert!(cost(best) <= 1.25 * cost(cheapest), "{best} {cheapest}");
+}
+
 /// Two variants, of which neither has enough replicas to do alone.
 const PAIR: &str = "\
 length: 4m

@@ -14,7 +14,7 @@ pub mod law;
 mod melange;
 mod only_up;
 pub mod oracle;
-mod profile;
+pub(crate) mod profile;
 pub mod schedule;
 mod slo_aware;
 mod stock;
@@ -50,6 +50,8 @@ pub enum Peer {
     Kv(MilliValue),
     /// KEDA on requests a second for each replica, in thousandths.
     KedaRate(MilliValue),
+    /// The same with the number that turns out best.
+    KedaBest,
     /// Knative's pod autoscaler on requests in flight, in thousandths.
     Kpa(MilliValue),
     /// `AIBrix`' APA on the use of the KV cache, in thousandths.
@@ -72,7 +74,7 @@ pub enum Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must be plimsoll, plimsoll-only-up, static:N, static:best, waiting:N, in-flight:N, kv:SHARE, \
-     keda-rate:RATE, kpa:N, apa:SHARE, wva-v1, wva-v2, llm-d-slo, dynamo-load, dynamo-throughput, melange or oracle"
+     keda-rate:RATE, keda-rate:best, kpa:N, apa:SHARE, wva-v1, wva-v2, llm-d-slo, dynamo-load, dynamo-throughput, melange or oracle"
 )]
 pub struct UnknownPeer;
 
@@ -92,10 +94,11 @@ pub enum Unplayable {
 
 impl Peer {
     /// Those without a number, by name.
-    const NAMED: [(&str, Self); 10] = [
+    const NAMED: [(&str, Self); 11] = [
         ("plimsoll", Self::Scenario),
         ("plimsoll-only-up", Self::OnlyUp),
         ("static:best", Self::StaticBest),
+        ("keda-rate:best", Self::KedaBest),
         ("wva-v1", Self::Wva(wva::Version::V1)),
         ("wva-v2", Self::Wva(wva::Version::V2)),
         ("llm-d-slo", Self::SloAware),
@@ -137,7 +140,7 @@ impl Peer {
     ///
     /// This peer must know the requests beforehand, and a model has none that can be known.
     pub fn plays(self, scenario: &Scenario) -> Result<(), Unplannable> {
-        if !matches!(self, Self::Melange | Self::Oracle) {
+        if !matches!(self, Self::Melange | Self::Oracle | Self::KedaBest) {
             return Ok(());
         }
         (0..scenario.models.len()).try_for_each(|model| demand::plannable(scenario, model))
@@ -162,6 +165,7 @@ impl Peer {
             Self::Melange => melange::apply(scenario, seed)?,
             Self::Oracle => oracle::apply(scenario, seed, watch)?,
             Self::StaticBest => best::apply(scenario, seed, watch)?,
+            Self::KedaBest => keda::hindsight::apply(scenario, seed, watch)?,
             Self::OnlyUp
             | Self::Static(_)
             | Self::Waiting(_)
@@ -204,9 +208,12 @@ impl Peer {
             Self::SloAware => Actuator::Law(Rule::SloAware),
             Self::DynamoLoad => Actuator::Law(Rule::DynamoLoad),
             Self::DynamoThroughput => Actuator::Law(Rule::DynamoThroughput),
-            Self::Scenario | Self::StaticBest | Self::Wva(_) | Self::Melange | Self::Oracle => {
-                return;
-            }
+            Self::Scenario
+            | Self::StaticBest
+            | Self::KedaBest
+            | Self::Wva(_)
+            | Self::Melange
+            | Self::Oracle => return,
         };
     }
 }
@@ -230,6 +237,7 @@ impl fmt::Display for Peer {
             Self::Scenario
             | Self::OnlyUp
             | Self::StaticBest
+            | Self::KedaBest
             | Self::Wva(_)
             | Self::SloAware
             | Self::DynamoLoad
@@ -288,6 +296,7 @@ mod tests {
             Peer::InFlight(_) => Some("stock/in_flight.rs"),
             Peer::Kv(_) => Some("stock/kv.rs"),
             Peer::KedaRate(_) => Some("keda.rs"),
+            Peer::KedaBest => Some("keda/hindsight.rs"),
             Peer::Kpa(_) => Some("kpa.rs"),
             Peer::Apa(_) => Some("apa.rs"),
             Peer::Wva(_) => Some("wva.rs"),

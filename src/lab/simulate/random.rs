@@ -48,6 +48,12 @@ pub(crate) fn fork(random: &mut Pcg64) -> Pcg64 {
     Pcg64::seed_from_u64(random.random())
 }
 
+/// The generator of one aspect of a world that is drawn at random.
+#[must_use]
+pub fn of_world(world: u64, aspect: u64) -> Pcg64 {
+    Pcg64::seed_from_u64(mix(mix(world) ^ mix(aspect)))
+}
+
 /// `SplitMix64`'s finalizer (Steele, Lea and Flood, 2014): near inputs have distant outputs.
 pub(crate) const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -8,6 +8,9 @@ use clap::ValueEnum;
 const OF_RUNS: [&str; 9] =
     ["scenario", "seed", "seeds", "set", "policy", "shard", "series", "cards", "trace"];
 
+/// What says something of scenarios, and nothing of random worlds.
+const OF_SCENARIOS: [&str; 3] = ["scenarios", "ablation", "seeds"];
+
 /// Arguments of `simulate`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct SimulateArgs {
@@ -27,8 +30,8 @@ pub struct SimulateArgs {
     /// Compares these: `plimsoll` is the scenario as it is, `plimsoll-only-up` never scales down;
     /// `static:4` never scales, and `static:best` finds the cheapest number that serves 99 % within
     /// SLO; `waiting:5`, `in-flight:40` and `kv:0.7` are stock HPAs on that average for each
-    /// replica; `keda-rate:15`, `kpa:100`, `apa:0.5`, `wva-v1`, `wva-v2`, `llm-d-slo`,
-    /// `dynamo-load`, `dynamo-throughput`, `melange` and `oracle` are described in
+    /// replica; `keda-rate:15`, `keda-rate:best`, `kpa:100`, `apa:0.5`, `wva-v1`, `wva-v2`,
+    /// `llm-d-slo`, `dynamo-load`, `dynamo-throughput`, `melange` and `oracle` are described in
     /// docs/simulator.md. Without it, the scenario says who is compared.
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
@@ -75,8 +78,18 @@ pub enum SchemaOf {
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct ScoreboardArgs {
     /// Simulates these scenarios, each once.
-    #[arg(verbatim_doc_comment, value_name = "FILE", required = true)]
+    #[arg(verbatim_doc_comment, value_name = "FILE", required_unless_present_any = ["worlds", "world"])]
     pub scenarios: Vec<PathBuf>,
+    /// Draws this many random worlds instead, plays them and writes distributions; docs/worlds.md
+    /// has the priors. Without --policy, fewer are compared than on scenarios.
+    #[arg(verbatim_doc_comment, long, value_name = "N", conflicts_with_all = OF_SCENARIOS, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub worlds: Option<u32>,
+    /// Draws worlds from this seed.
+    #[arg(verbatim_doc_comment, long, value_name = "SEED", default_value_t = 1)]
+    pub seed: u32,
+    /// Prints one world as a scenario for `simulate`, by its seed and its number, such as `1:37`.
+    #[arg(verbatim_doc_comment, long, value_name = "SEED:NUMBER", conflicts_with_all = OF_SCENARIOS, conflicts_with_all = ["worlds", "seed", "policy", "out"])]
+    pub world: Option<String>,
     /// Compares these instead of all, each once; see `simulate --help`.
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
@@ -89,7 +102,8 @@ pub struct ScoreboardArgs {
     /// Looks for traces in this folder, too.
     #[arg(verbatim_doc_comment, long, value_name = "FOLDER", env = "PLIMSOLL_TRACES")]
     pub traces: Option<PathBuf>,
-    /// Writes the table to this path with `.md` and with `.html` at its end.
-    #[arg(verbatim_doc_comment, long, value_name = "PATH", default_value = "scoreboard")]
-    pub out: PathBuf,
+    /// Writes the table to this path with `.md` and with `.html` at its end, that of worlds with
+    /// `.md` and `.csv`. Without it, `scoreboard` or `worlds`.
+    #[arg(verbatim_doc_comment, long, value_name = "PATH")]
+    pub out: Option<PathBuf>,
 }

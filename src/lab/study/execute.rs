@@ -29,6 +29,8 @@ use plimsoll_core::pipeline::Decisions;
 const ORACLE_RUNS: u64 = 40;
 /// About as many as are simulated for the best fixed number of one variant.
 const BEST_RUNS: u64 = 7;
+/// About as many as are simulated for the best target of KEDA.
+const TUNED_RUNS: u64 = 5;
 
 /// What all runs came to.
 pub(crate) struct Executed {
@@ -65,7 +67,11 @@ impl Ready {
 
     /// About how many simulations it takes.
     pub(crate) fn simulations(&self) -> u64 {
-        let times = [(Peer::Oracle, ORACLE_RUNS), (Peer::StaticBest, BEST_RUNS)];
+        let times = [
+            (Peer::Oracle, ORACLE_RUNS),
+            (Peer::StaticBest, BEST_RUNS),
+            (Peer::KedaBest, TUNED_RUNS),
+        ];
         times.iter().find(|(peer, _)| *peer == self.plan.peer).map_or(1, |(_, times)| *times)
     }
 

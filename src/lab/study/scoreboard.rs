@@ -28,7 +28,11 @@ use crate::study::scoreboard::ablation::Change;
 use crate::study::scoreboard::recorded::Trace;
 use crate::study::scoreboard::score::Score;
 use crate::study::table::shown;
+use crate::study::worlds;
 use crate::study::{Study, once, peer};
+
+/// Where the table goes.
+const OUT: &str = "scoreboard";
 
 /// Those that are compared where the command line names none. The numbers are those of the guides
 /// that describe each, and the same for all scenarios.
@@ -90,6 +94,12 @@ struct Prepared {
 ///
 /// The scenarios or the arguments are not valid, or the table cannot be written.
 pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
+    if let Some(world) = &args.world {
+        return worlds::print(world);
+    }
+    if let Some(count) = args.worlds {
+        return worlds::run(args, count);
+    }
     let texts: Vec<&str> = match args.policy.as_slice() {
         [] => POLICIES.to_vec(),
         texts => texts.iter().map(String::as_str).collect(),
@@ -126,8 +136,9 @@ pub fn run(args: &ScoreboardArgs) -> anyhow::Result<()> {
         prepared.extend(prepare(&study, &peers, &board, &traces)?);
     }
     simulate(&mut board, prepared)?;
+    let out = args.out.as_deref().unwrap_or(Path::new(OUT));
     for (extension, text) in [("md", page::markdown(&board)), ("html", page::html(&board))] {
-        let mut path = args.out.clone().into_os_string();
+        let mut path = out.to_owned().into_os_string();
         path.push(format!(".{extension}"));
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }

@@ -230,6 +230,35 @@ pub(crate) fn aligned(text: &mut String, rows: &[Vec<String>]) {
     }
 }
 
+/// Writes a table as Markdown.
+pub(crate) fn written(text: &mut String, rows: &[Vec<String>]) {
+    for (at, row) in rows.iter().enumerate() {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+        if at == 0 {
+            let _ = writeln!(text, "|{}", "---|".repeat(row.len()));
+        }
+    }
+}
+
+/// Lines of at most 100 columns.
+pub(crate) fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut width = 0;
+    for word in text.split_whitespace() {
+        let long = word.chars().count();
+        if width > 0 && width + 1 + long > 100 {
+            lines.push('\n');
+            width = 0;
+        } else if width > 0 {
+            lines.push(' ');
+            width += 1;
+        }
+        lines.push_str(word);
+        width += long;
+    }
+    lines
+}
+
 /// A value that is set, as somebody would write it.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
@@ -319,5 +348,13 @@ mod tests {
         assert_eq!(rows(vec![run(1, 1.0, false), run(2, 4.0, false)]).len(), 2);
         let whole = rows(vec![run(1, 1.0, true), run(2, 4.0, true)]);
         assert!(whole.len() == 3 && whole[2].contains(" mean "), "{whole:?}");
+    }
+
+    #[test]
+    fn a_paragraph_is_wrapped_between_its_words() {
+        let text = "a word or two ".repeat(30);
+        let wrapped = wrapped(&text);
+        assert!(wrapped.lines().all(|line| line.len() <= 100 && !line.ends_with(' ')));
+        assert_eq!(wrapped.replace('\n', " "), text.trim());
     }
 }

@@ -11,6 +11,8 @@
 //! KEDA 2.18, "Scaling Deployments": `pollingInterval` 30 s and `cooldownPeriod` 300 s apply between
 //! zero and one, the HPA has no `behavior`.
 
+pub(crate) mod hindsight;
+
 use crate::simulate::Micros;
 use crate::simulate::scaler::{MilliValue, Settings};
 use crate::simulate::scenario::{Actuator, COOLDOWN, Hpa, Keda, POLLING, SYNC, Signal, Variant};

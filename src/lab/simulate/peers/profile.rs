@@ -24,14 +24,19 @@ pub(crate) struct Size {
 /// Requests a second of this size that one replica of a variant sustains, with this time between
 /// tokens in seconds.
 pub(crate) fn sustained(variant: &Variant, itl: f64, size: Size) -> f64 {
-    let Settings { step, max_num_seqs, max_num_batched_tokens, block_size, kv_blocks, .. } =
-        variant.engine;
-    let Size { prompt, output } = size;
     let hits = match variant.prefix {
         Prefix::Share(share) => share.fraction(),
         // What caches will have depends on who comes where.
         Prefix::Blocks => 0.0,
     };
+    sustained_by(&variant.engine, hits, itl, size)
+}
+
+/// The same of an engine whose prefix cache has this share of each prompt.
+pub(crate) fn sustained_by(engine: &Settings, hits: f64, itl: f64, size: Size) -> f64 {
+    let Settings { step, max_num_seqs, max_num_batched_tokens, block_size, kv_blocks, .. } =
+        *engine;
+    let Size { prompt, output } = size;
     let computed = prompt * (1.0 - hits);
     let context = prompt + output / 2.0;
     let micros = step.beta * computed + step.delta * output + step.gamma * output * context;

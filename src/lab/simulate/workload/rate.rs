@@ -156,6 +156,12 @@ impl Rate {
         }
     }
 
+    /// The rate at a time, in seconds.
+    #[must_use]
+    pub fn of(&self, time: f64) -> f64 {
+        self.at(self.period.map_or(time, |period| time % period))
+    }
+
     /// The highest rate that there ever is.
     #[must_use]
     pub fn peak(&self) -> f64 {

@@ -10,7 +10,7 @@ use crate::study::results::{LeftOut, RunResult};
 use crate::study::scoreboard::gates::{self, Gate};
 use crate::study::scoreboard::score::Score;
 use crate::study::scoreboard::{Board, Workload};
-use crate::study::table::{aligned, dash, percent, span};
+use crate::study::table::{aligned, dash, percent, span, wrapped, written};
 
 const INTRODUCTION: [&str; 4] = [
     "Every policy on every workload in the simulator, by `make scoreboard`, which writes this file. \
@@ -282,15 +282,6 @@ fn best(workload: &Workload) -> Option<String> {
     Some(format!("`{policy}` is {}.", each.collect::<Vec<_>>().join(", ")))
 }
 
-fn written(text: &mut String, table: &Table) {
-    for (at, row) in table.iter().enumerate() {
-        let _ = writeln!(text, "| {} |", row.join(" | "));
-        if at == 0 {
-            let _ = writeln!(text, "|{}", "---|".repeat(row.len()));
-        }
-    }
-}
-
 fn drawn(page: &mut String, table: &Table) {
     drawn_as(page, table, "numbers");
 }
@@ -306,36 +297,4 @@ fn drawn_as(page: &mut String, table: &Table, class: &str) {
         page.push_str("</tr>\n");
     }
     page.push_str("</table></div>\n");
-}
-
-/// Lines of at most 100 columns.
-fn wrapped(text: &str) -> String {
-    let mut lines = String::new();
-    let mut width = 0;
-    for word in text.split_whitespace() {
-        let long = word.chars().count();
-        if width > 0 && width + 1 + long > 100 {
-            lines.push('\n');
-            width = 0;
-        } else if width > 0 {
-            lines.push(' ');
-            width += 1;
-        }
-        lines.push_str(word);
-        width += long;
-    }
-    lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_paragraph_is_wrapped_between_its_words() {
-        let text = "a word or two ".repeat(30);
-        let wrapped = wrapped(&text);
-        assert!(wrapped.lines().all(|line| line.len() <= 100 && !line.ends_with(' ')));
-        assert_eq!(wrapped.replace('\n', " "), text.trim());
-    }
 }

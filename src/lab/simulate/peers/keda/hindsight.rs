@@ -1,0 +1,113 @@
+//! KEDA on the rate of requests, with the target that turns out best: the most that tuning one
+//! number can do.
+//!
+//! # Model
+//!
+//! As [`keda-rate`](crate::simulate::peers::keda), with one target for all variants. Of targets that
+//! are a quarter apart, from a fifth of what the weakest variant carries to one and a half times
+//! what the strongest does, the highest is taken that serves 99% of requests within SLO. If none
+//! does, it is the one that serves the most of those that were tried.
+//!
+//! # Source
+//!
+//! The search is this project's own.
+//!
+//! # Limits
+//!
+//! The targets are bisected, which takes for granted that a lower target serves no less.
+
+use crate::simulate::Micros;
+use crate::simulate::peers::oracle::{self, GOAL};
+use crate::simulate::peers::{Unplayable, demand, keda};
+use crate::simulate::run::{self, Watch};
+use crate::simulate::scaler::MilliValue;
+use crate::simulate::scenario::Scenario;
+use plimsoll_core::units::Replicas;
+
+/// The lowest and the highest target, over what the weakest and the strongest variant carry.
+const LOWEST: f64 = 0.2;
+const HIGHEST: f64 = 1.5;
+
+/// One target over the one before it.
+const STEP: f64 = 1.25;
+
+/// The most targets.
+const TARGETS_MAX: usize = 40;
+
+/// Gives the variants of a scenario KEDA with the best target.
+///
+/// # Errors
+///
+/// The requests cannot be known, or an engine has settings that no engine can have.
+pub(crate) fn apply(
+    scenario: &mut Scenario,
+    seed: u64,
+    watch: &mut impl Watch,
+) -> Result<(), Unplayable> {
+    let targets = targets(scenario, seed)?;
+    let mut most_served = 0.0;
+    let mut chosen = 0;
+    let (mut low, mut high) = (0, targets.len());
+    // Targets below `low` serve enough, and those from `high` on do not.
+    while low < high && watch.goes_on(Micros::ZERO) {
+        let middle = usize::midpoint(low, high);
+        let share = attained(scenario, targets[middle], seed, watch)?;
+        if share >= GOAL {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+        if share > most_served {
+            most_served = share;
+            chosen = middle;
+        }
+    }
+
+    follow(scenario, targets[low.checked_sub(1).unwrap_or(chosen)]);
+    Ok(())
+}
+
+/// The targets, ascending, in thousandths of a request a second.
+fn targets(scenario: &Scenario, seed: u64) -> Result<Vec<MilliValue>, Unplayable> {
+    let mut lowest = f64::INFINITY;
+    let mut highest = 0.0_f64;
+    for model in 0..scenario.models.len() {
+        let mean = demand::mean(&demand::requests(scenario, seed, model)?);
+        for (_, rate, _) in demand::cheapest_first(scenario, model, mean) {
+            lowest = lowest.min(rate);
+            highest = highest.max(rate);
+        }
+    }
+
+    let mut targets = Vec::new();
+    let mut target = LOWEST * lowest;
+    while targets.len() < TARGETS_MAX && (targets.is_empty() || target <= HIGHEST * highest) {
+        targets.push(milli(target));
+        target *= STEP;
+    }
+    Ok(targets)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rates are far below the limit")]
+fn milli(rate: f64) -> MilliValue {
+    MilliValue(((rate * 1000.0).round() as i64).max(1))
+}
+
+/// The share of requests that are served well with a target.
+fn attained(
+    scenario: &Scenario,
+    target: MilliValue,
+    seed: u64,
+    watch: &mut impl Watch,
+) -> Result<f64, Unplayable> {
+    let mut scenario = scenario.clone();
+    follow(&mut scenario, target);
+    Ok(oracle::attained(&run::run(&scenario, seed, watch)?))
+}
+
+fn follow(scenario: &mut Scenario, target: MilliValue) {
+    for variant in &mut scenario.variants {
+        variant.initial = variant.initial.max(Replicas::ONE);
+        variant.actuator = keda::on_rate(variant, target);
+    }
+}

@@ -1,0 +1,139 @@
+//! Random worlds: complete scenarios that are drawn from documented priors.
+//!
+//! A policy is judged on worlds that nobody chose. A world is drawn from its seed and its number
+//! alone, whatever is played in it, and is an ordinary scenario file
+//! ([`written`](self::written)), so it can be printed and played by `plimsoll simulate`. The priors
+//! are data ([`priors`](self::priors)); each aspect has random numbers of its own.
+
+mod belief;
+mod course;
+#[cfg(test)]
+mod documented;
+mod draw;
+mod engines;
+mod facts;
+mod figures;
+mod fleet;
+mod lot;
+mod machines;
+mod page;
+mod play;
+mod priors;
+mod recorded;
+mod requests;
+mod surroundings;
+#[cfg(test)]
+mod tests;
+mod written;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use rayon::prelude::*;
+
+use crate::simulate::peers::Peer;
+use crate::study::args::ScoreboardArgs;
+use crate::study::plan::PlanError;
+use crate::study::worlds::belief::Worst;
+use crate::study::worlds::draw::World;
+use crate::study::worlds::figures::{FIXED, OWN};
+use crate::study::worlds::lot::Lot;
+use crate::study::worlds::page::Report;
+use crate::study::worlds::play::{Outcome, Played};
+use crate::study::{once, outputs, peer};
+
+/// Those that are compared where the command line names none.
+const POLICIES: [&str; 7] = [
+    "static:best",
+    "plimsoll",
+    "plimsoll-only-up",
+    "in-flight:20",
+    "waiting:5",
+    "kv:0.7",
+    "keda-rate:best",
+];
+
+/// Worlds that are looked at more closely.
+const LOOKS: usize = 10;
+
+/// Where the report goes.
+const OUT: &str = "worlds";
+
+/// Draws worlds, plays them by all policies, and writes how these fared.
+///
+/// # Errors
+///
+/// The arguments are not valid, or the report cannot be written.
+pub(crate) fn run(args: &ScoreboardArgs, count: u32) -> anyhow::Result<()> {
+    let peers = peers(&args.policy)?;
+    let seed = args.seed;
+    let worlds = (1..=count).into_par_iter().map(|number| draw::draw(Lot { seed, number }));
+    let outcome = play::play(worlds.collect(), &peers)?;
+    let policies = peers.iter().map(ToString::to_string).collect();
+    let worst = lowest(&outcome, |it| it.share(OWN));
+    let dearest = lowest(&outcome, |it| it.cost_over(OWN, FIXED).map(|cost| -cost));
+    let minutes = minutes(&outcome, &[&worst[..], &dearest].concat())?;
+    let report = Report { seed, drawn: count, policies, outcome, worst, dearest, minutes };
+
+    let out = args.out.as_deref().unwrap_or(Path::new(OUT));
+    for (extension, text) in [("md", page::markdown(&report)), ("csv", page::csv(&report))] {
+        let mut path = out.to_owned().into_os_string();
+        path.push(format!(".{extension}"));
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    outputs::print(&page::terminal(&report))
+}
+
+/// Prints a world, named by its seed and its number, as a scenario file.
+///
+/// # Errors
+///
+/// The text names no world.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let wrong = || PlanError(format!("--world {text} must be SEED:NUMBER, such as 1:37"));
+    let lot = Lot::parse(text).ok_or_else(wrong)?;
+    outputs::print(&play::text(&draw::draw(lot)))
+}
+
+/// Those that are compared, the best fixed number first.
+fn peers(named: &[String]) -> Result<Vec<Peer>, PlanError> {
+    let texts: Vec<&str> = match named {
+        [] => POLICIES.to_vec(),
+        named => named.iter().map(String::as_str).collect(),
+    };
+    let named = texts.into_iter().map(|text| peer(text, "--policy"));
+    let all: Vec<Peer> =
+        std::iter::once(Ok(Peer::StaticBest)).chain(named).collect::<Result<_, _>>()?;
+    Ok(once(&all))
+}
+
+/// The places of the worlds with the lowest values.
+fn lowest(outcome: &Outcome, value: fn(&Played) -> Option<f64>) -> Vec<usize> {
+    let values = outcome.played.iter().enumerate();
+    let mut values: Vec<(usize, f64)> =
+        values.filter_map(|(at, played)| Some((at, value(played)?))).collect();
+    values.sort_by(|a, b| a.1.total_cmp(&b.1));
+    values.truncate(LOOKS);
+    values.into_iter().map(|(at, _)| at).collect()
+}
+
+/// The worst minutes of the worlds at these places, where not everything was served well.
+fn minutes(outcome: &Outcome, places: &[usize]) -> anyhow::Result<BTreeMap<usize, Worst>> {
+    let places: BTreeSet<usize> = places.iter().copied().collect();
+    let worst = |at: usize| -> anyhow::Result<(usize, Option<Worst>)> {
+        Ok((at, belief::worst(&outcome.played[at].world)?))
+    };
+    let minutes = places.into_par_iter().map(worst).collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(minutes.into_iter().filter_map(|(at, worst)| Some((at, worst?))).collect())
+}
+
+// === impl World ===
+
+impl World {
+    /// What it is, in a sentence.
+    fn about(&self) -> &str {
+        self.file.about.as_deref().unwrap_or_default()
+    }
+}

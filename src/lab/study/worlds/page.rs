@@ -1,0 +1,394 @@
+//! Worlds as a document, as a table on a terminal, and as CSV.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::study::file::Kind;
+use crate::study::table::{aligned, dash, percent, wrapped, written};
+use crate::study::worlds::belief::{Belief, Worst};
+use crate::study::worlds::figures::{FIXED, Figures, Gate, OWN, Quantiles, figures, gates};
+use crate::study::worlds::play::{Outcome, Played, Rejected};
+
+/// A table: its head and its rows.
+type Table = Vec<Vec<String>>;
+
+const INTRODUCTION: &str = "Every policy on worlds that were drawn at random, by `plimsoll scoreboard --worlds`. The \
+     priors, and the words of these tables, are in docs/worlds.md. A world is left out where no fixed \
+     number of replicas within the bounds serves 99% of requests within SLO. Costs are over that of \
+     `static:best`, the cheapest of these numbers. Changes are in ten replica-hours. \"Better\" is the \
+     share of worlds in which a policy serves at least 0.1 points more than `plimsoll`, and costs at \
+     least 1% less.";
+
+const COLUMNS: [&str; 10] = [
+    "policy",
+    "worlds",
+    "at 99%",
+    "SLO median",
+    "10th",
+    "1st",
+    "cost median",
+    "90th",
+    "changes",
+    "better",
+];
+
+/// Columns where the oracle was played.
+const ORACLE_COLUMNS: [&str; 2] = ["over oracle", "90th"];
+
+const ASPECT_COLUMNS: [&str; 8] =
+    ["aspect", "value", "worlds", "at 99%", "SLO median", "10th", "cost median", "90th"];
+
+/// What the CSV has of each policy.
+const CSV_COLUMNS: [&str; 6] =
+    ["within_slo", "within_ttft", "within_itl", "cost", "replica_hours", "changes"];
+
+/// Worlds that were played, and what is said of some of them.
+pub(crate) struct Report {
+    pub(crate) seed: u32,
+    pub(crate) drawn: u32,
+    pub(crate) policies: Vec<String>,
+    pub(crate) outcome: Outcome,
+    /// The places of those in which Plimsoll's own policy served the least, worst first.
+    pub(crate) worst: Vec<usize>,
+    /// Of those in which it cost the most over the best fixed number, dearest first.
+    pub(crate) dearest: Vec<usize>,
+    /// The worst minutes of these, by their places.
+    pub(crate) minutes: BTreeMap<usize, Worst>,
+}
+
+/// A part of a report.
+struct Section {
+    title: String,
+    paragraphs: Vec<String>,
+    table: Table,
+    /// Whether a terminal has room for it.
+    is_short: bool,
+}
+
+// Writing to a string cannot fail, so what it returns is dropped.
+
+/// The document.
+pub(crate) fn markdown(report: &Report) -> String {
+    let mut text = format!("# Random worlds\n\n{}\n", wrapped(INTRODUCTION));
+    let _ = write!(text, "\n{}\n", wrapped(&summary(report)));
+    for Section { title, paragraphs, table, .. } in sections(report) {
+        let _ = write!(text, "\n## {title}\n");
+        for paragraph in paragraphs {
+            let _ = write!(text, "\n{}\n", wrapped(&paragraph));
+        }
+        if !table.is_empty() {
+            text.push('\n');
+            written(&mut text, &table);
+        }
+    }
+    for (title, looks) in looks(report) {
+        let _ = write!(text, "\n## {title}\n");
+        for at in looks {
+            let _ = write!(text, "\n{}", described(report, *at));
+        }
+    }
+    text
+}
+
+/// What a terminal shows.
+pub(crate) fn terminal(report: &Report) -> String {
+    let mut text = summary(report) + "\n";
+    for Section { title, table, .. } in sections(report).into_iter().filter(|it| it.is_short) {
+        let _ = write!(text, "\n{title}\n");
+        aligned(&mut text, &table);
+    }
+    for (title, looks) in looks(report) {
+        let _ = writeln!(text, "\n{title}");
+        for at in looks {
+            let played = &report.outcome.played[*at];
+            let _ = writeln!(text, "{}  {}", figures_of(played), replay(played));
+        }
+    }
+    text
+}
+
+/// A row for each world that was played.
+pub(crate) fn csv(report: &Report) -> String {
+    let Report { policies, outcome, .. } = report;
+    let mut text = "world,class,cut".to_owned();
+    for fact in outcome.played.first().map(|it| &it.world.facts).into_iter().flatten() {
+        let _ = write!(text, ",{}", fact.aspect.name());
+    }
+    for policy in policies {
+        for column in CSV_COLUMNS {
+            let _ = write!(text, ",{policy} {column}");
+        }
+    }
+    text.push('\n');
+    for played in &outcome.played {
+        let world = &played.world;
+        let _ = write!(text, "{},{},{}", world.lot.number, class(world.kind), world.cut);
+        for fact in &world.facts {
+            let _ = write!(text, ",{}", fact.value.replace(',', ""));
+        }
+        for run in policies.iter().filter_map(|policy| played.of(policy)) {
+            for share in [run.within_slo, run.within_ttft, run.within_itl] {
+                let share = share.map(|share| format!("{share:?}")).unwrap_or_default();
+                let _ = write!(text, ",{share}");
+            }
+            let _ = write!(text, ",{:?},{:?},{}", run.cost, run.replica_hours, run.actions);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// How many worlds there are of which kind.
+fn summary(report: &Report) -> String {
+    let Report { seed, drawn, outcome, .. } = report;
+    let Outcome { played, rejected, interrupted } = outcome;
+    let of = |kind| played.iter().filter(|it| it.world.kind == kind).count();
+    let cut = played.iter().filter(|it| it.world.cut).count();
+    let requests = |it: &Played| -> u64 {
+        it.runs.first().map_or(0, |run| run.models.iter().map(|model| model.arrived).sum())
+    };
+    let requests: u64 = played.iter().map(requests).sum();
+    let mut text = format!(
+        "{drawn} worlds of seed {seed}: {} played ({} smooth, {} with jumps) with {:.1} million \
+         requests, {} left out because no fixed number of replicas serves 99% within SLO. {cut} \
+         were made shorter or smaller to bound the time.",
+        played.len(),
+        of(Kind::Smooth),
+        of(Kind::Jumps),
+        requests as f64 / 1e6,
+        rejected.len(),
+    );
+    if *interrupted > 0 {
+        let _ = write!(text, " {interrupted} were interrupted.");
+    }
+    text
+}
+
+fn sections(report: &Report) -> Vec<Section> {
+    let Report { policies, outcome, .. } = report;
+    let all: Vec<&Played> = outcome.played.iter().collect();
+    let mut sections = Vec::new();
+    if policies.iter().any(|it| it == OWN) {
+        sections.push(Section {
+            title: "Gates".to_owned(),
+            paragraphs: Vec::new(),
+            table: promised(&gates(&outcome.played)),
+            is_short: true,
+        });
+    }
+    let of = |kind: Kind| -> Vec<&Played> {
+        all.iter().copied().filter(|it| it.world.kind == kind).collect()
+    };
+    for (title, worlds) in [
+        ("All worlds", all.clone()),
+        ("Smooth worlds", of(Kind::Smooth)),
+        ("Worlds with jumps", of(Kind::Jumps)),
+    ] {
+        if worlds.is_empty() {
+            continue;
+        }
+        sections.push(Section {
+            title: title.to_owned(),
+            paragraphs: Vec::new(),
+            table: compared(policies, &worlds),
+            is_short: true,
+        });
+    }
+    if policies.iter().any(|it| it == OWN) {
+        sections.push(Section {
+            title: "By aspect".to_owned(),
+            paragraphs: vec![format!("What `{OWN}` came to.")],
+            table: by_aspect(&all),
+            is_short: false,
+        });
+    }
+    if !outcome.rejected.is_empty() {
+        sections.push(left_out(&outcome.rejected));
+    }
+    sections
+}
+
+/// Worlds that were left out, each with why.
+fn left_out(rejected: &[Rejected]) -> Section {
+    let row = |it: &Rejected| {
+        let number = it.world.lot.number.to_string();
+        vec![number, it.world.about().to_owned(), it.why.clone()]
+    };
+    let head = vec!["world".to_owned(), "about".to_owned(), "why".to_owned()];
+    let table = std::iter::once(head).chain(rejected.iter().map(row)).collect();
+    Section { title: "Left out".to_owned(), paragraphs: Vec::new(), table, is_short: false }
+}
+
+fn promised(gates: &[Gate]) -> Table {
+    let head = ["promise", "worlds", "measured", "verdict"].map(str::to_owned).to_vec();
+    let row = |gate: &Gate| {
+        let measured = gate.measured.as_ref();
+        let verdict =
+            measured.map_or("not measured", |it| if it.holds { "holds" } else { "missed" });
+        vec![
+            gate.promise.to_owned(),
+            gate.worlds.to_string(),
+            measured.map_or_else(dash, |it| it.shown.clone()),
+            verdict.to_owned(),
+        ]
+    };
+    std::iter::once(head).chain(gates.iter().map(row)).collect()
+}
+
+/// A row for each policy.
+fn compared(policies: &[String], worlds: &[&Played]) -> Table {
+    let rows: Vec<(&String, Figures)> =
+        policies.iter().filter_map(|it| Some((it, figures(worlds, it)?))).collect();
+    let with_oracle = rows.iter().any(|(_, it)| it.of_oracle.is_some());
+    let mut head = COLUMNS.map(str::to_owned).to_vec();
+    if with_oracle {
+        head.extend(ORACLE_COLUMNS.map(str::to_owned));
+    }
+    let row = |(policy, it): &(&String, Figures)| {
+        let mut row = vec![
+            (*policy).clone(),
+            it.worlds.to_string(),
+            percent_of(it.at_goal),
+            share(&it.share, 0.5),
+            share(&it.share, 0.1),
+            share(&it.share, 0.01),
+            times(&it.of_fixed, 0.5),
+            times(&it.of_fixed, 0.9),
+            times(&it.changes, 0.5),
+            percent_of(it.beats),
+        ];
+        if with_oracle {
+            let of_oracle = it.of_oracle.clone().unwrap_or_default();
+            row.extend([times(&of_oracle, 0.5), times(&of_oracle, 0.9)]);
+        }
+        row
+    };
+    std::iter::once(head).chain(rows.iter().map(row)).collect()
+}
+
+/// A row for each value of each aspect.
+fn by_aspect(worlds: &[&Played]) -> Table {
+    let mut table = vec![ASPECT_COLUMNS.map(str::to_owned).to_vec()];
+    let aspects = worlds.first().map(|it| it.world.facts.clone()).unwrap_or_default();
+    for aspect in aspects.iter().map(|fact| fact.aspect) {
+        let mut values: Vec<&str> = worlds.iter().map(|it| it.world.fact(aspect)).collect();
+        values.sort_unstable();
+        values.dedup();
+        for value in values {
+            let of = |it: &&&Played| it.world.fact(aspect) == value;
+            let group: Vec<&Played> = worlds.iter().filter(of).copied().collect();
+            let Some(it) = figures(&group, OWN) else { continue };
+            table.push(vec![
+                aspect.name().to_owned(),
+                value.to_owned(),
+                it.worlds.to_string(),
+                percent_of(it.at_goal),
+                share(&it.share, 0.5),
+                share(&it.share, 0.1),
+                times(&it.of_fixed, 0.5),
+                times(&it.of_fixed, 0.9),
+            ]);
+        }
+    }
+    table
+}
+
+fn percent_of(portion: f64) -> String {
+    format!("{:.1}%", 100.0 * portion)
+}
+
+fn share(values: &Quantiles, at: f64) -> String {
+    values.at(at).map_or_else(dash, |share| format!("{:.2}", 100.0 * share))
+}
+
+fn times(values: &Quantiles, at: f64) -> String {
+    values.at(at).map_or_else(dash, |value| format!("{value:.2}"))
+}
+
+/// The parts that look at single worlds.
+fn looks(report: &Report) -> Vec<(String, &[usize])> {
+    let Report { worst, dearest, .. } = report;
+    let parts = [
+        (format!("The {} worst worlds", worst.len()), worst.as_slice()),
+        (format!("The {} dearest worlds", dearest.len()), dearest.as_slice()),
+    ];
+    parts.into_iter().filter(|(_, looks)| !looks.is_empty()).collect()
+}
+
+/// What `plimsoll` came to in a world.
+fn figures_of(played: &Played) -> String {
+    let shown = |share: Option<f64>| share.map_or_else(dash, percent);
+    let cost = played.cost_over(OWN, FIXED).map_or_else(dash, |cost| format!("{cost:.2}"));
+    format!(
+        "world {}: {} within SLO, cost {cost} of {FIXED} ({})",
+        played.world.lot.number,
+        shown(played.share(OWN)),
+        class(played.world.kind),
+    )
+}
+
+/// The command that plays a world again.
+fn replay(played: &Played) -> String {
+    format!("plimsoll simulate <(plimsoll scoreboard --world {})", played.world.lot)
+}
+
+/// A world in full.
+fn described(report: &Report, at: usize) -> String {
+    let played = &report.outcome.played[at];
+    let world = &played.world;
+    let others = report.policies.iter().filter(|it| *it != OWN).filter_map(|policy| {
+        let share = played.share(policy)?;
+        let cost = played.cost_over(policy, FIXED)?;
+        Some(format!("{policy} {:.2}% at {cost:.2}", 100.0 * share))
+    });
+    let facts = world.facts.iter().map(|it| format!("{} {}", it.aspect.name(), it.value));
+    let mut text = format!("### World {}\n\n", world.lot.number);
+    for paragraph in [
+        format!("{}. {}", figures_of(played), world.about()),
+        objectives(played),
+        format!("Others: {}.", others.collect::<Vec<_>>().join(", ")),
+        format!("Facts: {}.", facts.collect::<Vec<_>>().join("; ")),
+    ] {
+        let _ = write!(text, "{}\n\n", wrapped(&paragraph));
+    }
+    let _ = write!(text, "```console\n$ {}\n```\n", replay(played));
+    if let Some(worst) = report.minutes.get(&at) {
+        let _ = write!(text, "\n{}\n", wrapped(&minute(worst)));
+        for Belief { variant, ready, existing, desired, steps } in &worst.beliefs {
+            let line = format!(
+                "- {variant}: {ready} of {existing} replicas ready, {desired} desired: {}",
+                steps.join("; ")
+            );
+            let _ = writeln!(text, "\n{}", wrapped(&line).replace('\n', "\n  "));
+        }
+    }
+    text
+}
+
+/// Which objectives `plimsoll` met.
+fn objectives(played: &Played) -> String {
+    let run = played.of(OWN);
+    let [ttft, itl] = [run.and_then(|it| it.within_ttft), run.and_then(|it| it.within_itl)];
+    let [ttft, itl] = [ttft, itl].map(|share| share.map_or_else(dash, percent));
+    format!(
+        "{ttft} met the objective for the first token, and {itl} that for the time between tokens."
+    )
+}
+
+/// The minute in which most requests were not served well.
+fn minute(worst: &Worst) -> String {
+    let Worst { minute, judged, good, rate, need, capacity, .. } = worst;
+    format!(
+        "Worst minute {minute}: {} of {judged} requests not within SLO. {rate:.2} requests/s were to \
+         be expected. By its coefficients, a replica of the first variant carries {capacity:.2} of \
+         evenly spread requests, so that takes {need:.2}.",
+        judged - good,
+    )
+}
+
+const fn class(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Smooth => "smooth",
+        Kind::Jumps => "jumps",
+    }
+}

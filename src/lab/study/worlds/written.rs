@@ -1,0 +1,261 @@
+//! A world as the scenario file that `plimsoll simulate` plays.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::simulate::scenario::{Client, Lifecycle, Startup};
+use crate::study::file::{
+    AutoscalerKeys, AutoscalerKind, DaemonKeys, DirectionKeys, DrawnKeys, File, FileKeys,
+    GatewayKeys, Kind, ModelKeys, PointKeys, ReplicaCountKeys, RolloutKeys, StepKeys, VariantKeys,
+    Words, WorkloadKeys,
+};
+use crate::study::worlds::course::Course;
+use crate::study::worlds::draw::Draft;
+use crate::study::worlds::fleet::{Counts, Fleet, Provisioned, Rollout, Start};
+use crate::study::worlds::machines::{Machine, Tenure};
+use crate::study::worlds::priors::{Failure, Follower};
+use crate::study::worlds::surroundings::{Clients, Gateway, Observation, Prometheus, Surroundings};
+use plimsoll_core::decide::enforce::{Select, StepType};
+use plimsoll_core::settings::Written;
+use plimsoll_core::settings::written::WrittenDuration;
+
+/// How often a gateway is read.
+const GATEWAY_READ: Duration = Duration::from_secs(1);
+
+/// Scrapes after which a replica is stale.
+const STALE_AFTER: u64 = 4;
+
+/// The surge of a rollout.
+const SURGE: f64 = 0.25;
+
+/// Hours until a spot node is taken back that is a variant of its own.
+const SPOT_HOURS: f64 = 2.0;
+
+/// The file of a world.
+pub(crate) fn file(draft: &Draft, kind: Kind) -> File {
+    let Draft { lot, machines, surroundings, arrivals, .. } = draft;
+    let variants = machines.iter().enumerate().map(|(at, it)| Some(variant(draft, at, it)));
+    Written::<FileKeys> {
+        about: Some(about(draft)),
+        kind: Some(kind),
+        length: Some(seconds(arrivals.length)),
+        seed: Some(lot.simulation_seed()),
+        models: Some(vec![Some(model(draft))]),
+        variants: Some(variants.collect()),
+        policy: policy(&surroundings.observation),
+        daemon: daemon(&surroundings.observation),
+        ..Default::default()
+    }
+}
+
+/// A world as YAML.
+pub(crate) fn value(file: &File) -> Value {
+    let mut value = json!(file);
+    prune(&mut value);
+    value
+}
+
+/// Takes keys away that are not written.
+fn prune(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            map.values_mut().for_each(prune);
+        }
+        Value::Array(list) => list.iter_mut().for_each(prune),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// What the world is, in a sentence.
+fn about(draft: &Draft) -> String {
+    let Draft { lot, machines, requests, arrivals, fleet, .. } = draft;
+    let names: Vec<&str> = machines.iter().map(|it| it.pair.accelerator).collect();
+    format!(
+        "World {} of seed {}: {} on {}, {} requests, arrivals {}, {:.1} replicas on average.",
+        lot.number,
+        lot.seed,
+        machines[0].pair.model,
+        names.join(" and "),
+        requests.task,
+        arrivals.shape,
+        fleet.need,
+    )
+}
+
+fn model(draft: &Draft) -> Written<ModelKeys> {
+    let Draft { machines, requests, objectives, surroundings, .. } = draft;
+    let Surroundings { router, clients, gateway, .. } = surroundings;
+    Written::<ModelKeys> {
+        name: Some(machines[0].pair.model.to_owned()),
+        slo: Some(objectives.written()),
+        workload: Some(Written::<WorkloadKeys> {
+            drawn: Some(Written::<DrawnKeys> {
+                variation: Some(draft.arrivals.variation),
+                prompt: Some(requests.prompt.written()),
+                output: Some(requests.output.written()),
+                ..rate(&draft.arrivals.course)
+            }),
+            ..Default::default()
+        }),
+        router: Some(router.value),
+        gateway: gateway_keys(gateway),
+        client: client(&clients.value),
+        ..Default::default()
+    }
+}
+
+/// The keys of a rate over time.
+fn rate(course: &Course) -> Written<DrawnKeys> {
+    if let [(_, rate)] = course.points.as_slice() {
+        return Written::<DrawnKeys> { rate: Some(*rate), ..Default::default() };
+    }
+    let point = |&(at, rate): &(f64, f64)| {
+        Some(Written::<PointKeys> { at: Some(seconds(at)), rate: Some(rate) })
+    };
+    Written::<DrawnKeys> {
+        points: Some(course.points.iter().map(point).collect()),
+        period: course.period.map(seconds),
+        ..Default::default()
+    }
+}
+
+fn gateway_keys(gateway: &Gateway) -> Option<Written<GatewayKeys>> {
+    let read = gateway.is_read.then_some(WrittenDuration(GATEWAY_READ));
+    gateway.per_replica.map(|per_replica| Written::<GatewayKeys> {
+        per_replica: Some(per_replica),
+        read,
+        ..Default::default()
+    })
+}
+
+fn client(clients: &Clients) -> Option<Written<Client>> {
+    clients.timeout.map(|timeout| Written::<Client> {
+        timeout: Some(seconds(timeout)),
+        retries: clients.retries,
+        ..Default::default()
+    })
+}
+
+fn variant(draft: &Draft, at: usize, machine: &Machine) -> Written<VariantKeys> {
+    let Draft { requests, surroundings, fleet, .. } = draft;
+    let Counts { min, max, initial } = fleet.counts[at];
+    let rollout = fleet.rollout.value.filter(|_| at == 0);
+    Written::<VariantKeys> {
+        name: Some(machine.name()),
+        accelerator: Some(machine.pair.accelerator.to_owned()),
+        cost: Some(machine.cost()),
+        replicas: Some(Written::<ReplicaCountKeys> {
+            min: Some(min),
+            max: Some(max),
+            initial: Some(initial),
+        }),
+        engine: Some(machine.written(requests.hits)),
+        startup: Some(startup(&fleet.startup)),
+        lifecycle: lifecycle(fleet, machine.tenure),
+        rollout: rollout.map(rollout_keys),
+        autoscaler: autoscaler(surroundings),
+        ..Default::default()
+    }
+}
+
+fn startup(start: &Start) -> Written<Startup> {
+    let [image, load, warmup] = start.phases().map(seconds);
+    let (warm_nodes, node) = match start.provisioned {
+        Some(Provisioned { warm, node }) => (Some(warm), Some(seconds(node))),
+        None => (None, None),
+    };
+    Written::<Startup> {
+        warm_nodes,
+        node,
+        image: Some(image),
+        load: Some(load),
+        warmup: Some(warmup),
+        sigma: Some(start.sigma),
+    }
+}
+
+fn lifecycle(fleet: &Fleet, tenure: Tenure) -> Option<Written<Lifecycle>> {
+    let hours = |hours: f64| Some(seconds((hours * 3600.0).round()));
+    let mut keys = Written::<Lifecycle>::default();
+    match fleet.failures.value {
+        Failure::None => {}
+        Failure::Crash => keys.crash_every = hours(fleet.failure_hours),
+        Failure::Spot => keys.interrupt_every = hours(fleet.failure_hours),
+    }
+    if tenure == Tenure::Spot && keys.interrupt_every.is_none() {
+        keys.interrupt_every = hours(SPOT_HOURS);
+    }
+    (keys != Written::<Lifecycle>::default()).then_some(keys)
+}
+
+fn rollout_keys(rollout: Rollout) -> Written<RolloutKeys> {
+    Written::<RolloutKeys> {
+        at: Some(seconds(rollout.at)),
+        max_surge: Some(SURGE),
+        max_unavailable: Some(rollout.max_unavailable),
+    }
+}
+
+fn autoscaler(surroundings: &Surroundings) -> Option<Written<AutoscalerKeys>> {
+    let mut keys = Written::<AutoscalerKeys> {
+        delay: surroundings.delay.value.map(seconds),
+        ..Default::default()
+    };
+    match surroundings.follower.value {
+        Follower::Recommended => {}
+        Follower::Keda => keys.kind = Some(AutoscalerKind::Keda),
+        Follower::Stock => {
+            // As the API server fills in what an HPA does not say (Kubernetes 1.36, "Default
+            // Behavior").
+            let up = [(StepType::Percent, 100), (StepType::Pods, 4)];
+            keys.scale_up = Some(direction(0.0, &up));
+            keys.scale_down = Some(direction(300.0, &[(StepType::Percent, 100)]));
+        }
+    }
+    (keys != Written::<AutoscalerKeys>::default()).then_some(keys)
+}
+
+/// A direction with the API server's tolerance and period, and this window and these steps.
+fn direction(window: f64, steps: &[(StepType, u32)]) -> Written<DirectionKeys> {
+    let step = |&(kind, value): &(StepType, u32)| {
+        Some(Written::<StepKeys> {
+            kind: Some(kind),
+            value: Some(value),
+            period: Some(seconds(15.0)),
+        })
+    };
+    Written::<DirectionKeys> {
+        tolerance: Some(0.1),
+        stabilization_window: Some(seconds(window)),
+        select_policy: Some(Select::Max),
+        policies: Some(steps.iter().map(step).collect()),
+    }
+}
+
+/// How the daemon is configured for a Prometheus: it waits for a few scrapes until a replica is
+/// stale.
+fn policy(observation: &Observation) -> Option<Words> {
+    let Prometheus { interval, .. } = observation.prometheus?;
+    let mut words = Map::new();
+    let span = |seconds: u64| WrittenDuration(Duration::from_secs(seconds)).to_string();
+    words.insert("scrape".to_owned(), json!({"interval": span(interval)}));
+    words.insert("observe".to_owned(), json!({"stale_after": span(STALE_AFTER * interval)}));
+    Some(Words(words))
+}
+
+fn daemon(observation: &Observation) -> Option<Written<DaemonKeys>> {
+    let Observation { prometheus, loss, .. } = observation;
+    let keys = Written::<DaemonKeys> {
+        scrape_loss: (*loss > 0.0).then_some(*loss),
+        relay: prometheus.map(|it| seconds(it.late)),
+        ..Default::default()
+    };
+    (keys != Written::<DaemonKeys>::default()).then_some(keys)
+}
+
+/// A span of time; priors have positive ones.
+fn seconds(seconds: f64) -> WrittenDuration {
+    WrittenDuration(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
