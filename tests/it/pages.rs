@@ -9,11 +9,14 @@ use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
+use jiff::{SignedDuration, Timestamp};
+use plimsoll::analyze::foresight::lesson::Lessons;
 use plimsoll::collect::exposition::read;
 use plimsoll::fleet::ModelName;
 use plimsoll::observe::engine::Engine;
 use plimsoll::observe::engine::lora::Slots;
 use plimsoll::observe::histogram::Histogram;
+use plimsoll::observe::stride::Odometer;
 use plimsoll::observe::{FinishedReading, HttpReading, RankReading, Reading};
 use plimsoll::units::{Fraction, Requests, Tokens};
 
@@ -343,6 +346,32 @@ fn v0_has_old_names_and_no_engine_label() {
     assert_eq!(totals(rank.itl.as_ref()), Some((150.5, 7148.0)));
     assert_eq!(rank.finished.stop, requests(40.0));
     assert_eq!(rank.asleep, None);
+}
+
+#[test]
+fn two_pages_of_sglang_say_what_an_iteration_takes() {
+    let before = reading("sglang-0.5.23-dp2-tp2.txt");
+    let mut after = before.clone();
+    let rank = &mut after.ranks[0];
+    let add = |histogram: &mut Option<Histogram>, sum: f64, count: f64| {
+        let histogram = histogram.as_mut().unwrap();
+        histogram.sum += sum;
+        histogram.count += count;
+    };
+    add(&mut rank.ttft, 5.0, 20.0);
+    add(&mut rank.itl, 39.6, 1980.0);
+    rank.prompt_tokens = tokens(60_000.0);
+    rank.generation_tokens = tokens(22_000.0);
+
+    let (mut odometer, at) = (Odometer::default(), Timestamp::UNIX_EPOCH);
+    assert_eq!(odometer.take(at, &before), None);
+    let stride = odometer.take(at + SignedDuration::from_secs(20), &after).unwrap();
+    let lesson = Lessons::default().take(&stride).unwrap();
+
+    assert!((lesson.seconds - 0.02).abs() < 1e-9, "{lesson:?}");
+    // Of each of two ranks: 250 prompt tokens a second, and one request and a part of another.
+    assert!((lesson.prompt - 250.0 * 0.02).abs() < 1e-9, "{lesson:?}");
+    assert!((1.0..2.0).contains(&lesson.batch), "{lesson:?}");
 }
 
 #[test]

@@ -14,6 +14,7 @@
 
 use jiff::Timestamp;
 
+use crate::observe::engine::Engine;
 use crate::observe::histogram::{Histogram, Life};
 use crate::observe::{FinishedReading, RankReading, Reading};
 use crate::units::{Fraction, Requests, Seconds, Tokens};
@@ -149,12 +150,14 @@ impl Odometer {
 
 impl Count {
     fn of(reading: &Reading) -> Self {
-        let ranks = &reading.ranks;
+        let ranks = requests_of(reading);
+        let gauge = |of: fn(&RankReading) -> Option<f64>| summed(&reading.ranks, of);
         let sum = |of: fn(&RankReading) -> Option<f64>| summed(ranks, of);
-        let waiting = sum(|rank| rank.waiting.map(Requests::requests));
-        let running = sum(|rank| rank.running.map(Requests::requests));
+        let waiting = gauge(|rank| rank.waiting.map(Requests::requests));
+        let running = gauge(|rank| rank.running.map(Requests::requests));
+
         Self {
-            ranks: u32::try_from(ranks.len()).unwrap_or(u32::MAX),
+            ranks: u32::try_from(reading.ranks.len()).unwrap_or(u32::MAX),
             started: reading.started,
             finished: sum(|rank| finished(rank.finished)),
             asked: sum(|rank| Some(rank.completions_asked.as_ref()?.count)),
@@ -270,6 +273,14 @@ fn finished(reading: FinishedReading) -> Option<f64> {
     let FinishedReading { stop, length, abort, error, other } = reading;
     let known = [stop, length, abort, error, other].into_iter().flatten();
     known.map(Requests::requests).reduce(|a, b| a + b)
+}
+
+/// The ranks that count requests. `SGLang` counts those of all ranks on the first.
+fn requests_of(reading: &Reading) -> &[RankReading] {
+    match reading.engine {
+        Engine::Sglang => reading.ranks.get(..1).unwrap_or_default(),
+        Engine::Vllm => &reading.ranks,
+    }
 }
 
 /// The sum over all ranks; `None` when there are none or one does not say it.
