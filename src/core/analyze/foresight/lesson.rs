@@ -37,8 +37,8 @@
 //!
 //! Little (1961); Wolff, *Poisson arrivals see time averages* (1982); the variance of a mean over a
 //! window of an M/M/inf queue: Whitt, *Planning queueing simulations* (1989). That `T`, `n` and the
-//! computed tokens are right with several API servers, data-parallel ranks, pipelines, prefix caches,
-//! transfers and speculation was found in recordings of vLLM 0.32: `docs/recordings.md`.
+//! computed tokens are right with one API server and with two, with prompts in pieces and with
+//! speculation was found in recordings of vLLM 0.11 and 0.32: `docs/recordings.md`.
 
 use crate::observe::stride::Stride;
 
@@ -187,6 +187,7 @@ impl Lessons {
             is_short: false,
         })
     }
+
     /// By the time that requests spend in the batch.
     fn of_stays(&self) -> Option<Lesson> {
         if self.finished < FINISHED_MIN || self.begun <= 0.0 || self.batched <= 0.0 {
