@@ -41,6 +41,9 @@ const ACROSS: RangeInclusive<f64> = 0.65..=1.5;
 /// batch, as nobody knows how many.
 const BUDGET_ROOM: f64 = 0.8;
 
+/// Tokens that an iteration may have where nobody wrote down what the server was told.
+const USUAL_BUDGET: f64 = 2048.0;
+
 /// How many times as long as at medium load an iteration of a full server takes at least. One that did
 /// not ran on a machine that did something else meanwhile, and says nothing of the other phase.
 const LONGER: f64 = 1.1;
@@ -163,7 +166,7 @@ fn what_a_lesson_says_within_a_phase_is_as_many_tokens_as_there_were() {
     let mut report = String::from("\nimplied tokens over those counted, within a phase\n");
     let mut cases = 0;
     for recording in recordings() {
-        let Some(told) = recording.told else { continue };
+        let budget = recording.told.map_or(USUAL_BUDGET, |told| told.budget);
         for (server, phase) in loaded(recording) {
             let strides = strides(server, phase);
             let counted = Counted::of(&strides);
@@ -173,7 +176,7 @@ fn what_a_lesson_says_within_a_phase_is_as_many_tokens_as_there_were() {
             }
 
             let place = format!("{:14} {:10} {:6}", recording.name, server.name, phase.name);
-            let implied: f64 = taught.iter().map(|it| it.implied(told.budget)).sum();
+            let implied: f64 = taught.iter().map(|it| it.implied(budget)).sum();
             let ratio = implied / taught.iter().map(|it| it.counted.generated).sum::<f64>();
             let (running, error) = counted.running();
             let milliseconds = 1e3 * mean(&taught, |it| it.seconds);
@@ -181,7 +184,7 @@ fn what_a_lesson_says_within_a_phase_is_as_many_tokens_as_there_were() {
                 .unwrap();
 
             let tokens = mean(&taught, |it| it.tokens);
-            if running >= RUNNING_MIN && tokens < BUDGET_ROOM * told.budget {
+            if running >= RUNNING_MIN && tokens < BUDGET_ROOM * budget {
                 let allowed = WITHIN + ERRORS * error;
                 assert!((ratio - 1.0).abs() <= allowed, "{place}: {ratio}, +-{allowed}\n{report}");
                 cases += 1;
@@ -189,7 +192,7 @@ fn what_a_lesson_says_within_a_phase_is_as_many_tokens_as_there_were() {
         }
     }
     show(&report);
-    looked_at(cases, "a phase with enough load and a file that says what its server was told");
+    looked_at(cases, "a phase with enough load");
 }
 
 #[test]
@@ -197,7 +200,6 @@ fn what_light_and_medium_load_say_of_a_full_server_is_near_what_it_carried_or_un
     let mut report = String::from("\nbelieved over true answers a second, across phases\n");
     let mut cases = 0;
     for recording in recordings() {
-        let Some(told) = recording.told else { continue };
         for server in &recording.servers {
             let [light, mid, full] = ["light", "mid", "sat"].map(|name| {
                 recording.phase(name).map(|phase| strides(server, phase)).unwrap_or_default()
@@ -206,7 +208,9 @@ fn what_light_and_medium_load_say_of_a_full_server_is_near_what_it_carried_or_un
             let before: Vec<Stride> = light.into_iter().chain(mid.iter().copied()).collect();
 
             let place = format!("{:14} {:10} {truth:6.2}", recording.name, server.name);
-            let Some(Estimate { rate, interval, bound, .. }) = believed(told, &before) else {
+            let Some(Estimate { rate, interval, bound, .. }) =
+                believed(limits(recording.told, &full), &before)
+            else {
                 writeln!(report, "{place} unknown").unwrap();
                 continue;
             };
@@ -218,7 +222,7 @@ fn what_light_and_medium_load_say_of_a_full_server_is_near_what_it_carried_or_un
             let noise = if is_steady { "" } else { ", on a machine that was slower for a time" };
             writeln!(report, "{place} {ratio:5.2}, {low:.2} to {high:.2}, by {bound}{noise}")
                 .unwrap();
-            if is_steady {
+            if is_steady && recording.told.is_some() {
                 assert!(ACROSS.contains(&ratio), "{place}: {ratio}\n{report}");
                 cases += 1;
             }
@@ -243,8 +247,19 @@ fn carried(strides: &[Stride]) -> Option<f64> {
     (counted.finished > 0.0).then(|| counted.generated / answer / counted.elapsed)
 }
 
+/// What a server was told, or as many places as it filled where nobody wrote that down.
+fn limits(told: Option<Told>, full: &[Stride]) -> Limits {
+    if let Some(told) = told {
+        return Limits { seats: Requests::new(told.seats), budget: Tokens::new(told.budget) };
+    }
+    let running = full.iter().filter_map(|stride| stride.running);
+    let most = running.max_by(|a, b| a.requests().total_cmp(&b.requests()));
+    let seats = most.filter(|_| !Counted::of(full).is_of_short_answers());
+    Limits { seats, budget: None }
+}
+
 /// What foresight believes that a server carries which was seen to do this.
-fn believed(told: Told, strides: &[Stride]) -> Option<Estimate> {
+fn believed(told: Limits, strides: &[Stride]) -> Option<Estimate> {
     let spec: VariantSpec = spec("a", 1.0, (1, 9));
     let replica = ReplicaKey {
         variant: spec.key.clone(),
@@ -264,7 +279,7 @@ fn believed(told: Told, strides: &[Stride]) -> Option<Estimate> {
             leaving: Replicas::ZERO,
             room: Replicas::LIMIT,
             startup: None,
-            told: Limits { seats: Requests::new(told.seats), budget: Tokens::new(told.budget) },
+            told,
             arguments: None,
             ttft: None,
             replicas: vec![ReplicaStrides {
