@@ -232,20 +232,33 @@ impl Release {
 
     /// Has the API server look at the provider now, and waits until it is content.
     pub(crate) fn available(&self) {
+        self.look_again();
+        until("the APIService available", || (self.availability()?.0 == "True").then_some(()));
+    }
+
+    /// Since when the API server is content. What it found before a change may be read for a moment
+    /// after it, so only what is said twice counts.
+    pub(crate) fn available_since(&self) -> String {
+        self.look_again();
+        until("the APIService available for 5 seconds", || {
+            let seen = self.availability().filter(|(status, _)| status == "True")?;
+            std::thread::sleep(Duration::from_secs(5));
+            (self.availability()? == seen).then_some(seen.1)
+        })
+    }
+
+    fn look_again(&self) {
         let again = format!("plimsoll.test/look-again={}", rand::random::<u32>());
         self.kubectl(&["annotate", "--overwrite", "apiservice", API_SERVICE, &again]).unwrap();
-        until("the APIService available", || (self.condition("status")? == "True").then_some(()));
     }
 
-    /// Since when its condition is what it is.
-    pub(crate) fn available_since(&self) -> String {
-        assert_eq!(self.condition("status").as_deref(), Some("True"));
-        self.condition("lastTransitionTime").unwrap()
-    }
-
-    fn condition(&self, key: &str) -> Option<String> {
-        let path = format!("jsonpath={{.status.conditions[?(@.type==\"Available\")].{key}}}");
-        self.kubectl(&["get", "apiservice", API_SERVICE, "-o", &path]).ok()
+    /// The status of the `APIService`'s condition, and when it last changed.
+    pub(crate) fn availability(&self) -> Option<(String, String)> {
+        let condition = "{.status.conditions[?(@.type==\"Available\")]";
+        let path = format!("jsonpath={condition}.status}} {condition}.lastTransitionTime}}");
+        let text = self.kubectl(&["get", "apiservice", API_SERVICE, "-o", &path]).ok()?;
+        let (status, since) = text.split_once(' ')?;
+        Some((status.to_owned(), since.to_owned()))
     }
 
     pub(crate) fn replicas(&self, namespace: &str) -> Option<u32> {
