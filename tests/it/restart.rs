@@ -269,6 +269,7 @@ fn much() -> Memory {
             decoded: 1_982.125,
             outputs: 1_500.5,
             begun: 18.125,
+            sizes: [7.0, 7000.0, 1.2e7],
         },
         held: [120_000.5, 400.75],
         ranks: 2,

@@ -67,7 +67,7 @@ use crate::analyze::foresight::budget::{Budget, Firsts};
 use crate::analyze::foresight::capacity::{Bound, Carried};
 use crate::analyze::foresight::card::{Card, Imported, Shelf};
 use crate::analyze::foresight::cold::cold_start;
-use crate::analyze::foresight::demand::{Need, Queue, Reserve, Setting};
+use crate::analyze::foresight::demand::{Need, Queue, Reserve, Setting, Smoothing};
 use crate::analyze::foresight::estimate::Estimate;
 use crate::analyze::foresight::gateway::{Front, Queued};
 use crate::analyze::foresight::held::held_for;
@@ -112,6 +112,8 @@ pub struct VariantStrides<'a> {
     pub room: Replicas,
     /// How long its replicas take to start, where it was measured.
     pub startup: Option<Seconds>,
+    /// The longest that one of them took or has taken so far, beyond what was measured.
+    pub slowest_start: Option<Seconds>,
     /// What its engines were told.
     pub told: Told,
     /// All that they were told, where somebody knows: what tells their kind from others.
@@ -420,7 +422,7 @@ impl<'a> Side<'a> {
     /// The variants that carry nothing for the sake of the time between tokens.
     fn floors(&self, policy: &Policy) -> impl Iterator<Item = (VariantKey, Floor)> {
         self.variants.iter().filter_map(|(variant, carried)| {
-            let Carried { rate, bound, alone } = (*carried)?;
+            let Carried { rate, bound, alone, .. } = (*carried)?;
             let floor = Floor { target: policy.itl?, alone, share: policy.limit_share };
             let is_floor = bound == Bound::Itl && rate.requests_per_second() <= RATE_MIN;
             is_floor.then(|| (variant.spec.key.clone(), floor))
@@ -462,7 +464,7 @@ impl<'a> Side<'a> {
             queues,
             gateway,
             at_zero,
-            computes: bound == Some(Bound::Budget),
+            smoothing: self.smoothing(bound),
             ahead,
             raised,
         };
@@ -509,6 +511,17 @@ impl<'a> Side<'a> {
         // Without a replica anywhere the best guess of what one will carry is the least.
         let carries = if replicas > 0.0 { there / replicas } else { least };
         Some(Rates { least, carries, there })
+    }
+
+    /// What evens out how requests come, by what keeps replicas from carrying more.
+    fn smoothing(&self, bound: Option<Bound>) -> Smoothing {
+        match bound {
+            Some(Bound::Budget) => Smoothing::Queue,
+            Some(Bound::Itl | Bound::Seats | Bound::Kv) | None => {
+                let stays = self.known().map(|(_, it)| it.stay.seconds());
+                Smoothing::Stay(stays.fold(0.0, f64::max))
+            }
+        }
     }
 
     /// What waits at each replica.

@@ -159,6 +159,31 @@ impl Histogram {
         Some(last_finite)
     }
 
+    /// The sums of the observations and of their squares, as the buckets tell them: each observation
+    /// counts as the geometric mean of its bucket's edges, in the first bucket as the upper one, and
+    /// beyond the last finite edge as that one.
+    ///
+    /// Only their ratio means something: an edge is far from what is in its bucket. `None` without a
+    /// finite edge.
+    #[must_use]
+    pub fn moments(&self) -> Option<[f64; 2]> {
+        let (&(_, all), finite) = self.buckets.split_last()?;
+        let last_edge = finite.last()?.0;
+
+        let mut sums = [0.0; 2];
+        let mut low = 0.0;
+        let mut below = 0.0_f64;
+        let beyond = std::iter::once((last_edge, all));
+        for (high, count) in finite.iter().copied().chain(beyond) {
+            let inside = (count - below).max(0.0);
+            let square: f64 = if low > 0.0 { low * high } else { high * high };
+            sums[0] += inside * square.sqrt();
+            sums[1] += inside * square;
+            (low, below) = (high, below.max(count));
+        }
+        Some(sums)
+    }
+
     /// The share of the observations above a value, by linear interpolation inside its bucket, the
     /// inverse of [`Histogram::quantile`]. `None` when nothing was observed, when there is no finite
     /// edge or no `+Inf` bucket, and for a value beyond the last finite edge, above which nobody
@@ -275,6 +300,16 @@ mod tests {
         assert_eq!(empty.quantile(q(0.5)), None);
         assert_eq!(Histogram { sum: 2.0, count: 4.0, buckets: Vec::new() }.quantile(q(0.5)), None);
         assert_eq!(Histogram { sum: 2.0, count: 4.0, buckets: Vec::new() }.mean(), Some(0.5));
+    }
+
+    #[test]
+    fn moments_tell_equal_values_from_different_ones() {
+        let [sum, squares] = histogram(0.0, [0.0, 40.0, 40.0, 40.0]).moments().unwrap();
+        assert!(close(40.0 * squares, sum * sum), "all in one bucket");
+        let [sum, squares] = histogram(0.0, [10.0, 20.0, 30.0, 40.0]).moments().unwrap();
+        assert!(close(sum, 10.0 * (0.1 + 0.05_f64.sqrt() + 0.5_f64.sqrt() + 1.0)), "{sum}");
+        assert!(close(squares, 10.0 * (0.01 + 0.05 + 0.5 + 1.0)), "{squares}");
+        assert_eq!(Histogram { sum: 2.0, count: 4.0, buckets: Vec::new() }.moments(), None);
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub struct Stride {
     pub arrived: Option<Requests>,
     /// Tokens of the prompts and of the answers of the requests that finished, and their number.
     pub lengths: Option<(Tokens, Tokens, Requests)>,
+    /// Sums of the lengths of their prompts and of the squares of these, as
+    /// [buckets](Histogram::moments) tell them.
+    pub moments: Option<[f64; 2]>,
     /// Prompt tokens that they computed, or had from a cache or from another replica.
     pub prompt: Option<Tokens>,
     /// Prompt tokens that its engines computed: not those that a cache or another replica had.
@@ -85,6 +88,7 @@ struct Count {
     stays: Option<(f64, f64)>,
     queued: Option<f64>,
     prompts: Option<(f64, f64)>,
+    moments: Option<(f64, f64)>,
     answers: Option<(f64, f64)>,
 }
 
@@ -100,6 +104,7 @@ impl Stride {
             ranks: 1,
             arrived: None,
             lengths: None,
+            moments: None,
             prompt: None,
             computed: None,
             generated: None,
@@ -175,6 +180,7 @@ impl Count {
             stays: totals(ranks, |rank| rank.e2e.as_ref()),
             queued: sum(|rank| Some(rank.queue_time.as_ref()?.sum)),
             prompts: totals(ranks, |rank| rank.prompt_length.as_ref()),
+            moments: moments(ranks),
             answers: totals(ranks, |rank| rank.generation_length.as_ref()),
         }
     }
@@ -205,6 +211,7 @@ impl Count {
         let lengths = prompts.zip(answers).and_then(|((prompts, count), (answers, _))| {
             Some((Tokens::new(prompts)?, Tokens::new(answers)?, Requests::new(count)?))
         });
+        let moments = pair(self.moments, before.moments)?;
         let generated = grown(self.generated, before.generated)?;
         let scheduled = grown(self.scheduled, before.scheduled)?;
         let prompt = grown(self.prompt, before.prompt)?;
@@ -223,6 +230,7 @@ impl Count {
         Some(Stride {
             arrived: arrived.and_then(Requests::new),
             lengths,
+            moments: moments.map(|(sum, squares)| [sum, squares]),
             prompt: prompt.and_then(Tokens::new),
             computed: computed.and_then(|computed| Tokens::new(computed.max(0.0))),
             generated: generated.and_then(Tokens::new),
@@ -289,6 +297,12 @@ fn summed(ranks: &[RankReading], of: impl Fn(&RankReading) -> Option<f64>) -> Op
         return None;
     }
     ranks.iter().map(of).sum()
+}
+
+fn moments(ranks: &[RankReading]) -> Option<(f64, f64)> {
+    let told = ranks.iter().map(|rank| rank.prompt_length.as_ref()?.moments());
+    let sums = told.collect::<Option<Vec<[f64; 2]>>>()?;
+    sums.into_iter().map(|[sum, squares]| (sum, squares)).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
 }
 
 fn totals(

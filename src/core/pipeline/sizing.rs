@@ -86,6 +86,8 @@ pub(crate) struct Sizable<'a> {
     pub(crate) leaving: Replicas,
     /// How long its replicas take to serve, where that was measured.
     pub(crate) startup: Option<Seconds>,
+    /// The longest that one of them took or has taken so far, where that is not measured yet.
+    pub(crate) slowest_start: Option<Seconds>,
     /// What it may be scaled to.
     pub(crate) bounds: Bounds,
 }
@@ -209,10 +211,21 @@ impl Pipeline {
         let pending = member.coming();
         let stuck = self.stuck(now, member);
         let startup = self.startups.serves_after(&spec.key);
+        let slowest_start = self.slowest_start(now, spec);
         let bounds = observation.bounds;
         let leaving = self.leaving.get(&spec.key).copied().unwrap_or_default();
         let leaving = leaving.min(wanted.beyond(stuck));
-        Some(Sizable { spec, observation, wanted, pending, stuck, leaving, startup, bounds })
+        Some(Sizable {
+            spec,
+            observation,
+            wanted,
+            pending,
+            stuck,
+            leaving,
+            startup,
+            slowest_start,
+            bounds,
+        })
     }
 }
 

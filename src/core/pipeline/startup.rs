@@ -8,6 +8,9 @@
 //! The 90th percentile says how long to wait: a replica that is twice as old as that and does not
 //! serve is *stuck*. With fewer than [`STARTS_MIN`] starts nobody knows what is usual, and what is
 //! declared of a variant is believed, as far as that is longer than what all are given.
+//!
+//! A start that is still going on says that starts take at least so long. What new replicas are asked
+//! for counts on that at once, and not only when the third of them serves.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -74,6 +77,15 @@ impl Pipeline {
         // What is asked for and does not even exist has no age but that of the wish.
         let absent = if waited(patience) { coming.beyond(starting) } else { Replicas::ZERO };
         coming.min(overdue + absent)
+    }
+
+    /// The longest that a start of a variant takes by what was seen and is not in its percentile: by
+    /// starts that go on and are not stuck, and by those that are over while they are too few.
+    pub(crate) fn slowest_start(&self, now: Timestamp, spec: &VariantSpec) -> Option<Seconds> {
+        let usual = twice(self.policy.transition_patience);
+        let measured = self.startups.patience(&spec.key);
+        let patience = measured.unwrap_or_else(|| patience_unmeasured(spec, usual));
+        self.startups.slowest(now, &spec.key, patience)
     }
 
     /// What is said of the starts of each variant, in the order of the fleet.
@@ -161,6 +173,21 @@ impl Startups {
         Some(quantiles(measured, |it| it.to_serving)?.p90)
     }
 
+    /// The longest of the starts of a variant that go on and have not taken that long yet, and of those
+    /// that were measured while they are too few for a percentile.
+    fn slowest(&self, now: Timestamp, variant: &VariantKey, patience: Seconds) -> Option<Seconds> {
+        let measured = self.measured.get(variant).filter(|measured| measured.len() < STARTS_MIN);
+        let over = measured.into_iter().flatten().map(|it| it.to_serving);
+
+        let own = self.replicas.iter().filter(|(replica, _)| replica.variant == *variant);
+        let going_on = own.filter_map(|(_, stage)| match stage {
+            Stage::Starting { created, .. } => Seconds::from_span(now.duration_since(*created)),
+            Stage::Started => None,
+        });
+        let not_stuck = going_on.filter(|age| age.seconds() < patience.seconds());
+        over.chain(not_stuck).reduce(Seconds::max)
+    }
+
     /// The replicas of a variant that start: those that have taken this long, and all.
     pub(crate) fn starting(
         &self,
@@ -220,6 +247,38 @@ fn quantiles(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::ReplicaName;
+
+    #[test]
+    fn a_start_that_goes_on_says_how_long_starts_take_until_it_is_stuck() {
+        let at = |second: i64| Timestamp::from_second(1_795_000_000 + second).unwrap();
+        let seconds = |count: u32| Seconds::new(f64::from(count)).unwrap();
+        let variant = VariantSpec::example("llama").key;
+        let replica = |name: &str| ReplicaKey {
+            variant: variant.clone(),
+            replica: ReplicaName::new(name).unwrap(),
+            incarnation: None,
+        };
+        let starting = |second| Stage::Starting { created: at(second), ready: None, page: None };
+        let mut startups = Startups::default();
+        let slowest =
+            |startups: &Startups, now: i64| startups.slowest(at(now), &variant, seconds(600));
+        assert_eq!(slowest(&startups, 0), None);
+
+        startups.replicas.insert(replica("a"), starting(0));
+        startups.replicas.insert(replica("b"), starting(100));
+        startups.replicas.insert(replica("c"), Stage::Started);
+        assert_eq!(slowest(&startups, 300), Some(seconds(300)));
+        assert_eq!(slowest(&startups, 600), Some(seconds(500)), "the first is stuck");
+        assert_eq!(slowest(&startups, -10), None, "clocks differ");
+
+        let one = Measured { to_ready: seconds(390), to_serving: seconds(400) };
+        startups.measured.insert(variant.clone(), VecDeque::from([one]));
+        assert_eq!(slowest(&startups, 300), Some(seconds(400)));
+        assert_eq!(slowest(&startups, 600), Some(seconds(500)));
+        startups.measured.insert(variant.clone(), VecDeque::from([one; STARTS_MIN]));
+        assert_eq!(slowest(&startups, 300), Some(seconds(300)), "a percentile says the rest");
+    }
 
     #[test]
     fn percentiles_are_measured_values() {

@@ -279,6 +279,7 @@ fn believed(told: Limits, strides: &[Stride]) -> Option<Estimate> {
             leaving: Replicas::ZERO,
             room: Replicas::LIMIT,
             startup: None,
+            slowest_start: None,
             told,
             arguments: None,
             ttft: None,

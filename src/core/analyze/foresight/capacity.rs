@@ -14,8 +14,19 @@
 //! p = L * T * ceil(C / budget)              requests whose prompt is being computed
 //! ```
 //!
+//! Objectives are kept or missed by single requests. As many prompts as chance has it are in an
+//! iteration, so those of one request take `V` more or less than `T` on average, a standard deviation.
+//! None takes more than one that is full of prompt tokens. With `s` the mean square of the lengths of
+//! prompts over the square of their mean:
+//!
+//! ```text
+//! V = beta * C * sqrt(s * L * T / D)        a Poisson number of prompts, over D iterations
+//! S = min(2.33 * V, beta * (budget - L * T * C))
+//! ```
+//!
 //! What a replica carries is the largest `L` at which all of these hold, each to a share: `T / a` is
-//! no longer than the target for the time between tokens, where answers have more than one; `n + p`
+//! no longer than the target for the time between tokens, where answers have more than one, and
+//! neither is `(T + S) / a`, to all of it, which 99 in 100 requests do not exceed; `n + p`
 //! have places in the batch; their KV tokens `n * k + p * I` fit, with prompts of `I` tokens; the
 //! tokens of an iteration, `L * (C + O) * T`, fit its budget. Each grows with `L`, so bisection finds
 //! it.
@@ -38,6 +49,9 @@ use crate::units::{Fraction, RequestRate, Seconds, Tokens};
 /// Halvings of the interval in which the rate lies: more than a double can tell apart.
 const HALVINGS: u32 = 52;
 
+/// Standard deviations above a mean that 99 in 100 of a normal distribution do not exceed.
+const DEVIATIONS: f64 = 2.33;
+
 /// What requests look like to an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Requested {
@@ -47,6 +61,8 @@ pub struct Requested {
     pub computed: Tokens,
     /// Mean tokens of an answer.
     pub output: Tokens,
+    /// The mean square of the lengths of prompts over the square of their mean.
+    pub squares: f64,
     /// Tokens of an answer that an iteration makes: one, or more where an engine speculates.
     pub pieces: f64,
     /// Mean KV tokens that a running request holds.
@@ -110,6 +126,8 @@ pub struct Carried {
     pub bound: Bound,
     /// Time between the tokens of a request that is alone on a replica.
     pub alone: Seconds,
+    /// How long a request generates, at this rate.
+    pub stay: Seconds,
 }
 
 impl Requested {
@@ -126,6 +144,16 @@ impl Requested {
     /// Seconds of an iteration at a rate that leaves some for what each iteration takes.
     fn time(&self, iteration: Iteration, rate: f64) -> f64 {
         (iteration.alpha + iteration.delta) / (1.0 - rate * self.work(iteration))
+    }
+
+    /// How much longer than the mean iteration those of nearly every request are on average, at this
+    /// rate: some meet more prompts than others, but no more than fit into an iteration.
+    fn spread(&self, iteration: Iteration, rate: f64, budget: f64) -> f64 {
+        let prompts = rate * self.time(iteration, rate);
+        let computed = self.computed.tokens();
+        let deviation = computed * (self.squares * prompts / self.iterations().max(1.0)).sqrt();
+        let room = (budget - prompts * computed).max(0.0);
+        iteration.beta * (DEVIATIONS * deviation).min(room)
     }
 
     /// One, and the prompt tokens and requests in an iteration at this rate.
@@ -162,16 +190,18 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
         return None;
     }
 
-    let itl = limits.itl.filter(|_| iterations > 0.0);
+    let itl = limits.itl.filter(|_| iterations > 0.0).map(Seconds::seconds);
     let broken = |rate: f64| {
         let time = requested.time(iteration, rate);
+        let mean = time / requested.pieces;
+        let slow = mean + requested.spread(iteration, rate, limits.budget) / requested.pieces;
         let generating = rate * iterations * time;
         let computing = rate * time * (computed / limits.budget).ceil();
         let held = generating * requested.held.tokens() + computing * prompt;
         let tokens = rate * (computed + output) * time;
         let over = |value: f64, limit: f64| value > limits.share.fraction() * limit;
         [
-            (Bound::Itl, itl.is_some_and(|itl| over(time / requested.pieces, itl.seconds()))),
+            (Bound::Itl, itl.is_some_and(|itl| over(mean, itl) || slow > itl)),
             (Bound::Seats, over(generating + computing, limits.seats)),
             (Bound::Kv, limits.kv.is_some_and(|kv| over(held, kv.tokens()))),
             (Bound::Budget, over(tokens, limits.budget)),
@@ -190,7 +220,8 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
         }
     }
     let alone = Seconds::new((alpha + delta) / requested.pieces)?;
-    Some(Carried { rate: RequestRate::new(low)?, bound, alone })
+    let stay = Seconds::new(requested.time(iteration, low) * iterations)?;
+    Some(Carried { rate: RequestRate::new(low)?, bound, alone, stay })
 }
 
 #[cfg(test)]
@@ -206,6 +237,7 @@ mod tests {
             prompt: tokens(prompt),
             computed: tokens(prompt),
             output: tokens(output),
+            squares: 2.0,
             pieces: 1.0,
             held: tokens(prompt + output / 2.0),
         }
@@ -238,13 +270,33 @@ mod tests {
     fn the_worked_example_holds() {
         let limits = Limits { itl: Seconds::new(0.03), kv: Tokens::new(900_000.0), ..roomy() };
         let (found, bound) = rate(&requested(1000.0, 200.0), &limits);
-        let time = 0.92 * 0.03;
         let work = 1000.0 * 19.5e-6 + 199.0 * 25.4e-6;
-        let by_hand = (1.0 - (0.007_05 + 0.000_025_4) / time) / work;
-        assert!((found - by_hand).abs() < 1e-9 && (found - 30.29).abs() < 0.005, "{found}");
+        let time = (0.007_05 + 0.000_025_4) / (1.0 - found * work);
+        let deviation = 1000.0 * 19.5e-6 * (2.0 * found * time / 199.0).sqrt();
+        assert!((found - 29.643).abs() < 0.001 && (time - 0.026).abs() < 1e-5, "{found} {time}");
+        assert!((time + 2.33 * deviation - 0.03).abs() < 1e-9, "{deviation}");
+        assert!((deviation - 0.001_716).abs() < 1e-6, "{deviation}");
         assert_eq!(bound, Bound::Itl);
-        assert!((found * 199.0 * time - 166.34).abs() < 0.05);
-        assert!((found * 1200.0 * time - 1003.05).abs() < 0.05);
+        assert!((found * 199.0 * time - 153.38).abs() < 0.01);
+        assert!((found * 1200.0 * time - 924.91).abs() < 0.01);
+    }
+
+    #[test]
+    fn short_answers_leave_room_for_the_prompts_of_others_and_long_ones_need_none() {
+        let found = |output: f64, budget: f64| {
+            let shape = requested(1000.0, output);
+            let limits = Limits { itl: Seconds::new(0.06), budget, seats: 1e9, ..roomy() };
+            let (rate, bound) = rate(&shape, &limits);
+            (shape.time(ITERATION, rate) / 0.06, bound)
+        };
+
+        let short = found(5.0, 1e9);
+        let long = found(2000.0, 1e9);
+        assert!(short.0 < 0.5 && short.1 == Bound::Itl, "{short:?}");
+        assert!(long.0 > 0.9 && long.1 == Bound::Itl, "{long:?}");
+        // 60 ms hold 2,700 prompt tokens: where an iteration has no more, none is too long.
+        let bounded = found(5.0, 2500.0);
+        assert!(bounded.0 > 0.8 && bounded.1 == Bound::Budget, "{bounded:?}");
     }
 
     #[test]

@@ -30,9 +30,10 @@
 //! The numbers are those of the default [`Policy`], each of which is a setting; a term that is
 //! switched off adds nothing.
 //!
-//! `burst` counts where the batch's tokens bind what a replica carries: prompts of a burst wait for
-//! one another. Where places, the cache or the time between tokens bind, what counts is how many
-//! requests are there, and not how they came.
+//! Those are the windows where the batch's tokens bind what a replica carries: prompts of a burst
+//! wait for one another. Where places, the cache or the time between tokens bind, what counts is how
+//! many requests are there at once, which are those that came within the time that one stays. So
+//! only windows of that time and more count there, without the 0.6 TTFT.
 //!
 //! `E_w` is the number of requests in a window of `w` seconds that 95 % of requests do not exceed,
 //! over a minute. The second sum of `backlog` is over replicas with more than four waiting
@@ -150,13 +151,21 @@ pub struct Setting<'a> {
     pub gateway: Option<gateway::Held>,
     /// Whether there is no replica.
     pub at_zero: bool,
-    /// Whether replicas carry no more for want of computing, so that when requests come matters,
-    /// and not only how many are there.
-    pub computes: bool,
+    /// What evens out how requests come.
+    pub smoothing: Smoothing,
     /// What came at this time before.
     pub ahead: Option<Ahead>,
     /// The share of the need that is asked for in addition for the error budget.
     pub raised: f64,
+}
+
+/// What evens out how requests come, and so which of their bursts matter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Smoothing {
+    /// They wait for one another for as long as a first token may take: all bursts matter.
+    Queue,
+    /// They are there together for so many seconds: bursts within less do not matter.
+    Stay(f64),
 }
 
 /// What may still start that is there sooner than the rest.
@@ -201,9 +210,10 @@ impl Need {
             .young
             .filter(is_young)
             .map(|young| young.margin.fraction() * (expected / carries).sqrt() * carries);
+        let bursts = policy.bursts.filter(|_| !asleep);
         let grace = |it: &Bursts| it.ttft_share.fraction() * policy.ttft.seconds();
-        let bursts = policy.bursts.filter(|_| setting.computes && !asleep);
-        let burst = bursts.and_then(|it| burst(arrivals, through, &it, grace(&it)));
+        let burst =
+            bursts.and_then(|it| burst(arrivals, through, &it, setting.smoothing, grace(&it)));
         let drains = policy.backlog.filter(|_| !queues.is_empty());
         let backlog = drains.map(|it| backlog(arriving, queues, &it));
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
@@ -339,16 +349,23 @@ fn roughness(rates: &[f64], back: usize) -> f64 {
     (squares.iter().sum::<f64>() / squares.len() as f64).sqrt()
 }
 
-/// What bursts take, in the window in which they are the tightest.
+/// What bursts take, in the window in which they are the tightest of those that matter. Requests that
+/// wait for one another have the time of the window and some grace.
 fn burst(
     arrivals: &Arrivals,
     through: Timestamp,
     policy: &Bursts,
+    smoothing: Smoothing,
     grace: f64,
 ) -> Option<(f64, i64)> {
+    let (shortest, grace) = match smoothing {
+        Smoothing::Queue => (0.0, grace),
+        Smoothing::Stay(seconds) => (seconds, 0.0),
+    };
     let over = i64::try_from(strides(policy.over.seconds())).unwrap_or(i64::MAX);
     WINDOWS
         .into_iter()
+        .filter(|window| *window as f64 >= shortest)
         .filter_map(|window| {
             let mut counts = arrivals.windows(through, window, over.saturating_mul(STRIDE));
             counts.sort_by(f64::total_cmp);
@@ -410,6 +427,26 @@ mod tests {
     }
 
     #[test]
+    fn bursts_within_a_stay_do_not_matter() {
+        // Thirty requests in one second of ten.
+        let mut arrivals = Arrivals::default();
+        let mut now = Timestamp::from_second(1_795_000_005).unwrap();
+        for second in 0..300 {
+            now += jiff::SignedDuration::from_secs(1);
+            let came = if second % 10 == 0 { 30.0 } else { 0.0 };
+            arrivals.add(now, crate::units::Seconds::literal(1), came);
+        }
+        arrivals.close(now);
+        let policy = Bursts::default();
+        let takes = |smoothing| burst(&arrivals, now, &policy, smoothing, 1.0);
+
+        assert_eq!(takes(Smoothing::Stay(0.5)), Some((30.0, 1)));
+        assert_eq!(takes(Smoothing::Stay(15.0)), Some((4.0, 15)), "two of them");
+        assert_eq!(takes(Smoothing::Stay(61.0)), None);
+        assert_eq!(takes(Smoothing::Queue), Some((15.0, 1)), "a second more to serve them in");
+    }
+
+    #[test]
     fn growth_that_something_starts_in_time_for_need_not_run() {
         // Two minutes of four and two of ten, again and again; the last were of four.
         let mut arrivals = Arrivals::default();
@@ -432,7 +469,7 @@ mod tests {
                 queues: &[],
                 gateway: None,
                 at_zero: false,
-                computes: true,
+                smoothing: Smoothing::Queue,
                 ahead: None,
                 raised: 0.0,
             };
@@ -521,7 +558,7 @@ mod tests {
                     queues: &queues,
                     gateway: None,
                     at_zero: false,
-                    computes: true,
+                    smoothing: Smoothing::Queue,
                     ahead: None,
                     raised: 0.0,
                 };

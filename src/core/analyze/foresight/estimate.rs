@@ -235,6 +235,7 @@ mod tests {
             prompt: tokens(1000.0),
             computed: tokens(1000.0),
             output: tokens(200.0),
+            squares: 2.0,
             pieces: 1.0,
             held: tokens(1100.0),
         };

@@ -131,9 +131,10 @@ impl<'a> Standby<'a> {
 }
 
 /// How long replicas of a variant take to serve: as was measured, else as was declared of it, else
-/// as is usual.
+/// as is usual; and no less than one has taken already.
 pub(super) fn takes(variant: &VariantStrides<'_>, policy: &Policy) -> Seconds {
-    variant.startup.or(variant.spec.start_time).unwrap_or(policy.startup)
+    let usual = variant.startup.or(variant.spec.start_time).unwrap_or(policy.startup);
+    usual.max(variant.slowest_start.unwrap_or_default())
 }
 
 /// Whether a variant says how long its role takes to serve. One that has no replicas, that nobody has

@@ -58,6 +58,9 @@ struct World {
     gateway: gateway::Queue,
     ttft: Option<Histogram>,
     pending: u32,
+    /// The mean square of the lengths of prompts over the square of their mean, where buckets tell it.
+    squares: Option<f64>,
+    slowest_start: Option<Seconds>,
 }
 
 impl World {
@@ -77,6 +80,8 @@ impl World {
             gateway: gateway::Queue::default(),
             ttft: None,
             pending: 0,
+            squares: None,
+            slowest_start: None,
         }
     }
 
@@ -91,7 +96,10 @@ impl World {
             })
             .collect();
         let each = rate / f64::from(self.replicas.max(1));
-        let stride = [second(self.now, self.prompt, each, self.waiting)];
+        let sum = each * self.prompt;
+        let moments = self.squares.map(|squares| [sum, squares * sum * self.prompt]);
+        let stride = second(self.now, self.prompt, each, self.waiting);
+        let stride = [Stride { moments, ..stride }];
         let replicas = keys
             .iter()
             .map(|replica| ReplicaStrides {
@@ -108,6 +116,7 @@ impl World {
             leaving: Replicas::ZERO,
             room: Replicas::LIMIT,
             startup: None,
+            slowest_start: self.slowest_start,
             told: Told::default(),
             arguments: None,
             ttft: self.ttft.as_ref(),
@@ -139,6 +148,7 @@ fn truth() -> f64 {
         prompt: Tokens::new(PROMPT).unwrap(),
         computed: Tokens::new(PROMPT).unwrap(),
         output: Tokens::new(OUTPUT).unwrap(),
+        squares: 2.0,
         pieces: 1.0,
         held: Tokens::new(PROMPT + OUTPUT / 2.0).unwrap(),
     };
@@ -150,6 +160,28 @@ fn truth() -> f64 {
         share: Policy::default().limit_share,
     };
     carried(TRUTH, &requested, &limits).unwrap().rate.requests_per_second()
+}
+
+#[test]
+fn prompts_that_differ_leave_less_room_for_those_who_meet_the_long_ones() {
+    let [alike, unknown, unlike] = [Some(1.0), None, Some(6.0)].map(|squares| {
+        let mut world = World::new(4);
+        world.squares = squares;
+        carries(&world.run(300, 2.0 * truth()))
+    });
+    assert!(alike > 1.01 * unknown && unknown > 1.01 * unlike, "{alike} {unknown} {unlike}");
+}
+
+#[test]
+fn a_start_that_goes_on_is_looked_ahead_for() {
+    let starts = [None, Some(Seconds::literal(20)), Some(Seconds::literal(400))];
+    let [usual, quick, slow] = starts.map(|slowest_start| {
+        let mut world = World::new(4);
+        world.slowest_start = slowest_start;
+        world.run(300, 2.0 * truth()).foreseen[&Role::Both].horizon
+    });
+    assert!((quick - usual).abs() < 1e-9);
+    assert!((slow - usual - 340.0).abs() < 1e-9, "60 s are usual");
 }
 
 #[test]

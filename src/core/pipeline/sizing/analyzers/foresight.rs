@@ -34,6 +34,7 @@ impl Learner for Foresight {
                     leaving: member.leaving,
                     room: member.room(),
                     startup: member.startup,
+                    slowest_start: member.slowest_start,
                     told: told(arguments.map(Arc::as_ref)),
                     arguments,
                     ttft: member.observation.ttft.as_ref(),
