@@ -368,10 +368,37 @@ fn two_pages_of_sglang_say_what_an_iteration_takes() {
     let stride = odometer.take(at + SignedDuration::from_secs(20), &after).unwrap();
     let lesson = Lessons::default().take(&stride).unwrap();
 
+    assert_eq!(stride.moments, Some([0.0; 2]), "no request has finished");
     assert!((lesson.seconds - 0.02).abs() < 1e-9, "{lesson:?}");
     // Of each of two ranks: 250 prompt tokens a second, and one request and a part of another.
     assert!((lesson.prompt - 250.0 * 0.02).abs() < 1e-9, "{lesson:?}");
     assert!((1.0..2.0).contains(&lesson.batch), "{lesson:?}");
+}
+
+#[test]
+fn two_pages_say_how_much_prompts_differ() {
+    let before = reading("vllm-0.33.0-dp1-single.txt.gz");
+    let mut after = before.clone();
+    let lengths = after.ranks[0].prompt_length.as_mut().unwrap();
+    // Ten of up to 200 tokens and ten of up to 1,000.
+    for (edge, count) in &mut lengths.buckets {
+        *count += if *edge >= 1000.0 {
+            20.0
+        } else if *edge >= 200.0 {
+            10.0
+        } else {
+            0.0
+        };
+    }
+
+    let mut odometer = Odometer::default();
+    assert_eq!(odometer.take(Timestamp::UNIX_EPOCH, &before), None);
+    let at = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(20);
+    let [sum, squares] = odometer.take(at, &after).unwrap().moments.unwrap();
+    let short = f64::sqrt(100.0 * 200.0);
+    let long = f64::sqrt(500.0 * 1000.0);
+    assert!((sum - 10.0 * (short + long)).abs() < 1e-6, "{sum}");
+    assert!((squares - 10.0 * (short * short + long * long)).abs() < 1e-3, "{squares}");
 }
 
 #[test]

@@ -86,7 +86,7 @@ pub(crate) struct Sizable<'a> {
     pub(crate) leaving: Replicas,
     /// How long its replicas take to serve, where that was measured.
     pub(crate) startup: Option<Seconds>,
-    /// The longest that one of them took or has taken so far, where that is not measured yet.
+    /// The longest that one of them took or has taken so far, beyond what was measured.
     pub(crate) slowest_start: Option<Seconds>,
     /// What it may be scaled to.
     pub(crate) bounds: Bounds,

@@ -41,7 +41,7 @@ const ACROSS: RangeInclusive<f64> = 0.65..=1.5;
 /// batch, as nobody knows how many.
 const BUDGET_ROOM: f64 = 0.8;
 
-/// Tokens that an iteration may have where nobody wrote down what the server was told.
+/// Tokens that an iteration may have, without a record of what the server was told.
 const USUAL_BUDGET: f64 = 2048.0;
 
 /// How many times as long as at medium load an iteration of a full server takes at least. One that did
@@ -247,7 +247,7 @@ fn carried(strides: &[Stride]) -> Option<f64> {
     (counted.finished > 0.0).then(|| counted.generated / answer / counted.elapsed)
 }
 
-/// What a server was told, or as many places as it filled where nobody wrote that down.
+/// What a server was told, or without a record of that as many places as it filled.
 fn limits(told: Option<Told>, full: &[Stride]) -> Limits {
     if let Some(told) = told {
         return Limits { seats: Requests::new(told.seats), budget: Tokens::new(told.budget) };

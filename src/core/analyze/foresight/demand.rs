@@ -401,6 +401,18 @@ mod tests {
 
     use super::*;
 
+    /// Arrivals of seconds that follow each other, and when the last ended.
+    fn arrived(each_second: impl Iterator<Item = f64>) -> (Timestamp, Arrivals) {
+        let mut arrivals = Arrivals::default();
+        let mut now = Timestamp::from_second(1_795_000_005).unwrap();
+        for came in each_second {
+            now += jiff::SignedDuration::from_secs(1);
+            arrivals.add(now, crate::units::Seconds::literal(1), came);
+        }
+        arrivals.close(now);
+        (now, arrivals)
+    }
+
     /// Two minutes ahead, a quarter of an hour back.
     const NEAR: (usize, usize) = (9, 60);
 
@@ -429,14 +441,8 @@ mod tests {
     #[test]
     fn bursts_within_a_stay_do_not_matter() {
         // Thirty requests in one second of ten.
-        let mut arrivals = Arrivals::default();
-        let mut now = Timestamp::from_second(1_795_000_005).unwrap();
-        for second in 0..300 {
-            now += jiff::SignedDuration::from_secs(1);
-            let came = if second % 10 == 0 { 30.0 } else { 0.0 };
-            arrivals.add(now, crate::units::Seconds::literal(1), came);
-        }
-        arrivals.close(now);
+        let each_second = (0..300).map(|second| if second % 10 == 0 { 30.0 } else { 0.0 });
+        let (now, arrivals) = arrived(each_second);
         let policy = Bursts::default();
         let takes = |smoothing| burst(&arrivals, now, &policy, smoothing, 1.0);
 
@@ -449,14 +455,8 @@ mod tests {
     #[test]
     fn growth_that_something_starts_in_time_for_need_not_run() {
         // Two minutes of four and two of ten, again and again; the last were of four.
-        let mut arrivals = Arrivals::default();
-        let mut now = Timestamp::from_second(1_795_000_005).unwrap();
-        for second in 0..1320 {
-            now += jiff::SignedDuration::from_secs(1);
-            let rate = if second / 120 % 2 == 0 { 4.0 } else { 10.0 };
-            arrivals.add(now, crate::units::Seconds::literal(1), rate);
-        }
-        arrivals.close(now);
+        let each_second = (0..1320).map(|second| if second / 120 % 2 == 0 { 4.0 } else { 10.0 });
+        let (now, arrivals) = arrived(each_second);
         let policy = Policy::default();
         let need = |horizon, room: Option<f64>| {
             let reserve = room.map(|room| Reserve { horizon: 15.0, room });
@@ -538,15 +538,8 @@ mod tests {
             let queues: Vec<Queue> =
                 waiting.into_iter().map(|waiting| Queue { waiting, carries: 2.0 }).collect();
             let need = |times: f64| {
-                let mut arrivals = Arrivals::default();
-                let mut now = Timestamp::from_second(1_795_000_005).unwrap();
-                for rate in &rates {
-                    for _ in 0..STRIDE {
-                        now += jiff::SignedDuration::from_secs(1);
-                        arrivals.add(now, crate::units::Seconds::literal(1), rate * times);
-                    }
-                }
-                arrivals.close(now);
+                let each_second = rates.iter().flat_map(|rate| (0..STRIDE).map(move |_| rate * times));
+                let (now, arrivals) = arrived(each_second);
                 let through = now;
                 let policy = Policy::default();
                 let setting = Setting {
