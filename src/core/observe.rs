@@ -430,10 +430,19 @@ pub struct Observation {
     pub scale_unknown: Option<WhyUnknown>,
     /// When the listing was last known to be true; `None` when there is no listing.
     pub listed_at: Option<Timestamp>,
-    /// Since when the same replicas have been measured without a gap.
-    pub settled_since: Option<Timestamp>,
+    /// Since when replicas have been measured without a gap; `None` when none is.
+    pub measured_since: Option<MeasuredSince>,
     /// How its replicas start.
     pub startup: Startup,
+}
+
+/// Since when replicas of a variant have been measured without a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeasuredSince {
+    /// Any of them.
+    pub any: Timestamp,
+    /// The same ones.
+    pub same: Timestamp,
 }
 
 /// How the replicas of one variant start.

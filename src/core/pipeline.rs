@@ -35,7 +35,7 @@ use crate::decide::{
 use crate::fleet::per_variant::PerVariant;
 use crate::fleet::{Fleet, ModelKey, Role, VariantKey};
 use crate::observe::record::{Detail, Horizon, Recorder};
-use crate::observe::{Inputs, Observation, Way};
+use crate::observe::{Inputs, MeasuredSince, Observation, Way};
 pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
 use crate::pipeline::limits::{Limits, Shared};
@@ -160,7 +160,18 @@ struct Asked {
 /// What a stage needs to know of the tick that it belongs to.
 struct Moment<'a> {
     inputs_at: Timestamp,
-    guard: Option<&'a Reason>,
+    rests_on: RestsOn,
+    /// Why no number is lowered, or none by all that is asked.
+    guards: [Option<&'a Reason>; 2],
+}
+
+/// What a number rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RestsOn {
+    /// The most that the same replicas had at once.
+    Peaks,
+    /// What foresight says is needed, of what any replicas have counted.
+    Need,
 }
 
 // === impl Policy ===
@@ -229,14 +240,21 @@ impl Pipeline {
         }
         let mut room = self.room(now, inputs);
         let (sized, exchanges) = self.size(now, &groups, &mut room, (inputs, &observations));
+        let is_foreseen = self.policy.sizing.as_ref().is_some_and(Sizing::is_foreseen);
         let mut reports = Reports::default();
         for group in &groups {
             let targets = self.saturate(now, group, &mut reports);
             let guard = self.guard(now, group).or_else(|| self.unheard(now, inputs, group));
             let inputs_at = group.inputs_at(now);
-            let moment = Moment { inputs_at, guard: guard.as_ref() };
             for member in &group.members {
                 let key = &member.spec.key;
+                let rests_on = match sized.get(key).filter(|_| is_foreseen) {
+                    Some(_) => RestsOn::Need,
+                    None => RestsOn::Peaks,
+                };
+                let settling = self.settling(now, group, rests_on);
+                let guards = [guard.as_ref(), settling.as_ref()];
+                let moment = Moment { inputs_at, rests_on, guards };
                 // While no analyzer has anything to say, saturation has.
                 let target = || targets.iter().find(|target| target.variant == *key);
                 let asked = sized.get(key).map(Asked::from);
@@ -346,11 +364,28 @@ impl Pipeline {
             return Some(Reason::Outdated { age });
         }
         let missing: Replicas = with_replicas().map(Member::missing).sum();
-        if missing > Replicas::ZERO {
-            return Some(Reason::Incomplete { missing });
-        }
-        with_replicas()
-            .filter_map(|member| member.observation.settled_since)
+        (missing > Replicas::ZERO).then_some(Reason::Incomplete { missing })
+    }
+
+    /// Why the group has not been measured for long enough for a number to be lowered, if it has not.
+    ///
+    /// Peaks must be of the same replicas. A need is known where replicas come and go all the time, as
+    /// those on spot nodes do.
+    pub(crate) fn settling(
+        &self,
+        now: Timestamp,
+        group: &Group<'_>,
+        rests_on: RestsOn,
+    ) -> Option<Reason> {
+        let has_replicas = |member: &&Member<'_>| member.observation.wanted != Some(Replicas::ZERO);
+        let since = |MeasuredSince { any, same }: MeasuredSince| match rests_on {
+            RestsOn::Peaks => same,
+            RestsOn::Need => any,
+        };
+
+        let members = group.members.iter().filter(has_replicas);
+        members
+            .filter_map(|member| member.observation.measured_since.map(since))
             .filter_map(|since| enforce::remaining(now, since, self.policy.window))
             .reduce(Seconds::max)
             .map(|remaining| Reason::Settling { remaining })
@@ -467,6 +502,16 @@ impl Asked {
 
 // === deciding ===
 
+impl Moment<'_> {
+    /// How many replicas are kept for a reason that is against lowering; `None` for all. Those that
+    /// are silent are kept beside a need, and others may go.
+    fn kept(&self, reason: &Reason, asked: &Asked, silent: Replicas) -> Option<Replicas> {
+        let is_need = self.rests_on == RestsOn::Need;
+        let is_incomplete = matches!(reason, Reason::Incomplete { .. });
+        (is_need && is_incomplete).then(|| asked.number() + silent)
+    }
+}
+
 /// The number that the load asks for, or the one in force where nothing can be said.
 fn decide(
     moment: &Moment<'_>,
@@ -491,11 +536,13 @@ fn decide(
     };
     match (usable, in_force) {
         (Ok(mut asked), in_force) => {
-            let floor = in_force.map_or(asked.before, |in_force| in_force.desired);
-            if let Some(reason) = moment.guard
-                && asked.number() < floor
-            {
-                asked.push(Stage::Guard, floor, reason.clone());
+            let in_force = in_force.map_or(asked.before, |in_force| in_force.desired);
+            for reason in moment.guards.into_iter().flatten() {
+                let least = moment.kept(reason, &asked, member.missing());
+                let least = least.map_or(in_force, |least| least.min(in_force));
+                if asked.number() < least {
+                    asked.push(Stage::Guard, least, reason.clone());
+                }
             }
             Ok(decision(asked.steps, moment.inputs_at, Basis::Fresh))
         }

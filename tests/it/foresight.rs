@@ -89,6 +89,41 @@ fn a_lower_number_of_its_own_waits_for_no_window_but_its_hold() {
 }
 
 #[test]
+fn silent_replicas_are_kept_beside_the_need_and_others_may_go() {
+    for silent in 1..8 {
+        let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
+        let in_force = work.run(8, 160.0, 90);
+        work.failing.insert("a".to_owned(), silent);
+        let decisions = work.run(8, 8.0, 90);
+        let decision = of(&decisions, "a");
+
+        let last = decision.steps.last().unwrap();
+        assert_eq!(last.reason, Reason::Incomplete { missing: n(silent) }, "{decision:?}");
+        assert_eq!(last.stage, Stage::Guard);
+        let kept = (last.before + n(silent)).min(of(&in_force, "a").desired());
+        assert_eq!(last.after, kept, "{decision:?}");
+        assert!(silent > 3 || desired(&decisions, "a") < 8, "{silent}: {decision:?}");
+    }
+}
+
+#[test]
+fn replicas_that_come_and_go_all_the_time_do_not_keep_what_nobody_needs() {
+    let specs = || vec![spec("a", 1.0, (1, 30))];
+    let number = |policy: Policy| {
+        let mut work = Work::with(policy, specs(), Engine::default());
+        let _ = work.run(8, 160.0, 90);
+        let mut last = work.run(8, 8.0, 1);
+        for _ in 0..20 {
+            let _ = work.run(7, 8.0, 5);
+            last = work.run(8, 8.0, 5);
+        }
+        desired(&last, "a")
+    };
+    let (foreseen, by_peaks) = (number(quick()), number(sized(&[Analyzer::Tokens])));
+    assert!(foreseen < 4 && by_peaks >= 8, "{foreseen} {by_peaks}");
+}
+
+#[test]
 fn a_need_that_jitters_about_a_whole_number_turns_no_number_each_second() {
     let turns = |jitter: Seconds| {
         let mut policy = quick();

@@ -329,7 +329,7 @@ reasons! {
         "{needed} needed; none is empty, packing is not safe";
     /// No fresh data, so the last number stays.
     NoData "no_data" = Reason::NoData(_) => [] "held: no fresh data";
-    /// Ready replicas without fresh data block scale-down.
+    /// Ready replicas without fresh data are kept.
     IncompleteData "incomplete_data" = Reason::Incomplete { missing } => [missing]
         "scale-down blocked: no fresh data from {missing}";
     /// A signal that counts queued requests is not available, which blocks scale-down.

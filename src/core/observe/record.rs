@@ -24,8 +24,8 @@ use crate::fleet::{Bounds, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
 use crate::observe::record::replica::{Record, View, span};
 use crate::observe::{
-    Freshness, Inputs, Listing, Observation, ReplicaObservation, Scale, ScaleState, Scrape,
-    Startup, Way,
+    Freshness, Inputs, Listing, MeasuredSince, Observation, ReplicaObservation, Scale, ScaleState,
+    Scrape, Startup, Way,
 };
 use crate::units::{Fraction, Replicas, Requests, Seconds};
 
@@ -103,6 +103,8 @@ struct Settled {
     /// In the order of their keys.
     measured: Vec<ReplicaKey>,
     since: Timestamp,
+    /// Since when some replica has been measured.
+    begun: Timestamp,
 }
 
 // === impl Recorder ===
@@ -180,7 +182,8 @@ impl Recorder {
             keys.sort();
         }
         let (mut replicas, mut ttft, end) = self.look(moment, &keys, listing, horizon.window);
-        let settled_since = self.settle(now, &spec.key, &replicas);
+        let measured_since = self.settle(now, &spec.key, &replicas);
+        let settled_since = measured_since.map(|it| it.same);
         // Peaks of before the replicas were these say what another number of them carried: those
         // that a new replica has relieved would ask for one more.
         let settled = settled_since.and_then(|since| Seconds::from_span(now.duration_since(since)));
@@ -212,7 +215,7 @@ impl Recorder {
             ttft,
             scale_unknown,
             listed_at: listing.map(|listing| listing.as_of),
-            settled_since,
+            measured_since,
             startup: Startup::default(),
         }
     }
@@ -270,7 +273,7 @@ impl Recorder {
         now: Timestamp,
         variant: &VariantKey,
         replicas: &[ReplicaObservation],
-    ) -> Option<Timestamp> {
+    ) -> Option<MeasuredSince> {
         let mut measured: Keys<'_> = replicas
             .iter()
             .filter(|replica| replica.load().is_some())
@@ -281,17 +284,19 @@ impl Recorder {
             self.settled.remove(variant);
             return None;
         }
+
         // A clock that went back would otherwise stretch the wait by the size of the jump.
-        if let Some(Settled { measured: known, since }) =
-            self.settled.get_at(self.next.settled, variant)
-            && known.iter().eq(measured.iter().copied())
-            && *since <= now
+        let known = self.settled.get_at(self.next.settled, variant).filter(|it| it.since <= now);
+        if let Some(Settled { measured: before, since, begun }) = known
+            && before.iter().eq(measured.iter().copied())
         {
-            return Some(*since);
+            return Some(MeasuredSince { any: *begun, same: *since });
         }
+
+        let begun = known.map_or(now, |it| it.begun);
         let measured = measured.into_iter().cloned().collect();
-        self.settled.insert(variant.clone(), Settled { measured, since: now });
-        Some(now)
+        self.settled.insert(variant.clone(), Settled { measured, since: now, begun });
+        Some(MeasuredSince { any: begun, same: now })
     }
 }
 
@@ -430,7 +435,7 @@ impl Observation {
             ttft: None,
             scale_unknown: None,
             listed_at: None,
-            settled_since: None,
+            measured_since: None,
             startup: Startup { stuck: Replicas::ZERO, starts: 0, to_ready: None, to_serving: None },
         }
     }

@@ -153,7 +153,12 @@ impl Sizing {
     /// beside its hold.
     pub(crate) fn holds_alone(&self) -> Option<Seconds> {
         let hold = self.foresight.hold.filter(|hold| hold.replaces_window == Window::Replaced)?;
-        (self.analyzers == [Analyzer::Foresight]).then_some(hold.jitter)
+        self.is_foreseen().then_some(hold.jitter)
+    }
+
+    /// Whether `foresight` decides alone.
+    pub(crate) fn is_foreseen(&self) -> bool {
+        self.analyzers == [Analyzer::Foresight]
     }
 }
 

@@ -19,10 +19,10 @@ use crate::decide::zero::{
 use crate::decide::{Basis, Decision, Reason, Stage, Step};
 use crate::fleet::{Fleet, ModelKey, Rest, Role, VariantKey};
 use crate::observe::{Inputs, Scrape};
-use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
 use crate::pipeline::silence::saved::SavedSilence;
 use crate::pipeline::silence::{Hearing, Silences};
+use crate::pipeline::{Pipeline, RestsOn};
 use crate::units::{Replicas, Seconds};
 
 /// Which models may have no replicas.
@@ -168,7 +168,11 @@ impl Pipeline {
             models.insert(model.clone());
             let members = || groups.iter().flat_map(|group| &group.members);
             let stuck = members().map(|it| (&it.spec.key, self.stuck(now, it))).collect();
-            let guarded = groups.iter().any(|group| self.guard(now, group).is_some());
+            let guards = |group| {
+                let settling = self.settling(now, group, RestsOn::Peaks);
+                self.guard(now, group).or(settling)
+            };
+            let guarded = groups.iter().any(|group| guards(group).is_some());
             let case = Case { now, model, groups, rule, retention, stuck, guarded };
             let (work, signal) = zeros.silences.listen(&hearing, groups, model, case.starting());
             zeros.wake(&case, &work, signal.as_deref(), decisions);
