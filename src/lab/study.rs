@@ -11,6 +11,7 @@ mod fingerprint;
 mod outputs;
 pub(crate) mod plan;
 mod record;
+mod recorded;
 mod report;
 pub(crate) mod resolve;
 pub(crate) mod results;
@@ -117,6 +118,10 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
         return outputs::write(args, &Results::merge(&args.merge)?, None);
     };
     let mut study = Study::read(path)?;
+    if let Some(traces) = &args.traces {
+        let folder = study.folder();
+        recorded::look_elsewhere(&mut study.value, &folder, traces);
+    }
     let mut wrong = Wrong::default();
     let mut known = |read: Result<_, PlanError>| read.map_err(|it| wrong.add(it.into())).ok();
     let mut set: Map<String, Value> =

@@ -619,6 +619,23 @@ sweep:
   models[0].workload.drawn.points[1].rate: [4, 16]
 ";
 
+/// A fast replica and a slow one, each of which gets every other request.
+const UNLIKE: &str = "\
+length: 2m
+models:
+- name: m
+  slo: {ttft: 1s, itl: 60ms}
+  workload: {drawn: {rate: 10, prompt: {fixed: 300}, output: {fixed: 100}}}
+  router: round_robin
+variants:
+- name: fast
+  replicas: {min: 1, max: 1}
+  engine: {alpha: 5ms, beta: 20us, delta: 20us, gamma: 20ns, kv_tokens: 600000}
+- name: slow
+  replicas: {min: 1, max: 1}
+  engine: {alpha: 50ms, beta: 200us, delta: 100us, gamma: 190ns, kv_tokens: 600000, seats: 16}
+";
+
 fn in_folder(folder: &Path, arguments: &[&str]) -> Output {
     fs::write(folder.join("study.yaml"), STUDY).unwrap();
     Command::new(env!("CARGO_BIN_EXE_plimsoll"))
@@ -903,10 +920,85 @@ fn a_report_is_one_file_and_a_series_has_a_row_for_each_model_and_variant() {
     let head = columns(series.lines().next().unwrap());
     assert!(series.lines().all(|line| columns(line) == head));
     assert_eq!(series.lines().count(), 1 + 2 * 121, "a sample a second, both ends included");
+    let names: Vec<&str> = series.lines().next().unwrap().split(',').collect();
+    let last: Vec<&str> = series.lines().last().unwrap().split(',').collect();
+    let believed = |name: &str| last[names.iter().position(|it| *it == name).unwrap()];
+    for name in ["carries_per_s", "arriving_per_s", "need_per_s", "need_held_per_s"] {
+        assert!(believed(name).parse::<f64>().unwrap() > 0.0, "{name}: {last:?}");
+    }
+    assert!(!believed("bound").is_empty(), "{last:?}");
     let again = folder.path().join("again.html");
     let arguments = [&WHOLE[..], &["--report", "again.html"]].concat();
     in_folder(folder.path(), &arguments);
     assert_eq!(fs::read_to_string(again).unwrap(), report);
+}
+
+#[test]
+fn a_behavior_is_written_as_kubernetes_writes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let behavior = "autoscaler: {behavior: {scaleUp: {stabilizationWindowSeconds: 0, selectPolicy: \
+                    Max, policies: [{type: Pods, value: 4, periodSeconds: 60}, {type: Percent, value: \
+                    10, periodSeconds: 60}]}, scaleDown: {selectPolicy: Disabled}}}";
+    let with = |behavior: &str| STUDY.replace("  startup:", &format!("  {behavior}\n  startup:"));
+    fs::write(folder.path().join("pasted.yaml"), with(behavior)).unwrap();
+    let output = in_folder(folder.path(), &["pasted.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+
+    let said = refusal(&with("autoscaler: {behavior: {scaleup: {}}}"), &[]);
+    assert!(said.contains("autoscaler.behavior.scaleup") && said.contains("scaleUp"), "{said}");
+}
+
+#[test]
+fn a_node_that_no_replica_waits_for_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |startup: &str| {
+        let scenario = STUDY.replace("{load: 10s, sigma: 0.3}", startup);
+        fs::write(folder.path().join("nodes.yaml"), scenario).unwrap();
+        let output = in_folder(folder.path(), &["nodes.yaml"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let warned = said("{node: 5m}");
+    assert!(warned.contains("variants[0].startup.node has no effect without"), "{warned}");
+    assert_eq!(said("{node: 5m, warm_nodes: 1}"), "");
+}
+
+#[test]
+fn a_trace_is_read_from_the_folder_that_the_environment_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let traces = tempfile::tempdir().unwrap();
+    let mut rows = "seconds,input_tokens,output_tokens\n".to_owned();
+    for second in 0..20 {
+        rows += &format!("{second},100,10\n");
+    }
+    fs::write(traces.path().join("elsewhere.csv"), rows).unwrap();
+    let (before, after) = STUDY.split_once("    drawn:").unwrap();
+    let (_, after) = after.split_once("variants:").unwrap();
+    let (after, _) = after.split_once("sweep:").unwrap();
+    let scenario =
+        format!("{before}    trace: {{file: elsewhere.csv, format: csv}}\nvariants:{after}");
+    fs::write(folder.path().join("traced.yaml"), scenario).unwrap();
+    let simulate = |traces: Option<&Path>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        command.args(["simulate", "traced.yaml"]).current_dir(folder.path()).env_clear();
+        command.envs(traces.map(|path| ("PLIMSOLL_TRACES", path))).output().unwrap()
+    };
+    assert_eq!(simulate(None).status.code(), Some(64));
+    let output = simulate(Some(traces.path()));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_variant_at_which_requests_wait_next_to_one_that_has_room_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("unlike.yaml"), UNLIKE).unwrap();
+    let table = text(&in_folder(folder.path(), &["unlike.yaml"]).stdout);
+    assert!(table.contains("\nslow starved: requests waited at it for "), "{table}");
+    assert!(!table.contains("\nfast starved"), "{table}");
+    let routed = ["unlike.yaml", "--set", "models[0].router=least_requests"];
+    let table = text(&in_folder(folder.path(), &routed).stdout);
+    assert!(!table.contains("starved"), "{table}");
 }
 
 #[test]

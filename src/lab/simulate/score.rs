@@ -8,6 +8,8 @@ use crate::simulate::Micros;
 use crate::simulate::scenario::Slo;
 use plimsoll_core::analyze::foresight::card::Card;
 use plimsoll_core::decide::enforce::Direction;
+use plimsoll_core::decide::sized::{Estimate, Foreseen};
+use plimsoll_core::decide::{Decision, Reason};
 use plimsoll_core::units::Replicas;
 
 /// Bits of a value that tell the buckets of a [`Spread`] apart.
@@ -184,6 +186,28 @@ pub struct VariantSample {
     pub sent: u64,
     /// Adapters that its replicas have loaded, those that are gone left out.
     pub adapter_loads: u64,
+    /// What the daemon last decided by.
+    pub belief: Belief,
+}
+
+/// What `foresight` believed when it last decided; unknown where others decide.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Belief {
+    /// What one replica carries.
+    pub carries: Option<Estimate>,
+    /// What the variants of its role must carry.
+    pub required: Option<Required>,
+}
+
+/// What must be carried, in requests a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Required {
+    /// What arrives.
+    pub arriving: f64,
+    /// What is needed when replicas that are asked for now are ready.
+    pub need: f64,
+    /// The largest need of the holding time.
+    pub held: f64,
 }
 
 /// A decision that differs from the one before it.
@@ -208,6 +232,24 @@ pub struct Spread {
     counts: Vec<u64>,
     total: u64,
     sum: u128,
+}
+
+// === impl Belief ===
+
+impl Belief {
+    /// What a decision rests on.
+    pub(crate) fn of(decision: &Decision) -> Self {
+        let mut belief = Self::default();
+        for step in &decision.steps {
+            let Reason::Sized(sized) = &step.reason else { continue };
+            belief.carries = sized.carries.or(belief.carries);
+            if let Some(Foreseen { need, held, .. }) = sized.foreseen.as_deref() {
+                let required = Required { arriving: need.arriving, need: need.total, held: *held };
+                belief.required = Some(required);
+            }
+        }
+        belief
+    }
 }
 
 // === impl Spread ===

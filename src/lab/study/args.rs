@@ -27,6 +27,9 @@ pub struct SimulateArgs {
     /// May be given several times.
     #[arg(verbatim_doc_comment, long, value_name = "PATH=VALUE")]
     pub set: Vec<String>,
+    /// Reads traces from this folder where they are not beside the scenario.
+    #[arg(verbatim_doc_comment, long, value_name = "FOLDER", env = "PLIMSOLL_TRACES")]
+    pub traces: Option<PathBuf>,
     /// Compares these: `plimsoll` is the scenario as it is, `plimsoll-only-up` never scales down;
     /// `static:4` never scales, and `static:best` finds the cheapest number that serves 99 % within
     /// SLO; `waiting:5`, `in-flight:40` and `kv:0.7` are stock HPAs on that average for each

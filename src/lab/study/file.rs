@@ -19,7 +19,6 @@ use crate::simulate::scenario::{
 use crate::simulate::workload::rate::{Burst, PERIODS, RATES};
 pub(crate) use crate::study::file::engine::{EngineKeys, ExpertKeys, FetchKeys, SpeculationKeys};
 use crate::study::traces::SPAN_MAX;
-use plimsoll_core::decide::enforce::{Select, StepType};
 use plimsoll_core::fleet::Role;
 use plimsoll_core::settings;
 use plimsoll_core::settings::{Written, above_zero, hours, millis, secs, text};
@@ -404,11 +403,8 @@ settings! {
         /// How old the values are that it reads.
         delay: Micros, in SPANS;
 
-        /// `behavior.scaleUp`.
-        scale_up: Option<DirectionKeys>;
-
-        /// `behavior.scaleDown`.
-        scale_down: Option<DirectionKeys>;
+        /// The HPA's `behavior`, as Kubernetes writes it.
+        behavior: Option<BehaviorKeys>;
 
         /// KEDA's `pollingInterval`.
         polling: Micros = POLLING.duration(), in SYNCS;
@@ -420,16 +416,25 @@ settings! {
         activation: f64 = 0.0, in 0.0..=1e9;
     }
 
+    /// The `behavior` of an HPA.
+    pub(crate) struct BehaviorKeys {
+        /// Towards more replicas.
+        scale_up as "scaleUp": Option<DirectionKeys>;
+
+        /// Towards fewer.
+        scale_down as "scaleDown": Option<DirectionKeys>;
+    }
+
     /// One direction of an HPA's `behavior`.
     pub(crate) struct DirectionKeys {
         /// How far from the target the value may be without a change, as a share.
         tolerance: Option<f64>, in 0.0..=1.0;
 
-        /// `stabilizationWindowSeconds`.
-        stabilization_window: Option<Micros>, in SPANS;
+        /// The window whose highest recommendation holds, or whose lowest on the way up.
+        window as "stabilizationWindowSeconds": Option<u32>, in 0..=3600;
 
-        /// `selectPolicy`.
-        select_policy: Option<Select>;
+        /// The policy that counts if there are several.
+        select_policy as "selectPolicy": Option<SelectPolicy>;
 
         /// The policies.
         policies: Option<Vec<StepKeys>>;
@@ -439,13 +444,13 @@ settings! {
     #[derive(Copy)]
     pub(crate) struct StepKeys {
         /// What `value` counts.
-        kind as "type": Option<StepType>, required;
+        kind as "type": Option<PolicyType>, required;
 
         /// How far.
         value: u32, required;
 
         /// The period.
-        period: Micros = SYNC.duration(), in SPANS;
+        period as "periodSeconds": u32 = 15, in 1..=1800;
     }
 
     /// What lies between the replicas and the daemon.
@@ -509,4 +514,24 @@ pub(crate) enum AutoscalerKind {
     Keda,
 }
 
-settings! { plain: Words; Kind; Format; AutoscalerKind; }
+/// Which policy of a direction counts, as Kubernetes writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum SelectPolicy {
+    /// The one that allows the largest change.
+    Max,
+    /// The one that allows the smallest.
+    Min,
+    /// None: the number does not move in this direction.
+    Disabled,
+}
+
+/// What the value of a policy counts, as Kubernetes writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum PolicyType {
+    /// Replicas.
+    Pods,
+    /// Percent of the replicas at the start of the period.
+    Percent,
+}
+
+settings! { plain: Words; Kind; Format; AutoscalerKind; SelectPolicy; PolicyType; }

@@ -10,12 +10,16 @@ use serde_json::{Map, Value};
 
 use crate::simulate::Micros;
 use crate::simulate::scenario::{Model, Scenario, Variant};
-use crate::simulate::score::{Crew, Outcome, Service, Spread, share};
+use crate::simulate::score::{Crew, Outcome, Sample, Service, Spread, VariantSample, share};
 use crate::study::plan::Plan;
 use plimsoll_core::units::Replicas;
 
 /// The version of this shape. It grows when a field changes its meaning or goes.
 const VERSION: u32 = 1;
+
+/// Requests that usually wait at a replica, between two iterations: the default of
+/// `capacity.foresight.backlog.usual`.
+const WAITING_USUAL: f64 = 4.0;
 
 /// What a study came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -185,6 +189,10 @@ pub(crate) struct VariantResult {
     pub(crate) crashes: u32,
     /// Nodes that were taken back.
     pub(crate) interruptions: u32,
+    /// The share of the samples in which requests waited at each of its replicas, while none did at
+    /// another variant of the model.
+    #[serde(default)]
+    pub(crate) starved: f64,
 }
 
 /// A change of what the daemon published.
@@ -363,8 +371,11 @@ impl RunResult {
     pub(crate) fn new(plan: &Plan, seed: u64, scenario: &Scenario, outcome: &Outcome) -> Self {
         let ended = outcome.ended.seconds();
         let crews = scenario.variants.iter().zip(&outcome.variants);
-        let variants: Vec<VariantResult> =
+        let mut variants: Vec<VariantResult> =
             crews.map(|(variant, crew)| VariantResult::new(variant, crew, ended)).collect();
+        for (at, variant) in variants.iter_mut().enumerate() {
+            variant.starved = starved(scenario, &outcome.series, at);
+        }
         let name = |index: usize| scenario.variants[index].spec.key.variant.to_string();
         Self {
             index: plan.index,
@@ -441,6 +452,22 @@ impl ModelResult {
     }
 }
 
+/// The share of the samples in which a variant starves: more requests wait at its replicas than as a
+/// matter of course, and none at those of another variant of its model.
+fn starved(scenario: &Scenario, series: &[Sample], at: usize) -> f64 {
+    let model = scenario.variants[at].model;
+    let others = || (0..scenario.variants.len()).filter(|other| *other != at);
+    let starves = |sample: &&Sample| {
+        let VariantSample { ready, waiting, .. } = sample.variants[at];
+        let is_idle = |other: usize| {
+            let VariantSample { ready, waiting, .. } = sample.variants[other];
+            scenario.variants[other].model == model && ready > 0 && waiting == 0
+        };
+        f64::from(waiting) > WAITING_USUAL * f64::from(ready) && ready > 0 && others().any(is_idle)
+    };
+    series.iter().filter(starves).count() as f64 / series.len().max(1) as f64
+}
+
 impl LatencyResult {
     fn new(spread: &Spread) -> Self {
         let at = |share| spread.quantile(share).map(Micros::seconds);
@@ -471,6 +498,7 @@ impl VariantResult {
             flips: crew.flips,
             crashes: crew.crashes,
             interruptions: crew.interruptions,
+            starved: 0.0,
         }
     }
 }

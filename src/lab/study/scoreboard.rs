@@ -6,7 +6,6 @@
 mod ablation;
 mod gates;
 mod page;
-mod recorded;
 mod score;
 
 use std::cmp::Reverse;
@@ -23,9 +22,9 @@ use crate::study::args::ScoreboardArgs;
 use crate::study::execute::{self, Executed, Ready};
 use crate::study::file::Kind;
 use crate::study::plan::{self, Plan, PlanError, Shard};
+use crate::study::recorded::{self, Trace};
 use crate::study::results::{LeftOut, RunResult, mean};
 use crate::study::scoreboard::ablation::Change;
-use crate::study::scoreboard::recorded::Trace;
 use crate::study::scoreboard::score::Score;
 use crate::study::table::shown;
 use crate::study::worlds;

@@ -3,12 +3,15 @@
 use std::fmt::Write as _;
 
 use crate::simulate::Micros;
+use crate::simulate::score::Belief;
 use crate::study::execute::First;
-use plimsoll_core::units::Replicas;
+use plimsoll_core::units::{Replicas, RequestRate};
 
 /// The columns. Those of models are empty in rows of variants, and the other way round.
 const HEAD: &str = "seconds,kind,name,arrived,held,judged,good,ttft_p95_s,itl_p95_s,desired,wanted,\
-                    ready,starting,draining,running,waiting,kv_usage";
+                    ready,starting,draining,running,waiting,kv_usage,carries_per_s,\
+                    carries_low_per_s,carries_high_per_s,bound,arriving_per_s,need_per_s,\
+                    need_held_per_s";
 
 /// The text of the file.
 pub(crate) fn csv(First { scenario, outcome }: &First) -> String {
@@ -21,7 +24,7 @@ pub(crate) fn csv(First { scenario, outcome }: &First) -> String {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "{at},model,{},{},{},{},{},{},{},,,,,,,,",
+                "{at},model,{},{},{},{},{},{},{},,,,,,,,,,,,,,,",
                 quoted(model.key.model.as_str()),
                 seen.arrived,
                 seen.held,
@@ -35,7 +38,7 @@ pub(crate) fn csv(First { scenario, outcome }: &First) -> String {
             let desired = seen.desired.map(Replicas::count).map(|count| count.to_string());
             let _ = writeln!(
                 text,
-                "{at},variant,{},,,,,,,{},{},{},{},{},{},{},{}",
+                "{at},variant,{},,,,,,,{},{},{},{},{},{},{},{},{}",
                 quoted(variant.spec.key.variant.as_str()),
                 desired.unwrap_or_default(),
                 seen.wanted,
@@ -45,10 +48,29 @@ pub(crate) fn csv(First { scenario, outcome }: &First) -> String {
                 seen.running,
                 seen.waiting,
                 seen.kv,
+                belief(&seen.belief),
             );
         }
     }
     text
+}
+
+/// The columns of what was believed, empty where it is unknown.
+fn belief(Belief { carries, required }: &Belief) -> String {
+    let rate = |rate: Option<RequestRate>| rate.map(RequestRate::requests_per_second);
+    let interval = carries.and_then(|it| it.interval);
+    let carried = [
+        rate(carries.map(|it| it.rate)),
+        rate(interval.map(|it| it.low)),
+        rate(interval.map(|it| it.high)),
+    ];
+    let asked =
+        [required.map(|it| it.arriving), required.map(|it| it.need), required.map(|it| it.held)];
+
+    let bound = carries.map(|it| it.bound.label().to_owned());
+    let columns = |rates: [Option<f64>; 3]| rates.map(|rate| rate.map(|it| it.to_string()));
+    let columns = columns(carried).into_iter().chain([bound]).chain(columns(asked));
+    columns.map(Option::unwrap_or_default).collect::<Vec<_>>().join(",")
 }
 
 /// A name as RFC 4180 wants it where it has a comma or a quote.

@@ -34,6 +34,9 @@ pub(crate) const COLUMNS: [&str; 10] = [
     "flips",
 ];
 
+/// The share of the time from which it is said that a variant starved.
+const STARVED_MIN: f64 = 0.05;
+
 /// The last column of a table whose runs have adapters.
 const LOADS: &str = "adapter loads";
 
@@ -208,6 +211,21 @@ fn variants(text: &mut String, run: &RunResult) {
         rows.push(vec!["all".to_owned(), hours, cost]);
     }
     aligned(text, &rows);
+    starving(text, run);
+}
+
+/// Names the variants at which requests wait for long next to others that have room.
+fn starving(text: &mut String, run: &RunResult) {
+    for VariantResult { variant, starved, .. } in &run.variants {
+        if *starved >= STARVED_MIN {
+            let share = percent(*starved);
+            let _ = writeln!(
+                text,
+                "\n{variant} starved: requests waited at it for {share} of the time while none did at \
+                 another variant of its model"
+            );
+        }
+    }
 }
 
 /// Writes rows in columns, the first to the left and the others to the right.

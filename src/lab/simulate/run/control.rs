@@ -19,7 +19,7 @@ use crate::simulate::run::pods::{Pod, State};
 use crate::simulate::run::{Happening, Simulation, wall_clock};
 use crate::simulate::scaler::{MetricError, MilliValue, Outcome, Scaler};
 use crate::simulate::scenario::{Actuator, Hpa, Scenario, Signal, Variant};
-use crate::simulate::score::{CHANGES_MAX, Change};
+use crate::simulate::score::{Belief, CHANGES_MAX, Change};
 use plimsoll_core::analyze::foresight::card::Card;
 use plimsoll_core::fleet::{Fleet, ModelKey};
 use plimsoll_core::observe::{
@@ -53,6 +53,8 @@ struct Autoscaler {
     scaler: Option<Scaler>,
     /// What the daemon publishes, and when the data was seen that it rests on.
     published: Option<(Replicas, Timestamp)>,
+    /// By what it was decided.
+    belief: Belief,
     /// The signal at each tick, as far back as the autoscaler's value is old.
     signal: VecDeque<(Micros, Option<MilliValue>)>,
     /// Requests that a rate is taken of, so many until each tick, as far back as it is taken.
@@ -73,6 +75,7 @@ impl Controller {
         let autoscaler = |variant: &Variant| Autoscaler {
             scaler: variant.actuator.hpa().map(|hpa| scaler(hpa, variant.initial)),
             published: None,
+            belief: Belief::default(),
             signal: VecDeque::new(),
             counted: VecDeque::new(),
             active: None,
@@ -106,6 +109,11 @@ impl Controller {
     /// The number that the daemon publishes for a variant.
     pub(crate) fn desired(&self, variant: usize) -> Option<Replicas> {
         self.autoscalers[variant].published.map(|(desired, _)| desired)
+    }
+
+    /// What the daemon last decided by, for a variant.
+    pub(crate) fn belief(&self, variant: usize) -> Belief {
+        self.autoscalers[variant].belief
     }
 }
 
@@ -247,7 +255,9 @@ impl Simulation<'_> {
             let is = |described: &Variant| described.spec.key == decision.variant;
             let Some(variant) = self.scenario.variants.iter().position(is) else { continue };
             let (before, after) = (self.controller.desired(variant), decision.desired());
-            self.controller.autoscalers[variant].published = Some((after, decision.inputs_at));
+            let autoscaler = &mut self.controller.autoscalers[variant];
+            autoscaler.published = Some((after, decision.inputs_at));
+            autoscaler.belief = Belief::of(decision);
             if before == Some(after) {
                 continue;
             }

@@ -64,6 +64,7 @@ impl Simulation<'_> {
             desired: self.controller.desired(variant),
             wanted: crew.wanted.count(),
             sent: crew.sent,
+            belief: self.controller.belief(variant),
             ..VariantSample::default()
         };
         for pod in crew.pods.iter().map(|&pod| &self.pods[pod]) {

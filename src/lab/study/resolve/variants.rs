@@ -4,20 +4,22 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::simulate::Micros;
 use crate::simulate::replica::arrivals::Fetch;
 use crate::simulate::replica::settings::{Admission, Experts, Options, Settings, StepTime};
 use crate::simulate::replica::speculation::Speculation;
 use crate::simulate::scaler::{self, MilliValue, Policy, Rules};
 use crate::simulate::scenario::{
-    Actuator, Hpa, Keda, Lifecycle, Model, Portion, Prefix, Rollout, Signal, Variant,
+    Actuator, Hpa, Keda, Lifecycle, Model, Portion, Prefix, Rollout, Signal, Startup, Variant,
 };
 use crate::simulate::workload::load::{Load, Replay};
 use crate::study::file::{
-    AutoscalerKeys, AutoscalerKind, DirectionKeys, EngineKeys, ExpertKeys, FetchKeys, File,
-    REPLICAS_MAX, ReplicaCountKeys, RolloutKeys, SpeculationKeys, StepKeys, VariantKeys,
+    AutoscalerKeys, AutoscalerKind, BehaviorKeys, DirectionKeys, EngineKeys, ExpertKeys, FetchKeys,
+    File, PolicyType, REPLICAS_MAX, ReplicaCountKeys, RolloutKeys, SelectPolicy, SpeculationKeys,
+    StepKeys, VariantKeys,
 };
 use crate::study::resolve::{adapters, is_some_time};
-use plimsoll_core::decide::enforce::{Amount, StepType};
+use plimsoll_core::decide::enforce::{Amount, Select};
 use plimsoll_core::fleet::{Bounds, VariantSpec};
 use plimsoll_core::settings::Written;
 use plimsoll_core::units::{Fraction, Replicas};
@@ -104,6 +106,7 @@ pub(crate) fn resolve(
     let path = one.at("engine.adapters");
     let adapters = adapters::slots(&path, engine.adapters, served, &mut one.checks.problems);
     let rollout = rollout.and_then(|rollout| one.rollout(rollout));
+    one.nodes(*startup);
     let actuator = one.autoscaler(autoscaler, bounds, initial);
     Some(Variant {
         spec: spec?.clone(),
@@ -280,6 +283,15 @@ impl One<'_, '_, '_> {
         whole.map(Portion::Replicas)
     }
 
+    /// Warns of a time that no replica waits for.
+    fn nodes(&mut self, startup: Startup) {
+        if startup.warm_nodes.is_none() && is_some_time(startup.node) {
+            let rule = "has no effect without startup.warm_nodes, because there is a node for any \
+                        number of replicas; 0 lets each replica wait for one";
+            self.checks.problems.warning(self.at("startup.node"), rule);
+        }
+    }
+
     fn autoscaler(&mut self, keys: &AutoscalerKeys, bounds: Bounds, initial: Replicas) -> Actuator {
         let AutoscalerKeys { kind, polling, cooldown, activation, .. } = *keys;
         let mut hpa = self.hpa(keys, bounds);
@@ -310,7 +322,7 @@ impl One<'_, '_, '_> {
 
     fn hpa(&mut self, keys: &AutoscalerKeys, bounds: Bounds) -> Hpa {
         let AutoscalerKeys { follows: signal, target, sync, delay, .. } = *keys;
-        let AutoscalerKeys { scale_up, scale_down, .. } = keys;
+        let behavior = keys.behavior.clone().unwrap_or_default();
         let min = bounds.min();
         let max = bounds.max().unwrap_or(min);
         let mut settings = if signal == Signal::Desired {
@@ -320,15 +332,17 @@ impl One<'_, '_, '_> {
                 let rule = "is required, unless follows is desired";
                 self.checks.problems.missing(self.at("autoscaler.target"), rule);
             }
-            let behavior = scale_up.is_some() || scale_down.is_some();
-            let settings =
-                if behavior { scaler::Settings::with_behavior } else { scaler::Settings::new };
+            let settings = match keys.behavior {
+                Some(_) => scaler::Settings::with_behavior,
+                None => scaler::Settings::new,
+            };
             settings(min, max, MilliValue(1000))
         };
         settings.target = target.map_or(settings.target, milli);
+        let BehaviorKeys { scale_up, scale_down } = behavior;
         for (keys, rules) in [(scale_up, &mut settings.up), (scale_down, &mut settings.down)] {
             if let Some(keys) = keys {
-                resolve_rules(keys, rules);
+                resolve_rules(&keys, rules);
             }
         }
         Hpa { signal, settings, sync, delay }
@@ -337,16 +351,22 @@ impl One<'_, '_, '_> {
 
 /// Puts the written keys over the rules that hold otherwise. Policies without a type have been refused.
 fn resolve_rules(keys: &DirectionKeys, rules: &mut Rules) {
-    let DirectionKeys { tolerance, stabilization_window, select_policy, policies } = keys;
+    let DirectionKeys { tolerance, window, select_policy, policies } = keys;
+    let seconds = |seconds: u32| Micros::from_secs(u64::from(seconds));
     rules.tolerance = tolerance.unwrap_or(rules.tolerance);
-    rules.window = stabilization_window.unwrap_or(rules.window);
-    rules.select = select_policy.unwrap_or(rules.select);
+    rules.window = window.map_or(rules.window, seconds);
+    rules.select = match select_policy {
+        Some(SelectPolicy::Max) => Select::Max,
+        Some(SelectPolicy::Min) => Select::Min,
+        Some(SelectPolicy::Disabled) => Select::Disabled,
+        None => rules.select,
+    };
     let policy = |StepKeys { kind, value, period }: &StepKeys| {
         let amount = match (*kind)? {
-            StepType::Pods => Amount::Pods(*value),
-            StepType::Percent => Amount::Percent(*value),
+            PolicyType::Pods => Amount::Pods(*value),
+            PolicyType::Percent => Amount::Percent(*value),
         };
-        Some(Policy { amount, period: *period })
+        Some(Policy { amount, period: seconds(*period) })
     };
     if let Some(policies) = policies {
         rules.policies = policies.iter().filter_map(policy).collect();

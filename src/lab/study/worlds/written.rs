@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::simulate::scenario::{Client, Lifecycle, Startup};
 use crate::study::file::{
-    AutoscalerKeys, AutoscalerKind, DaemonKeys, DirectionKeys, DrawnKeys, File, FileKeys,
-    GatewayKeys, Kind, ModelKeys, PointKeys, ReplicaCountKeys, RolloutKeys, StepKeys, VariantKeys,
-    Words, WorkloadKeys,
+    AutoscalerKeys, AutoscalerKind, BehaviorKeys, DaemonKeys, DirectionKeys, DrawnKeys, File,
+    FileKeys, GatewayKeys, Kind, ModelKeys, PointKeys, PolicyType, ReplicaCountKeys, RolloutKeys,
+    SelectPolicy, StepKeys, VariantKeys, Words, WorkloadKeys,
 };
 use crate::study::worlds::course::Course;
 use crate::study::worlds::draw::Draft;
@@ -16,7 +16,6 @@ use crate::study::worlds::fleet::{Counts, Fleet, Provisioned, Rollout, Start};
 use crate::study::worlds::machines::{Machine, Tenure};
 use crate::study::worlds::priors::{Failure, Follower};
 use crate::study::worlds::surroundings::{Clients, Gateway, Observation, Prometheus, Surroundings};
-use plimsoll_core::decide::enforce::{Select, StepType};
 use plimsoll_core::settings::Written;
 use plimsoll_core::settings::written::WrittenDuration;
 
@@ -209,27 +208,25 @@ fn autoscaler(surroundings: &Surroundings) -> Option<Written<AutoscalerKeys>> {
         Follower::Stock => {
             // As the API server fills in what an HPA does not say (Kubernetes 1.36, "Default
             // Behavior").
-            let up = [(StepType::Percent, 100), (StepType::Pods, 4)];
-            keys.scale_up = Some(direction(0.0, &up));
-            keys.scale_down = Some(direction(300.0, &[(StepType::Percent, 100)]));
+            let up = [(PolicyType::Percent, 100), (PolicyType::Pods, 4)];
+            keys.behavior = Some(Written::<BehaviorKeys> {
+                scale_up: Some(direction(0, &up)),
+                scale_down: Some(direction(300, &[(PolicyType::Percent, 100)])),
+            });
         }
     }
     (keys != Written::<AutoscalerKeys>::default()).then_some(keys)
 }
 
 /// A direction with the API server's tolerance and period, and this window and these steps.
-fn direction(window: f64, steps: &[(StepType, u32)]) -> Written<DirectionKeys> {
-    let step = |&(kind, value): &(StepType, u32)| {
-        Some(Written::<StepKeys> {
-            kind: Some(kind),
-            value: Some(value),
-            period: Some(seconds(15.0)),
-        })
+fn direction(window: u32, steps: &[(PolicyType, u32)]) -> Written<DirectionKeys> {
+    let step = |&(kind, value): &(PolicyType, u32)| {
+        Some(Written::<StepKeys> { kind: Some(kind), value: Some(value), period: Some(15) })
     };
     Written::<DirectionKeys> {
         tolerance: Some(0.1),
-        stabilization_window: Some(seconds(window)),
-        select_policy: Some(Select::Max),
+        window: Some(window),
+        select_policy: Some(SelectPolicy::Max),
         policies: Some(steps.iter().map(step).collect()),
     }
 }

@@ -9,9 +9,6 @@ use serde_json::Value;
 
 use crate::study::traces;
 
-/// Where a scenario names files of traces.
-const PLACES: [&str; 4] = ["/trace", "/trace/lengths", "/drawn/lengths", "/closed/lengths"];
-
 /// Digits of a hash that tell files apart.
 const DIGITS: usize = 16;
 
@@ -37,23 +34,50 @@ pub(crate) fn locate(
     elsewhere: Option<&Path>,
 ) -> Result<Vec<Trace>, Missing> {
     let mut found = Vec::new();
-    let models = scenario.get_mut("models").and_then(Value::as_array_mut);
-    for model in models.into_iter().flatten() {
-        for place in PLACES {
-            let place = format!("/workload{place}/file");
-            let Some(file) = model.pointer_mut(&place) else { continue };
-            let Some(name) = file.as_str().map(str::to_owned) else { continue };
-            let places = [Some(folder), elsewhere].into_iter().flatten();
-            let paths = places.map(|place| place.join(&name));
-            let bytes = |path: PathBuf| Some((traces::bytes(&path).ok()?, path));
-            let (bytes, path) =
-                paths.into_iter().find_map(bytes).ok_or_else(|| Missing(name.clone()))?;
-            let path = fs::canonicalize(&path).unwrap_or(path);
-            *file = Value::String(path.to_string_lossy().into_owned());
-            found.push(Trace { name, hash: hash(&bytes) });
-        }
+    for file in files(scenario) {
+        let Some(name) = file.as_str().map(str::to_owned) else { continue };
+        let places = [Some(folder), elsewhere].into_iter().flatten();
+        let paths = places.map(|place| place.join(&name));
+        let bytes = |path: PathBuf| Some((traces::bytes(&path).ok()?, path));
+        let (bytes, path) =
+            paths.into_iter().find_map(bytes).ok_or_else(|| Missing(name.clone()))?;
+        *file = Value::String(absolute(&path));
+        found.push(Trace { name, hash: hash(&bytes) });
     }
     Ok(found)
+}
+
+/// Lets a scenario read the files that are not beside it from another folder, where they are.
+pub(crate) fn look_elsewhere(scenario: &mut Value, folder: &Path, elsewhere: &Path) {
+    for file in files(scenario) {
+        let Some(name) = file.as_str() else { continue };
+        let path = elsewhere.join(name);
+        if !folder.join(name).exists() && path.exists() {
+            *file = Value::String(absolute(&path));
+        }
+    }
+}
+
+/// Where a scenario names files of traces.
+fn files(scenario: &mut Value) -> Vec<&mut Value> {
+    let models = scenario.get_mut("models").and_then(Value::as_array_mut);
+    let workloads = models.into_iter().flatten().filter_map(|model| model.get_mut("workload"));
+    let mut files = Vec::new();
+    for (kind, workload) in workloads.filter_map(Value::as_object_mut).flatten() {
+        let Some(workload) = workload.as_object_mut() else { continue };
+        for (key, value) in workload {
+            match key.as_str() {
+                "file" if kind == "trace" => files.push(value),
+                "lengths" => files.extend(value.get_mut("file")),
+                _ => {}
+            }
+        }
+    }
+    files
+}
+
+fn absolute(path: &Path) -> String {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned()
 }
 
 fn hash(bytes: &[u8]) -> String {
@@ -87,6 +111,28 @@ mod tests {
         assert_eq!(found, [Trace { name: "t.csv".to_owned(), hash }]);
         let path = scenario.pointer("/models/0/workload/trace/file").unwrap().as_str().unwrap();
         assert!(Path::new(path).is_absolute() && Path::new(path).exists(), "{path}");
+    }
+
+    #[test]
+    fn a_file_is_read_from_elsewhere_only_where_it_is_not_beside_the_scenario() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        for file in ["a.csv", "b.csv"] {
+            fs::write(other.path().join(file), "").unwrap();
+        }
+        fs::write(folder.path().join("b.csv"), "").unwrap();
+        let workload = |file: &str| json!({"workload": {"drawn": {"lengths": {"file": file}}}});
+        let mut scenario =
+            json!({"models": [workload("a.csv"), workload("b.csv"), workload("c.csv")]});
+
+        look_elsewhere(&mut scenario, folder.path(), other.path());
+
+        let file = |model: usize| {
+            let path = format!("/models/{model}/workload/drawn/lengths/file");
+            scenario.pointer(&path).unwrap().as_str().unwrap()
+        };
+        assert_eq!(Path::new(file(0)), fs::canonicalize(other.path().join("a.csv")).unwrap());
+        assert_eq!([file(1), file(2)], ["b.csv", "c.csv"]);
     }
 
     #[test]
