@@ -244,7 +244,7 @@ impl Pipeline {
         let mut reports = Reports::default();
         for group in &groups {
             let targets = self.saturate(now, group, &mut reports);
-            let guard = self.guard(now, group).or_else(|| self.unheard(now, inputs, group));
+            let guard = guard(now, group).or_else(|| self.unheard(now, inputs, group));
             let inputs_at = group.inputs_at(now);
             for member in &group.members {
                 let key = &member.spec.key;
@@ -346,25 +346,6 @@ impl Pipeline {
 
     fn thresholds(&self, model: &ModelKey) -> &Thresholds {
         self.policy.overrides.get(model).unwrap_or(&self.policy.thresholds)
-    }
-
-    /// Why no number of the group may be lowered, if there is a reason.
-    fn guard(&self, now: Timestamp, group: &Group<'_>) -> Option<Reason> {
-        let with_replicas = || {
-            group.members.iter().filter(|member| member.observation.wanted != Some(Replicas::ZERO))
-        };
-        if let Some(member) = group.members.iter().find(|member| member.is_unlisted()) {
-            return Some(Reason::Unlisted { variant: member.spec.key.variant.clone() });
-        }
-        let age = with_replicas()
-            .filter_map(|member| member.observation.listed_at)
-            .filter_map(|at| Seconds::from_span(now.duration_since(at)))
-            .fold(Seconds::ZERO, Seconds::max);
-        if age.seconds() > LISTING_STALE {
-            return Some(Reason::Outdated { age });
-        }
-        let missing: Replicas = with_replicas().map(Member::missing).sum();
-        (missing > Replicas::ZERO).then_some(Reason::Incomplete { missing })
     }
 
     /// Why the group has not been measured for long enough for a number to be lowered, if it has not.
@@ -501,6 +482,24 @@ impl Asked {
 }
 
 // === deciding ===
+
+/// Why no number of the group may be lowered, if there is a reason.
+pub(crate) fn guard(now: Timestamp, group: &Group<'_>) -> Option<Reason> {
+    let with_replicas =
+        || group.members.iter().filter(|member| member.observation.wanted != Some(Replicas::ZERO));
+    if let Some(member) = group.members.iter().find(|member| member.is_unlisted()) {
+        return Some(Reason::Unlisted { variant: member.spec.key.variant.clone() });
+    }
+    let age = with_replicas()
+        .filter_map(|member| member.observation.listed_at)
+        .filter_map(|at| Seconds::from_span(now.duration_since(at)))
+        .fold(Seconds::ZERO, Seconds::max);
+    if age.seconds() > LISTING_STALE {
+        return Some(Reason::Outdated { age });
+    }
+    let missing: Replicas = with_replicas().map(Member::missing).sum();
+    (missing > Replicas::ZERO).then_some(Reason::Incomplete { missing })
+}
 
 impl Moment<'_> {
     /// How many replicas are kept for a reason that is against lowering; `None` for all. Those that

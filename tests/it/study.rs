@@ -968,11 +968,9 @@ fn a_node_that_no_replica_waits_for_is_said() {
 fn a_trace_is_read_from_the_folder_that_the_environment_names() {
     let folder = tempfile::tempdir().unwrap();
     let traces = tempfile::tempdir().unwrap();
-    let mut rows = "seconds,input_tokens,output_tokens\n".to_owned();
-    for second in 0..20 {
-        rows += &format!("{second},100,10\n");
-    }
-    fs::write(traces.path().join("elsewhere.csv"), rows).unwrap();
+    let rows: Vec<String> = (0..20).map(|second| format!("{second},100,10\n")).collect();
+    let trace = format!("seconds,input_tokens,output_tokens\n{}", rows.concat());
+    fs::write(traces.path().join("elsewhere.csv"), trace).unwrap();
     let (before, after) = STUDY.split_once("    drawn:").unwrap();
     let (_, after) = after.split_once("variants:").unwrap();
     let (after, _) = after.split_once("sweep:").unwrap();

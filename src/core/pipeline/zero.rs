@@ -22,7 +22,7 @@ use crate::observe::{Inputs, Scrape};
 use crate::pipeline::group::{Group, Member};
 use crate::pipeline::silence::saved::SavedSilence;
 use crate::pipeline::silence::{Hearing, Silences};
-use crate::pipeline::{Pipeline, RestsOn};
+use crate::pipeline::{Pipeline, RestsOn, guard};
 use crate::units::{Replicas, Seconds};
 
 /// Which models may have no replicas.
@@ -170,7 +170,7 @@ impl Pipeline {
             let stuck = members().map(|it| (&it.spec.key, self.stuck(now, it))).collect();
             let guards = |group| {
                 let settling = self.settling(now, group, RestsOn::Peaks);
-                self.guard(now, group).or(settling)
+                guard(now, group).or(settling)
             };
             let guarded = groups.iter().any(|group| guards(group).is_some());
             let case = Case { now, model, groups, rule, retention, stuck, guarded };
