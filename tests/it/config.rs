@@ -1059,6 +1059,25 @@ fn analyzers(loaded: &Loaded) -> Option<Vec<Analyzer>> {
 }
 
 #[test]
+fn a_long_prompt_may_have_more_time_and_says_what_it_depends_on() {
+    let foresight = |slo: &str| {
+        let loaded = valid(&format!("capacity: {{slo: {slo}}}\n{VARIANT}"));
+        assert_eq!(valid(&loaded.config.print()).config, loaded.config, "{slo}");
+        let warned = loaded.warnings.iter().map(ToString::to_string).collect::<String>();
+        let foresight = loaded.config.policy.sizing.unwrap().foresight;
+        (foresight.ttft_per_token.seconds(), foresight.long_prompt.tokens(), warned)
+    };
+    assert_eq!(foresight("{ttft: 1s}"), (0.0, 4000.0, String::new()));
+    let all = foresight("{ttft_per_token: 1ms, long_prompt: 8000}");
+    assert_eq!(all, (0.001, 8000.0, String::new()));
+    let (_, _, warned) = foresight("{long_prompt: 8000}");
+    assert!(
+        warned.contains("long_prompt has no effect without capacity.slo.ttft_per_token"),
+        "{warned}"
+    );
+}
+
+#[test]
 fn foresight_sizes_models_unless_somebody_gives_thresholds_and_says_nothing_else() {
     let foresight = Some(vec![Analyzer::Foresight]);
     for (text, want) in [

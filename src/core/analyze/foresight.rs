@@ -516,7 +516,7 @@ impl<'a> Side<'a> {
     /// What evens out how requests come, by what keeps replicas from carrying more.
     fn smoothing(&self, bound: Option<Bound>) -> Smoothing {
         match bound {
-            Some(Bound::Budget) => Smoothing::Queue,
+            Some(Bound::Budget | Bound::Ttft) => Smoothing::Queue,
             Some(Bound::Itl | Bound::Seats | Bound::Kv) | None => {
                 let stays = self.known().map(|(_, it)| it.stay.seconds());
                 Smoothing::Stay(stays.fold(0.0, f64::max))

@@ -24,12 +24,24 @@
 //! S = min(2.33 * V, beta * (budget - L * T * C))
 //! ```
 //!
+//! Prompts wait for one another. They share the `R` tokens that an iteration has room for beside
+//! requests that generate. So one takes `x` seconds, `rho` of the time some prompt is computed, and
+//! the share `W(t)` of prompts waits for longer than `t` seconds:
+//!
+//! ```text
+//! R = budget - n
+//! x = C / R * (alpha + beta * R + delta * n)
+//! rho = L * x
+//! W(t) = rho * exp(-t * (1 - rho) / (s * x / 2))
+//! ```
+//!
 //! What a replica carries is the largest `L` at which all of these hold, each to a share: `T / a` is
 //! no longer than the target for the time between tokens, where answers have more than one, and
 //! neither is `(T + S) / a`, to all of it, which 99 in 100 requests do not exceed; `n + p`
 //! have places in the batch; their KV tokens `n * k + p * I` fit, with prompts of `I` tokens; the
-//! tokens of an iteration, `L * (C + O) * T`, fit its budget. Each grows with `L`, so bisection finds
-//! it.
+//! tokens of an iteration, `L * (C + O) * T`, fit its budget; and 99 in 100 prompts wait for no longer
+//! than the target for the time to first token leaves to their length. Each grows with `L`, so
+//! bisection finds it.
 //!
 //! `k`, the KV tokens that a running request holds, is measured. It is not `I + O / 2`: long
 //! requests stay longer, so more of those that run are long.
@@ -39,6 +51,11 @@
 //! Poisson-like arrivals smoothed over a few iterations. The share is what a random batch leaves
 //! above its mean. A replica at its limit has a queue of its own making; `demand` adds what bursts
 //! need.
+//!
+//! # Source
+//!
+//! `W(t)`: the mean wait of an M/G/1 queue (Pollaczek and Khinchine), and its exponential tail in heavy
+//! traffic (Kingman 1962, *On queues in heavy traffic*).
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
@@ -69,11 +86,20 @@ pub struct Requested {
     pub held: Tokens,
 }
 
+/// The share of first tokens that may come late.
+const LATE: f64 = 0.01;
+
+/// Standard deviations of a normal distribution, with as much of it between one and the next: at 10,
+/// 30, 50, 70 and 90 %.
+const FIFTHS: [f64; 5] = [-1.2816, -0.5244, 0.0, 0.5244, 1.2816];
+
 /// What an engine has room for, each rank of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// The target for the mean time between tokens; `None` when there is none.
     pub itl: Option<Seconds>,
+    /// The target for the time to first token; `None` when there is none.
+    pub first: Option<FirstToken>,
     /// Requests in a batch.
     pub seats: f64,
     /// Tokens in the KV cache; `None` when the engine does not say.
@@ -82,6 +108,17 @@ pub struct Limits {
     pub budget: f64,
     /// The share of each of these that may be used.
     pub share: Fraction,
+}
+
+/// How late the first token of a request may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FirstToken {
+    /// After the request.
+    pub within: Seconds,
+    /// More for each token of the prompt beyond `long`.
+    pub per_token: Seconds,
+    /// Tokens of a prompt from which it is long.
+    pub long: Tokens,
 }
 
 /// Seconds between tokens that are soon enough where no objective says otherwise: ten tokens a
@@ -106,6 +143,9 @@ pub enum Bound {
     /// The time between tokens.
     #[display("the time between tokens")]
     Itl,
+    /// The time to first token.
+    #[display("the time to first token")]
+    Ttft,
     /// Places in the batch.
     #[display("places in the batch")]
     Seats,
@@ -156,6 +196,43 @@ impl Requested {
         iteration.beta * (DEVIATIONS * deviation).min(room)
     }
 
+    /// The share of first tokens that come late at this rate, for the prompts that wait for others.
+    fn late(&self, iteration: Iteration, rate: f64, budget: f64, first: FirstToken) -> f64 {
+        let Iteration { alpha, beta, delta } = iteration;
+        let generating = rate * self.iterations() * self.time(iteration, rate);
+        let room = budget - generating;
+        let each = (alpha + beta * room + delta * generating) / room;
+        let taken = self.computed.tokens() * each;
+        let busy = rate * taken;
+        if room <= 0.0 || busy >= 1.0 {
+            return 1.0;
+        }
+
+        let fades = (1.0 - busy) / (self.squares * taken / 2.0);
+        let waits = |(prompt, own): (f64, f64)| {
+            let longer = (prompt - first.long.tokens()).max(0.0);
+            let left = first.within.seconds() + first.per_token.seconds() * longer - own * each;
+            // One that is late by itself is so however many replicas there are.
+            (left > 0.0).then(|| busy * (-left * fades).exp())
+        };
+        let of_those = self.prompts().filter_map(waits);
+        let (late, count) = of_those.fold((0.0, 0.0), |(sum, count), it| (sum + it, count + 1.0));
+        late / f64::max(count, 1.0)
+    }
+
+    /// Five prompts of typical lengths, and what is computed of each: those of a lognormal distribution
+    /// with the same mean and mean square.
+    fn prompts(&self) -> impl Iterator<Item = (f64, f64)> {
+        let prompt = self.prompt.tokens();
+        let computed = self.computed.tokens() / prompt.max(1.0);
+        let median = prompt / self.squares.sqrt();
+        let sigma = self.squares.ln().max(0.0).sqrt();
+        FIFTHS.into_iter().map(move |deviations| {
+            let length = median * (sigma * deviations).exp();
+            (length, length * computed)
+        })
+    }
+
     /// One, and the prompt tokens and requests in an iteration at this rate.
     pub(crate) fn content(&self, iteration: Iteration, rate: f64) -> [f64; 3] {
         let time = self.time(iteration, rate);
@@ -169,6 +246,7 @@ impl Bound {
     pub const fn label(self) -> &'static str {
         match self {
             Self::Itl => "itl",
+            Self::Ttft => "ttft",
             Self::Seats => "seats",
             Self::Kv => "kv",
             Self::Budget => "budget",
@@ -191,6 +269,7 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
     }
 
     let itl = limits.itl.filter(|_| iterations > 0.0).map(Seconds::seconds);
+    let late = |rate: f64, first: FirstToken| requested.late(iteration, rate, limits.budget, first);
     let broken = |rate: f64| {
         let time = requested.time(iteration, rate);
         let mean = time / requested.pieces;
@@ -205,6 +284,7 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
             (Bound::Seats, over(generating + computing, limits.seats)),
             (Bound::Kv, limits.kv.is_some_and(|kv| over(held, kv.tokens()))),
             (Bound::Budget, over(tokens, limits.budget)),
+            (Bound::Ttft, limits.first.is_some_and(|it| late(rate, it) > LATE)),
         ]
         .into_iter()
         .find_map(|(bound, broken)| broken.then_some(bound))
@@ -247,7 +327,7 @@ mod tests {
 
     fn roomy() -> Limits {
         let share = Fraction::new(SHARE).unwrap();
-        Limits { itl: None, seats: 256.0, kv: None, budget: 2048.0, share }
+        Limits { itl: None, first: None, seats: 256.0, kv: None, budget: 2048.0, share }
     }
 
     fn rate(requested: &Requested, limits: &Limits) -> (f64, Bound) {
@@ -297,6 +377,40 @@ mod tests {
         // 60 ms hold 2,700 prompt tokens: where an iteration has no more, none is too long.
         let bounded = found(5.0, 2500.0);
         assert!(bounded.0 > 0.8 && bounded.1 == Bound::Budget, "{bounded:?}");
+    }
+
+    /// A first token within so many seconds, and so many milliseconds more for each token beyond 4000.
+    fn within(seconds: f64, per_token: f64) -> FirstToken {
+        FirstToken {
+            within: Seconds::new(seconds).unwrap(),
+            per_token: Seconds::new(per_token / 1000.0).unwrap(),
+            long: Tokens::new(4000.0).unwrap(),
+        }
+    }
+
+    #[test]
+    fn one_in_a_hundred_prompts_waits_for_longer_than_its_objective_leaves() {
+        let alike = Requested { squares: 1.0, ..requested(1000.0, 2.0) };
+        let limits = Limits { first: Some(within(0.1, 0.0)), seats: 1e9, ..roomy() };
+        let (found, bound) = rate(&alike, &limits);
+        let generating = found * alike.time(ITERATION, found);
+        let room = 2048.0 - generating;
+        let full = ITERATION.alpha + ITERATION.beta * room + ITERATION.delta * generating;
+        let taken = 1000.0 / room * full;
+        let busy = found * taken;
+        let late = busy * (-(0.1 - taken) * (1.0 - busy) / (taken / 2.0)).exp();
+        assert_eq!(bound, Bound::Ttft);
+        assert!((late - 0.01).abs() < 1e-6 && (0.3..0.6).contains(&busy), "{late} {busy}");
+    }
+
+    #[test]
+    fn what_long_prompts_are_allowed_and_what_nobody_can_meet_takes_nothing_away() {
+        let long = requested(12_000.0, 50.0);
+        let found = |first| rate(&long, &Limits { first, seats: 1e9, ..roomy() }).0;
+        let (tight, allowed) = (found(Some(within(1.0, 0.0))), found(Some(within(1.0, 1.0))));
+        assert!(allowed > 1.2 * tight, "{allowed} {tight}");
+        // Alone, each takes longer than that.
+        assert!((found(Some(within(0.001, 0.0))) - found(None)).abs() < 1e-9);
     }
 
     #[test]

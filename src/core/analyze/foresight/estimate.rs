@@ -41,7 +41,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analyze::foresight::capacity::{Bound, Carried, Limits, Requested, carried, usual_itl};
+use crate::analyze::foresight::capacity::{
+    Bound, Carried, FirstToken, Limits, Requested, carried, usual_itl,
+};
 use crate::analyze::foresight::pace::{Iteration, Pace};
 use crate::analyze::foresight::seen::Seen;
 use crate::analyze::foresight::{Foresight, Policy, RATE_MIN, Side, VariantStrides};
@@ -147,8 +149,14 @@ impl Foresight {
         let requested = seen.requested(shared)?;
         let itl = policy.itl.or_else(|| usual_itl(iteration, requested.pieces));
         let budget = told.budget.map_or(policy.budget, |told| told.tokens().min(policy.budget));
+        let first = FirstToken {
+            within: policy.ttft,
+            per_token: policy.ttft_per_token,
+            long: policy.long_prompt,
+        };
         let limits = Limits {
             itl: itl.filter(|_| spec.role != Role::Prefill),
+            first: (spec.role != Role::Decode).then_some(first),
             seats: seen.seats(told.seats.unwrap_or(policy.seats).requests()),
             kv: seen.kv_of_a_rank(),
             budget: budget.max(seen.busiest()),
@@ -240,8 +248,14 @@ mod tests {
             held: tokens(1100.0),
         };
         let share = Fraction::new(0.92).unwrap();
-        let limits =
-            Limits { itl: Seconds::new(0.03), seats: 1e4, kv: None, budget: 8192.0, share };
+        let limits = Limits {
+            itl: Seconds::new(0.03),
+            first: None,
+            seats: 1e4,
+            kv: None,
+            budget: 8192.0,
+            share,
+        };
         let rate = |it: Iteration| carried(it, &requested, &limits).unwrap().rate;
         let truth = rate(TRUTH);
         let (mut within, mut below) = (0, 0);

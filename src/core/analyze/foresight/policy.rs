@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings;
 use crate::settings::{hours, minutes, on, secs};
-use crate::units::{Fraction, Requests, Seconds};
+use crate::units::{Fraction, Requests, Seconds, Tokens};
 
 /// The target for the time to first token where none is given: that of `MLPerf` Inference for large
 /// language models in its server scenario (Llama 2 70B, since v4.0).
@@ -94,6 +94,12 @@ settings! {
 
         /// The target for the time to first token.
         ttft: Seconds = USUAL_TTFT;
+
+        /// How much later the first token may be for each token of the prompt beyond `long_prompt`.
+        ttft_per_token: Seconds = Seconds::ZERO;
+
+        /// Tokens of a prompt from which it is long: an engine computes fewer in about a second.
+        long_prompt: Tokens = Tokens::new(4000.0).unwrap_or_default();
 
         /// The target for the mean time between tokens of a request; `None` for the
         /// [usual one](crate::analyze::foresight::capacity::usual_itl).

@@ -154,6 +154,7 @@ fn truth() -> f64 {
     };
     let limits = Limits {
         itl: Seconds::new(ITL),
+        first: None,
         seats: 256.0,
         kv: Tokens::new(900_000.0),
         budget: 2048.0,

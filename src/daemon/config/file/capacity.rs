@@ -13,13 +13,16 @@ use plimsoll_core::analyze::foresight;
 use plimsoll_core::decide::rank;
 use plimsoll_core::settings;
 use plimsoll_core::settings::{hours, millis, minutes, secs};
-use plimsoll_core::units::{Fraction, Seconds};
+use plimsoll_core::units::{Fraction, Seconds, Tokens};
 
 const SHARES: RangeInclusive<f64> = 0.05..=1.0;
 /// Times that a replica may take to start.
 pub const START_TIMES: RangeInclusive<Duration> = secs(1)..=hours(1);
 
 const LATENCIES: RangeInclusive<Duration> = millis(1)..=hours(1);
+/// A second for each token is more than any engine takes.
+const TOKEN_SPANS: RangeInclusive<Duration> = Duration::ZERO..=secs(1);
+const PROMPTS: RangeInclusive<f64> = 0.0..=1e8;
 
 settings! {
     /// Analyzers that size a model: all that are named vote, and the cheapest mix of variants that
@@ -78,6 +81,13 @@ settings! {
 
         /// The percentile of requests that `ttft` holds for; without it, the mean.
         ttft_percentile: Option<f64>, in 50.0..=99.0;
+
+        /// How much later the first token may be for each token of the prompt beyond `long_prompt`.
+        /// Only `foresight` reads it.
+        ttft_per_token: Option<Seconds>, in TOKEN_SPANS;
+
+        /// Tokens of a prompt from which it is long; without it, 4000.
+        long_prompt: Option<Tokens>, in PROMPTS;
 
         /// The longest mean time between tokens.
         itl: Option<Seconds>, in LATENCIES;

@@ -63,10 +63,13 @@ pub(crate) fn resolve(
         }
     }
     let foresight = keys.foresight.unwrap_or_default();
+    let slo = keys.slo.clone().unwrap_or_default();
     let foresight = foresight::Policy {
         used: keys.utilisation,
         startup: keys.start_time,
         ttft: targets.ttft.map_or(foresight.ttft, |target| target.limit),
+        ttft_per_token: slo.ttft_per_token.unwrap_or_default(),
+        long_prompt: slo.long_prompt.unwrap_or(foresight.long_prompt),
         itl: targets.itl,
         ..foresight
     };
@@ -125,9 +128,16 @@ fn targets(
         let rule = "has no effect without capacity.slo.ttft";
         checks.problems.warning(join(&path, "ttft_percentile"), rule);
     }
-    let SloKeys { ttft, ttft_percentile, itl } = keys.slo.take().unwrap_or_default();
+    if written.is_some_and(|it| it.long_prompt.is_some() && it.ttft_per_token.is_none()) {
+        let rule = "has no effect without capacity.slo.ttft_per_token";
+        checks.problems.warning(join(&path, "long_prompt"), rule);
+    }
+    let SloKeys { ttft, ttft_percentile, ttft_per_token, long_prompt, itl } =
+        keys.slo.take().unwrap_or_default();
     let ttft_percentile = ttft_percentile.filter(|_| ttft.is_some());
-    keys.slo = (ttft.is_some() || itl.is_some()).then_some(SloKeys { ttft, ttft_percentile, itl });
+    let long_prompt = long_prompt.filter(|_| ttft_per_token.is_some());
+    let slo = SloKeys { ttft, ttft_percentile, ttft_per_token, long_prompt, itl };
+    keys.slo = (slo != SloKeys::default()).then_some(slo);
     let percentile = ttft_percentile.and_then(|percent| Fraction::new(percent / 100.0));
     let of = percentile.and_then(Percentile::new).map_or(Statistic::Mean, Statistic::Percentile);
     Targets { ttft: ttft.map(|limit| LatencyTarget { limit, of }), itl }

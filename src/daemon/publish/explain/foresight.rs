@@ -31,9 +31,9 @@ pub(super) struct ForeseenLine {
     carries_per_second: f64,
     /// What the weakest of them carries, in requests a second.
     least_per_second: f64,
-    /// What keeps replicas from carrying more: `itl` (the time between tokens), `seats` (places in
-    /// the batch), `kv` (the KV cache) or `budget` (tokens in an iteration); null where nobody
-    /// knows.
+    /// What keeps replicas from carrying more: `itl` (the time between tokens), `ttft` (the time to
+    /// first token), `seats` (places in the batch), `kv` (the KV cache) or `budget` (tokens in an
+    /// iteration); null where nobody knows.
     bound_by: Option<&'static str>,
     /// Seconds until what is asked for now carries load.
     horizon_seconds: f64,
@@ -75,7 +75,7 @@ pub(super) struct CarriesLine {
     high_per_second: Option<f64>,
     /// Who says so: its `replicas`, by what they did, or a `card` until they have.
     said_by: &'static str,
-    /// What keeps it from being more: `itl`, `seats`, `kv` or `budget`.
+    /// What keeps it from being more: `itl`, `ttft`, `seats`, `kv` or `budget`.
     bound_by: &'static str,
 }
 

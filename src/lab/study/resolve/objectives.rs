@@ -13,7 +13,11 @@ use plimsoll_daemon::config::written::WrittenDuration;
 /// What an objective is called, and what a model has of it.
 type Objective = (&'static str, fn(&Slo) -> Micros);
 
-const OBJECTIVES: [Objective; 2] = [("ttft", |slo| slo.ttft), ("itl", |slo| slo.itl)];
+const OBJECTIVES: [Objective; 3] = [
+    ("ttft", |slo| slo.ttft),
+    ("ttft_per_token", |slo| slo.ttft_per_token),
+    ("itl", |slo| slo.itl),
+];
 
 /// The policy with the objectives by which requests are judged, where it says none and all models
 /// have the same; warns where it has others, for then it sizes for what nobody judges by.
