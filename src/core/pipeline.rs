@@ -503,7 +503,7 @@ pub(crate) fn guard(now: Timestamp, group: &Group<'_>) -> Option<Reason> {
 
 impl Moment<'_> {
     /// How many replicas are kept for a reason that is against lowering; `None` for all. Those that
-    /// are silent are kept beside a need, and others may go.
+    /// are silent are kept in addition to a need, and others may go.
     fn kept(&self, reason: &Reason, asked: &Asked, silent: Replicas) -> Option<Replicas> {
         let is_need = self.rests_on == RestsOn::Need;
         let is_incomplete = matches!(reason, Reason::Incomplete { .. });

@@ -89,7 +89,7 @@ fn a_lower_number_of_its_own_waits_for_no_window_but_its_hold() {
 }
 
 #[test]
-fn silent_replicas_are_kept_beside_the_need_and_others_may_go() {
+fn silent_replicas_are_kept_on_top_of_the_need_and_others_may_go() {
     for silent in 1..8 {
         let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
         let in_force = work.run(8, 160.0, 90);

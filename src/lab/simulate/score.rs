@@ -186,25 +186,25 @@ pub struct VariantSample {
     pub sent: u64,
     /// Adapters that its replicas have loaded, those that are gone left out.
     pub adapter_loads: u64,
-    /// What the daemon last decided by.
+    /// The basis of the daemon's last decision.
     pub belief: Belief,
 }
 
-/// What `foresight` believed when it last decided; unknown where others decide.
+/// The estimates of `foresight` at its last decision; unknown where others decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Belief {
-    /// What one replica carries.
+    /// The capacity of one replica.
     pub carries: Option<Estimate>,
-    /// What the variants of its role must carry.
+    /// The load that the variants of its role must carry.
     pub required: Option<Required>,
 }
 
-/// What must be carried, in requests a second.
+/// Loads, in requests a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Required {
-    /// What arrives.
+    /// The present one.
     pub arriving: f64,
-    /// What is needed when replicas that are asked for now are ready.
+    /// The one when replicas that are asked for now are ready.
     pub need: f64,
     /// The largest need of the holding time.
     pub held: f64,
@@ -237,7 +237,7 @@ pub struct Spread {
 // === impl Belief ===
 
 impl Belief {
-    /// What a decision rests on.
+    /// The estimates that a decision rests on.
     pub(crate) fn of(decision: &Decision) -> Self {
         let mut belief = Self::default();
         for step in &decision.steps {

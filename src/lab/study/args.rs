@@ -27,7 +27,7 @@ pub struct SimulateArgs {
     /// May be given several times.
     #[arg(verbatim_doc_comment, long, value_name = "PATH=VALUE")]
     pub set: Vec<String>,
-    /// Reads traces from this folder where they are not beside the scenario.
+    /// Reads traces from this folder if the scenario's own folder does not have them.
     #[arg(verbatim_doc_comment, long, value_name = "FOLDER", env = "PLIMSOLL_TRACES")]
     pub traces: Option<PathBuf>,
     /// Compares these: `plimsoll` is the scenario as it is, `plimsoll-only-up` never scales down;

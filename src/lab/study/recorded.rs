@@ -47,7 +47,7 @@ pub(crate) fn locate(
     Ok(found)
 }
 
-/// Lets a scenario read the files that are not beside it from another folder, where they are.
+/// Lets a scenario read files from another folder if its own does not have them.
 pub(crate) fn look_elsewhere(scenario: &mut Value, folder: &Path, elsewhere: &Path) {
     for file in files(scenario) {
         let Some(name) = file.as_str() else { continue };
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_from_elsewhere_only_where_it_is_not_beside_the_scenario() {
+    fn a_file_is_read_from_elsewhere_only_if_the_scenario_s_own_folder_does_not_have_it() {
         let folder = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
         for file in ["a.csv", "b.csv"] {

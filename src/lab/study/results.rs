@@ -455,17 +455,21 @@ impl ModelResult {
 /// The share of the samples in which a variant starves: more requests wait at its replicas than as a
 /// matter of course, and none at those of another variant of its model.
 fn starved(scenario: &Scenario, series: &[Sample], at: usize) -> f64 {
-    let model = scenario.variants[at].model;
-    let others = || (0..scenario.variants.len()).filter(|other| *other != at);
     let starves = |sample: &&Sample| {
         let VariantSample { ready, waiting, .. } = sample.variants[at];
-        let is_idle = |other: usize| {
-            let VariantSample { ready, waiting, .. } = sample.variants[other];
-            scenario.variants[other].model == model && ready > 0 && waiting == 0
-        };
-        f64::from(waiting) > WAITING_USUAL * f64::from(ready) && ready > 0 && others().any(is_idle)
+        let is_full = ready > 0 && f64::from(waiting) > WAITING_USUAL * f64::from(ready);
+        is_full && has_idle_peer(scenario, sample, at)
     };
     series.iter().filter(starves).count() as f64 / series.len().max(1) as f64
+}
+
+/// Whether another variant of the same model has replicas at which nothing waits.
+fn has_idle_peer(scenario: &Scenario, sample: &Sample, at: usize) -> bool {
+    let model = scenario.variants[at].model;
+    let mut others = scenario.variants.iter().zip(&sample.variants).enumerate();
+    others.any(|(other, (variant, seen))| {
+        other != at && variant.model == model && seen.ready > 0 && seen.waiting == 0
+    })
 }
 
 impl LatencyResult {

@@ -55,22 +55,21 @@ pub(crate) fn csv(First { scenario, outcome }: &First) -> String {
     text
 }
 
-/// The columns of what was believed, empty where it is unknown.
+/// The columns of a belief, empty where it is unknown.
 fn belief(Belief { carries, required }: &Belief) -> String {
-    let rate = |rate: Option<RequestRate>| rate.map(RequestRate::requests_per_second);
     let interval = carries.and_then(|it| it.interval);
-    let carried = [
-        rate(carries.map(|it| it.rate)),
-        rate(interval.map(|it| it.low)),
-        rate(interval.map(|it| it.high)),
-    ];
-    let asked =
-        [required.map(|it| it.arriving), required.map(|it| it.need), required.map(|it| it.held)];
+    let bound = carries.map(|it| it.bound.label()).unwrap_or_default();
+    let [rate, low, high] =
+        [carries.map(|it| it.rate), interval.map(|it| it.low), interval.map(|it| it.high)]
+            .map(|rate| column(rate.map(RequestRate::requests_per_second)));
+    let [arriving, need, held] =
+        [required.map(|it| it.arriving), required.map(|it| it.need), required.map(|it| it.held)]
+            .map(column);
+    format!("{rate},{low},{high},{bound},{arriving},{need},{held}")
+}
 
-    let bound = carries.map(|it| it.bound.label().to_owned());
-    let columns = |rates: [Option<f64>; 3]| rates.map(|rate| rate.map(|it| it.to_string()));
-    let columns = columns(carried).into_iter().chain([bound]).chain(columns(asked));
-    columns.map(Option::unwrap_or_default).collect::<Vec<_>>().join(",")
+fn column(rate: Option<f64>) -> String {
+    rate.map(|it| it.to_string()).unwrap_or_default()
 }
 
 /// A name as RFC 4180 wants it where it has a comma or a quote.

@@ -24,7 +24,7 @@
 //! S = min(2.33 * V, beta * (budget - L * T * C))
 //! ```
 //!
-//! Prompts wait for one another. They share the `R` tokens that an iteration has room for beside
+//! Prompts wait for one another. They share the `R` tokens that an iteration has room for next to
 //! requests that generate. So one takes `x` seconds, `rho` of the time some prompt is computed, and
 //! the share `W(t)` of prompts waits for longer than `t` seconds:
 //!
@@ -209,14 +209,17 @@ impl Requested {
         }
 
         let fades = (1.0 - busy) / (self.squares * taken / 2.0);
-        let waits = |(prompt, own): (f64, f64)| {
+        let mut late = 0.0;
+        let mut count = 0.0;
+        for (prompt, own) in self.prompts() {
             let longer = (prompt - first.long.tokens()).max(0.0);
             let left = first.within.seconds() + first.per_token.seconds() * longer - own * each;
-            // One that is late by itself is so however many replicas there are.
-            (left > 0.0).then(|| busy * (-left * fades).exp())
-        };
-        let of_those = self.prompts().filter_map(waits);
-        let (late, count) = of_those.fold((0.0, 0.0), |(sum, count), it| (sum + it, count + 1.0));
+            // A prompt that alone comes late does so however many replicas there are.
+            if left > 0.0 {
+                late += busy * (-left * fades).exp();
+                count += 1.0;
+            }
+        }
         late / f64::max(count, 1.0)
     }
 
@@ -240,6 +243,42 @@ impl Requested {
     }
 }
 
+impl Limits {
+    /// The first of these that does not hold at a rate.
+    fn broken(&self, requested: &Requested, iteration: Iteration, rate: f64) -> Option<Bound> {
+        let computed = requested.computed.tokens();
+        let iterations = requested.iterations();
+        let time = requested.time(iteration, rate);
+        let mean = time / requested.pieces;
+        let slow = mean + requested.spread(iteration, rate, self.budget) / requested.pieces;
+
+        let generating = rate * iterations * time;
+        let computing = rate * time * (computed / self.budget).ceil();
+        let kept = computing * requested.prompt.tokens();
+        let held = generating * requested.held.tokens() + kept;
+        let tokens = rate * (computed + requested.output.tokens()) * time;
+        let late = self.first.map(|first| requested.late(iteration, rate, self.budget, first));
+
+        let itl = self.itl.filter(|_| iterations > 0.0).map(Seconds::seconds);
+        let is_slow = itl.is_some_and(|itl| self.is_over(mean, itl) || slow > itl);
+        let is_full = self.kv.is_some_and(|kv| self.is_over(held, kv.tokens()));
+        [
+            (Bound::Itl, is_slow),
+            (Bound::Seats, self.is_over(generating + computing, self.seats)),
+            (Bound::Kv, is_full),
+            (Bound::Budget, self.is_over(tokens, self.budget)),
+            (Bound::Ttft, late.is_some_and(|late| late > LATE)),
+        ]
+        .into_iter()
+        .find_map(|(bound, is_broken)| is_broken.then_some(bound))
+    }
+
+    /// Whether a value is beyond the share of a limit that may be used.
+    fn is_over(&self, value: f64, limit: f64) -> bool {
+        value > self.share.fraction() * limit
+    }
+}
+
 impl Bound {
     /// The bound as a word, in answers.
     #[must_use]
@@ -257,50 +296,23 @@ impl Bound {
 /// What one rank carries; `None` when requests have no length.
 #[must_use]
 pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> Option<Carried> {
-    let Iteration { alpha, delta, .. } = iteration;
-    let prompt = requested.prompt.tokens();
-    let computed = requested.computed.tokens();
-    let output = requested.output.tokens();
-    let iterations = requested.iterations();
-
     let work = requested.work(iteration);
     if work <= 0.0 || !work.is_finite() {
         return None;
     }
 
-    let itl = limits.itl.filter(|_| iterations > 0.0).map(Seconds::seconds);
-    let late = |rate: f64, first: FirstToken| requested.late(iteration, rate, limits.budget, first);
-    let broken = |rate: f64| {
-        let time = requested.time(iteration, rate);
-        let mean = time / requested.pieces;
-        let slow = mean + requested.spread(iteration, rate, limits.budget) / requested.pieces;
-        let generating = rate * iterations * time;
-        let computing = rate * time * (computed / limits.budget).ceil();
-        let held = generating * requested.held.tokens() + computing * prompt;
-        let tokens = rate * (computed + output) * time;
-        let over = |value: f64, limit: f64| value > limits.share.fraction() * limit;
-        [
-            (Bound::Itl, itl.is_some_and(|itl| over(mean, itl) || slow > itl)),
-            (Bound::Seats, over(generating + computing, limits.seats)),
-            (Bound::Kv, limits.kv.is_some_and(|kv| over(held, kv.tokens()))),
-            (Bound::Budget, over(tokens, limits.budget)),
-            (Bound::Ttft, limits.first.is_some_and(|it| late(rate, it) > LATE)),
-        ]
-        .into_iter()
-        .find_map(|(bound, broken)| broken.then_some(bound))
-    };
     // Below the least rate nothing binds but an iteration that is too long when empty.
     let (mut low, mut high) = (0.0, 1.0 / work);
     let mut bound = Bound::Budget;
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
-        match broken(middle) {
+        match limits.broken(requested, iteration, middle) {
             Some(found) => (high, bound) = (middle, found),
             None => low = middle,
         }
     }
-    let alone = Seconds::new((alpha + delta) / requested.pieces)?;
-    let stay = Seconds::new(requested.time(iteration, low) * iterations)?;
+    let alone = Seconds::new((iteration.alpha + iteration.delta) / requested.pieces)?;
+    let stay = Seconds::new(requested.time(iteration, low) * requested.iterations())?;
     Some(Carried { rate: RequestRate::new(low)?, bound, alone, stay })
 }
 

@@ -62,17 +62,6 @@ pub(crate) fn resolve(
             }
         }
     }
-    let foresight = keys.foresight.unwrap_or_default();
-    let slo = keys.slo.clone().unwrap_or_default();
-    let foresight = foresight::Policy {
-        used: keys.utilisation,
-        startup: keys.start_time,
-        ttft: targets.ttft.map_or(foresight.ttft, |target| target.limit),
-        ttft_per_token: slo.ttft_per_token.unwrap_or_default(),
-        long_prompt: slo.long_prompt.unwrap_or(foresight.long_prompt),
-        itl: targets.itl,
-        ..foresight
-    };
     let utilisation = Utilisation { grow, shrink };
     let switching = Switching { start: keys.start_cost, drain: keys.drain_cost };
     let usual = tokens::Policy::default();
@@ -86,10 +75,25 @@ pub(crate) fn resolve(
         },
         throughput: throughput::Policy { utilisation, ..throughput::Policy::default() },
         queueing: queueing::Policy { targets, ..queueing::Policy::default() },
-        foresight,
+        foresight: foreseen(keys, targets),
         cards,
         optimizer: Optimizer { rule, switching, ..Optimizer::default() },
         ..Sizing::default()
+    }
+}
+
+/// The policy of `foresight`, with the keys of the section that it shares with others.
+fn foreseen(keys: &CapacityKeys, targets: Targets) -> foresight::Policy {
+    let usual = keys.foresight.unwrap_or_default();
+    let slo = keys.slo.clone().unwrap_or_default();
+    foresight::Policy {
+        used: keys.utilisation,
+        startup: keys.start_time,
+        ttft: targets.ttft.map_or(usual.ttft, |target| target.limit),
+        ttft_per_token: slo.ttft_per_token.unwrap_or_default(),
+        long_prompt: slo.long_prompt.unwrap_or(usual.long_prompt),
+        itl: targets.itl,
+        ..usual
     }
 }
 

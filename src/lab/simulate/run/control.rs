@@ -53,7 +53,7 @@ struct Autoscaler {
     scaler: Option<Scaler>,
     /// What the daemon publishes, and when the data was seen that it rests on.
     published: Option<(Replicas, Timestamp)>,
-    /// By what it was decided.
+    /// The basis of that decision.
     belief: Belief,
     /// The signal at each tick, as far back as the autoscaler's value is old.
     signal: VecDeque<(Micros, Option<MilliValue>)>,
@@ -111,7 +111,7 @@ impl Controller {
         self.autoscalers[variant].published.map(|(desired, _)| desired)
     }
 
-    /// What the daemon last decided by, for a variant.
+    /// The basis of the daemon's last decision about a variant.
     pub(crate) fn belief(&self, variant: usize) -> Belief {
         self.autoscalers[variant].belief
     }
