@@ -936,7 +936,7 @@ fn a_report_is_one_file_and_a_series_has_a_row_for_each_model_and_variant() {
 #[test]
 fn a_behavior_is_written_as_kubernetes_writes_it() {
     let folder = tempfile::tempdir().unwrap();
-    let behavior = "autoscaler: {behavior: {scaleUp: {stabilizationWindowSeconds: 0, selectPolicy: \
+    let behavior = "autoscaler: {behavior: {scaleUp: {tolerance: \"0\", stabilizationWindowSeconds: 0, selectPolicy: \
                     Max, policies: [{type: Pods, value: 4, periodSeconds: 60}, {type: Percent, value: \
                     10, periodSeconds: 60}]}, scaleDown: {selectPolicy: Disabled}}}";
     let with = |behavior: &str| STUDY.replace("  startup:", &format!("  {behavior}\n  startup:"));
@@ -945,6 +945,8 @@ fn a_behavior_is_written_as_kubernetes_writes_it() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "");
 
+    let said = refusal(&with("autoscaler: {behavior: {scaleDown: {tolerance: 1500m}}}"), &[]);
+    assert!(said.contains("behavior.scaleDown.tolerance must be a quantity from 0 to 1"), "{said}");
     let said = refusal(&with("autoscaler: {behavior: {scaleup: {}}}"), &[]);
     assert!(said.contains("autoscaler.behavior.scaleup") && said.contains("scaleUp"), "{said}");
 }

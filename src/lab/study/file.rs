@@ -428,7 +428,7 @@ settings! {
     /// One direction of an HPA's `behavior`.
     pub(crate) struct DirectionKeys {
         /// How far from the target the value may be without a change, as a share.
-        tolerance: Option<f64>, in 0.0..=1.0;
+        tolerance: Option<QuantityText>;
 
         /// The window whose highest recommendation holds, or whose lowest on the way up.
         window as "stabilizationWindowSeconds": Option<u32>, in 0..=3600;
@@ -534,4 +534,14 @@ pub(crate) enum PolicyType {
     Percent,
 }
 
-settings! { plain: Words; Kind; Format; AutoscalerKind; SelectPolicy; PolicyType; }
+/// A quantity of Kubernetes: a number, or a text such as `100m`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum QuantityText {
+    /// As a number.
+    Number(f64),
+    /// As a text.
+    Text(String),
+}
+
+settings! { plain: Words; Kind; Format; AutoscalerKind; SelectPolicy; PolicyType; QuantityText; }

@@ -15,8 +15,8 @@ use crate::simulate::scenario::{
 use crate::simulate::workload::load::{Load, Replay};
 use crate::study::file::{
     AutoscalerKeys, AutoscalerKind, BehaviorKeys, DirectionKeys, EngineKeys, ExpertKeys, FetchKeys,
-    File, PolicyType, REPLICAS_MAX, ReplicaCountKeys, RolloutKeys, SelectPolicy, SpeculationKeys,
-    StepKeys, VariantKeys,
+    File, PolicyType, QuantityText, REPLICAS_MAX, ReplicaCountKeys, RolloutKeys, SelectPolicy,
+    SpeculationKeys, StepKeys, VariantKeys,
 };
 use crate::study::resolve::{adapters, is_some_time};
 use plimsoll_core::decide::enforce::{Amount, Select};
@@ -24,6 +24,7 @@ use plimsoll_core::fleet::{Bounds, VariantSpec};
 use plimsoll_core::settings::Written;
 use plimsoll_core::units::{Fraction, Replicas};
 use plimsoll_daemon::config::check::Checks;
+use plimsoll_daemon::publish::quantity::Quantity;
 
 /// The default of vLLM's V1 engine for an online server on accelerators of less than 70 GB.
 const BATCH_TOKENS: u32 = 2_048;
@@ -340,20 +341,39 @@ impl One<'_, '_, '_> {
         };
         settings.target = target.map_or(settings.target, milli);
         let BehaviorKeys { scale_up, scale_down } = behavior;
-        for (keys, rules) in [(scale_up, &mut settings.up), (scale_down, &mut settings.down)] {
-            if let Some(keys) = keys {
-                resolve_rules(&keys, rules);
-            }
+        for (key, keys, rules) in
+            [("scaleUp", scale_up, &mut settings.up), ("scaleDown", scale_down, &mut settings.down)]
+        {
+            let Some(keys) = keys else { continue };
+            let path = self.at(&format!("autoscaler.behavior.{key}.tolerance"));
+            rules.tolerance =
+                self.tolerance(path, keys.tolerance.as_ref()).unwrap_or(rules.tolerance);
+            resolve_rules(&keys, rules);
         }
         Hpa { signal, settings, sync, delay }
+    }
+
+    /// The tolerance as a share, if there is one.
+    fn tolerance(&mut self, path: String, written: Option<&QuantityText>) -> Option<f64> {
+        let share = match written? {
+            QuantityText::Number(number) => Some(*number),
+            QuantityText::Text(text) => {
+                text.parse::<Quantity>().ok().map(|it| it.milli() as f64 / 1000.0)
+            }
+        };
+        let share = share.filter(|share| (0.0..=1.0).contains(share));
+        if share.is_none() {
+            let found = serde_json::to_value(written).unwrap_or_default();
+            self.checks.problems.error(path, "must be a quantity from 0 to 1", found);
+        }
+        share
     }
 }
 
 /// Puts the written keys over the rules that hold otherwise. Policies without a type have been refused.
 fn resolve_rules(keys: &DirectionKeys, rules: &mut Rules) {
-    let DirectionKeys { tolerance, window, select_policy, policies } = keys;
+    let DirectionKeys { window, select_policy, policies, .. } = keys;
     let seconds = |seconds: u32| Micros::from_secs(u64::from(seconds));
-    rules.tolerance = tolerance.unwrap_or(rules.tolerance);
     rules.window = window.map_or(rules.window, seconds);
     rules.select = match select_policy {
         Some(SelectPolicy::Max) => Select::Max,

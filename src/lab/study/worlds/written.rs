@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use crate::simulate::scenario::{Client, Lifecycle, Startup};
 use crate::study::file::{
     AutoscalerKeys, AutoscalerKind, BehaviorKeys, DaemonKeys, DirectionKeys, DrawnKeys, File,
-    FileKeys, GatewayKeys, Kind, ModelKeys, PointKeys, PolicyType, ReplicaCountKeys, RolloutKeys,
-    SelectPolicy, StepKeys, VariantKeys, Words, WorkloadKeys,
+    FileKeys, GatewayKeys, Kind, ModelKeys, PointKeys, PolicyType, QuantityText, ReplicaCountKeys,
+    RolloutKeys, SelectPolicy, StepKeys, VariantKeys, Words, WorkloadKeys,
 };
 use crate::study::worlds::course::Course;
 use crate::study::worlds::draw::Draft;
@@ -224,7 +224,7 @@ fn direction(window: u32, steps: &[(PolicyType, u32)]) -> Written<DirectionKeys>
         Some(Written::<StepKeys> { kind: Some(kind), value: Some(value), period: Some(15) })
     };
     Written::<DirectionKeys> {
-        tolerance: Some(0.1),
+        tolerance: Some(QuantityText::Number(0.1)),
         window: Some(window),
         select_policy: Some(SelectPolicy::Max),
         policies: Some(steps.iter().map(step).collect()),
