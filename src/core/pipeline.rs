@@ -245,14 +245,15 @@ impl Pipeline {
         for group in &groups {
             let targets = self.saturate(now, group, &mut reports);
             let guard = guard(now, group).or_else(|| self.unheard(now, inputs, group));
+            let settling_peaks = self.settling(now, group, RestsOn::Peaks);
+            let settling_needs = self.settling(now, group, RestsOn::Need);
             let inputs_at = group.inputs_at(now);
             for member in &group.members {
                 let key = &member.spec.key;
-                let rests_on = match sized.get(key).filter(|_| is_foreseen) {
-                    Some(_) => RestsOn::Need,
-                    None => RestsOn::Peaks,
+                let (rests_on, settling) = match sized.get(key).filter(|_| is_foreseen) {
+                    Some(_) => (RestsOn::Need, &settling_needs),
+                    None => (RestsOn::Peaks, &settling_peaks),
                 };
-                let settling = self.settling(now, group, rests_on);
                 let guards = [guard.as_ref(), settling.as_ref()];
                 let moment = Moment { inputs_at, rests_on, guards };
                 // While no analyzer has anything to say, saturation has.
