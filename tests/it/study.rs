@@ -945,10 +945,41 @@ fn a_behavior_is_written_as_kubernetes_writes_it() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "");
 
+    let starts = |behavior: &str| {
+        fs::write(folder.path().join("other.yaml"), with(behavior)).unwrap();
+        let more = ["--set", "models[0].workload.drawn.points[1].rate=80", "--json", "-"];
+        let output = in_folder(folder.path(), &[&["other.yaml"], &more[..]].concat());
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        results["runs"][0]["variants"][0]["starts"].as_u64().unwrap()
+    };
+    assert!(starts("autoscaler: {}") > 0);
+    assert_eq!(starts("autoscaler: {behavior: {scaleUp: {selectPolicy: Disabled}}}"), 0);
+
     let said = refusal(&with("autoscaler: {behavior: {scaleDown: {tolerance: 1500m}}}"), &[]);
     assert!(said.contains("behavior.scaleDown.tolerance must be a quantity from 0 to 1"), "{said}");
     let said = refusal(&with("autoscaler: {behavior: {scaleup: {}}}"), &[]);
     assert!(said.contains("autoscaler.behavior.scaleup") && said.contains("scaleUp"), "{said}");
+}
+
+#[test]
+fn replicas_are_sized_for_the_time_that_long_prompts_are_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let carries = |long: &str| {
+        let slo = format!("{{ttft: 1s, itl: 60ms, ttft_per_token: 1ms, long_prompt: {long}}}");
+        let scenario = STUDY
+            .replace("{ttft: 1s, itl: 60ms}", &slo)
+            .replace("prompt: {median: 300", "prompt: {median: 8000")
+            .replace("kv_tokens: 60000", "kv_tokens: 6000000");
+        fs::write(folder.path().join("long.yaml"), scenario).unwrap();
+        let output = in_folder(folder.path(), &["long.yaml", "--series", "s.csv"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let series = fs::read_to_string(folder.path().join("s.csv")).unwrap();
+        let mut rows = series.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let at = rows.next().unwrap().iter().position(|it| *it == "carries_per_s").unwrap();
+        rows.filter_map(|row| row[at].parse::<f64>().ok()).next_back().unwrap()
+    };
+    let (long, never) = (carries("1000"), carries("100000"));
+    assert!(long > 1.1 * never, "{long} {never}");
 }
 
 #[test]

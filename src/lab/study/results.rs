@@ -12,14 +12,11 @@ use crate::simulate::Micros;
 use crate::simulate::scenario::{Model, Scenario, Variant};
 use crate::simulate::score::{Crew, Outcome, Sample, Service, Spread, VariantSample, share};
 use crate::study::plan::Plan;
+use plimsoll_core::analyze::foresight::policy::Backlog;
 use plimsoll_core::units::Replicas;
 
 /// The version of this shape. It grows when a field changes its meaning or goes.
 const VERSION: u32 = 1;
-
-/// Requests that usually wait at a replica, between two iterations: the default of
-/// `capacity.foresight.backlog.usual`.
-const WAITING_USUAL: f64 = 4.0;
 
 /// What a study came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -455,9 +452,10 @@ impl ModelResult {
 /// The share of the samples in which a variant starves: more requests wait at its replicas than as a
 /// matter of course, and none at those of another variant of its model.
 fn starved(scenario: &Scenario, series: &[Sample], at: usize) -> f64 {
+    let usual = Backlog::default().usual.requests();
     let starves = |sample: &&Sample| {
         let VariantSample { ready, waiting, .. } = sample.variants[at];
-        let is_full = ready > 0 && f64::from(waiting) > WAITING_USUAL * f64::from(ready);
+        let is_full = ready > 0 && f64::from(waiting) > usual * f64::from(ready);
         is_full && has_idle_peer(scenario, sample, at)
     };
     series.iter().filter(starves).count() as f64 / series.len().max(1) as f64

@@ -33,7 +33,7 @@ pub(super) struct ForeseenLine {
     least_per_second: f64,
     /// What keeps replicas from carrying more: `itl` (the time between tokens), `ttft` (the time to
     /// first token), `seats` (places in the batch), `kv` (the KV cache) or `budget` (tokens in an
-    /// iteration); null where nobody knows.
+    /// iteration); null if it is unknown.
     bound_by: Option<&'static str>,
     /// Seconds until what is asked for now carries load.
     horizon_seconds: f64,

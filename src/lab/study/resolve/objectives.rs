@@ -46,16 +46,26 @@ pub(crate) fn shared(
             // What it is instead is said where the policy is read.
             Some(None) => {}
             None if models.iter().any(|model| of(&model.slo) != first) => {}
-            None => fill(&mut words, key, WrittenDuration(Duration::from_micros(first.micros()))),
+            None => {
+                let first = WrittenDuration(Duration::from_micros(first.micros()));
+                fill(&mut words, key, json!(first.to_string()));
+            }
         }
+    }
+    let slo = words.get("capacity").and_then(|it| it.get("slo"));
+    let has_more = slo.is_some_and(|slo| slo.get("ttft_per_token").is_some());
+    if let Some(first) = models.first().filter(|_| has_more)
+        && models.iter().all(|model| model.slo.long_prompt == first.slo.long_prompt)
+    {
+        fill(&mut words, "long_prompt", json!(first.slo.long_prompt));
     }
     words
 }
 
-fn fill(words: &mut Map<String, Value>, key: &str, value: WrittenDuration) {
+fn fill(words: &mut Map<String, Value>, key: &str, value: Value) {
     let capacity = words.entry("capacity").or_insert_with(|| json!({}));
     let Some(capacity) = capacity.as_object_mut() else { return };
     let slo = capacity.entry("slo").or_insert_with(|| json!({}));
     let Some(slo) = slo.as_object_mut() else { return };
-    slo.insert(key.to_owned(), json!(value.to_string()));
+    slo.entry(key).or_insert(value);
 }
