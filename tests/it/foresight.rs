@@ -307,8 +307,14 @@ fn slow_and_standby() -> Vec<VariantSpec> {
 
 #[test]
 fn standby_carries_a_jump_until_what_starts_slowly_serves_and_takes_nothing_from_its_number() {
-    let mut alone = Work::with(quick(), slow_and_standby()[..1].to_vec(), Engine::default());
-    let mut work = Work::with(quick(), slow_and_standby(), Engine::default());
+    // Without growth: standby is a reserve for what is only likely, and takes that away.
+    let mut policy = quick();
+    if let Some(sizing) = &mut policy.sizing {
+        sizing.foresight.growth = None;
+    }
+    let only = slow_and_standby()[..1].to_vec();
+    let mut alone = Work::with(policy.clone(), only, Engine::default());
+    let mut work = Work::with(policy, slow_and_standby(), Engine::default());
     let _ = (alone.run(4, 80.0, 200), work.run_all(&[("a", 4, 20.0), ("b", 0, 0.0)], 200));
     // Three times as much, of which the four replicas get more than they carry.
     let without = desired(&alone.run(4, 240.0, 30), "a");

@@ -368,7 +368,7 @@ fn two_pages_of_sglang_say_what_an_iteration_takes() {
     let stride = odometer.take(at + SignedDuration::from_secs(20), &after).unwrap();
     let lesson = Lessons::default().take(&stride).unwrap();
 
-    assert_eq!(stride.moments, Some([0.0; 2]), "no request has finished");
+    assert_eq!(stride.prompt_moments, Some([0.0; 2]), "no request has finished");
     assert!((lesson.seconds - 0.02).abs() < 1e-9, "{lesson:?}");
     // Of each of two ranks: 250 prompt tokens a second, and one request and a part of another.
     assert!((lesson.prompt - 250.0 * 0.02).abs() < 1e-9, "{lesson:?}");
@@ -394,7 +394,7 @@ fn two_pages_say_how_much_prompts_differ() {
     let mut odometer = Odometer::default();
     assert_eq!(odometer.take(Timestamp::UNIX_EPOCH, &before), None);
     let at = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(20);
-    let [sum, squares] = odometer.take(at, &after).unwrap().moments.unwrap();
+    let [sum, squares] = odometer.take(at, &after).unwrap().prompt_moments.unwrap();
     let short = f64::sqrt(100.0 * 200.0);
     let long = f64::sqrt(500.0 * 1000.0);
     assert!((sum - 10.0 * (short + long)).abs() < 1e-6, "{sum}");

@@ -10,8 +10,8 @@ use plimsoll::fleet::{Incarnation, ReplicaName, Role, VariantSpec};
 use plimsoll::leader::share::BODY_MAX;
 use plimsoll::observe::Observation;
 use plimsoll::pipeline::saved::{
-    Length, Memory, SavedAnalyzers, SavedArrivals, SavedDemand, SavedForesight, SavedHeard,
-    SavedPace, SavedSeen, SavedSilence, SavedWeek, Work,
+    Length, LengthMoments, Memory, SavedAnalyzers, SavedArrivals, SavedDemand, SavedForesight,
+    SavedHeard, SavedPace, SavedSeen, SavedSilence, SavedWeek, Work,
 };
 use plimsoll::pipeline::{Decisions, Pipeline, Policy};
 use plimsoll::publish::state::{self, Memories};
@@ -269,7 +269,8 @@ fn much() -> Memory {
             decoded: 1_982.125,
             outputs: 1_500.5,
             begun: 18.125,
-            sizes: [7.0, 7000.0, 1.2e7],
+            prompts: LengthMoments { count: 7.0, sum: 7000.0, squares: 1.2e7 },
+            answers: LengthMoments { count: 7.0, sum: 700.0, squares: 1.2e5 },
         },
         held: [120_000.5, 400.75],
         ranks: 2,

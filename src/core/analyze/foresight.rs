@@ -40,6 +40,7 @@ pub mod estimate;
 mod explain;
 pub mod gateway;
 mod held;
+mod late;
 pub mod lesson;
 pub mod pace;
 pub mod policy;

@@ -34,7 +34,9 @@ pub struct Stride {
     pub lengths: Option<(Tokens, Tokens, Requests)>,
     /// Sums of the lengths of their prompts and of the squares of these, as
     /// [buckets](Histogram::moments) tell them.
-    pub moments: Option<[f64; 2]>,
+    pub prompt_moments: Option<[f64; 2]>,
+    /// The same of their answers.
+    pub answer_moments: Option<[f64; 2]>,
     /// Prompt tokens that they computed, or had from a cache or from another replica.
     pub prompt: Option<Tokens>,
     /// Prompt tokens that its engines computed: not those that a cache or another replica had.
@@ -88,7 +90,8 @@ struct Count {
     stays: Option<(f64, f64)>,
     queued: Option<f64>,
     prompts: Option<(f64, f64)>,
-    moments: Option<(f64, f64)>,
+    prompt_moments: Option<(f64, f64)>,
+    answer_moments: Option<(f64, f64)>,
     answers: Option<(f64, f64)>,
 }
 
@@ -104,7 +107,8 @@ impl Stride {
             ranks: 1,
             arrived: None,
             lengths: None,
-            moments: None,
+            prompt_moments: None,
+            answer_moments: None,
             prompt: None,
             computed: None,
             generated: None,
@@ -180,7 +184,8 @@ impl Count {
             stays: totals(ranks, |rank| rank.e2e.as_ref()),
             queued: sum(|rank| Some(rank.queue_time.as_ref()?.sum)),
             prompts: totals(ranks, |rank| rank.prompt_length.as_ref()),
-            moments: moments(ranks),
+            prompt_moments: moments(ranks, |rank| rank.prompt_length.as_ref()),
+            answer_moments: moments(ranks, |rank| rank.generation_length.as_ref()),
             answers: totals(ranks, |rank| rank.generation_length.as_ref()),
         }
     }
@@ -211,7 +216,8 @@ impl Count {
         let lengths = prompts.zip(answers).and_then(|((prompts, count), (answers, _))| {
             Some((Tokens::new(prompts)?, Tokens::new(answers)?, Requests::new(count)?))
         });
-        let moments = pair(self.moments, before.moments)?;
+        let prompt_moments = pair(self.prompt_moments, before.prompt_moments)?;
+        let answer_moments = pair(self.answer_moments, before.answer_moments)?;
         let generated = grown(self.generated, before.generated)?;
         let scheduled = grown(self.scheduled, before.scheduled)?;
         let prompt = grown(self.prompt, before.prompt)?;
@@ -230,7 +236,8 @@ impl Count {
         Some(Stride {
             arrived: arrived.and_then(Requests::new),
             lengths,
-            moments: moments.map(|(sum, squares)| [sum, squares]),
+            prompt_moments: prompt_moments.map(|(sum, squares)| [sum, squares]),
+            answer_moments: answer_moments.map(|(sum, squares)| [sum, squares]),
             prompt: prompt.and_then(Tokens::new),
             computed: computed.and_then(|computed| Tokens::new(computed.max(0.0))),
             generated: generated.and_then(Tokens::new),
@@ -299,8 +306,11 @@ fn summed(ranks: &[RankReading], of: impl Fn(&RankReading) -> Option<f64>) -> Op
     ranks.iter().map(of).sum()
 }
 
-fn moments(ranks: &[RankReading]) -> Option<(f64, f64)> {
-    let told = ranks.iter().map(|rank| rank.prompt_length.as_ref()?.moments());
+fn moments(
+    ranks: &[RankReading],
+    of: fn(&RankReading) -> Option<&Histogram>,
+) -> Option<(f64, f64)> {
+    let told = ranks.iter().map(|rank| of(rank)?.moments());
     let sums = told.collect::<Option<Vec<[f64; 2]>>>()?;
     sums.into_iter().map(|[sum, squares]| (sum, squares)).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
 }

@@ -23,7 +23,7 @@ use crate::units::Replicas;
 pub use crate::analyze::foresight::arrivals::SavedArrivals;
 pub use crate::analyze::foresight::pace::SavedPace;
 pub use crate::analyze::foresight::saved::{
-    SavedDemand, SavedForesight, SavedSeen, SavedWeek, Work,
+    LengthMoments, SavedDemand, SavedForesight, SavedSeen, SavedWeek, Work,
 };
 pub use crate::analyze::throughput::{Curve, Fit, Line};
 pub use crate::analyze::tokens::capacity::{OutputLength, RequestShape};

@@ -14,34 +14,12 @@
 //! p = L * T * ceil(C / budget)              requests whose prompt is being computed
 //! ```
 //!
-//! Objectives are kept or missed by single requests. As many prompts as chance has it are in an
-//! iteration, so those of one request take `V` more or less than `T` on average, a standard deviation.
-//! None takes more than one that is full of prompt tokens. With `s` the mean square of the lengths of
-//! prompts over the square of their mean:
-//!
-//! ```text
-//! V = beta * C * sqrt(s * L * T / D)        a Poisson number of prompts, over D iterations
-//! S = min(2.33 * V, beta * (budget - L * T * C))
-//! ```
-//!
-//! Prompts wait for one another. They share the `R` tokens that an iteration has room for next to
-//! requests that generate. So one takes `x` seconds, `rho` of the time some prompt is computed, and
-//! the share `W(t)` of prompts waits for longer than `t` seconds:
-//!
-//! ```text
-//! R = budget - n
-//! x = C / R * (alpha + beta * R + delta * n)
-//! rho = L * x
-//! W(t) = rho * exp(-t * (1 - rho) / (s * x / 2))
-//! ```
-//!
-//! What a replica carries is the largest `L` at which all of these hold, each to a share: `T / a` is
-//! no longer than the target for the time between tokens, where answers have more than one, and
-//! neither is `(T + S) / a`, to all of it, which 99 in 100 requests do not exceed; `n + p`
-//! have places in the batch; their KV tokens `n * k + p * I` fit, with prompts of `I` tokens; the
-//! tokens of an iteration, `L * (C + O) * T`, fit its budget; and 99 in 100 prompts wait for no longer
-//! than the target for the time to first token leaves to their length. Each grows with `L`, so
-//! bisection finds it.
+//! What a replica carries is the largest `L` at which all of these hold. `T / a` is no longer than a
+//! share of the target for the time between tokens, where answers have more than one; the tokens of an
+//! iteration, `L * (C + O) * T`, fit a share of its budget; `n + p` have places in the batch; and their
+//! KV tokens, `n * k + p * I` with prompts of `I` tokens, fit. Objectives are kept or missed by single
+//! requests, so no more than one in a hundred [comes late](crate::analyze::foresight::late) by each
+//! of them. Each grows with `L`, so bisection finds it.
 //!
 //! `k`, the KV tokens that a running request holds, is measured. It is not `I + O / 2`: long
 //! requests stay longer, so more of those that run are long.
@@ -49,25 +27,19 @@
 //! # Domain
 //!
 //! Poisson-like arrivals smoothed over a few iterations. The share is what a random batch leaves
-//! above its mean. A replica at its limit has a queue of its own making; `demand` adds what bursts
-//! need.
-//!
-//! # Source
-//!
-//! `W(t)`: the mean wait of an M/G/1 queue (Pollaczek and Khinchine), and its exponential tail in heavy
-//! traffic (Kingman 1962, *On queues in heavy traffic*).
+//! above its mean. A replica that only decodes gets requests with a first token, whose wait no
+//! objective limits: the share is for its places and its cache as well. A replica at its limit has a
+//! queue of its own making; `demand` adds what bursts need.
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::foresight::late::{Busy, LATE_SHARE, Lateness, Places};
 use crate::analyze::foresight::pace::Iteration;
 use crate::units::{Fraction, RequestRate, Seconds, Tokens};
 
-/// Halvings of the interval in which the rate lies: more than a double can tell apart.
-const HALVINGS: u32 = 52;
-
-/// Standard deviations above a mean that 99 in 100 of a normal distribution do not exceed.
-const DEVIATIONS: f64 = 2.33;
+/// Halvings of the interval in which the rate lies: a hundred-millionth of it is left.
+const HALVINGS: u32 = 27;
 
 /// What requests look like to an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,19 +51,14 @@ pub struct Requested {
     /// Mean tokens of an answer.
     pub output: Tokens,
     /// The mean square of the lengths of prompts over the square of their mean.
-    pub squares: f64,
+    pub prompt_squares: f64,
+    /// The same of the lengths of answers.
+    pub answer_squares: f64,
     /// Tokens of an answer that an iteration makes: one, or more where an engine speculates.
     pub pieces: f64,
     /// Mean KV tokens that a running request holds.
     pub held: Tokens,
 }
-
-/// The share of first tokens that may come late.
-const LATE: f64 = 0.01;
-
-/// Standard deviations of a normal distribution, with as much of it between one and the next: at 10,
-/// 30, 50, 70 and 90 %.
-const FIFTHS: [f64; 5] = [-1.2816, -0.5244, 0.0, 0.5244, 1.2816];
 
 /// What an engine has room for, each rank of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,6 +75,8 @@ pub struct Limits {
     pub budget: f64,
     /// The share of each of these that may be used.
     pub share: Fraction,
+    /// Replicas among which requests are spread.
+    pub replicas: f64,
 }
 
 /// How late the first token of a request may be.
@@ -119,6 +88,14 @@ pub struct FirstToken {
     pub per_token: Seconds,
     /// Tokens of a prompt from which it is long.
     pub long: Tokens,
+}
+
+impl FirstToken {
+    /// Seconds that the first token after a prompt of so many tokens may take.
+    pub(super) fn allowed(&self, prompt: f64) -> f64 {
+        let longer = (prompt - self.long.tokens()).max(0.0);
+        self.within.seconds() + self.per_token.seconds() * longer
+    }
 }
 
 /// Seconds between tokens that are soon enough where no objective says otherwise: ten tokens a
@@ -172,8 +149,13 @@ pub struct Carried {
 
 impl Requested {
     /// Iterations in which a request generates, beside that of its prompt.
-    fn iterations(&self) -> f64 {
-        (self.output.tokens() - 1.0).max(0.0) / self.pieces
+    pub(super) fn iterations(&self) -> f64 {
+        self.iterations_of(self.output.tokens())
+    }
+
+    /// The same for an answer of so many tokens.
+    pub(super) fn iterations_of(&self, answer: f64) -> f64 {
+        (answer - 1.0).max(0.0) / self.pieces
     }
 
     /// Seconds of work in a request.
@@ -182,95 +164,65 @@ impl Requested {
     }
 
     /// Seconds of an iteration at a rate that leaves some for what each iteration takes.
-    fn time(&self, iteration: Iteration, rate: f64) -> f64 {
+    pub(super) fn time(&self, iteration: Iteration, rate: f64) -> f64 {
         (iteration.alpha + iteration.delta) / (1.0 - rate * self.work(iteration))
     }
 
-    /// How much longer than the mean iteration those of nearly every request are on average, at this
-    /// rate: some meet more prompts than others, but no more than fit into an iteration.
-    fn spread(&self, iteration: Iteration, rate: f64, budget: f64) -> f64 {
-        let prompts = rate * self.time(iteration, rate);
-        let computed = self.computed.tokens();
-        let deviation = computed * (self.squares * prompts / self.iterations().max(1.0)).sqrt();
-        let room = (budget - prompts * computed).max(0.0);
-        iteration.beta * (DEVIATIONS * deviation).min(room)
+    /// The share of the tokens of prompts that is computed.
+    pub(super) fn computed_share(&self) -> f64 {
+        self.computed.tokens() / self.prompt.tokens().max(1.0)
     }
 
-    /// The share of first tokens that come late at this rate, for the prompts that wait for others.
-    fn late(&self, iteration: Iteration, rate: f64, budget: f64, first: FirstToken) -> f64 {
-        let Iteration { alpha, beta, delta } = iteration;
-        let generating = rate * self.iterations() * self.time(iteration, rate);
-        let room = budget - generating;
-        let each = (alpha + beta * room + delta * generating) / room;
-        let taken = self.computed.tokens() * each;
-        let busy = rate * taken;
-        if room <= 0.0 || busy >= 1.0 {
-            return 1.0;
-        }
-
-        let fades = (1.0 - busy) / (self.squares * taken / 2.0);
-        let mut late = 0.0;
-        let mut count = 0.0;
-        for (prompt, own) in self.prompts() {
-            let longer = (prompt - first.long.tokens()).max(0.0);
-            let left = first.within.seconds() + first.per_token.seconds() * longer - own * each;
-            // A prompt that alone comes late does so however many replicas there are.
-            if left > 0.0 {
-                late += busy * (-left * fades).exp();
-                count += 1.0;
-            }
-        }
-        late / f64::max(count, 1.0)
-    }
-
-    /// Five prompts of typical lengths, and what is computed of each: those of a lognormal distribution
-    /// with the same mean and mean square.
-    fn prompts(&self) -> impl Iterator<Item = (f64, f64)> {
-        let prompt = self.prompt.tokens();
-        let computed = self.computed.tokens() / prompt.max(1.0);
-        let median = prompt / self.squares.sqrt();
-        let sigma = self.squares.ln().max(0.0).sqrt();
-        FIFTHS.into_iter().map(move |deviations| {
-            let length = median * (sigma * deviations).exp();
-            (length, length * computed)
-        })
-    }
-
-    /// One, and the prompt tokens and requests in an iteration at this rate.
-    pub(crate) fn content(&self, iteration: Iteration, rate: f64) -> [f64; 3] {
-        let time = self.time(iteration, rate);
-        [1.0, rate * time * self.computed.tokens(), 1.0 + rate * time * self.iterations()]
+    /// The requests of which the cache has room for this many tokens, while it holds those of some.
+    fn in_cache(&self, held: f64, all: Tokens) -> Places {
+        let each = self.held.tokens().max(1.0);
+        let prompts = (self.prompt_squares - 1.0) * self.prompt.tokens().powi(2);
+        let answers =
+            (4.0 / 3.0 * self.answer_squares - 1.0) * (self.output.tokens() / 2.0).powi(2);
+        let squares = 1.0 + (prompts + answers) / (each * each);
+        Places { taken: held / each, all: all.tokens() / each, squares }
     }
 }
 
 impl Limits {
     /// The first of these that does not hold at a rate.
-    fn broken(&self, requested: &Requested, iteration: Iteration, rate: f64) -> Option<Bound> {
+    fn broken(&self, lateness: &Lateness<'_>, rate: f64) -> Option<Bound> {
+        let Lateness { requested, iteration, .. } = *lateness;
+        let time = requested.time(iteration, rate);
+        let busy = Busy { rate, time };
         let computed = requested.computed.tokens();
         let iterations = requested.iterations();
-        let time = requested.time(iteration, rate);
-        let mean = time / requested.pieces;
-        let slow = mean + requested.spread(iteration, rate, self.budget) / requested.pieces;
+        let itl = self.itl.filter(|_| iterations > 0.0).map(Seconds::seconds);
+        if itl.is_some_and(|itl| self.is_over(time / requested.pieces, itl)) {
+            return Some(Bound::Itl);
+        }
+        let tokens = rate * (computed + requested.output.tokens()) * time;
+        if self.is_over(tokens, self.budget) {
+            return Some(Bound::Budget);
+        }
 
         let generating = rate * iterations * time;
         let computing = rate * time * (computed / self.budget).ceil();
-        let kept = computing * requested.prompt.tokens();
-        let held = generating * requested.held.tokens() + kept;
-        let tokens = rate * (computed + requested.output.tokens()) * time;
-        let late = self.first.map(|first| requested.late(iteration, rate, self.budget, first));
-
-        let itl = self.itl.filter(|_| iterations > 0.0).map(Seconds::seconds);
-        let is_slow = itl.is_some_and(|itl| self.is_over(mean, itl) || slow > itl);
-        let is_full = self.kv.is_some_and(|kv| self.is_over(held, kv.tokens()));
+        let running = generating + computing;
+        let held = generating * requested.held.tokens() + computing * requested.prompt.tokens();
+        let seats = Places { taken: running, all: self.seats, squares: 1.0 };
+        let kv = self.kv.map(|kv| requested.in_cache(held, kv));
         [
-            (Bound::Itl, is_slow),
-            (Bound::Seats, self.is_over(generating + computing, self.seats)),
-            (Bound::Kv, is_full),
-            (Bound::Budget, self.is_over(tokens, self.budget)),
-            (Bound::Ttft, late.is_some_and(|late| late > LATE)),
+            (Bound::Seats, self.lacks(lateness, busy, seats)),
+            (Bound::Kv, kv.is_some_and(|kv| self.lacks(lateness, busy, kv))),
+            (Bound::Itl, itl.is_some_and(|itl| lateness.of_tokens(busy, itl) > LATE_SHARE)),
+            (Bound::Ttft, self.first.is_some_and(|it| lateness.of_prompts(busy, it) > LATE_SHARE)),
         ]
         .into_iter()
         .find_map(|(bound, is_broken)| is_broken.then_some(bound))
+    }
+
+    /// Whether too many requests wait for a place.
+    fn lacks(&self, lateness: &Lateness<'_>, busy: Busy, places: Places) -> bool {
+        match self.first {
+            Some(first) => lateness.of_places(busy, places, first) > LATE_SHARE,
+            None => self.is_over(places.taken, places.all),
+        }
     }
 
     /// Whether a value is beyond the share of a limit that may be used.
@@ -301,12 +253,13 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
         return None;
     }
 
+    let lateness = Lateness::new(requested, iteration, limits);
     // Below the least rate nothing binds but an iteration that is too long when empty.
     let (mut low, mut high) = (0.0, 1.0 / work);
     let mut bound = Bound::Budget;
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
-        match limits.broken(requested, iteration, middle) {
+        match limits.broken(&lateness, middle) {
             Some(found) => (high, bound) = (middle, found),
             None => low = middle,
         }
@@ -329,7 +282,8 @@ mod tests {
             prompt: tokens(prompt),
             computed: tokens(prompt),
             output: tokens(output),
-            squares: 2.0,
+            prompt_squares: 2.0,
+            answer_squares: 2.0,
             pieces: 1.0,
             held: tokens(prompt + output / 2.0),
         }
@@ -339,7 +293,15 @@ mod tests {
 
     fn roomy() -> Limits {
         let share = Fraction::new(SHARE).unwrap();
-        Limits { itl: None, first: None, seats: 256.0, kv: None, budget: 2048.0, share }
+        Limits {
+            itl: None,
+            first: None,
+            seats: 256.0,
+            kv: None,
+            budget: 2048.0,
+            share,
+            replicas: 1.0,
+        }
     }
 
     fn rate(requested: &Requested, limits: &Limits) -> (f64, Bound) {
@@ -364,13 +326,10 @@ mod tests {
         let (found, bound) = rate(&requested(1000.0, 200.0), &limits);
         let work = 1000.0 * 19.5e-6 + 199.0 * 25.4e-6;
         let time = (0.007_05 + 0.000_025_4) / (1.0 - found * work);
-        let deviation = 1000.0 * 19.5e-6 * (2.0 * found * time / 199.0).sqrt();
-        assert!((found - 29.643).abs() < 0.001 && (time - 0.026).abs() < 1e-5, "{found} {time}");
-        assert!((time + 2.33 * deviation - 0.03).abs() < 1e-9, "{deviation}");
-        assert!((deviation - 0.001_716).abs() < 1e-6, "{deviation}");
+        assert!((found - 28.561).abs() < 0.001 && (time - 0.023_69).abs() < 1e-5, "{found} {time}");
         assert_eq!(bound, Bound::Itl);
-        assert!((found * 199.0 * time - 153.38).abs() < 0.01);
-        assert!((found * 1200.0 * time - 924.91).abs() < 0.01);
+        assert!((found * 199.0 * time - 134.64).abs() < 0.01);
+        assert!((found * 1200.0 * time - 811.88).abs() < 0.01);
     }
 
     #[test]
@@ -402,7 +361,7 @@ mod tests {
 
     #[test]
     fn one_in_a_hundred_prompts_waits_for_longer_than_its_objective_leaves() {
-        let alike = Requested { squares: 1.0, ..requested(1000.0, 2.0) };
+        let alike = Requested { prompt_squares: 1.0, ..requested(1000.0, 2.0) };
         let limits = Limits { first: Some(within(0.1, 0.0)), seats: 1e9, ..roomy() };
         let (found, bound) = rate(&alike, &limits);
         let generating = found * alike.time(ITERATION, found);

@@ -2,28 +2,20 @@
 //!
 //! # Model
 //!
-//! The learner keeps a covariance `P` of the logarithms of the three coefficients `theta`. At the rate
-//! `mu` that a replica carries (see [`capacity`](crate::analyze::foresight::capacity)), an iteration of
-//! `T` seconds has `x` in it, of which each coefficient has a share `h`, and takes that long up to a
-//! share `r`, a standard deviation:
+//! The learner keeps a covariance `P` of the logarithms of the three coefficients `theta`. The rate
+//! `mu` that a replica carries (see [`capacity`](crate::analyze::foresight::capacity)) is found again
+//! with each of them a little larger, which says how much of it depends on that one, `g`. So `mu` is
+//! known up to a share `r`, a standard deviation:
 //!
 //! ```text
-//! x = (1, mu * T * C, 1 + mu * T * D)       one, prompt tokens, requests that generate
-//! T = x' theta
-//! h = x * theta / T                         each by itself
-//! r = sqrt(h' P h)
+//! g = d ln(mu) / d ln(theta)                each by itself
+//! r = sqrt(g' P g)
+//! low  = mu * exp(-1.96 r)
+//! high = mu * exp(+1.96 r)
 //! ```
 //!
-//! Single coefficients may be far off where only their sum was learned; `h' P h` stays small there,
-//! and grows where `x` is unlike what was learned from. Each limit of a replica knows the
-//! coefficients by `T` alone, and `T` changes with them as `x / (1 - mu * w)`: along `x`. So what
-//! `T` is off by is, to first order, all that `mu` is off by. The ends are what the same function
-//! finds with iterations that are longer or shorter by two deviations:
-//!
-//! ```text
-//! low  = mu(theta * exp(+1.96 r))
-//! high = mu(theta * exp(-1.96 r))
-//! ```
+//! Single coefficients may be far off where only their sum was learned; `g' P g` stays small there,
+//! and grows where what limits the replica is unlike what was learned from.
 //!
 //! # Domain
 //!
@@ -52,6 +44,9 @@ use crate::units::{Replicas, RequestRate};
 
 /// Standard deviations on either side of a mean that 95 in 100 of a normal distribution lie within.
 const DEVIATIONS: f64 = 1.96;
+
+/// By how much a coefficient is changed to see how much depends on it.
+const NUDGE: f64 = 1.01;
 
 /// What one replica of a variant carries.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -161,6 +156,7 @@ impl Foresight {
             kv: seen.kv_of_a_rank(),
             budget: budget.max(seen.busiest()),
             share: policy.limit_share,
+            replicas: f64::from(variant.current.beyond(variant.pending).count()),
         };
         Some(Known { seen, iteration, requested, limits })
     }
@@ -214,15 +210,16 @@ fn interval(
     rate: RequestRate,
 ) -> Option<Interval> {
     let Iteration { alpha, beta, delta } = iteration;
-    let content = requested.content(iteration, rate.requests_per_second());
-    let doubt = pace.deviation(content);
-    let end = |deviations: f64| {
-        let times = (deviations * doubt).exp();
-        let [alpha, beta, delta] = [alpha, beta, delta].map(|it| it * times);
-        Some(carried(Iteration { alpha, beta, delta }, requested, limits)?.rate)
-    };
-    let (low, high) = (end(DEVIATIONS)?, end(-DEVIATIONS)?);
-    Some(Interval { low: low.min(rate), high: high.max(rate) })
+    let carries = |iteration| Some(carried(iteration, requested, limits)?.rate);
+    let changed = [
+        carries(Iteration { alpha: NUDGE * alpha, ..iteration })?,
+        carries(Iteration { beta: NUDGE * beta, ..iteration })?,
+        carries(Iteration { delta: NUDGE * delta, ..iteration })?,
+    ];
+    let rate = rate.requests_per_second();
+    let shares = changed.map(|it| (it.requests_per_second() / rate).ln() / NUDGE.ln());
+    let times = (DEVIATIONS * pace.deviation(shares)).exp();
+    Some(Interval { low: RequestRate::new(rate / times)?, high: RequestRate::new(rate * times)? })
 }
 
 #[cfg(test)]
@@ -243,7 +240,8 @@ mod tests {
             prompt: tokens(1000.0),
             computed: tokens(1000.0),
             output: tokens(200.0),
-            squares: 2.0,
+            prompt_squares: 2.0,
+            answer_squares: 2.0,
             pieces: 1.0,
             held: tokens(1100.0),
         };
@@ -255,6 +253,7 @@ mod tests {
             kv: None,
             budget: 8192.0,
             share,
+            replicas: 1.0,
         };
         let rate = |it: Iteration| carried(it, &requested, &limits).unwrap().rate;
         let truth = rate(TRUTH);

@@ -27,8 +27,8 @@
 //!
 //! In steady state `p` and `n` keep one proportion, and then only a sum can be told: single
 //! coefficients may be wrong where what a replica carries is right. The covariance knows that, and
-//! [`deviation`](Pace::deviation) says it of any content. So coefficients are never carried over to
-//! requests of another shape.
+//! [`deviation`](Pace::deviation) says it of whatever depends on them. So coefficients are never
+//! carried over to requests of another shape.
 //!
 //! # Source
 //!
@@ -190,10 +190,9 @@ impl Pace {
         Iteration { alpha, beta, delta }
     }
 
-    /// How far off the time of an iteration with this content may be: one standard deviation of its
-    /// logarithm, hence about a share of it.
-    pub(crate) fn deviation(&self, content: [f64; 3]) -> f64 {
-        let shares = shares(content, self.coefficients());
+    /// How far off something may be that grows with these powers of the coefficients: one standard
+    /// deviation of its logarithm, hence about a share of it.
+    pub(crate) fn deviation(&self, shares: [f64; 3]) -> f64 {
         dot(shares, times(&self.covariance, shares)).max(0.0).sqrt()
     }
 
@@ -347,6 +346,11 @@ pub(super) mod tests {
         assert!((predict(after) / predict(before) - 1.0).abs() < 0.3);
     }
 
+    /// How far off the time of an iteration with this content may be.
+    fn doubt(pace: &Pace, content: [f64; 3]) -> f64 {
+        pace.deviation(shares(content, pace.coefficients()))
+    }
+
     #[test]
     fn one_load_leaves_much_doubt_of_another_and_two_leave_little() {
         let (idle, full) = ([1.0, 50.0, 4.0], [1.0, 1000.0, 80.0]);
@@ -354,11 +358,11 @@ pub(super) mod tests {
         for _ in 0..20 {
             pace.learn(&lesson(TRUTH, idle[1], idle[2]), &Learning::default());
         }
-        assert!(pace.deviation(idle) < 0.03 && pace.deviation(full) > 0.3, "{pace:?}");
+        assert!(doubt(&pace, idle) < 0.03 && doubt(&pace, full) > 0.3, "{pace:?}");
         for _ in 0..20 {
             pace.learn(&lesson(TRUTH, full[1], full[2]), &Learning::default());
         }
-        assert!(pace.deviation(full) < 0.03, "{pace:?}");
+        assert!(doubt(&pace, full) < 0.03, "{pace:?}");
     }
 
     #[test]
@@ -367,7 +371,7 @@ pub(super) mod tests {
             let mut pace = Pace::default();
             let few = Lesson { prompts, ..lesson(TRUTH, 1500.0, 40.0) };
             pace.learn(&few, &Learning::default());
-            pace.deviation(few.features())
+            doubt(&pace, few.features())
         };
         assert!(learned(2.0) > 2.0 * learned(1000.0));
     }

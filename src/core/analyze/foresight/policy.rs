@@ -32,8 +32,9 @@ settings! {
     /// workloads.
     #[derive(Copy)]
     pub struct Policy {
-        /// Usable share of each limit of an engine: time between tokens, places in the batch, KV
-        /// cache, and tokens of an iteration. A random batch needs some above its mean.
+        /// Usable share of the mean time between tokens, and of the tokens of an iteration; where a
+        /// variant only decodes, also of places in the batch and of the KV cache. A random batch needs
+        /// some above its mean.
         limit_share: Fraction = 0.92, in 0.05..=1.0;
 
         /// Time until a new number of replicas is acted on: a tick, and the sync period of an HPA.

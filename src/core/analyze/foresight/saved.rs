@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::analyze::foresight::arrivals::SavedArrivals;
 use crate::analyze::foresight::budget::Budget;
 pub use crate::analyze::foresight::schedule::SavedWeek;
+pub use crate::analyze::foresight::seen::{LengthMoments, SavedSeen, Work};
 use crate::analyze::foresight::seen::{Lengths, Seen};
-pub use crate::analyze::foresight::seen::{SavedSeen, Work};
 use crate::analyze::foresight::{Demand, Foresight, Held};
 use crate::fleet::{ModelKey, Role, VariantKey};
 

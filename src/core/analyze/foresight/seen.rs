@@ -58,10 +58,23 @@ pub struct Work {
     pub outputs: f64,
     /// Requests.
     pub begun: f64,
-    /// Prompts of finished requests, and the sums of their lengths and of the squares of these, as
-    /// buckets tell them.
+    /// Lengths of the prompts of finished requests.
     #[serde(default)]
-    pub sizes: [f64; 3],
+    pub prompts: LengthMoments,
+    /// Lengths of their answers.
+    #[serde(default)]
+    pub answers: LengthMoments,
+}
+
+/// How much lengths differ, as buckets tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LengthMoments {
+    /// Their number.
+    pub count: f64,
+    /// Their sum.
+    pub sum: f64,
+    /// The sum of their squares.
+    pub squares: f64,
 }
 
 /// What is known of one variant.
@@ -152,11 +165,12 @@ impl SavedSeen {
             full_at,
             busiest,
         } = self;
-        let Work { prompt, computed, decoded, outputs, begun, sizes } = *work;
+        let Work { prompt, computed, decoded, outputs, begun, prompts, answers } = *work;
         iteration.is_none_or(|iteration| iteration.is_sound())
             && are_amounts(lengths)
             && are_amounts(&[prompt, computed, decoded, outputs, begun])
-            && are_amounts(&sizes)
+            && are_amounts(&prompts.numbers())
+            && are_amounts(&answers.numbers())
             && are_amounts(held)
             && are_amounts(&[*most_running, *busiest, full_at.unwrap_or_default()])
     }
@@ -219,10 +233,9 @@ impl Lengths {
 
 impl Work {
     fn take(&mut self, stride: &Stride) {
-        if let Some(((_, _, finished), [sum, squares])) = stride.lengths.zip(stride.moments) {
-            self.sizes[0] += finished.requests();
-            self.sizes[1] += sum;
-            self.sizes[2] += squares;
+        if let Some((_, _, finished)) = stride.lengths {
+            self.prompts.take(finished, stride.prompt_moments);
+            self.answers.take(finished, stride.answer_moments);
         }
         let (Some(prompt), Some(computed), Some(generated), Some(begun), Some((_, outputs))) =
             (stride.prompt, stride.computed, stride.generated, stride.begun, stride.intervals)
@@ -240,9 +253,13 @@ impl Work {
     /// Lets time pass.
     fn age(&mut self, elapsed: Seconds, memory: &Memory) {
         let kept = (-elapsed.seconds() / memory.lengths.seconds()).exp2();
-        let Self { prompt, computed, decoded, outputs, begun, sizes } = self;
-        let sums = [prompt, computed, decoded, outputs, begun].into_iter().chain(sizes);
-        sums.for_each(|sum| *sum *= kept);
+        let Self { prompt, computed, decoded, outputs, begun, prompts, answers } = self;
+        for sum in [prompt, computed, decoded, outputs, begun] {
+            *sum *= kept;
+        }
+        for spread in [prompts, answers] {
+            *spread = LengthMoments::of(spread.numbers().map(|number| kept * number));
+        }
     }
 
     /// The share of prompts that was computed; all of them while little is known.
@@ -253,22 +270,39 @@ impl Work {
         (self.computed / self.prompt).min(1.0)
     }
 
-    /// The mean square of the lengths of prompts over the square of their mean; that of an exponential
-    /// distribution while little is known.
-    fn squares(&self) -> f64 {
-        let [count, sum, squares] = self.sizes;
-        if count < FINISHED_MIN || sum <= 0.0 {
-            return EXPONENTIAL_SQUARES;
-        }
-        (count * squares / (sum * sum)).max(1.0)
-    }
-
     /// Tokens of an output; one while little is known.
     fn pieces(&self) -> f64 {
         if self.outputs < FINISHED_MIN {
             return 1.0;
         }
         (self.decoded / self.outputs).max(1.0)
+    }
+}
+
+impl LengthMoments {
+    fn take(&mut self, finished: Requests, moments: Option<[f64; 2]>) {
+        if let Some([sum, squares]) = moments {
+            self.count += finished.requests();
+            self.sum += sum;
+            self.squares += squares;
+        }
+    }
+
+    const fn numbers(&self) -> [f64; 3] {
+        [self.count, self.sum, self.squares]
+    }
+
+    const fn of([count, sum, squares]: [f64; 3]) -> Self {
+        Self { count, sum, squares }
+    }
+
+    /// The mean square over the square of the mean; that of an exponential distribution while little
+    /// is known.
+    fn squares(&self) -> f64 {
+        if self.count < FINISHED_MIN || self.sum <= 0.0 {
+            return EXPONENTIAL_SQUARES;
+        }
+        (self.count * self.squares / (self.sum * self.sum)).max(1.0)
     }
 }
 
@@ -363,7 +397,8 @@ impl Seen {
             prompt: Tokens::new(prompt)?,
             computed: Tokens::new(prompt * self.work.computed())?,
             output: Tokens::new(output)?,
-            squares: self.work.squares(),
+            prompt_squares: self.work.prompts.squares(),
+            answer_squares: self.work.answers.squares(),
             pieces: self.work.pieces(),
             held: Tokens::new(held)?,
         })

@@ -3,7 +3,7 @@ mod estimate;
 mod standby;
 
 use super::*;
-use crate::analyze::foresight::capacity::{Limits, carried};
+use crate::analyze::foresight::capacity::{FirstToken, Limits, carried};
 use crate::analyze::foresight::pace::Iteration;
 use crate::fleet::ReplicaName;
 use crate::units::{Amount, Tokens};
@@ -97,9 +97,9 @@ impl World {
             .collect();
         let each = rate / f64::from(self.replicas.max(1));
         let sum = each * self.prompt;
-        let moments = self.squares.map(|squares| [sum, squares * sum * self.prompt]);
+        let prompt_moments = self.squares.map(|squares| [sum, squares * sum * self.prompt]);
         let stride = second(self.now, self.prompt, each, self.waiting);
-        let stride = [Stride { moments, ..stride }];
+        let stride = [Stride { prompt_moments, ..stride }];
         let replicas = keys
             .iter()
             .map(|replica| ReplicaStrides {
@@ -144,21 +144,28 @@ fn carries(analysis: &Analysis) -> f64 {
 }
 
 fn truth() -> f64 {
+    let policy = Policy::default();
     let requested = capacity::Requested {
         prompt: Tokens::new(PROMPT).unwrap(),
         computed: Tokens::new(PROMPT).unwrap(),
         output: Tokens::new(OUTPUT).unwrap(),
-        squares: 2.0,
+        prompt_squares: 2.0,
+        answer_squares: 2.0,
         pieces: 1.0,
         held: Tokens::new(PROMPT + OUTPUT / 2.0).unwrap(),
     };
     let limits = Limits {
         itl: Seconds::new(ITL),
-        first: None,
+        first: Some(FirstToken {
+            within: policy.ttft,
+            per_token: policy.ttft_per_token,
+            long: policy.long_prompt,
+        }),
         seats: 256.0,
         kv: Tokens::new(900_000.0),
         budget: 2048.0,
-        share: Policy::default().limit_share,
+        share: policy.limit_share,
+        replicas: 4.0,
     };
     carried(TRUTH, &requested, &limits).unwrap().rate.requests_per_second()
 }

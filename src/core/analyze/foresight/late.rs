@@ -1,0 +1,303 @@
+//! The share of requests that come late at a rate.
+//!
+//! # Model
+//!
+//! With the symbols of [`capacity`](crate::analyze::foresight::capacity): requests come as chance has
+//! it, `L` a second to each of `N` replicas. `s` is the mean square of the lengths of prompts over the
+//! square of their mean, `s'` the same of answers.
+//!
+//! **Time between tokens.** The iterations of a request take `T0` without prompts. It meets those of
+//! others: in the `D` iterations of its answer `D L T`, each of `beta C` seconds. So they add `X`
+//! seconds, a compound Poisson distribution, of which the gamma distribution with the same mean and
+//! variance is taken. The mean time between the tokens of this request exceeds a target `i` if `X`
+//! exceeds what is left. A short answer that meets one prompt is late, a long one is not:
+//!
+//! ```text
+//! T0 = T - L * T * beta * C
+//! X ~ gamma(shape D * L * T / s, scale s * beta * C)
+//! late = P(X > D * (a * i - T0)),    0 where a * i - T0 >= beta * budget
+//! ```
+//!
+//! **Time to first token.** Prompts wait for one another. They share the `R` tokens that an iteration
+//! has room for next to requests that generate. So one takes `x` seconds, and `rho` of the time some
+//! prompt is computed. `t` is what the objective leaves of its time to a prompt:
+//!
+//! ```text
+//! R = budget - n
+//! x = C / R * (alpha + beta * R + delta * n)
+//! rho = L * x
+//! late = rho * exp(-t * m * (1 - rho) / (s * x / 2))
+//! ```
+//!
+//! **Places.** `n` of `c` places are taken, for `S` seconds each: those of the batch, or as many
+//! requests as the cache holds. There, sizes differ: `v` is the mean square of what a request holds
+//! over the square of its mean, and few large ones need more room than many small ones:
+//!
+//! ```text
+//! b = m / v * (c - n) / sqrt(m / v * c)
+//! late = exp(-t * m / v * (c - n) * 2 / (s' * S)) / (1 + b * Phi(b) / phi(b))
+//! v = 1 + ((s - 1) * I^2 + (4/3 * s' - 1) * (O / 2)^2) / k^2,    1 for places in the batch
+//! ```
+//!
+//! # Domain
+//!
+//! `m = sqrt(N)`: behind a router that sends requests to any replica, each waits alone (1), and behind
+//! one that knows a free one, all share a queue (`N`). Few do either, so it is half-way between.
+//! Lengths are taken to be lognormal, and five of each are looked at. A request that comes late when
+//! it is alone does so however many replicas there are, and does not count.
+//!
+//! # Source
+//!
+//! Gamma: the cube root of Wilson and Hilferty (1931). Prompts: the mean wait of an M/G/1 queue
+//! (Pollaczek and Khinchine), and its exponential tail in heavy traffic (Kingman 1962, *On queues in
+//! heavy traffic*). Places: the share of requests that wait, by Halfin and Whitt (1981), *Heavy-traffic
+//! limits for queues with many exponential servers*. `m` is an assumption.
+
+use std::f64::consts::{PI, SQRT_2};
+
+use crate::analyze::foresight::capacity::{FirstToken, Limits, Requested};
+use crate::analyze::foresight::pace::Iteration;
+use crate::units::Tokens;
+
+/// The share of requests that may come late.
+pub(super) const LATE_SHARE: f64 = 0.01;
+
+/// Standard deviations of a normal distribution, with as much of it between one and the next: at 10,
+/// 30, 50, 70 and 90 %.
+const FIFTHS: [f64; 5] = [-1.2816, -0.5244, 0.0, 0.5244, 1.2816];
+
+/// What decides which of the requests to a replica come late.
+pub(super) struct Lateness<'a> {
+    pub(super) requested: &'a Requested,
+    pub(super) iteration: Iteration,
+    budget: f64,
+    /// Replicas that are as good as one queue.
+    shared: f64,
+    prompts: [f64; 5],
+    /// Iterations of answers.
+    iterations: [f64; 5],
+}
+
+/// How busy a replica is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Busy {
+    /// Requests a second.
+    pub(super) rate: f64,
+    /// Seconds of an iteration.
+    pub(super) time: f64,
+}
+
+/// Room for requests on a replica.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    /// Requests that are there on average.
+    pub(super) taken: f64,
+    /// Requests that have room.
+    pub(super) all: f64,
+    /// The mean square of what each takes over the square of its mean.
+    pub(super) squares: f64,
+}
+
+impl<'a> Lateness<'a> {
+    pub(super) fn new(requested: &'a Requested, iteration: Iteration, limits: &Limits) -> Self {
+        let answers = fifths(requested.output, requested.answer_squares);
+        Self {
+            requested,
+            iteration,
+            budget: limits.budget,
+            shared: limits.replicas.max(1.0).sqrt(),
+            prompts: fifths(requested.prompt, requested.prompt_squares),
+            iterations: answers.map(|answer| requested.iterations_of(answer)),
+        }
+    }
+
+    /// The share of requests whose tokens come more slowly than a target says.
+    pub(super) fn of_tokens(&self, busy: Busy, itl: f64) -> f64 {
+        let Requested { prompt_squares, pieces, .. } = *self.requested;
+        let each = self.iteration.beta * self.requested.computed.tokens();
+        let met = busy.rate * busy.time;
+        let left = itl * pieces - (busy.time - met * each);
+        if left >= self.iteration.beta * self.budget {
+            return 0.0;
+        }
+        if left <= 0.0 {
+            return 1.0;
+        }
+
+        let several = self.iterations.into_iter().filter(|iterations| iterations * pieces >= 1.0);
+        let late = several.map(|iterations| {
+            let shape = iterations * met / prompt_squares;
+            gamma_tail(shape, iterations * left / (prompt_squares * each))
+        });
+        late.sum::<f64>() / self.iterations.len() as f64
+    }
+
+    /// The share of first tokens that come late, for the prompts that wait for others.
+    pub(super) fn of_prompts(&self, busy: Busy, first: FirstToken) -> f64 {
+        let Iteration { alpha, beta, delta } = self.iteration;
+        let generating = busy.rate * self.requested.iterations() * busy.time;
+        let room = self.budget - generating;
+        let each = (alpha + beta * room + delta * generating) / room;
+        let taken = self.requested.computed.tokens() * each;
+        let used = busy.rate * taken;
+        if room <= 0.0 || used >= 1.0 {
+            return 1.0;
+        }
+
+        let fades = self.shared * (1.0 - used) / (self.requested.prompt_squares * taken / 2.0);
+        let computed = self.requested.computed_share();
+        let mut late = 0.0;
+        let mut count = 0.0;
+        for prompt in self.prompts {
+            let left = first.allowed(prompt) - prompt * computed * each;
+            if left > 0.0 {
+                late += used * (-left * fades).exp();
+                count += 1.0;
+            }
+        }
+        late / f64::max(count, 1.0)
+    }
+
+    /// The share of requests that wait for a place for so long that their first token comes late.
+    pub(super) fn of_places(&self, busy: Busy, places: Places, first: FirstToken) -> f64 {
+        let alike = self.shared / places.squares;
+        let all = alike * places.all;
+        let free = alike * (places.all - places.taken);
+        if free <= 0.0 {
+            return 1.0;
+        }
+
+        let chunks = self.requested.computed.tokens() / self.budget;
+        let stay = busy.time * (self.requested.iterations() + chunks.ceil());
+        let left = first.allowed(self.requested.prompt.tokens()) - busy.time * chunks;
+        let fades = 2.0 * free / (self.requested.answer_squares * stay);
+        waiting(free / all.sqrt()) * (-left.max(0.0) * fades).exp()
+    }
+}
+
+/// Five typical ones of lengths with this mean, and this mean square over the square of the mean.
+fn fifths(mean: Tokens, squares: f64) -> [f64; 5] {
+    let median = mean.tokens() / squares.sqrt();
+    let sigma = squares.ln().max(0.0).sqrt();
+    FIFTHS.map(|deviations| median * (sigma * deviations).exp())
+}
+
+/// The share of requests that wait where so many standard deviations of places are free.
+fn waiting(free: f64) -> f64 {
+    let density = (-free * free / 2.0).exp() / (2.0 * PI).sqrt();
+    density / (density + free * (1.0 - normal_tail(free)))
+}
+
+/// The share of a gamma distribution with a scale of 1 above a value.
+fn gamma_tail(shape: f64, value: f64) -> f64 {
+    let variance = 1.0 / (9.0 * shape);
+    normal_tail(((value / shape).cbrt() - (1.0 - variance)) / variance.sqrt())
+}
+
+/// The share of the standard normal distribution above a value.
+fn normal_tail(value: f64) -> f64 {
+    0.5 * libm::erfc(value / SQRT_2)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng};
+    use rand_pcg::Pcg64;
+
+    use super::*;
+    use crate::units::{Fraction, Seconds};
+
+    const ITERATION: Iteration =
+        Iteration { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
+
+    fn requested(prompt: f64, output: f64) -> Requested {
+        let tokens = |value: f64| Tokens::new(value).unwrap();
+        Requested {
+            prompt: tokens(prompt),
+            computed: tokens(prompt),
+            output: tokens(output),
+            prompt_squares: 2.0,
+            answer_squares: 2.0,
+            pieces: 1.0,
+            held: tokens(prompt + output / 2.0),
+        }
+    }
+
+    fn limits(replicas: f64) -> Limits {
+        let share = Fraction::new(0.92).unwrap();
+        let (itl, first, kv) = (None, None, None);
+        Limits { itl, first, seats: 256.0, kv, budget: 2048.0, share, replicas }
+    }
+
+    fn within(seconds: f64) -> FirstToken {
+        let long = Tokens::new(4000.0).unwrap();
+        FirstToken { within: Seconds::new(seconds).unwrap(), per_token: Seconds::ZERO, long }
+    }
+
+    /// A normal number, by the sum of twelve uniform ones.
+    fn normal(random: &mut Pcg64) -> f64 {
+        (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0
+    }
+
+    // Requests of five lengths meet prompts as chance has it, each of a length of its own.
+    #[test]
+    fn as_many_requests_are_slow_as_where_each_meets_prompts_by_chance() {
+        for (prompt, output, rate, itl) in
+            [(1000.0, 200.0, 28.0, 0.03), (4000.0, 30.0, 8.0, 0.05), (500.0, 300.0, 42.0, 0.0285)]
+        {
+            let requested = requested(prompt, output);
+            let roomy = Limits { budget: 1e9, ..limits(1.0) };
+            let lateness = Lateness::new(&requested, ITERATION, &roomy);
+            let time = requested.time(ITERATION, rate);
+            let found = lateness.of_tokens(Busy { rate, time }, itl);
+
+            let mut random = Pcg64::seed_from_u64(7);
+            let sigma = 2.0_f64.ln().sqrt();
+            let each = ITERATION.beta * prompt;
+            let mut slow = 0.0;
+            for request in 0..20_000 {
+                let iterations = lateness.iterations[request % 5];
+                let mut left = iterations * (itl - (time - rate * time * each));
+                let mut met = -random.random::<f64>().ln();
+                while met < rate * time * iterations {
+                    left -= each * (sigma * normal(&mut random)).exp() / 2.0_f64.sqrt();
+                    met -= random.random::<f64>().ln();
+                }
+                slow += f64::from(left < 0.0) / 20_000.0;
+            }
+            assert!((found / slow - 1.0).abs() < 0.3, "{found} of {slow} by chance");
+        }
+    }
+
+    #[test]
+    fn the_tail_of_a_gamma_distribution_is_that_of_sums_of_exponential_ones() {
+        assert!((gamma_tail(1.0, 3.0) / (-3.0_f64).exp() - 1.0).abs() < 0.05);
+        assert!((gamma_tail(2.0, 6.0) / (7.0 * (-6.0_f64).exp()) - 1.0).abs() < 0.05);
+    }
+
+    // Erlang C, exactly: 0.4092 of 10 places with 8 taken, 0.1741 of 4 with 2, 0.3116 of 100 with 92.
+    #[test]
+    fn as_many_wait_for_a_place_as_erlang_says() {
+        let requested = requested(1000.0, 200.0);
+        for (taken, all, waits) in [(8.0, 10.0, 0.409), (2.0, 4.0, 0.174), (92.0, 100.0, 0.312)] {
+            let lateness = Lateness::new(&requested, ITERATION, &limits(1.0));
+            let places = Places { taken, all, squares: 1.0 };
+            let found = lateness.of_places(Busy { rate: 1.0, time: 0.02 }, places, within(0.0));
+            assert!((found - waits).abs() < 0.05, "{found} of {waits}");
+        }
+    }
+
+    #[test]
+    fn replicas_that_share_a_queue_let_fewer_wait_and_large_requests_more() {
+        let requested = requested(1000.0, 200.0);
+        let late = |replicas: f64, squares: f64| {
+            let lateness = Lateness::new(&requested, ITERATION, &limits(replicas));
+            let busy = Busy { rate: 25.0, time: 0.02 };
+            let places = Places { taken: 90.0, all: 100.0, squares };
+            (lateness.of_places(busy, places, within(0.5)), lateness.of_prompts(busy, within(0.1)))
+        };
+        assert!(late(1.0, 1.0).0 > 2.0 * late(9.0, 1.0).0);
+        assert!(late(1.0, 1.0).1 > 2.0 * late(9.0, 1.0).1);
+        assert!(late(1.0, 3.0).0 > 1.5 * late(1.0, 1.0).0);
+    }
+}
