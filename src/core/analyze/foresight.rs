@@ -382,7 +382,7 @@ pub fn analyze(
         CapacityReport { unit: Unit::RequestsPerSecond, variants: capacities, total, roles };
     let report = if withheld.is_some() { report.without_spare() } else { report };
     let spare_withheld = withheld;
-    let estimates = foresight.estimates(policy, model, variants);
+    let estimates = foresight.estimates(policy, model, &sides);
     Analysis { report, foreseen, spare_withheld, floors, bridges, cards, estimates }
 }
 

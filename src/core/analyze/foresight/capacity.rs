@@ -19,7 +19,8 @@
 //! iteration, `L * (C + O) * T`, fit a share of its budget; `n + p` have places in the batch; and their
 //! KV tokens, `n * k + p * I` with prompts of `I` tokens, fit. Objectives are kept or missed by single
 //! requests, so no more than one in a hundred [comes late](crate::analyze::foresight::late) by each
-//! of them. Each grows with `L`, so bisection finds it.
+//! of them. Means follow from the formulas above, and a share of late requests grows with `L`, so that
+//! a bracket around the right `L` is narrowed down.
 //!
 //! `k`, the KV tokens that a running request holds, is measured. It is not `I + O / 2`: long
 //! requests stay longer, so more of those that run are long.
@@ -38,8 +39,14 @@ use crate::analyze::foresight::late::{Busy, LATE_SHARE, Lateness, Places};
 use crate::analyze::foresight::pace::Iteration;
 use crate::units::{Fraction, RequestRate, Seconds, Tokens};
 
-/// Halvings of the interval in which the rate lies: a hundred-millionth of it is left.
-const HALVINGS: u32 = 27;
+/// The width of a bracket that is narrow enough, as a share of the rate.
+const NARROW: f64 = 1e-6;
+
+/// Steps after which a bracket that is halved by every third of them is narrower than that.
+const STEPS_MAX: u32 = 60;
+
+/// Shares of late requests below this are none.
+const NONE_LATE: f64 = 1e-6;
 
 /// What requests look like to an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -185,49 +192,64 @@ impl Requested {
 }
 
 impl Limits {
-    /// The first of these that does not hold at a rate.
-    fn broken(&self, lateness: &Lateness<'_>, rate: f64) -> Option<Bound> {
+    /// The highest rates at which the means hold, and what each is for.
+    fn means(&self, requested: &Requested, iteration: Iteration) -> [(Bound, f64); 4] {
+        let Requested { computed, output, prompt, held, pieces, .. } = requested;
+        let work = requested.work(iteration);
+        let idle = iteration.alpha + iteration.delta;
+        // So many of something that each request has in so many iterations.
+        let rate = |all: f64, each: f64| {
+            let all = self.share.fraction() * all;
+            all / (each * idle + all * work)
+        };
+
+        let iterations = requested.iterations();
+        let chunks = (computed.tokens() / self.budget).ceil();
+        let itl = self.itl.filter(|_| iterations > 0.0).map_or(f64::INFINITY, |itl| {
+            let longest = self.share.fraction() * itl.seconds() * pieces;
+            (1.0 - idle / longest).max(0.0) / work
+        });
+        let seats = rate(self.seats, iterations + chunks);
+        let kv = self.kv.map_or(f64::INFINITY, |kv| {
+            rate(kv.tokens(), iterations * held.tokens() + chunks * prompt.tokens())
+        });
+        // Of places, it is known how many requests wait for them where these have a first token.
+        let of_places = |rate| if self.first.is_some() { f64::INFINITY } else { rate };
+        [
+            (Bound::Budget, rate(self.budget, computed.tokens() + output.tokens())),
+            (Bound::Itl, itl),
+            (Bound::Seats, of_places(seats)),
+            (Bound::Kv, of_places(kv)),
+        ]
+    }
+
+    /// The share of requests that come late at a rate because of one limit.
+    fn late(&self, bound: Bound, lateness: &Lateness<'_>, rate: f64) -> Option<f64> {
         let Lateness { requested, iteration, .. } = *lateness;
         let time = requested.time(iteration, rate);
         let busy = Busy { rate, time };
-        let computed = requested.computed.tokens();
+
         let iterations = requested.iterations();
-        let itl = self.itl.filter(|_| iterations > 0.0).map(Seconds::seconds);
-        if itl.is_some_and(|itl| self.is_over(time / requested.pieces, itl)) {
-            return Some(Bound::Itl);
-        }
-        let tokens = rate * (computed + requested.output.tokens()) * time;
-        if self.is_over(tokens, self.budget) {
-            return Some(Bound::Budget);
-        }
-
         let generating = rate * iterations * time;
-        let computing = rate * time * (computed / self.budget).ceil();
-        let running = generating + computing;
-        let held = generating * requested.held.tokens() + computing * requested.prompt.tokens();
-        let seats = Places { taken: running, all: self.seats, squares: 1.0 };
-        let kv = self.kv.map(|kv| requested.in_cache(held, kv));
-        [
-            (Bound::Seats, self.lacks(lateness, busy, seats)),
-            (Bound::Kv, kv.is_some_and(|kv| self.lacks(lateness, busy, kv))),
-            (Bound::Itl, itl.is_some_and(|itl| lateness.of_tokens(busy, itl) > LATE_SHARE)),
-            (Bound::Ttft, self.first.is_some_and(|it| lateness.of_prompts(busy, it) > LATE_SHARE)),
-        ]
-        .into_iter()
-        .find_map(|(bound, is_broken)| is_broken.then_some(bound))
-    }
-
-    /// Whether too many requests wait for a place.
-    fn lacks(&self, lateness: &Lateness<'_>, busy: Busy, places: Places) -> bool {
-        match self.first {
-            Some(first) => lateness.of_places(busy, places, first) > LATE_SHARE,
-            None => self.is_over(places.taken, places.all),
+        let computing = rate * time * (requested.computed.tokens() / self.budget).ceil();
+        match bound {
+            Bound::Itl => {
+                let itl = self.itl.filter(|_| iterations > 0.0)?;
+                Some(lateness.of_tokens(busy, itl.seconds()))
+            }
+            Bound::Ttft => Some(lateness.of_prompts(busy, self.first?)),
+            Bound::Seats => {
+                let taken = generating + computing;
+                let seats = Places { taken, all: self.seats, squares: 1.0 };
+                Some(lateness.of_places(busy, seats, self.first?))
+            }
+            Bound::Kv => {
+                let prompts = computing * requested.prompt.tokens();
+                let held = generating * requested.held.tokens() + prompts;
+                Some(lateness.of_places(busy, requested.in_cache(held, self.kv?), self.first?))
+            }
+            Bound::Budget => None,
         }
-    }
-
-    /// Whether a value is beyond the share of a limit that may be used.
-    fn is_over(&self, value: f64, limit: f64) -> bool {
-        value > self.share.fraction() * limit
     }
 }
 
@@ -253,20 +275,47 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
         return None;
     }
 
+    let means = limits.means(requested, iteration).into_iter();
+    let (mut bound, mut rate) = means.min_by(|a, b| a.1.total_cmp(&b.1))?;
     let lateness = Lateness::new(requested, iteration, limits);
-    // Below the least rate nothing binds but an iteration that is too long when empty.
-    let (mut low, mut high) = (0.0, 1.0 / work);
-    let mut bound = Bound::Budget;
-    for _ in 0..HALVINGS {
-        let middle = f64::midpoint(low, high);
-        match limits.broken(&lateness, middle) {
-            Some(found) => (high, bound) = (middle, found),
-            None => low = middle,
+    for limit in [Bound::Seats, Bound::Kv, Bound::Itl, Bound::Ttft] {
+        let late = |rate| limits.late(limit, &lateness, rate);
+        if late(rate).is_some_and(|share| share > LATE_SHARE) {
+            rate = largest(rate, |rate| late(rate).unwrap_or(0.0));
+            bound = limit;
         }
     }
+
     let alone = Seconds::new((iteration.alpha + iteration.delta) / requested.pieces)?;
-    let stay = Seconds::new(requested.time(iteration, low) * requested.iterations())?;
-    Some(Carried { rate: RequestRate::new(low)?, bound, alone, stay })
+    let stay = Seconds::new(requested.time(iteration, rate) * requested.iterations())?;
+    Some(Carried { rate: RequestRate::new(rate)?, bound, alone, stay })
+}
+
+/// The largest rate below one that is too high at which no more requests than may come late, by the
+/// rule of false position as in the Illinois algorithm, with a bisection at every third step.
+fn largest(too_high: f64, late: impl Fn(f64) -> f64) -> f64 {
+    let beyond = |rate| (late(rate).max(NONE_LATE) / LATE_SHARE).ln();
+    let (mut low, mut high) = (0.0, too_high);
+    let (mut below, mut above) = (beyond(low), beyond(high));
+    let mut was_beyond = None;
+    for step in 1..=STEPS_MAX {
+        if high - low <= NARROW * high {
+            break;
+        }
+        let between = (low * above - high * below) / (above - below);
+        let is_between = step % 3 != 0 && low < between && between < high;
+        let rate = if is_between { between } else { f64::midpoint(low, high) };
+        let found = beyond(rate);
+        let is_beyond = found > 0.0;
+        // An end that stays where it is counts half, or it would stay for long.
+        let weight = if was_beyond.replace(is_beyond) == Some(is_beyond) { 0.5 } else { 1.0 };
+        if is_beyond {
+            (high, above, below) = (rate, found, weight * below);
+        } else {
+            (low, below, above) = (rate, found, weight * above);
+        }
+    }
+    low
 }
 
 #[cfg(test)]

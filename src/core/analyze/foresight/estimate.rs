@@ -91,6 +91,15 @@ impl Teacher {
     }
 }
 
+impl Interval {
+    /// 95 in 100 of what lies around a rate, with this standard deviation as a share of it.
+    fn around(rate: RequestRate, doubt: f64) -> Option<Self> {
+        let times = (DEVIATIONS * doubt).exp();
+        let rate = rate.requests_per_second();
+        Some(Self { low: RequestRate::new(rate / times)?, high: RequestRate::new(rate * times)? })
+    }
+}
+
 // === impl Foresight ===
 
 impl Foresight {
@@ -117,17 +126,18 @@ impl Foresight {
         sides
     }
 
-    /// What one replica of each variant carries, where that is known and is something.
+    /// What one replica of each variant carries and how sure that is, where it is something.
     pub(super) fn estimates(
         &self,
         policy: &Policy,
         model: &ModelKey,
-        variants: &[VariantStrides<'_>],
+        sides: &BTreeMap<Role, Side<'_>>,
     ) -> BTreeMap<VariantKey, Estimate> {
-        let estimate = |it: &VariantStrides<'_>| {
-            Some((it.spec.key.clone(), self.known(policy, model, it)?.estimate()?))
+        let estimate = |(variant, carried): &(&VariantStrides<'_>, Option<Carried>)| {
+            let known = self.known(policy, model, variant)?;
+            Some((variant.spec.key.clone(), known.estimate((*carried)?)?))
         };
-        variants.iter().filter_map(estimate).collect()
+        sides.values().flat_map(|side| &side.variants).filter_map(estimate).collect()
     }
 
     /// By what is judged what one replica of a variant carries.
@@ -183,19 +193,18 @@ impl Known<'_> {
     }
 
     /// The same with how sure that is; `None` where it is nothing.
-    fn estimate(&self) -> Option<Estimate> {
+    fn estimate(&self, carried: Carried) -> Option<Estimate> {
         let Self { seen, iteration, requested, limits } = self;
-        let each = carried(*iteration, requested, limits)?;
-        if each.rate.requests_per_second() <= RATE_MIN {
+        let Carried { rate, bound, .. } = carried;
+        if rate.requests_per_second() <= RATE_MIN {
             return None;
         }
-        let interval = interval(&seen.pace, (*iteration, requested, limits), each.rate);
-        let interval = interval.and_then(|Interval { low, high }| {
-            Some(Interval { low: self.of_all_ranks(low)?, high: self.of_all_ranks(high)? })
-        });
+
+        let of_a_rank = rate.requests_per_second() / f64::from(seen.ranks());
+        let doubt = doubt(&seen.pace, (*iteration, requested, limits), of_a_rank);
+        let interval = doubt.and_then(|doubt| Interval::around(rate, doubt));
         let said_by = if seen.card().is_some() { Teacher::Card } else { Teacher::Replicas };
-        let rate = self.of_all_ranks(each.rate)?;
-        Some(Estimate { rate, interval, bound: each.bound, said_by })
+        Some(Estimate { rate, interval, bound, said_by })
     }
 
     fn of_all_ranks(&self, rate: RequestRate) -> Option<RequestRate> {
@@ -203,23 +212,22 @@ impl Known<'_> {
     }
 }
 
-/// Where the rate lies that one rank carries, by how sure it is what an iteration takes.
-fn interval(
+/// How far off the rate may be that one rank carries: a standard deviation, as a share of it.
+fn doubt(
     pace: &Pace,
     (iteration, requested, limits): (Iteration, &Requested, &Limits),
-    rate: RequestRate,
-) -> Option<Interval> {
+    rate: f64,
+) -> Option<f64> {
     let Iteration { alpha, beta, delta } = iteration;
-    let carries = |iteration| Some(carried(iteration, requested, limits)?.rate);
     let changed = [
-        carries(Iteration { alpha: NUDGE * alpha, ..iteration })?,
-        carries(Iteration { beta: NUDGE * beta, ..iteration })?,
-        carries(Iteration { delta: NUDGE * delta, ..iteration })?,
+        Iteration { alpha: NUDGE * alpha, ..iteration },
+        Iteration { beta: NUDGE * beta, ..iteration },
+        Iteration { delta: NUDGE * delta, ..iteration },
     ];
-    let rate = rate.requests_per_second();
-    let shares = changed.map(|it| (it.requests_per_second() / rate).ln() / NUDGE.ln());
-    let times = (DEVIATIONS * pace.deviation(shares)).exp();
-    Some(Interval { low: RequestRate::new(rate / times)?, high: RequestRate::new(rate * times)? })
+    let carries = |iteration| Some(carried(iteration, requested, limits)?.rate);
+    let [by_alpha, by_beta, by_delta] = changed.map(carries);
+    let changed = [by_alpha?, by_beta?, by_delta?].map(RequestRate::requests_per_second);
+    Some(pace.deviation(changed.map(|changed| (changed / rate).ln() / NUDGE.ln())))
 }
 
 #[cfg(test)]
@@ -271,8 +279,10 @@ mod tests {
                 pace.learn(&lesson(noisy, 1000.0 * load, 200.0 * load), &learning);
             }
             let iteration = pace.iteration().unwrap();
-            let found = interval(&pace, (iteration, &requested, &limits), rate(iteration));
-            let Interval { low, high } = found.unwrap();
+            let found = rate(iteration);
+            let of_this = (iteration, &requested, &limits);
+            let doubt = doubt(&pace, of_this, found.requests_per_second()).unwrap();
+            let Interval { low, high } = Interval::around(found, doubt).unwrap();
             within += u32::from(low <= truth && truth <= high);
             below += u32::from(truth < low);
         }
