@@ -175,6 +175,12 @@ impl Requested {
         (iteration.alpha + iteration.delta) / (1.0 - rate * self.work(iteration))
     }
 
+    /// The rate at which a replica has so much of something, of which each request has `each` in all
+    /// of its iterations together.
+    fn rate_with(&self, iteration: Iteration, all: f64, each: f64) -> f64 {
+        all / (each * (iteration.alpha + iteration.delta) + all * self.work(iteration))
+    }
+
     /// The share of the tokens of prompts that is computed.
     pub(super) fn computed_share(&self) -> f64 {
         self.computed.tokens() / self.prompt.tokens().max(1.0)
@@ -195,32 +201,29 @@ impl Limits {
     /// The highest rates at which the means hold, and what each is for.
     fn means(&self, requested: &Requested, iteration: Iteration) -> [(Bound, f64); 4] {
         let Requested { computed, output, prompt, held, pieces, .. } = requested;
-        let work = requested.work(iteration);
-        let idle = iteration.alpha + iteration.delta;
-        // So many of something that each request has in so many iterations.
-        let rate = |all: f64, each: f64| {
-            let all = self.share.fraction() * all;
-            all / (each * idle + all * work)
-        };
-
+        let share = self.share.fraction();
         let iterations = requested.iterations();
-        let chunks = (computed.tokens() / self.budget).ceil();
         let itl = self.itl.filter(|_| iterations > 0.0).map_or(f64::INFINITY, |itl| {
-            let longest = self.share.fraction() * itl.seconds() * pieces;
-            (1.0 - idle / longest).max(0.0) / work
+            let longest = share * itl.seconds() * pieces;
+            let idle = iteration.alpha + iteration.delta;
+            (1.0 - idle / longest).max(0.0) / requested.work(iteration)
         });
-        let seats = rate(self.seats, iterations + chunks);
-        let kv = self.kv.map_or(f64::INFINITY, |kv| {
-            rate(kv.tokens(), iterations * held.tokens() + chunks * prompt.tokens())
-        });
-        // Of places, it is known how many requests wait for them where these have a first token.
-        let of_places = |rate| if self.first.is_some() { f64::INFINITY } else { rate };
-        [
-            (Bound::Budget, rate(self.budget, computed.tokens() + output.tokens())),
-            (Bound::Itl, itl),
-            (Bound::Seats, of_places(seats)),
-            (Bound::Kv, of_places(kv)),
-        ]
+        let tokens = computed.tokens() + output.tokens();
+        let budget = requested.rate_with(iteration, share * self.budget, tokens);
+
+        let chunks = (computed.tokens() / self.budget).ceil();
+        let kv_each = iterations * held.tokens() + chunks * prompt.tokens();
+        let [seats, kv] = match self.first {
+            // The share of requests that wait for places says more.
+            Some(_) => [f64::INFINITY; 2],
+            None => [
+                requested.rate_with(iteration, share * self.seats, iterations + chunks),
+                self.kv.map_or(f64::INFINITY, |kv| {
+                    requested.rate_with(iteration, share * kv.tokens(), kv_each)
+                }),
+            ],
+        };
+        [(Bound::Budget, budget), (Bound::Itl, itl), (Bound::Seats, seats), (Bound::Kv, kv)]
     }
 
     /// The share of requests that come late at a rate because of one limit.
@@ -279,9 +282,8 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
     let (mut bound, mut rate) = means.min_by(|a, b| a.1.total_cmp(&b.1))?;
     let lateness = Lateness::new(requested, iteration, limits);
     for limit in [Bound::Seats, Bound::Kv, Bound::Itl, Bound::Ttft] {
-        let late = |rate| limits.late(limit, &lateness, rate);
-        if late(rate).is_some_and(|share| share > LATE_SHARE) {
-            rate = largest(rate, |rate| late(rate).unwrap_or(0.0));
+        if limits.late(limit, &lateness, rate).is_some_and(|share| share > LATE_SHARE) {
+            rate = largest(rate, |rate| limits.late(limit, &lateness, rate).unwrap_or(0.0));
             bound = limit;
         }
     }

@@ -95,8 +95,10 @@ impl Interval {
     /// 95 in 100 of what lies around a rate, with this standard deviation as a share of it.
     fn around(rate: RequestRate, doubt: f64) -> Option<Self> {
         let times = (DEVIATIONS * doubt).exp();
-        let rate = rate.requests_per_second();
-        Some(Self { low: RequestRate::new(rate / times)?, high: RequestRate::new(rate * times)? })
+        Some(Self {
+            low: RequestRate::new(rate.requests_per_second() / times)?,
+            high: RequestRate::new(rate.requests_per_second() * times)?,
+        })
     }
 }
 
@@ -224,10 +226,12 @@ fn doubt(
         Iteration { beta: NUDGE * beta, ..iteration },
         Iteration { delta: NUDGE * delta, ..iteration },
     ];
-    let carries = |iteration| Some(carried(iteration, requested, limits)?.rate);
-    let [by_alpha, by_beta, by_delta] = changed.map(carries);
-    let changed = [by_alpha?, by_beta?, by_delta?].map(RequestRate::requests_per_second);
-    Some(pace.deviation(changed.map(|changed| (changed / rate).ln() / NUDGE.ln())))
+    let mut shares = [0.0; 3];
+    for (share, iteration) in shares.iter_mut().zip(changed) {
+        let changed = carried(iteration, requested, limits)?.rate.requests_per_second();
+        *share = (changed / rate).ln() / NUDGE.ln();
+    }
+    Some(pace.deviation(shares))
 }
 
 #[cfg(test)]
