@@ -181,6 +181,11 @@ impl Requested {
         all / (each * (iteration.alpha + iteration.delta) + all * self.work(iteration))
     }
 
+    /// Iterations in which a prompt is computed, of those with so many tokens each.
+    pub(super) fn chunks(&self, budget: f64) -> f64 {
+        (self.computed.tokens() / budget).ceil()
+    }
+
     /// The share of the tokens of prompts that is computed.
     pub(super) fn computed_share(&self) -> f64 {
         self.computed.tokens() / self.prompt.tokens().max(1.0)
@@ -211,7 +216,7 @@ impl Limits {
         let tokens = computed.tokens() + output.tokens();
         let budget = requested.rate_with(iteration, share * self.budget, tokens);
 
-        let chunks = (computed.tokens() / self.budget).ceil();
+        let chunks = requested.chunks(self.budget);
         let kv_each = iterations * held.tokens() + chunks * prompt.tokens();
         let [seats, kv] = match self.first {
             // The share of requests that wait for places says more.
@@ -234,7 +239,7 @@ impl Limits {
 
         let iterations = requested.iterations();
         let generating = rate * iterations * time;
-        let computing = rate * time * (requested.computed.tokens() / self.budget).ceil();
+        let computing = rate * time * requested.chunks(self.budget);
         match bound {
             Bound::Itl => {
                 let itl = self.itl.filter(|_| iterations > 0.0)?;
@@ -300,6 +305,7 @@ fn largest(too_high: f64, late: impl Fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (0.0, too_high);
     let (mut below, mut above) = (beyond(low), beyond(high));
     let mut was_beyond = None;
+
     for step in 1..=STEPS_MAX {
         if high - low <= NARROW * high {
             break;
@@ -308,6 +314,7 @@ fn largest(too_high: f64, late: impl Fn(f64) -> f64) -> f64 {
         let is_between = step % 3 != 0 && low < between && between < high;
         let rate = if is_between { between } else { f64::midpoint(low, high) };
         let found = beyond(rate);
+
         let is_beyond = found > 0.0;
         // An end that stays where it is counts half, or it would stay for long.
         let weight = if was_beyond.replace(is_beyond) == Some(is_beyond) { 0.5 } else { 1.0 };
@@ -321,13 +328,14 @@ fn largest(too_high: f64, late: impl Fn(f64) -> f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const ITERATION: Iteration =
+    pub(in crate::analyze::foresight) const ITERATION: Iteration =
         Iteration { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
 
-    fn requested(prompt: f64, output: f64) -> Requested {
+    /// Requests of these mean lengths, which differ as those of Azure's traces.
+    pub(in crate::analyze::foresight) fn requested(prompt: f64, output: f64) -> Requested {
         let tokens = |value: f64| Tokens::new(value).unwrap();
         Requested {
             prompt: tokens(prompt),

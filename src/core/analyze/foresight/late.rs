@@ -167,9 +167,11 @@ impl<'a> Lateness<'a> {
             return 1.0;
         }
 
-        let chunks = self.requested.computed.tokens() / self.budget;
-        let stay = busy.time * (self.requested.iterations() + chunks.ceil());
-        let left = first.allowed(self.requested.prompt.tokens()) - busy.time * chunks;
+        let Requested { prompt, computed, .. } = self.requested;
+        let chunks = self.requested.chunks(self.budget);
+        let stay = busy.time * (self.requested.iterations() + chunks);
+        let own = busy.time * (computed.tokens() / self.budget);
+        let left = first.allowed(prompt.tokens()) - own;
         let fades = 2.0 * free / (self.requested.answer_squares * stay);
         waiting(free / all.sqrt()) * (-left.max(0.0) * fades).exp()
     }
@@ -205,23 +207,8 @@ mod tests {
     use rand_pcg::Pcg64;
 
     use super::*;
+    use crate::analyze::foresight::capacity::tests::{ITERATION, requested};
     use crate::units::{Fraction, Seconds};
-
-    const ITERATION: Iteration =
-        Iteration { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
-
-    fn requested(prompt: f64, output: f64) -> Requested {
-        let tokens = |value: f64| Tokens::new(value).unwrap();
-        Requested {
-            prompt: tokens(prompt),
-            computed: tokens(prompt),
-            output: tokens(output),
-            prompt_squares: 2.0,
-            answer_squares: 2.0,
-            pieces: 1.0,
-            held: tokens(prompt + output / 2.0),
-        }
-    }
 
     fn limits(replicas: f64) -> Limits {
         let share = Fraction::new(0.92).unwrap();
