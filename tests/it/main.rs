@@ -49,6 +49,7 @@ mod simulation;
 mod sizing;
 mod startup;
 mod study;
+mod supply;
 mod targets;
 mod terms;
 mod vectors;

@@ -326,13 +326,20 @@ fn the_rust_front_end_is_read_like_the_python_one() {
 }
 
 #[test]
-fn ranks_that_have_not_served_yet_are_unknown_and_not_idle() {
+fn ranks_that_have_not_served_yet_are_idle_if_a_counter_proves_it() {
     let reading = reading("vllm-dp2-before-first-request.txt");
     assert_eq!(reading.ranks.len(), 2);
     for rank in &reading.ranks {
-        assert_eq!((rank.running, rank.waiting, rank.kv_usage), (None, None, None));
         assert_eq!(rank.kv_capacity, tokens(54_906.0 * 16.0 / 2.0), "blocks are of both ranks");
         assert_eq!(rank.prompt_tokens, tokens(0.0));
+        assert_eq!((rank.running, rank.waiting), (requests(0.0), requests(0.0)));
+        assert_eq!(rank.kv_usage, share(0.0));
+    }
+    let page = String::from_utf8(page("vllm-dp2-before-first-request.txt")).unwrap();
+    for unproved in [page.replace("} 0.0\n", "} 7.0\n"), page.replace("prompt_tokens", "prompts")] {
+        let reading = read(unproved.as_bytes(), Some(content_type(unproved.as_bytes()))).unwrap();
+        let gauges = |rank: &RankReading| (rank.running, rank.waiting, rank.kv_usage);
+        assert!(reading.ranks.iter().all(|rank| gauges(rank) == (None, None, None)));
     }
 }
 

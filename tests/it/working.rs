@@ -12,7 +12,7 @@ use plimsoll::observe::{Demand, FinishedReading, Reading, ScrapeFailure};
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Fraction, RequestRate, Requests, Seconds, TimePerToken, Tokens};
 
-use crate::pipeline::{KV_CAPACITY, World, at, page};
+use crate::pipeline::{KV_CAPACITY, World, at, known, page};
 
 /// What the requests are like, and what an iteration costs.
 #[derive(Clone, Copy)]
@@ -45,6 +45,10 @@ pub(crate) struct Work {
     pub(crate) rotation: usize,
     /// Replicas of each variant that do not answer.
     pub(crate) failing: BTreeMap<String, u32>,
+    /// Replicas of each variant that were asked for and do not serve.
+    pub(crate) starting: BTreeMap<String, u32>,
+    /// Variants whose engines do not count how long outputs take.
+    pub(crate) mute: Vec<String>,
     /// What each replica has beside what its rate explains.
     pub(crate) beside: Beside,
     /// What signals say of requests that no replica has.
@@ -79,9 +83,17 @@ struct Counted {
 
 impl Work {
     pub(crate) fn with(policy: Policy, specs: Vec<VariantSpec>, engine: Engine) -> Self {
-        let (counted, failing, beside) = (BTreeMap::new(), BTreeMap::new(), Beside::default());
-        let (world, front) = (World::with(policy, specs), Vec::new());
-        Self { world, engine, counted, rotation: 0, failing, beside, front }
+        Self {
+            world: World::with(policy, specs),
+            engine,
+            counted: BTreeMap::new(),
+            rotation: 0,
+            failing: BTreeMap::new(),
+            starting: BTreeMap::new(),
+            mute: Vec::new(),
+            beside: Beside::default(),
+            front: Vec::new(),
+        }
     }
 
     /// Ticks once a second while so many requests a second are shared by so many replicas of `a`.
@@ -112,7 +124,11 @@ impl Work {
                 let Beside { running, waiting } = self.beside;
                 let (running, waiting) = (counted.running + running, counted.waiting + waiting);
                 let kv = self.engine.kv(running);
-                pages.push(counted.page(kv, waiting, running));
+                let mut page = counted.page(kv, waiting, running);
+                if self.mute.iter().any(|mute| mute == name) {
+                    page.ranks[0].itl = None;
+                }
+                pages.push(page);
                 load = (kv, waiting);
             }
             self.world.set(name, replicas, load);
@@ -120,6 +136,10 @@ impl Work {
         for (name, failing) in &self.failing {
             let Some(variant) = self.world.variants.get_mut(name) else { continue };
             variant.failing = (0..*failing).map(|index| (index, ScrapeFailure::Timeout)).collect();
+        }
+        for (name, starting) in &self.starting {
+            let Some(variant) = self.world.variants.get_mut(name) else { continue };
+            variant.scale = known(variant.listed + starting, variant.listed);
         }
         let mut inputs = self.world.inputs();
         for (scrape, page) in inputs.scrapes.iter_mut().zip(pages) {

@@ -63,7 +63,7 @@ use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
 };
 use crate::analyze::engine_args::EngineArguments;
-use crate::analyze::foresight::arrivals::Arrivals;
+use crate::analyze::foresight::arrivals::{Arrivals, Serving};
 use crate::analyze::foresight::budget::{Budget, Firsts};
 use crate::analyze::foresight::capacity::{Bound, Carried};
 use crate::analyze::foresight::card::{Card, Imported, Shelf};
@@ -109,6 +109,8 @@ pub struct VariantStrides<'a> {
     pub pending: Replicas,
     /// Those that stay only until others carry load, and are no supply.
     pub leaving: Replicas,
+    /// Those that serve and do not report how loaded they are.
+    pub silent: Replicas,
     /// Replicas that it may have in addition, and that can be relied on to start.
     pub room: Replicas,
     /// How long its replicas take to start, where it was measured.
@@ -123,6 +125,8 @@ pub struct VariantStrides<'a> {
     pub ttft: Option<&'a Histogram>,
     /// Its replicas that were measured, in the order of their keys.
     pub replicas: Vec<ReplicaStrides<'a>>,
+    /// What replicas counted that are not ready, and may still get requests.
+    pub unready: Vec<&'a [Stride]>,
 }
 
 /// What engines were told that bounds what they carry, where somebody knows.
@@ -187,6 +191,8 @@ pub struct Foresight {
 #[derive(Clone, Debug, Default)]
 struct Demand {
     arrivals: Arrivals,
+    /// Arrivals at prefill, while more come there than get to decode.
+    upstream: Option<Arrivals>,
     hold: Held,
     /// What is needed with what waits, which is gone once it is worked off.
     queue: Held,
@@ -231,6 +237,29 @@ impl Foresight {
         self.learned.retain(|model, _| models.contains(model));
     }
 
+    /// Lets decode see what comes to prefill, while that is more. All of it gets to decode once more
+    /// prefill replicas serve, so both start theirs at the same time.
+    fn look_upstream(&mut self, through: Timestamp, model: &ModelKey, role: Role) {
+        if role != Role::Decode {
+            return;
+        }
+        let key = |role| (model.clone(), role);
+        let prefill = self.demands.get(&key(Role::Prefill)).map(|it| &it.arrivals).cloned();
+        let Some(decode) = self.demands.get_mut(&key(role)) else { return };
+
+        let own = decode.arrivals.rate(through).unwrap_or_default();
+        decode.upstream = prefill.filter(|it| it.rate(through).is_some_and(|rate| rate > own));
+    }
+
+    /// The roles of which some variant with replicas has a known capacity.
+    fn sized_roles(&self, variants: &[VariantStrides<'_>]) -> BTreeSet<Role> {
+        let is_sized = |it: &&VariantStrides<'_>| {
+            let seen = self.variants.get(&it.spec.key).filter(|_| !it.replicas.is_empty());
+            seen.is_some_and(|seen| seen.iteration().is_some())
+        };
+        variants.iter().filter(is_sized).map(|it| it.spec.role).collect()
+    }
+
     /// Learns from what the replicas of a model did.
     fn learn(
         &mut self,
@@ -253,6 +282,7 @@ impl Foresight {
             u32::try_from(it.replicas.len()).is_ok_and(|heard| heard >= there)
         };
         let sight = if variants.iter().all(is_heard) { front.sight } else { Sight::Partial };
+        let sized = self.sized_roles(variants);
         for variant in variants {
             let key = (model.clone(), variant.spec.role);
             let demand = self.demands.entry(key).or_default();
@@ -265,22 +295,27 @@ impl Foresight {
                 budget: variant.told.budget.map_or(policy.budget, Tokens::tokens),
                 learning: &policy.learning,
             };
+            // Without a capacity its replicas are no supply, so what comes to them is no demand.
+            let counts = seen.iteration().is_some() || !sized.contains(&variant.spec.role);
             for replica in &variant.replicas {
                 for stride in replica.strides {
-                    if let Some(arrived) = stride.arrived {
-                        demand.arrivals.add(stride.at, stride.elapsed, arrived.requests());
+                    if counts {
+                        demand.arrive(stride);
                     }
                     demand.lengths.take(stride);
                     seen.take(replica.replica, stride, around);
                 }
             }
+            let unready = variant.unready.iter().copied().flatten().filter(|_| counts);
+            unready.for_each(|stride| demand.arrive(stride));
         }
-        for ((known, _), demand) in &mut self.demands {
+        for ((known, role), demand) in &mut self.demands {
             if known == model {
                 // All roles of a model serve what its gateway holds.
                 if let Some(grown) = front.grown {
                     demand.arrivals.add_queued(grown.at, grown.elapsed, grown.requests);
                 }
+                demand.arrivals.note(through, serving(variants, *role));
                 demand.arrivals.close(through);
                 if policy.schedule.is_some() {
                     demand.week.close(demand.arrivals.points(), sight);
@@ -288,6 +323,14 @@ impl Foresight {
             }
         }
     }
+}
+
+/// The replicas of a role that serve.
+fn serving(variants: &[VariantStrides<'_>], role: Role) -> Serving {
+    let of_role = || variants.iter().filter(|it| it.spec.role == role);
+    let reporting: usize = of_role().map(|it| it.replicas.len()).sum();
+    let silent: Replicas = of_role().map(|it| it.silent).sum();
+    Serving { reporting: reporting as f64, silent: f64::from(silent.count()) }
 }
 
 /// What is in front of replicas: a gateway that queues more than waits at replicas as a matter of
@@ -342,6 +385,7 @@ pub fn analyze(
     let mut capacities = Vec::new();
     let mut bridges = BTreeMap::new();
     for side in sides.values() {
+        foresight.look_upstream(through, model, side.role);
         let demand = foresight.demands.entry((model.clone(), side.role)).or_default();
         let standby = Standby::of(side, policy);
         let found = side.foresee(now, (through, front), policy, (demand, standby.as_ref()));
@@ -417,6 +461,16 @@ fn capacity_of(
 /// Requests a second below which a replica carries nothing: no number of them would do.
 const RATE_MIN: f64 = 1e-4;
 
+// === impl Demand ===
+
+impl Demand {
+    fn arrive(&mut self, stride: &Stride) {
+        if let Some(arrived) = stride.arrived {
+            self.arrivals.add(stride.at, stride.elapsed, arrived.requests());
+        }
+    }
+}
+
 // === impl Side ===
 
 impl<'a> Side<'a> {
@@ -449,8 +503,9 @@ impl<'a> Side<'a> {
             standby.map(|it| Reserve { horizon: until(it.startup.seconds()), room: it.room });
         let raised = self.raise(now, policy, &mut demand.budget);
         let ahead = policy.schedule.and_then(|_| demand.week.ahead(through, horizon));
+        let arrivals = demand.upstream.as_ref().unwrap_or(&demand.arrivals);
         let gateway = policy.gateway.zip(front.queued).and_then(|(it, queued)| {
-            let arriving = demand.arrivals.rate(through)?;
+            let arriving = arrivals.rate(through)?;
             let rates = (arriving, carries, there);
             gateway::Held::of(queued.requests.requests(), &it, rates, policy.ttft.seconds())
         });
@@ -469,7 +524,7 @@ impl<'a> Side<'a> {
             ahead,
             raised,
         };
-        let need = Need::of(&demand.arrivals, &setting)?;
+        let need = Need::of(arrivals, &setting)?;
         let relief = standby.map(|standby| {
             let startup = standby.startup.seconds();
             let missing = (need.present(policy) - standby.beside).max(0.0);

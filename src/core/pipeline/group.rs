@@ -70,6 +70,11 @@ impl Member<'_> {
             || self.observation.scale_unknown == Some(WhyUnknown::NotListed)
     }
 
+    /// Whether its scale target exists, as far as is known.
+    pub(crate) fn has_target(&self) -> bool {
+        self.observation.scale_unknown != Some(WhyUnknown::NoSuchTarget)
+    }
+
     /// The bounds that hold. While the scale target is out of sight nobody knows its autoscaler's
     /// bounds, and the configured ones in their place must not move the number in force.
     pub(crate) fn bounds(&self, in_force: Option<Replicas>) -> Bounds {

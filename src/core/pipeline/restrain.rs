@@ -65,7 +65,15 @@ impl Pipeline {
         let stayed = enforce::dwell(stable, now, in_force, history, behavior.dwell);
         let turned = enforce::spend_turns(stayed, now, in_force, history, behavior.flap_budget);
         let urgent = enforce::panic(turned, now, in_force, history, behavior.panic);
+        if urgent.desired() > in_force && self.grows_at_once(&urgent) {
+            return urgent;
+        }
         enforce::limit_step(urgent, now, in_force, history, behavior)
+    }
+
+    /// Whether a decision is of a known need, which no step limit is for.
+    fn grows_at_once(&self, decision: &Decision) -> bool {
+        is_sized(decision) && self.policy.sizing.as_ref().is_some_and(Sizing::grows_at_once)
     }
 
     /// The windows that a decision waits for, and the time in which a number must not jitter whatever
@@ -73,13 +81,16 @@ impl Pipeline {
     /// saturation decides in its place has not.
     fn windows(&self, decision: &Decision) -> (Windows, Seconds) {
         let windows = Windows::of(&self.policy.behavior);
-        let first = decision.steps.first();
-        let is_sized = first.is_some_and(|step| matches!(step.reason, Reason::Sized(_)));
         let sizing = self.policy.sizing.as_ref();
         let jitter = sizing.and_then(Sizing::holds_alone);
-        match jitter.filter(|_| is_sized) {
+        match jitter.filter(|_| is_sized(decision)) {
             Some(jitter) => (Windows { down: Seconds::ZERO, ..windows }, jitter),
             None => (windows, Seconds::ZERO),
         }
     }
+}
+
+/// Whether a decision is of what analyzers say, and not of saturation in their place.
+fn is_sized(decision: &Decision) -> bool {
+    decision.steps.first().is_some_and(|step| matches!(step.reason, Reason::Sized(_)))
 }

@@ -33,6 +33,7 @@ pub use crate::decide::enforce::{Burst, Change, Direction, Moved, Recommendation
 pub use crate::pipeline::Wait;
 pub use crate::pipeline::silence::saved::{SavedHeard, SavedSilence};
 pub use crate::pipeline::sizing::analyzers::{SavedAnalyzers, SavedTaught};
+pub use crate::pipeline::startup::Measured;
 
 /// What is remembered of one variant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -48,6 +49,9 @@ pub struct Memory {
     pub informed: BTreeMap<Analyzer, Timestamp>,
     /// What analyzers have learned.
     pub learned: SavedAnalyzers,
+    /// How long its latest starts took: from created to ready and to serving, in seconds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub starts: Vec<Measured>,
     /// Since when its model has had nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silence: Option<SavedSilence>,
@@ -93,6 +97,14 @@ impl Memory {
         }
         self
     }
+
+    /// What stays true however long nobody looked: what was learned of engines, loads and starts, each
+    /// with its own age. Windows, waits and silences do not.
+    #[must_use]
+    pub fn knowledge(self) -> Self {
+        let Self { learned, starts, named, .. } = self;
+        Self { learned, starts, named, ..Self::default() }
+    }
 }
 
 // === impl InForce ===
@@ -137,6 +149,7 @@ impl Pipeline {
             waits: self.unsettled.get(variant).copied(),
             informed: informed.collect(),
             learned: learned.analyzers.save(model, variant),
+            starts: self.startups.save(variant),
             silence: self.zeros.saved(model, variant),
             named: learned.fronts.save(model),
         })
@@ -156,7 +169,7 @@ impl Pipeline {
         variant: &VariantKey,
         memory: &Memory,
     ) {
-        let Memory { history, waits, informed, learned: remembered, silence, named } = memory;
+        let Memory { history, waits, informed, learned: remembered, starts, silence, named } = memory;
         if let Some(in_force) = self.in_force.get_mut(variant)
             && in_force.restored == Some(Recall::Number)
             && let Some(mut history) = History::restore(history)
@@ -182,6 +195,7 @@ impl Pipeline {
         }
         learned.analyzers.recall(model, variant, remembered);
         learned.fronts.recall(model, named);
+        self.startups.recall(variant, starts);
 
         if let Some(silence) = silence {
             self.zeros.recall(now, model, variant, silence);

@@ -22,10 +22,11 @@ use crate::analyze::analyzers::each_analyzer;
 use crate::analyze::ballot::{self, Analyzer, Ballot, Franchise, Verdict, Vote};
 use crate::analyze::capacity::{CapacityReport, Unit};
 use crate::analyze::foresight::card::Card;
-use crate::analyze::foresight::policy::Window;
+use crate::analyze::foresight::policy::{Steps, Window};
 use crate::decide::optimize::{self, Candidate, Consent, Model, Standing, Voice};
 use crate::decide::sized::{Shortfall, Sized, Unmeetable};
 use crate::fleet::{Bounds, Fleet, ModelKey, Role, VariantKey, VariantSpec};
+use crate::observe::stride::Stride;
 use crate::observe::{Demand, Inputs, Observation, ReplicaObservation};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::{Group, Member};
@@ -156,6 +157,12 @@ impl Sizing {
         self.is_foreseen().then_some(hold.jitter)
     }
 
+    /// Whether numbers that are sized grow without limits of steps: where `foresight` decides alone,
+    /// and no policies for scaling up are written.
+    pub(crate) fn grows_at_once(&self) -> bool {
+        self.is_foreseen() && self.foresight.replaces_steps == Steps::Unlimited
+    }
+
     /// Whether `foresight` decides alone.
     pub(crate) fn is_foreseen(&self) -> bool {
         self.analyzers == [Analyzer::Foresight]
@@ -181,6 +188,8 @@ impl Pipeline {
         for groups in groups.chunk_by(|a, b| a.model == b.model) {
             let Some(first) = groups.first() else { continue };
             let members = groups.iter().flat_map(|group| &group.members);
+            // A variant without a scale target has no replicas that could carry anything.
+            let members = members.filter(|member| member.has_target());
             let sizable = |member| self.sizable(now, member);
             let sizable: Vec<Sizable<'_>> = members.clone().filter_map(sizable).collect();
             let shrinking = if sizable.len() == members.count() {
@@ -344,8 +353,31 @@ impl Judged<'_> {
             .reports
             .iter()
             .find(|(_, report)| report.variants.iter().any(|it| it.per_replica.is_some()))?;
-        let candidates = self.members.iter().map(Sizable::candidate).collect();
+        let candidates = self.members.iter().map(|member| self.candidate(sizing, member)).collect();
         Some(Model { key: self.model.clone(), candidates, sizing, voices })
+    }
+
+    /// A variant as the optimizer sees it. One whose replicas do not start gets no more of them while
+    /// another may grow.
+    fn candidate(&self, sizing: &CapacityReport, member: &Sizable<'_>) -> Candidate {
+        let is_sized = |key: &VariantKey| {
+            sizing.variants.iter().any(|it| it.key == *key && it.per_replica.is_some())
+        };
+        let can_replace = |other: &&Sizable<'_>| {
+            other.spec.role == member.spec.role
+                && other.room() > Replicas::ZERO
+                && is_sized(&other.spec.key)
+        };
+        let is_replaced =
+            member.stuck > Replicas::ZERO && self.members.iter().any(|it| can_replace(&it));
+
+        let candidate = member.candidate();
+        let most = candidate.current.max(candidate.bounds.min());
+        let bounds = Bounds::new(candidate.bounds.min(), Some(most));
+        match bounds.filter(|_| is_replaced) {
+            Some(bounds) => Candidate { bounds, ..candidate },
+            None => candidate,
+        }
     }
 
     /// What is asked for one variant.
@@ -376,9 +408,9 @@ impl Judged<'_> {
             carries: outlook.estimates.get(key).copied(),
         };
         let bridge = outlook.bridges.get(key).copied();
-        let after = placement.after + member.stuck;
+        let after = member.with_stuck(placement.after);
         let shared = shared.get(key).cloned();
-        let shared = shared.map(|it| Shared { after: it.after + member.stuck, ..it });
+        let shared = shared.map(|it| Shared { after: member.with_stuck(it.after), ..it });
         let bridged = bridge.map(|it| Bridged::of(it, member.stuck));
         Some((key.clone(), Asked { before: member.wanted, after, why, shared, bridged }))
     }
@@ -405,6 +437,31 @@ impl<'a> Sizable<'a> {
     /// The replicas whose load is known.
     fn measured(&self) -> impl Iterator<Item = &'a ReplicaObservation> {
         self.observation.replicas.iter().filter(|replica| replica.load().is_some())
+    }
+
+    /// A number that the plan asks for, with the replicas that do not start on top. What is missing is
+    /// asked for twice at most: if its replacements do not start either, more of them are no help.
+    fn with_stuck(&self, planned: Replicas) -> Replicas {
+        let serving = self.counted().beyond(self.coming());
+        let replaced = planned + self.stuck.min(planned.beyond(serving));
+
+        (planned + self.stuck).min(replaced.max(self.wanted))
+    }
+
+    /// Replicas that have served and do not report how loaded they are.
+    fn silent(&self) -> Replicas {
+        let Observation { ready, unheard, replicas, .. } = self.observation;
+        let measured = self.observation.measured();
+        let ready = ready.unwrap_or_default().beyond(*unheard).beyond(measured);
+        let lost = replicas.iter().filter(|replica| replica.is_lost()).count();
+
+        ready.max(Replicas::saturating(u32::try_from(lost).unwrap_or(u32::MAX)))
+    }
+
+    /// What replicas have counted that are not ready, and may still get requests.
+    fn unready(&self) -> impl Iterator<Item = &'a [Stride]> {
+        let unready = |it: &&ReplicaObservation| it.unready && it.freshness.is_fresh();
+        self.observation.replicas.iter().filter(unready).map(|it| it.strides.as_slice())
     }
 
     fn candidate(&self) -> Candidate {

@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::fleet::{Fleet, ReplicaKey, VariantKey, VariantSpec};
 use crate::observe::{Inputs, Observation, Quantiles, Startup};
@@ -25,6 +26,10 @@ use crate::units::{Replicas, Seconds};
 /// Starts of a variant that are remembered. Images, nodes and models change, and what was three
 /// dozen starts ago says little of the next.
 const STARTS_MAX: usize = 32;
+
+/// Starts of a variant that are remembered across restarts, the latest ones. A dozen has a 90th
+/// percentile of its own.
+const SAVED_MAX: usize = 12;
 
 /// Starts from which the 90th percentile is believed. One or two may have found everything cached.
 const STARTS_MIN: usize = 3;
@@ -48,11 +53,14 @@ enum Stage {
     Started,
 }
 
-/// One start.
-#[derive(Clone, Copy, Debug)]
-struct Measured {
-    to_ready: Seconds,
-    to_serving: Seconds,
+/// How long one start took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "[u32; 2]", into = "[u32; 2]")]
+pub struct Measured {
+    /// From created to ready, to the second.
+    pub to_ready: Seconds,
+    /// From created to serving, to the second.
+    pub to_serving: Seconds,
 }
 
 // === impl Pipeline ===
@@ -111,9 +119,48 @@ pub(crate) fn told(
     observations
 }
 
+// === impl Measured ===
+
+impl From<[u32; 2]> for Measured {
+    fn from(seconds: [u32; 2]) -> Self {
+        let [to_ready, to_serving] = seconds.map(Seconds::literal);
+        Self { to_ready, to_serving }
+    }
+}
+
+impl From<Measured> for [u32; 2] {
+    fn from(measured: Measured) -> Self {
+        [measured.to_ready, measured.to_serving].map(whole)
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a start takes no century, and casts saturate"
+)]
+fn whole(seconds: Seconds) -> u32 {
+    seconds.seconds().round() as u32
+}
+
 // === impl Startups ===
 
 impl Startups {
+    /// The latest starts of a variant.
+    pub(crate) fn save(&self, variant: &VariantKey) -> Vec<Measured> {
+        let measured = self.measured.get(variant);
+        let before = measured.map_or(0, |measured| measured.len().saturating_sub(SAVED_MAX));
+        measured.into_iter().flatten().skip(before).copied().collect()
+    }
+
+    /// Goes on from starts that were remembered, unless some were seen since.
+    pub(crate) fn recall(&mut self, variant: &VariantKey, starts: &[Measured]) {
+        if !starts.is_empty() {
+            let latest = || starts.iter().rev().take(STARTS_MAX).rev().copied().collect();
+            self.measured.entry(variant.clone()).or_insert_with(latest);
+        }
+    }
+
     /// Takes in what one tick brings.
     pub(crate) fn take(&mut self, inputs: &Inputs) {
         let Inputs { starts, scrapes, fleet, .. } = inputs;

@@ -90,6 +90,7 @@ fn usual(file: &File, wva: &Wva, checks: &mut Checks<'_>) -> FileKeys {
     usual.scale_to_zero.enabled = wva.zero.unwrap_or(false);
     let capacity = usual.capacity.get_or_insert_default();
     let foresight = capacity.foresight.get_or_insert_default();
+    foresight.replaces_steps = enforce::steps(file.enforce.as_ref());
     if let Some(hold) = &mut foresight.hold {
         hold.replaces_window = enforce::window(file.enforce.as_ref());
     }

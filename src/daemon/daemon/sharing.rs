@@ -15,9 +15,9 @@ use tracing::{error, info};
 
 use crate::clock::Clock;
 use crate::collect::cluster::Sighting;
-use crate::daemon::ticks::RESTORE_MAX;
 use crate::leader::Leadership;
 use crate::leader::share::{BODY_MAX, Document, Draft, EMPTY, Place, Seat, Term};
+use crate::publish::state::RESTORE_MAX;
 use crate::publish::state::Memories;
 use crate::publish::state::shared::{self, Arrival, Receipt, Shared, SharedMemories};
 use crate::publish::{Decided, Published};

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -41,11 +41,6 @@ use plimsoll_core::fleet::VariantKey;
 use plimsoll_core::observe::{Inputs, Observation, Scrape};
 use plimsoll_core::pipeline::{Decisions, Pipeline};
 use plimsoll_core::units::Replicas;
-
-/// How long after it was last in force a number is taken over. In a longer absence the numbers are
-/// served by nobody, and whoever has scaled by hand since knows better; beginning without a number
-/// holds every replica count.
-pub(crate) const RESTORE_MAX: SignedDuration = SignedDuration::from_mins(15);
 
 /// How long a tick that something has called for waits for more to happen, and so the shortest time
 /// between two of them. A burst of new objects is one tick.
@@ -99,6 +94,8 @@ pub(crate) struct Ticks {
     said_of_workloads: workloads::Said,
     /// Numbers of before a restart whose variants have not been seen yet.
     saved: BTreeMap<VariantKey, state::Saved>,
+    /// When this process began.
+    began: Timestamp,
     /// What the last tick has found, shown or not.
     found: Option<Published>,
     /// The term that we decide in, where several replicas share what they decide.
@@ -138,6 +135,7 @@ impl Ticks {
             said: Said::new(parts.telemetry.discovery_objects.clone()),
             said_of_workloads: workloads::Said::default(),
             saved,
+            began: now,
             found: None,
             term: None,
             interval: config.keys.tick_interval,

@@ -33,13 +33,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_ignored::Path as Ignored;
 use serde_json::Value;
 
 use crate::publish::Published;
 use plimsoll_core::fleet::{ModelKey, ModelName, Namespace, VariantKey, VariantName};
+use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::pipeline::saved::{Length, Memory};
 use plimsoll_core::units::Replicas;
 
@@ -70,6 +71,38 @@ pub struct Saved {
     pub memory: Option<Memory>,
     /// What only another release remembers of it, by name: it is not in the memory.
     pub strange: Vec<String>,
+}
+
+/// How long after it was last in force a number is taken over. In a longer absence the numbers are
+/// served by nobody, and whoever has scaled by hand since knows better; beginning without a number
+/// holds every replica count.
+pub(crate) const RESTORE_MAX: SignedDuration = SignedDuration::from_mins(15);
+
+/// How long what was learned is of use: two weeks, the memory of a schedule.
+pub(crate) const KNOWLEDGE_MAX: SignedDuration = SignedDuration::from_hours(14 * 24);
+
+impl Saved {
+    /// Lets a pipeline go on from it: with its number, if that was in force until lately, and with
+    /// what was learned.
+    pub fn resume(&self, now: Timestamp, pipeline: &mut Pipeline) {
+        let Self { variant, model, desired, at, memory, .. } = self;
+        if self.is_recent(now) {
+            pipeline.restore(now, variant.clone(), *desired, *at);
+        }
+        let Some(memory) = memory.clone() else { return };
+        let memory = if self.is_recent(now) { memory } else { memory.knowledge() };
+        pipeline.recall(now, model, variant, &memory);
+    }
+
+    /// Whether its number was in force until lately.
+    pub(crate) fn is_recent(&self, now: Timestamp) -> bool {
+        now.duration_since(self.written) <= RESTORE_MAX
+    }
+
+    /// Whether it is of any use.
+    pub(crate) fn is_known(&self, now: Timestamp) -> bool {
+        now.duration_since(self.written) <= KNOWLEDGE_MAX
+    }
 }
 
 /// What is remembered of each variant.

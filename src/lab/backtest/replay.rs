@@ -185,12 +185,7 @@ impl Replay {
         let headless = || BacktestError::Headless { path: path.to_owned() };
         let pipeline = self.pipeline.as_mut().ok_or_else(headless)?;
         let Tick { now, inputs, follows, said } = tick;
-        for Saved { variant, model, desired, at, memory, .. } in self.restored.drain(..) {
-            pipeline.restore(now, variant.clone(), desired, at);
-            if let Some(memory) = memory {
-                pipeline.recall(now, &model, &variant, &memory);
-            }
-        }
+        self.restored.drain(..).for_each(|saved| saved.resume(now, pipeline));
         let found = match &follows {
             Some(numbers) => pipeline.follow(now, &inputs, numbers),
             None => pipeline.tick(now, &inputs),

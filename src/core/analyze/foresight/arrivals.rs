@@ -6,6 +6,9 @@
 //!
 //! Arrivals are known up to the oldest of the newest pages: beyond that instant some replica has not
 //! been heard yet, and a sum would look like less load.
+//!
+//! A replica that serves and does not report counts as if it got as much as one of the others. A page
+//! that comes late takes the place of that guess in the single seconds.
 
 use std::collections::VecDeque;
 
@@ -45,6 +48,15 @@ enum Place {
     Queue,
 }
 
+/// Replicas that serve, by whether they report.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Serving {
+    /// Those that do.
+    pub reporting: f64,
+    /// Those that do not.
+    pub silent: f64,
+}
+
 /// Arrivals of one model, or of one of its roles.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Arrivals {
@@ -53,9 +65,13 @@ pub struct Arrivals {
     bins: VecDeque<f64>,
     /// By how much a queue before the replicas has grown in each of them.
     queued: VecDeque<f64>,
+    /// Replicas that served in each of them, as far as some of them did not report.
+    serving: VecDeque<Serving>,
     points: VecDeque<Point>,
     /// The last stride that was closed.
     closed: Option<i64>,
+    /// The last second of which it is known who served.
+    noted: Option<i64>,
     /// Seconds between pages, of late the longest.
     spacing: f64,
     begun: Option<i64>,
@@ -173,8 +189,28 @@ impl Arrivals {
                 Place::Replica => &mut self.bins,
                 Place::Queue => &mut self.queued,
             };
-            if let Some(bin) = index.and_then(|index| bins.get_mut(index)) {
+            let Some(index) = index else { continue };
+            if let Some(bin) = bins.get_mut(index) {
                 *bin += each * overlap.max(0.0);
+            }
+            if let (Place::Replica, Some(serving)) = (place, self.serving.get_mut(index)) {
+                serving.report(overlap.max(0.0));
+            }
+        }
+    }
+
+    /// Notes who served up to an instant, since this was last noted or an earlier stride was closed.
+    /// Goes before [`close`](Self::close).
+    pub fn note(&mut self, through: Timestamp, serving: Serving) {
+        let last = whole(seconds(through));
+        let from = self.noted.replace(last).unwrap_or(last).max(self.first);
+        if serving.silent <= 0.0 {
+            return;
+        }
+        for second in from..last {
+            let index = usize::try_from(second - self.first).ok();
+            if let Some(known) = index.and_then(|index| self.serving.get_mut(index)) {
+                *known = serving;
             }
         }
     }
@@ -264,7 +300,8 @@ impl Arrivals {
         let index = |second: i64| usize::try_from(second - self.first).unwrap_or(0);
         let end = index(to).min(self.bins.len());
         let range = index(from).min(end)..end;
-        let came: f64 = self.bins.range(range.clone()).sum();
+        let seconds = self.bins.range(range.clone()).zip(self.serving.range(range.clone()));
+        let came: f64 = seconds.map(|(requests, serving)| requests * serving.share()).sum();
         let queued: f64 = self.queued.range(range).sum();
         if queued >= 0.0 {
             return came + queued;
@@ -293,12 +330,30 @@ impl Arrivals {
         while self.first + self.length() <= to {
             self.bins.push_back(0.0);
             self.queued.push_back(0.0);
+            self.serving.push_back(Serving::default());
         }
         while self.length() > BINS {
             self.bins.pop_front();
             self.queued.pop_front();
+            self.serving.pop_front();
             self.first += 1;
         }
+    }
+}
+
+// === impl Serving ===
+
+impl Serving {
+    /// A late page reports what a silent replica did in a part of a second.
+    fn report(&mut self, seconds: f64) {
+        let late = self.silent.min(seconds);
+        self.silent -= late;
+        self.reporting += late;
+    }
+
+    /// What came to all of them, over what came to those that report.
+    fn share(self) -> f64 {
+        if self.reporting > 0.0 { 1.0 + self.silent / self.reporting } else { 1.0 }
     }
 }
 
@@ -409,6 +464,24 @@ mod tests {
         ] {
             assert!(!wrong.is_sound(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn silent_replicas_get_as_much_as_the_others_until_a_late_page_says_what_they_got() {
+        let mut arrivals = fed(1, 6.0, 300);
+        arrivals.note(at(300), Serving { reporting: 2.0, silent: 0.0 });
+        // Of two replicas with three a second each, one falls silent.
+        for second in 301..=340 {
+            arrivals.add(at(second), Seconds::literal(1), 3.0);
+            arrivals.note(at(second), Serving { reporting: 1.0, silent: 1.0 });
+            arrivals.close(at(second));
+        }
+        assert!((arrivals.rate(at(340)).unwrap() - 6.0).abs() < 1e-9);
+        assert!(arrivals.points().iter().all(|point| (point.rate - 6.0).abs() < 1e-9));
+
+        arrivals.add(at(340), Seconds::literal(40), 200.0);
+        let known = arrivals.rate(at(340)).unwrap();
+        assert!((known - 8.0).abs() < 0.2, "five a second came to it: {known}");
     }
 
     /// Seven a second come to replicas, and the queue before them grows each five seconds by this.

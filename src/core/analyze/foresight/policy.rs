@@ -75,6 +75,11 @@ settings! {
         /// Holds a need for some start-up times.
         hold: Option<Hold> = on();
 
+        /// Lets a higher number that foresight alone finds pass `enforce.scale_up.policies`. On by
+        /// default, unless those are written.
+        // Step limits bound how far a guess may overshoot, and a sized number is none.
+        replaces_steps: Steps = Steps::Unlimited;
+
         /// Least history before any replica counts as spare.
         // A fleet is not judged by its first seconds.
         history_min: Seconds = minutes(2), in secs(30)..=hours(1);
@@ -323,6 +328,18 @@ pub enum Window {
 }
 
 settings! { switch: Window, Window::Replaced, Window::Waited }
+
+/// The steps by which a number may grow, where foresight alone sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Steps {
+    /// Any: the need is known.
+    #[default]
+    Unlimited,
+    /// Those of the policies for scaling up.
+    Limited,
+}
+
+settings! { switch: Steps, Steps::Unlimited, Steps::Limited }
 
 impl Policy {
     /// How much must be known before anything is spare, where replicas take so long to start.

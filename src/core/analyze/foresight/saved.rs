@@ -82,8 +82,8 @@ impl SavedDemand {
     }
 
     fn of(role: Role, demand: &Demand) -> Option<Self> {
-        // What bridges is over within minutes.
-        let Demand { arrivals, hold, queue: _, bridge: _, lengths, budget, week } = demand;
+        // What bridges and what queues is over within minutes.
+        let Demand { arrivals, hold, lengths, budget, week, .. } = demand;
         let (arrivals, lengths) = (arrivals.save()?, lengths.numbers());
         let (needs, raised, week) = (hold.save(), budget.raised(), week.save());
         let saved = Self { role, arrivals, lengths, needs, raised, week };
@@ -153,6 +153,7 @@ impl Foresight {
         for SavedDemand { role, arrivals, lengths, needs, raised, week } in demands {
             let demand = || Demand {
                 arrivals: arrivals.restore(),
+                upstream: None,
                 hold: Held { needs: needs.iter().copied().collect::<VecDeque<_>>() },
                 // What waits is seen again at once.
                 queue: Held::default(),

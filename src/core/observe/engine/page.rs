@@ -11,7 +11,7 @@ use crate::observe::engine::draft::RankDraft;
 use crate::observe::engine::lora::LoraSample;
 use crate::observe::engine::number::{cumulative, timestamp};
 use crate::observe::engine::{
-    Engine, Label, RANKS_MAX, RUNTIME_PREFIXES, SampleError, Unreadable, sglang,
+    Engine, Label, RANKS_MAX, RUNTIME_PREFIXES, SampleError, Unreadable, sglang, vllm,
 };
 use crate::observe::{HttpReading, Reading};
 use crate::units::Requests;
@@ -286,8 +286,9 @@ impl PageDraft {
             .into_iter()
             .map(|mut draft| {
                 let mut reading = draft.reading(engines)?;
-                if engine == Engine::Sglang {
-                    sglang::add_queues(&draft, &mut reading);
+                match engine {
+                    Engine::Vllm => vllm::fill_unserved(&mut reading),
+                    Engine::Sglang => sglang::add_queues(&draft, &mut reading),
                 }
                 Ok(reading)
             })

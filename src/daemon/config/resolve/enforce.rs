@@ -2,7 +2,7 @@
 
 use crate::config::check::Checks;
 use crate::config::written::WrittenDuration;
-use plimsoll_core::analyze::foresight::policy::Window;
+use plimsoll_core::analyze::foresight::policy::{Steps, Window};
 use plimsoll_core::decide::enforce::Behavior;
 use plimsoll_core::settings::Written;
 
@@ -11,6 +11,13 @@ pub(super) fn window(section: Option<&Written<Behavior>>) -> Window {
     let rules = section.and_then(|section| section.scale_down.as_ref());
     let written = rules.and_then(|rules| rules.stabilization_window);
     if written.is_some() { Window::Waited } else { Window::Replaced }
+}
+
+/// The default of `capacity.foresight.replaces_steps`: policies that are written hold.
+pub(super) fn steps(section: Option<&Written<Behavior>>) -> Steps {
+    let rules = section.and_then(|section| section.scale_up.as_ref());
+    let is_written = rules.is_some_and(|rules| rules.policies.is_some());
+    if is_written { Steps::Limited } else { Steps::Unlimited }
 }
 
 /// Checks the rules that published numbers follow.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tracing::{error, info, warn};
 
-use crate::daemon::ticks::{RESTORE_MAX, Ticks};
+use crate::daemon::ticks::Ticks;
 use crate::publish::state::{self, Memories};
 use crate::publish::{Published, PublishedVariant};
 use crate::telemetry::{StateDocument, Telemetry};
@@ -25,15 +25,9 @@ impl Ticks {
     pub(super) fn restore(&mut self, now: Timestamp, fleet: &Fleet) {
         let seen: Vec<VariantKey> =
             self.saved.keys().filter(|key| fleet.get(key).is_some()).cloned().collect();
-        let recent = |it: &state::Saved| now.duration_since(it.written) <= RESTORE_MAX;
-        let saved = seen.into_iter().filter_map(|key| self.saved.remove(&key)).filter(recent);
-        let saved: Vec<state::Saved> = saved.collect();
-        for state::Saved { variant, model, desired, at, memory, .. } in &saved {
-            self.pipeline.restore(now, variant.clone(), *desired, *at);
-            if let Some(memory) = memory {
-                self.pipeline.recall(now, model, variant, memory);
-            }
-        }
+        let saved = seen.into_iter().filter_map(|key| self.saved.remove(&key));
+        let saved: Vec<state::Saved> = saved.filter(|saved| saved.is_known(now)).collect();
+        saved.iter().for_each(|saved| saved.resume(now, &mut self.pipeline));
         if let Some(tracer) = &mut self.tracer {
             tracer.restored(saved);
         }
@@ -54,7 +48,9 @@ impl Ticks {
             let saved = state::Saved { variant, model, desired, at, written, memory, strange };
             self.saved.insert(key.clone(), saved);
         }
-        self.saved.retain(|_, saved| written.duration_since(saved.written) <= RESTORE_MAX);
+        // Those of before the restart are as many as the file has, and may be discovered late.
+        let began = self.began;
+        self.saved.retain(|_, it| it.is_recent(written) || (it.written < began && it.is_known(written)));
     }
 
     /// Writes the state file when a number has changed, and from time to time.
@@ -99,10 +95,9 @@ impl Ticks {
     /// through shows them late, and later still while it refuses to.
     fn unseen(&self) -> Vec<state::Saved> {
         let now = self.parts.clock.now();
-        let recent = |it: &&state::Saved| now.duration_since(it.written) <= RESTORE_MAX;
         let fleet = self.directory.fleet();
         let unseen = self.saved.values().filter(|it| fleet.get(&it.variant).is_none());
-        unseen.filter(recent).cloned().collect()
+        unseen.filter(|saved| saved.is_known(now)).cloned().collect()
     }
 
     /// Writes the state file one last time, after a save that is under way: two writers would mix
@@ -167,16 +162,22 @@ fn in_force(
              numbers are in force"
         );
     }
-    let recent = |it: &state::Saved| now.duration_since(it.written) <= RESTORE_MAX;
-    let (recent, old): (Vec<_>, Vec<_>) = saved.into_iter().partition(recent);
+    let (recent, old): (Vec<_>, Vec<_>) = saved.iter().partition(|saved| saved.is_recent(now));
     if let Some(latest) = old.iter().map(|it| it.written).max() {
         let variants = old.len();
-        warn!(variants, %latest, "Numbers of before the restart are too old to be in force");
+        let learned = old.iter().filter(|it| it.is_known(now)).count();
+        warn!(
+            variants,
+            learned,
+            %latest,
+            "Numbers of before the restart are too old to be in force; what was learned is used"
+        );
     }
     if !recent.is_empty() {
         info!(variants = recent.len(), "The numbers of before the restart are in force");
     }
-    recent.into_iter().map(|saved| (saved.variant.clone(), saved)).collect()
+    let known = saved.into_iter().filter(|saved| saved.is_known(now));
+    known.map(|saved| (saved.variant.clone(), saved)).collect()
 }
 
 /// Shows how much of a document this release does not know.

@@ -32,6 +32,7 @@ impl Learner for Foresight {
                     current: member.counted(),
                     pending: member.coming(),
                     leaving: member.leaving,
+                    silent: member.silent(),
                     room: member.room(),
                     startup: member.startup,
                     slowest_start: member.slowest_start,
@@ -39,6 +40,7 @@ impl Learner for Foresight {
                     arguments,
                     ttft: member.observation.ttft.as_ref(),
                     replicas: member.measured().map(strides).collect(),
+                    unready: member.unready().collect(),
                 }
             })
             .collect();

@@ -1,0 +1,148 @@
+//! Supply and demand under `foresight`, as far as some of it is not seen: replicas that are silent,
+//! that do not start, or of which nobody knows what they carry.
+
+use plimsoll::analyze::foresight::policy::Steps;
+use plimsoll::decide::Reason;
+use plimsoll::decide::enforce::Behavior;
+use plimsoll::fleet::{Role, VariantSpec};
+use plimsoll::observe::{Scale, WhyUnknown};
+use plimsoll::pipeline::saved::Memory;
+use plimsoll::pipeline::{Pipeline, Policy};
+
+use crate::foresight::quick;
+use crate::pipeline::{at, desired, key, of, spec};
+use crate::working::{Engine, Work};
+
+fn one() -> Work {
+    Work::with(quick(), vec![spec("a", 1.0, (1, 60))], Engine::default())
+}
+
+fn two(cost: f64) -> Work {
+    let specs = vec![spec("a", 1.0, (0, 60)), spec("b", cost, (0, 60))];
+    Work::with(quick(), specs, Engine::default())
+}
+
+#[test]
+fn a_fleet_grows_for_what_its_silent_replicas_get() {
+    let grown = |silent: u32| {
+        let mut work = one();
+        let _ = work.run(10, 100.0, 90);
+        work.failing.insert("a".to_owned(), silent);
+        desired(&work.run(10, 260.0, 60), "a")
+    };
+    let all = grown(0);
+    assert!(all > 12, "{all}");
+    for silent in 1..8 {
+        let some = grown(silent);
+        assert!(some >= all && some <= all + 2, "{silent} are silent: {some} instead of {all}");
+    }
+}
+
+/// Numbers of `a` while what it lacks never starts, each half a minute for an hour.
+fn never_starting(work: &mut Work, rate: f64) -> Vec<u32> {
+    let mut asked = 4;
+    let number = |_| {
+        work.starting.insert("a".to_owned(), asked - 4);
+        asked = desired(&work.run(4, rate, 30), "a").max(asked);
+        asked
+    };
+    (0..120).map(number).collect()
+}
+
+#[test]
+fn replicas_that_do_not_start_are_asked_for_twice_at_most() {
+    let mut work = one();
+    let _ = work.run(4, 60.0, 90);
+    let numbers = never_starting(&mut work, 140.0);
+    let (first, last) = (numbers[4], numbers[119]);
+    assert!(first > 5, "{numbers:?}");
+    assert!(last > first, "once more: {numbers:?}");
+    assert!(last <= 4 + 2 * (first - 4) + 2, "and not again: {numbers:?}");
+}
+
+#[test]
+fn another_variant_takes_the_place_of_replicas_that_do_not_start() {
+    let mut work = two(3.0);
+    let all = |a: f64, b: f64| [("a", 4, a), ("b", 2, b)];
+    let _ = work.run_all(&all(15.0, 15.0), 90);
+    let mut said = work.run_all(&all(25.0, 25.0), 60);
+    let first = desired(&said, "a");
+    assert!(first > 4 && desired(&said, "b") == 2, "the cheaper one grows: {said:?}");
+
+    work.starting.insert("a".to_owned(), first - 4);
+    said = work.run_all(&all(25.0, 25.0), 900);
+    assert_eq!(desired(&said, "a"), first, "{:?}", of(&said, "a").steps);
+    assert!(desired(&said, "b") > 2, "{:?}", of(&said, "b").steps);
+}
+
+#[test]
+fn a_variant_without_a_scale_target_does_not_keep_others_from_shrinking() {
+    let mut work = two(2.0);
+    let _ = work.run_all(&[("a", 8, 18.0)], 90);
+    work.world.set("b", 0, (0.0, 0.0)).scale = Scale::Unknown(WhyUnknown::NoSuchTarget);
+    let said = work.run_all(&[("a", 8, 2.0)], 120);
+    assert!(desired(&said, "a") < 8, "{:?}", of(&said, "a").steps);
+}
+
+#[test]
+fn what_comes_to_replicas_of_unknown_capacity_asks_for_no_others() {
+    let mut work = two(1.0);
+    let _ = work.run_all(&[("a", 4, 15.0)], 90);
+    let alone = desired(&work.clone().run_all(&[("a", 4, 15.0)], 120), "a");
+    work.mute.push("b".to_owned());
+    let beside = work.run_all(&[("a", 4, 15.0), ("b", 4, 15.0)], 120);
+    assert_eq!(desired(&beside, "a"), alone, "{:?}", of(&beside, "a").steps);
+}
+
+#[test]
+fn decode_grows_for_what_comes_to_prefill_at_the_same_time() {
+    let role = |name: &str, role| VariantSpec { role, ..spec(name, 1.0, (1, 60)) };
+    let specs = vec![role("d", Role::Decode), role("p", Role::Prefill)];
+    let mut work = Work::with(quick(), specs, Engine::default());
+    let before = work.run_all(&[("d", 4, 15.0), ("p", 4, 15.0)], 120);
+    // Prefill lets no more through until it has more replicas.
+    let jumped = work.run_all(&[("d", 4, 15.0), ("p", 4, 40.0)], 30);
+    let [prefill, decode] = ["p", "d"].map(|name| desired(&jumped, name));
+    assert!(prefill > 6 && decode >= prefill, "{prefill} and {decode} after {before:?}");
+}
+
+#[test]
+fn a_need_that_is_known_is_asked_for_in_one_step_unless_limits_are_written() {
+    let after_a_jump = |policy: Policy| {
+        let mut work = Work::with(policy, vec![spec("a", 1.0, (1, 60))], Engine::default());
+        let before = work.run(2, 20.0, 120);
+        let mut numbers = vec![desired(&before, "a")];
+        numbers.extend((0..30).map(|_| desired(&work.run(2, 300.0, 1), "a")));
+        numbers.dedup();
+        numbers.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or_default()
+    };
+    let usual = Policy { behavior: Behavior::default(), ..quick() };
+    let mut written = usual.clone();
+    if let Some(sizing) = &mut written.sizing {
+        sizing.foresight.replaces_steps = Steps::Limited;
+    }
+    let (largest, limited) = (after_a_jump(usual), after_a_jump(written));
+    assert!(largest > 4 && limited <= 4, "{largest} and {limited}");
+}
+
+/// Whether a day later, with this much remembered, the first half a minute is decided by foresight.
+fn is_sized_a_day_later(knowledge: impl Fn(Memory) -> Memory) -> bool {
+    let mut work = one();
+    let _ = work.run(8, 100.0, 200);
+    let spec = spec("a", 1.0, (1, 60));
+    let memory = work.world.pipeline.memory(&spec.model_key(), &spec.key).unwrap();
+
+    let mut pipeline = Pipeline::new(quick());
+    work.world.second += 86_400;
+    pipeline.recall(at(work.world.second), &spec.model_key(), &spec.key, &knowledge(memory));
+    assert!(!pipeline.has_number(&key("a")));
+    work.world.pipeline = pipeline;
+    let said = work.run(8, 100.0, 30);
+    matches!(of(&said, "a").steps[0].reason, Reason::Sized(_))
+}
+
+#[test]
+fn what_was_learned_is_of_use_long_after_the_number_is_not() {
+    assert!(is_sized_a_day_later(Memory::knowledge));
+    assert!(!is_sized_a_day_later(|_| Memory::default()), "half a minute teaches too little");
+}
