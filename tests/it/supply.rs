@@ -11,7 +11,7 @@ use plimsoll::pipeline::{Pipeline, Policy};
 
 use crate::foresight::quick;
 use crate::pipeline::{at, desired, key, of, spec};
-use crate::working::{Engine, Work};
+use crate::working::{Beside, Engine, Work};
 
 fn one() -> Work {
     Work::with(quick(), vec![spec("a", 1.0, (1, 60))], Engine::default())
@@ -142,4 +142,20 @@ fn is_sized_a_day_later(knowledge: impl Fn(Memory) -> Memory) -> bool {
 fn what_was_learned_is_of_use_long_after_the_number_is_not() {
     assert!(is_sized_a_day_later(Memory::knowledge));
     assert!(!is_sized_a_day_later(|_| Memory::default()), "ten seconds teach too little");
+}
+
+#[test]
+fn a_fleet_that_still_overruns_grows_again_before_anything_is_known_of_it() {
+    let mut work = one();
+    work.beside = Beside { running: 20.0, waiting: 400.0 };
+    let mut asked = 1;
+    let mut number = |_| {
+        work.starting.insert("a".to_owned(), asked - 1);
+        asked = desired(&work.run(1, 1.0, 1), "a").max(asked);
+        asked
+    };
+    let numbers: Vec<u32> = (0..40).map(&mut number).collect();
+    assert_eq!(numbers[10], 4, "four times as many at first: {numbers:?}");
+    assert!(numbers[20] > 4 && numbers[20] <= 16, "and four times that: {numbers:?}");
+    assert!(numbers[39] > 16, "twice what is in flight: {numbers:?}");
 }

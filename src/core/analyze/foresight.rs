@@ -68,7 +68,7 @@ use crate::analyze::foresight::arrivals::Arrivals;
 use crate::analyze::foresight::budget::{Budget, Firsts};
 use crate::analyze::foresight::capacity::{Bound, Carried};
 use crate::analyze::foresight::card::{Card, Imported, Shelf};
-use crate::analyze::foresight::cold::cold_start;
+use crate::analyze::foresight::cold::{Base, cold_start};
 use crate::analyze::foresight::demand::{Need, Queue, Reserve, Setting, Smoothing};
 use crate::analyze::foresight::estimate::Estimate;
 use crate::analyze::foresight::gateway::Front;
@@ -184,6 +184,8 @@ pub struct Foresight {
     demands: BTreeMap<(ModelKey, Role), Demand>,
     variants: BTreeMap<VariantKey, Seen>,
     learned: BTreeMap<ModelKey, Timestamp>,
+    /// Sizes of fleets that overrun while nothing is known of them.
+    cold: BTreeMap<ModelKey, Base>,
     shelf: Shelf,
     imported: Imported,
 }
@@ -236,6 +238,12 @@ impl Foresight {
         self.demands.retain(|(model, _), _| models.contains(model));
         self.variants.retain(|variant, _| variants.contains(variant));
         self.learned.retain(|model, _| models.contains(model));
+        self.cold.retain(|model, _| models.contains(model));
+    }
+
+    /// Whether enough answers of a model have ended to know how long they are.
+    fn has_answers(&self, model: &ModelKey) -> bool {
+        self.demands.iter().any(|((of, _), it)| of == model && it.lengths.telling().is_some())
     }
 }
 
@@ -271,7 +279,11 @@ pub fn analyze(
         // meanwhile does so for good, and must not be interrupted.
         let seen = |it: &VariantStrides<'_>| foresight.variants.get(&it.spec.key);
         let teaches = variants.iter().filter_map(seen).any(Seen::counts_time);
-        return cold_start(policy.cold_start.as_ref().filter(|_| teaches), variants, front.queued);
+        let policy = policy.cold_start.as_ref().filter(|_| teaches);
+        let has_answers = foresight.has_answers(model);
+        let base = foresight.cold.entry(model.clone()).or_default();
+        base.renew(now, variants, has_answers);
+        return cold_start(policy, variants, front.queued, base);
     }
     let floors = sides.values().flat_map(|side| side.floors(policy)).collect();
     let mut foreseen = BTreeMap::new();

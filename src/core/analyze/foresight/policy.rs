@@ -286,7 +286,11 @@ settings! {
         /// Load to prepare for, as a multiple of the requests in flight.
         margin: Fraction = 1.3, in FACTORS;
 
-        /// Most growth at once, as a multiple of the present replicas.
+        /// The same while no ten answers have ended, if that is more.
+        // Twice a time that goes on is its median, where nothing is known of its scale.
+        unended: Fraction = 2.0, in FACTORS;
+
+        /// Most growth in a quarter of a minute, as a multiple of the replicas.
         times: Fraction = 4.0, in CAPS;
     }
 

@@ -226,7 +226,7 @@ impl Lengths {
     }
 
     /// The means, if they are of enough requests to tell one mix from another.
-    fn telling(&self) -> Option<(f64, f64)> {
+    pub(super) fn telling(&self) -> Option<(f64, f64)> {
         self.means().filter(|_| self.requests >= FINISHED_MIN)
     }
 }
