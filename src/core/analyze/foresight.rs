@@ -30,6 +30,7 @@
 //! The learner: regression on iterations. The forecast: quantiles of the load's own past. The hold:
 //! ski rental (Karlin et al. 1988): rent until what was paid would have bought.
 
+pub mod admissible;
 pub mod arrivals;
 pub mod budget;
 pub mod capacity;
@@ -314,6 +315,9 @@ impl Foresight {
                 // All roles of a model serve what its gateway holds.
                 if let Some(grown) = front.grown {
                     demand.arrivals.add_queued(grown.at, grown.elapsed, grown.requests);
+                }
+                if let Some(rejected) = front.rejected {
+                    demand.arrivals.add_queued(rejected.at, rejected.elapsed, rejected.requests);
                 }
                 demand.arrivals.note(through, serving(variants, *role));
                 demand.arrivals.close(through);
