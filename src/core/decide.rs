@@ -125,7 +125,7 @@ impl Decision {
     #[must_use]
     pub fn admissible(&self) -> Option<Admissible> {
         self.steps.iter().find_map(|step| match &step.reason {
-            Reason::Sized(sized) => sized.admissible,
+            Reason::Sized(sized) => sized.admissible.as_deref().copied(),
             _ => None,
         })
     }

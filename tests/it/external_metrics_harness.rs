@@ -271,7 +271,7 @@ impl Variant {
             foreseen: None,
             card: None,
             carries: None,
-            admissible,
+            admissible: admissible.map(Box::new),
         };
         if let Some(decided) = &mut self.0.decided {
             decided.decision.steps[0].reason = Reason::Sized(sized);

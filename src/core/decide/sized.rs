@@ -49,7 +49,7 @@ pub struct Sized {
     pub carries: Option<Estimate>,
     /// The rate of requests that its serving replicas can take in time, if `foresight` knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub admissible: Option<Admissible>,
+    pub admissible: Option<Box<Admissible>>,
 }
 
 /// Whether a plan carries what is asked.

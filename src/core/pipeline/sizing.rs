@@ -406,7 +406,7 @@ impl Judged<'_> {
             foreseen: outlook.foreseen.get(&member.spec.role).copied().map(Box::new),
             card: outlook.cards.get(key).map(|card| card.title()),
             carries: outlook.estimates.get(key).copied(),
-            admissible: outlook.admissible.get(key).copied(),
+            admissible: outlook.admissible.get(key).copied().map(Box::new),
         };
         let bridge = outlook.bridges.get(key).copied();
         let after = member.with_stuck(placement.after);
