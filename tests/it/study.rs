@@ -1443,7 +1443,7 @@ fn rejecting_what_is_not_admissible_serves_more_of_a_spike_in_time() {
     let (reported, rejected) = run("{read: 1s, admit: {}}");
     assert!(none_rejected < 0.5 && rejected > 0.0);
     assert!(reported > all + 0.04, "{reported} {all}");
-    assert!(reported > unreported && rejected < most_rejected, "what is reported brings replicas");
+    assert!(reported > unreported && rejected < most_rejected, "reported requests bring replicas");
 }
 
 #[test]

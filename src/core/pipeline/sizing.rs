@@ -289,6 +289,11 @@ impl Learned {
             reports.push((analyzer, found.report));
         }
 
+        if shrinking == Shrinking::Forbidden {
+            // A variant that cannot be counted serves requests as well.
+            outlook.admissible.values_mut().for_each(|rate| rate.model = None);
+        }
+
         // What is remembered of a variant is no data: somebody must be heard.
         let heard = members.iter().any(|member| member.measured().next().is_some());
         for (analyzer, report) in reports.iter().filter(|_| heard) {

@@ -48,10 +48,7 @@ impl From<Replicas> for Quantity {
 
 impl From<RequestRate> for Quantity {
     /// Rounds down to thousandths: more than a rate allows must not be read of it.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "a cast saturates, which is what is wanted"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "a cast saturates, as it should")]
     fn from(rate: RequestRate) -> Self {
         Self { milli: (rate.requests_per_second() * 1000.0).floor() as i64 }
     }

@@ -67,7 +67,7 @@ pub struct Admissible {
 
 /// By which queues are judged.
 #[derive(Clone, Copy)]
-struct Patience {
+struct QueueRule {
     /// Requests that wait at a replica in any case.
     usual: f64,
     /// The time in which others are worked off, in seconds.
@@ -75,16 +75,16 @@ struct Patience {
 }
 
 /// The replicas of a variant that serve.
-struct Serving {
+struct ServingVariant {
     key: VariantKey,
     replicas: Replicas,
     /// `None` if something of it is unknown.
-    load: Option<Load>,
+    load: Option<CapacityLeft>,
 }
 
 /// The capacity of serving replicas, in requests/s.
 #[derive(Clone, Copy)]
-struct Load {
+struct CapacityLeft {
     capacity: f64,
     /// The part that is left while waiting requests are worked off.
     free: f64,
@@ -98,12 +98,12 @@ pub fn admissible(
     variants: &[VariantStrides<'_>],
     estimates: &BTreeMap<VariantKey, Estimate>,
 ) -> BTreeMap<VariantKey, Admissible> {
-    let patience = Patience::of(policy, variants);
+    let rule = QueueRule::of(policy, variants);
     let queued = front.queued.map_or(0.0, |queued| queued.requests.requests());
 
-    let mut roles: BTreeMap<Role, Vec<Serving>> = BTreeMap::new();
+    let mut roles: BTreeMap<Role, Vec<ServingVariant>> = BTreeMap::new();
     for variant in variants {
-        let serving = Serving::of(variant, estimates.get(&variant.spec.key), patience);
+        let serving = ServingVariant::of(variant, estimates.get(&variant.spec.key), rule);
         roles.entry(variant.spec.role).or_default().push(serving);
     }
 
@@ -111,7 +111,7 @@ pub fn admissible(
     let mut totals = Vec::new();
     for members in roles.values() {
         let capacity: f64 = members.iter().filter_map(|it| it.load).map(|it| it.capacity).sum();
-        let share = if capacity > 0.0 { queued / patience.horizon / capacity } else { 0.0 };
+        let share = if capacity > 0.0 { queued / rule.horizon / capacity } else { 0.0 };
 
         let rates: Vec<_> = members.iter().map(|it| it.admissible(share)).collect();
         let serves = members.iter().any(|it| it.replicas > Replicas::ZERO);
@@ -136,9 +136,9 @@ fn total(rates: &[Option<Admissible>]) -> Option<f64> {
     rates.iter().map(|rate| Some(rate.as_ref()?.variant.requests_per_second())).sum()
 }
 
-// === impl Patience ===
+// === impl QueueRule ===
 
-impl Patience {
+impl QueueRule {
     fn of(policy: &Policy, variants: &[VariantStrides<'_>]) -> Self {
         let replicas = variants.iter().flat_map(|variant| &variant.replicas);
         let looks = replicas.filter_map(|replica| replica.strides.last());
@@ -164,16 +164,16 @@ impl VariantStrides<'_> {
     }
 }
 
-// === impl Serving ===
+// === impl ServingVariant ===
 
-impl Serving {
-    fn of(variant: &VariantStrides<'_>, estimate: Option<&Estimate>, patience: Patience) -> Self {
+impl ServingVariant {
+    fn of(variant: &VariantStrides<'_>, estimate: Option<&Estimate>, rule: QueueRule) -> Self {
         let replicas = variant.serving();
-        let idle = Load { capacity: 0.0, free: 0.0 };
+        let idle = CapacityLeft { capacity: 0.0, free: 0.0 };
         let load = if replicas == Replicas::ZERO {
             Some(idle)
         } else {
-            estimate.and_then(|estimate| Load::of(variant, replicas, estimate, patience))
+            estimate.and_then(|estimate| CapacityLeft::of(variant, replicas, estimate, rule))
         };
 
         Self { key: variant.spec.key.clone(), replicas, load }
@@ -181,7 +181,7 @@ impl Serving {
 
     /// The rate that leaves time for requests at the gateway, which take this share of the capacity.
     fn admissible(&self, queued: f64) -> Option<Admissible> {
-        let Load { capacity, free } = self.load?;
+        let CapacityLeft { capacity, free } = self.load?;
         let rate = (free - queued * capacity).max(FLOOR * capacity);
 
         let variant = RequestRate::new(rate)?;
@@ -189,19 +189,19 @@ impl Serving {
     }
 }
 
-// === impl Load ===
+// === impl CapacityLeft ===
 
-impl Load {
+impl CapacityLeft {
     /// The load of some replicas, of which those count as the others that do not report a queue.
     fn of(
         variant: &VariantStrides<'_>,
         replicas: Replicas,
         estimate: &Estimate,
-        patience: Patience,
+        rule: QueueRule,
     ) -> Option<Self> {
         let carries = estimate.rate.requests_per_second();
         let reported = variant.replicas.iter().filter_map(|replica| replica.waiting);
-        let free: Vec<f64> = reported.map(|it| patience.left(carries, it.requests())).collect();
+        let free: Vec<f64> = reported.map(|it| rule.left(carries, it.requests())).collect();
         if free.is_empty() {
             return None;
         }
@@ -226,7 +226,7 @@ mod tests {
     use crate::units::{Requests, Seconds};
 
     /// A variant whose replicas carry 10 requests/s each.
-    struct Case {
+    struct FakeVariant {
         spec: VariantSpec,
         replicas: u32,
         pending: u32,
@@ -239,7 +239,7 @@ mod tests {
         reporting: Vec<ReplicaKey>,
     }
 
-    fn case(name: &str, replicas: u32) -> Case {
+    fn fake(name: &str, replicas: u32) -> FakeVariant {
         let spec = VariantSpec::example(name);
         let replica = |index| ReplicaKey {
             variant: spec.key.clone(),
@@ -247,7 +247,7 @@ mod tests {
             incarnation: None,
         };
         let stride = Stride::over(Timestamp::UNIX_EPOCH, Seconds::literal(1));
-        Case {
+        FakeVariant {
             reporting: (0..replicas).map(replica).collect(),
             strides: vec![stride],
             spec,
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    impl Case {
+    impl FakeVariant {
         fn waiting(mut self, waiting: f64) -> Self {
             self.waiting = Some(waiting);
             self
@@ -305,9 +305,9 @@ mod tests {
     }
 
     /// The rates of variants by name, and that of the model, with `queued` requests at the gateway.
-    fn found(cases: &[Case], queued: f64) -> (BTreeMap<String, f64>, Option<f64>) {
-        let variants: Vec<_> = cases.iter().map(Case::strides).collect();
-        let estimates = cases.iter().filter_map(Case::estimate).collect();
+    fn found(cases: &[FakeVariant], queued: f64) -> (BTreeMap<String, f64>, Option<f64>) {
+        let variants: Vec<_> = cases.iter().map(FakeVariant::strides).collect();
+        let estimates = cases.iter().filter_map(FakeVariant::estimate).collect();
         let requests = Requests::new(queued).unwrap();
         let queued = Some(Queued { requests, at: Timestamp::UNIX_EPOCH });
         let front = Front { queued, ..Front::UNSEEN };
@@ -326,24 +326,24 @@ mod tests {
 
     #[test]
     fn what_serving_replicas_carry_is_admissible_while_nothing_waits() {
-        let starting = Case { pending: 5, leaving: 1, ..case("a", 3) };
+        let starting = FakeVariant { pending: 5, leaving: 1, ..fake("a", 3) };
         let usual = found(&[starting.waiting(4.0)], 0.0);
         assert_eq!(usual, (rates([("a", 30.0)]), Some(30.0)), "4 wait as a matter of course");
     }
 
     #[test]
     fn a_backlog_is_worked_off_first_but_not_below_the_floor() {
-        let waits = |waiting: f64| found(&[case("a", 3).waiting(waiting)], 0.0).1.unwrap();
+        let waits = |waiting: f64| found(&[fake("a", 3).waiting(waiting)], 0.0).1.unwrap();
         assert!(
             (waits(9.0) - (30.0 - 3.0 * 5.0 / 2.0)).abs() < 1e-9,
             "in the 2 s of a first token"
         );
         assert!((waits(1000.0) - 3.0).abs() < 1e-9, "a tenth of the capacity");
 
-        let long = Case { reporting: Vec::new(), ..case("a", 1).waiting(1000.0) };
+        let long = FakeVariant { reporting: Vec::new(), ..fake("a", 1).waiting(1000.0) };
         assert_eq!(found(&[long], 0.0).1, None, "no replica reports");
 
-        let mut slow = case("a", 3).waiting(9.0);
+        let mut slow = fake("a", 3).waiting(9.0);
         slow.strides[0].elapsed = Seconds::literal(15);
         let rate = found(&[slow], 0.0).1.unwrap();
         assert!((rate - 29.0).abs() < 1e-9, "{rate}: until the next scrape");
@@ -351,38 +351,38 @@ mod tests {
 
     #[test]
     fn a_long_queue_at_one_replica_takes_nothing_from_the_others() {
-        let stuck = Case { stuck: 900.0, ..case("a", 10) };
+        let stuck = FakeVariant { stuck: 900.0, ..fake("a", 10) };
         assert_eq!(found(&[stuck], 0.0).1, Some(90.0));
     }
 
     #[test]
     fn variants_share_the_gateways_queue_by_their_capacity() {
-        let cases = || [case("a", 3), case("b", 1)];
+        let cases = || [fake("a", 3), fake("b", 1)];
         let expect = (rates([("a", 22.5), ("b", 7.5)]), Some(30.0));
         assert_eq!(found(&cases(), 20.0), expect);
     }
 
     #[test]
     fn an_unknown_capacity_or_queue_is_unknown_for_the_model_and_never_zero() {
-        let untaught = Case { carries: None, ..case("b", 1) };
-        let mute = Case { waiting: None, ..case("b", 1) };
+        let untaught = FakeVariant { carries: None, ..fake("b", 1) };
+        let mute = FakeVariant { waiting: None, ..fake("b", 1) };
         for unknown in [untaught, mute] {
-            assert_eq!(found(&[case("a", 1), unknown], 0.0), (rates([("a", 10.0)]), None));
+            assert_eq!(found(&[fake("a", 1), unknown], 0.0), (rates([("a", 10.0)]), None));
         }
     }
 
     #[test]
     fn a_variant_without_serving_replicas_adds_nothing_and_a_model_without_any_has_no_rate() {
-        let starting = || Case { pending: 2, ..case("b", 0) };
+        let starting = || FakeVariant { pending: 2, ..fake("b", 0) };
         let expect = (rates([("a", 10.0), ("b", 0.0)]), Some(10.0));
-        assert_eq!(found(&[case("a", 1), starting()], 0.0), expect);
+        assert_eq!(found(&[fake("a", 1), starting()], 0.0), expect);
         assert_eq!(found(&[starting()], 0.0), (rates([]), None));
     }
 
     #[test]
     fn a_model_in_parts_has_the_rate_of_its_smaller_part() {
-        let prefill = || case("p", 2).role(Role::Prefill);
-        let decode = |replicas| case("d", replicas).role(Role::Decode);
+        let prefill = || fake("p", 2).role(Role::Prefill);
+        let decode = |replicas| fake("d", replicas).role(Role::Decode);
         let (_, model) = found(&[prefill(), decode(3)], 0.0);
         assert_eq!(model, Some(20.0));
         assert_eq!(found(&[prefill(), decode(0)], 0.0).1, None, "no replica decodes");

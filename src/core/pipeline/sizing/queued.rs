@@ -110,8 +110,7 @@ impl Fronts {
         let grown = self.queues.entry(model.clone()).or_default().take(&heard);
         // A counter that went back has begun again.
         let rejected = self.rejections.entry(model.clone()).or_default().take(&rejections);
-        let rejected = rejected.filter(|it| it.requests > 0.0);
-        Front { queued, grown, rejected, sight }
+        Front { queued, grown, rejected: rejected.filter(|it| it.requests > 0.0), sight }
     }
 
     /// The signals that count requests of a model: those that have named it.

@@ -16,8 +16,8 @@ impl Sheet {
         let [namespace, model, variant] = labels(published);
         if let Some(Admissible { variant: rate, model: total, .. }) = decision.admissible() {
             self.set(&ADMISSIBLE, &labels(published), Some(rate.requests_per_second()));
-            let total = total.map(RequestRate::requests_per_second);
-            self.set(&MODEL_ADMISSIBLE, &[namespace, model], total);
+            let per_second = total.map(RequestRate::requests_per_second);
+            self.set(&MODEL_ADMISSIBLE, &[namespace, model], per_second);
         }
         for step in decision.steps.iter().filter(|_| decision.basis == Basis::Fresh) {
             let Reason::Sized(sized) = &step.reason else { continue };

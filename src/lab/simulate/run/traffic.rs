@@ -14,7 +14,7 @@ use crate::simulate::random::{self, Purpose, generator};
 use crate::simulate::replica::adapters::AdapterId;
 use crate::simulate::replica::prefix::PromptId;
 use crate::simulate::replica::{Event, Request};
-use crate::simulate::run::traffic::admit::Bucket;
+use crate::simulate::run::traffic::admit::TokenBucket;
 use crate::simulate::run::{Happening, Simulation};
 use crate::simulate::scenario::{Model, Scenario};
 use crate::simulate::score::Service;
@@ -36,7 +36,7 @@ pub(crate) struct Traffic {
     /// Attempts that have come to the gateway.
     pub(crate) asked: u64,
     /// What the gateway admits.
-    pub(crate) bucket: Bucket,
+    pub(crate) bucket: TokenBucket,
     /// Requests that the gateway holds, oldest first.
     pub(crate) held: VecDeque<u64>,
     /// Requests whose prompts are computed and that no replica decodes yet, oldest first.
@@ -125,7 +125,7 @@ impl Traffic {
             open: VecDeque::new(),
             first: 0,
             asked: 0,
-            bucket: Bucket::full(),
+            bucket: TokenBucket::full(),
             held: VecDeque::new(),
             handed: VecDeque::new(),
             deadlines: VecDeque::new(),

@@ -6,7 +6,7 @@ use crate::simulate::scenario::Admit;
 
 /// A token bucket, of which each admitted request takes one token.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bucket {
+pub(crate) struct TokenBucket {
     tokens: f64,
     /// When it was last filled.
     filled: Micros,
@@ -14,7 +14,7 @@ pub(crate) struct Bucket {
     pub(crate) rejected: u64,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// A full bucket.
     pub(super) const fn full() -> Self {
         Self { tokens: f64::INFINITY, filled: Micros::ZERO, rejected: 0 }
@@ -61,11 +61,11 @@ mod tests {
 
     #[test]
     fn a_bucket_admits_its_burst_and_then_its_rate() {
-        let mut bucket = Bucket::full();
+        let mut bucket = TokenBucket::full();
         let burst = Micros::from_secs(2);
         let begun = Micros::from_secs(10);
         let at_once = (0..50).filter(|_| bucket.take(begun, 10.0, burst)).count();
-        assert_eq!(at_once, 20, "what fills within the burst");
+        assert_eq!(at_once, 20, "the tokens of a whole burst");
 
         let later = |ms: u64| begun + Micros::new(1000 * ms);
         let in_time = (1..=2000).filter(|ms| bucket.take(later(*ms), 10.0, burst)).count();
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_low_rate_admits_single_requests() {
-        let mut bucket = Bucket::full();
+        let mut bucket = TokenBucket::full();
         let admitted = (0..100).filter(|it| bucket.take(Micros::from_secs(*it), 0.1, Micros::ZERO));
         assert_eq!(admitted.count(), 10, "one in ten seconds");
     }
