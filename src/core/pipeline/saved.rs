@@ -169,8 +169,7 @@ impl Pipeline {
         variant: &VariantKey,
         memory: &Memory,
     ) {
-        let Memory { history, waits, informed, learned: remembered, starts, silence, named } =
-            memory;
+        let Memory { history, waits, informed, learned: remembered, starts, silence, named } = memory;
         if let Some(in_force) = self.in_force.get_mut(variant)
             && in_force.restored == Some(Recall::Number)
             && let Some(mut history) = History::restore(history)

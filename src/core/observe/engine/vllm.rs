@@ -4,10 +4,10 @@
 //! the one release in which both exist counts the new one. The label `engine` is the data-parallel
 //! rank; V0 has none and is rank 0. `model_name` is the first served name, on every series.
 
-use crate::observe::RankReading;
 use crate::observe::engine::draft::{Distribution, RankDraft, Value};
 use crate::observe::engine::family::{Family, Place, Signal};
 use crate::observe::engine::number::rank_label;
+use crate::observe::RankReading;
 use crate::observe::engine::{Label, SampleError};
 use crate::units::{Fraction, Requests, Tokens};
 

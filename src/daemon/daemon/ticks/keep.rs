@@ -50,8 +50,7 @@ impl Ticks {
         }
         // Those of before the restart are as many as the file has, and may be discovered late.
         let began = self.began;
-        self.saved
-            .retain(|_, it| it.is_recent(written) || (it.written < began && it.is_known(written)));
+        self.saved.retain(|_, it| it.is_recent(written) || (it.written < began && it.is_known(written)));
     }
 
     /// Writes the state file when a number has changed, and from time to time.
