@@ -394,6 +394,22 @@ pub struct RankReading {
     pub step_tokens: Option<Histogram>,
 }
 
+impl RankReading {
+    /// Fills in the gauges of a vLLM rank that has served nothing. With several processes it shows none
+    /// before the first request, and its count of prompt tokens, 0, proves that there was none.
+    pub fn fill_unserved(&mut self) {
+        let Self { running, waiting, kv_usage, prompt_tokens, .. } = self;
+        let shows_gauges = running.is_some() || waiting.is_some() || kv_usage.is_some();
+        if shows_gauges || *prompt_tokens != Some(Tokens::ZERO) {
+            return;
+        }
+
+        *running = Some(Requests::ZERO);
+        *waiting = Some(Requests::ZERO);
+        *kv_usage = Some(Fraction::ZERO);
+    }
+}
+
 /// Requests that a rank has finished, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FinishedReading {

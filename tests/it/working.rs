@@ -124,11 +124,11 @@ impl Work {
                 let Beside { running, waiting } = self.beside;
                 let (running, waiting) = (counted.running + running, counted.waiting + waiting);
                 let kv = self.engine.kv(running);
-                let mut page = counted.page(kv, waiting, running);
+                let mut said = counted.page(kv, waiting, running);
                 if self.mute.iter().any(|mute| mute == name) {
-                    page.ranks[0].itl = None;
+                    said.ranks[0].itl = None;
                 }
-                pages.push(page);
+                pages.push(said);
                 load = (kv, waiting);
             }
             self.world.set(name, replicas, load);

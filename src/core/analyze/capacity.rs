@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::iter;
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
@@ -199,6 +200,20 @@ impl Totals {
             shrink => amount(self.supply.amount() - needed(shrink)),
         };
         Self { required, spare, ..self }
+    }
+}
+
+impl iter::Sum for Totals {
+    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
+        let mut total = Self::default();
+        for part in parts {
+            total.supply += part.supply;
+            total.anticipated += part.anticipated;
+            total.demand += part.demand;
+            total.required += part.required;
+            total.spare += part.spare;
+        }
+        total
     }
 }
 

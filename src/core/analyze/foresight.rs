@@ -42,6 +42,7 @@ mod explain;
 pub mod gateway;
 mod held;
 mod late;
+mod learn;
 pub mod lesson;
 pub mod pace;
 pub mod policy;
@@ -64,18 +65,18 @@ use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
 };
 use crate::analyze::engine_args::EngineArguments;
-use crate::analyze::foresight::arrivals::{Arrivals, Serving};
+use crate::analyze::foresight::arrivals::Arrivals;
 use crate::analyze::foresight::budget::{Budget, Firsts};
 use crate::analyze::foresight::capacity::{Bound, Carried};
 use crate::analyze::foresight::card::{Card, Imported, Shelf};
 use crate::analyze::foresight::cold::cold_start;
 use crate::analyze::foresight::demand::{Need, Queue, Reserve, Setting, Smoothing};
 use crate::analyze::foresight::estimate::Estimate;
-use crate::analyze::foresight::gateway::{Front, Queued};
+use crate::analyze::foresight::gateway::Front;
 use crate::analyze::foresight::held::held_for;
 use crate::analyze::foresight::policy::Rounding;
-use crate::analyze::foresight::schedule::{Sight, Week};
-use crate::analyze::foresight::seen::{Around, Behind, Lengths, Seen};
+use crate::analyze::foresight::schedule::Week;
+use crate::analyze::foresight::seen::{Lengths, Seen};
 use crate::analyze::foresight::standby::{Bridge, Relief, Standby};
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
@@ -126,7 +127,7 @@ pub struct VariantStrides<'a> {
     pub ttft: Option<&'a Histogram>,
     /// Its replicas that were measured, in the order of their keys.
     pub replicas: Vec<ReplicaStrides<'a>>,
-    /// What replicas counted that are not ready, and may still get requests.
+    /// Counts of replicas that are not ready, and may still get requests.
     pub unready: Vec<&'a [Stride]>,
 }
 
@@ -237,115 +238,6 @@ impl Foresight {
         self.variants.retain(|variant, _| variants.contains(variant));
         self.learned.retain(|model, _| models.contains(model));
     }
-
-    /// Lets decode see what comes to prefill, while that is more. All of it gets to decode once more
-    /// prefill replicas serve, so both start theirs at the same time.
-    fn look_upstream(&mut self, through: Timestamp, model: &ModelKey, role: Role) {
-        if role != Role::Decode {
-            return;
-        }
-        let key = |role| (model.clone(), role);
-        let prefill = self.demands.get(&key(Role::Prefill)).map(|it| &it.arrivals).cloned();
-        let Some(decode) = self.demands.get_mut(&key(role)) else { return };
-
-        let own = decode.arrivals.rate(through).unwrap_or_default();
-        decode.upstream = prefill.filter(|it| it.rate(through).is_some_and(|rate| rate > own));
-    }
-
-    /// The roles of which some variant with replicas has a known capacity.
-    fn sized_roles(&self, variants: &[VariantStrides<'_>]) -> BTreeSet<Role> {
-        let is_sized = |it: &&VariantStrides<'_>| {
-            let seen = self.variants.get(&it.spec.key).filter(|_| !it.replicas.is_empty());
-            seen.is_some_and(|seen| seen.iteration().is_some())
-        };
-        variants.iter().filter(is_sized).map(|it| it.spec.role).collect()
-    }
-
-    /// Learns from what the replicas of a model did.
-    fn learn(
-        &mut self,
-        policy: &Policy,
-        model: &ModelKey,
-        variants: &[VariantStrides<'_>],
-        (through, front): (Timestamp, Front),
-    ) {
-        let before = self.learned.insert(model.clone(), through);
-        let elapsed = before.and_then(|before| Seconds::from_span(through.duration_since(before)));
-        let elapsed = elapsed.unwrap_or_default();
-        for ((known, _), demand) in &mut self.demands {
-            if known == model {
-                demand.lengths.age(elapsed, &policy.memory);
-            }
-        }
-        let behind = behind(policy, variants, front.queued);
-        let is_heard = |it: &VariantStrides<'_>| {
-            let there = it.current.beyond(it.pending).count();
-            u32::try_from(it.replicas.len()).is_ok_and(|heard| heard >= there)
-        };
-        let sight = if variants.iter().all(is_heard) { front.sight } else { Sight::Partial };
-        let sized = self.sized_roles(variants);
-        for variant in variants {
-            let key = (model.clone(), variant.spec.role);
-            let demand = self.demands.entry(key).or_default();
-            let seen = self.variants.entry(variant.spec.key.clone()).or_default();
-            seen.age(elapsed, &policy.memory);
-            seen.retain(&variant.replicas);
-            let around = Around {
-                behind,
-                told: variant.told,
-                budget: variant.told.budget.map_or(policy.budget, Tokens::tokens),
-                learning: &policy.learning,
-            };
-            // Without a capacity its replicas are no supply, so what comes to them is no demand.
-            let counts = seen.iteration().is_some() || !sized.contains(&variant.spec.role);
-            for replica in &variant.replicas {
-                for stride in replica.strides {
-                    if counts {
-                        demand.arrive(stride);
-                    }
-                    demand.lengths.take(stride);
-                    seen.take(replica.replica, stride, around);
-                }
-            }
-            let unready = variant.unready.iter().copied().flatten().filter(|_| counts);
-            unready.for_each(|stride| demand.arrive(stride));
-        }
-        for ((known, role), demand) in &mut self.demands {
-            if known == model {
-                // All roles of a model serve what its gateway holds.
-                if let Some(grown) = front.grown {
-                    demand.arrivals.add_queued(grown.at, grown.elapsed, grown.requests);
-                }
-                if let Some(rejected) = front.rejected {
-                    demand.arrivals.add_queued(rejected.at, rejected.elapsed, rejected.requests);
-                }
-                demand.arrivals.note(through, serving(variants, *role));
-                demand.arrivals.close(through);
-                if policy.schedule.is_some() {
-                    demand.week.close(demand.arrivals.points(), sight);
-                }
-            }
-        }
-    }
-}
-
-/// The replicas of a role that serve.
-fn serving(variants: &[VariantStrides<'_>], role: Role) -> Serving {
-    let of_role = || variants.iter().filter(|it| it.spec.role == role);
-    let reporting: usize = of_role().map(|it| it.replicas.len()).sum();
-    let silent: Replicas = of_role().map(|it| it.silent).sum();
-    Serving { reporting: reporting as f64, silent: f64::from(silent.count()) }
-}
-
-/// What is in front of replicas: a gateway that queues more than waits at replicas as a matter of
-/// course gives each as much as it allows.
-fn behind(policy: &Policy, variants: &[VariantStrides<'_>], queued: Option<Queued>) -> Behind {
-    let replicas = variants.iter().map(|variant| variant.replicas.len()).sum::<usize>() as f64;
-    let usual = policy.backlog.unwrap_or_default().usual.requests();
-    match queued {
-        Some(queued) if queued.requests.requests() > usual * replicas => Behind::FullGateway,
-        Some(_) | None => Behind::Nothing,
-    }
 }
 
 /// Learns from what the replicas of a model did, and says what they will be asked for.
@@ -416,14 +308,7 @@ pub fn analyze(
         totals.insert(side.role, judged);
     }
     capacities.sort_by(|a: &VariantCapacity, b| a.key.cmp(&b.key));
-    let mut total = Totals::default();
-    for part in totals.values() {
-        total.supply += part.supply;
-        total.anticipated += part.anticipated;
-        total.demand += part.demand;
-        total.required += part.required;
-        total.spare += part.spare;
-    }
+    let total = totals.values().copied().sum();
     let apart = totals.keys().any(|role| *role != Role::Both);
     let roles = if apart { totals } else { BTreeMap::new() };
     let report =
@@ -465,16 +350,6 @@ fn capacity_of(
 /// Requests a second below which a replica carries nothing: no number of them would do.
 const RATE_MIN: f64 = 1e-4;
 
-// === impl Demand ===
-
-impl Demand {
-    fn arrive(&mut self, stride: &Stride) {
-        if let Some(arrived) = stride.arrived {
-            self.arrivals.add(stride.at, stride.elapsed, arrived.requests());
-        }
-    }
-}
-
 // === impl Side ===
 
 impl<'a> Side<'a> {
@@ -496,8 +371,9 @@ impl<'a> Side<'a> {
         policy: &Policy,
         (demand, standby): (&mut Demand, Option<&Standby<'_>>),
     ) -> Option<Foreseen> {
-        let Rates { least, carries, there } = self.rates()?;
+        let rates = self.rates()?;
         let queues = &self.queues();
+        let settles = policy.settles_after(standby::startup(self, policy));
         let startup = standby::startup(self, policy).seconds();
         let until = |startup: f64| {
             (startup + policy.reaction_time.seconds()).min(arrivals::HORIZON_MAX as f64)
@@ -508,11 +384,8 @@ impl<'a> Side<'a> {
         let raised = self.raise(now, policy, &mut demand.budget);
         let ahead = policy.schedule.and_then(|_| demand.week.ahead(through, horizon));
         let arrivals = demand.upstream.as_ref().unwrap_or(&demand.arrivals);
-        let gateway = policy.gateway.zip(front.queued).and_then(|(it, queued)| {
-            let arriving = arrivals.rate(through)?;
-            let rates = (arriving, carries, there);
-            gateway::Held::of(queued.requests.requests(), &it, rates, policy.ttft.seconds())
-        });
+        let gateway = rates.behind_gateway(policy, front, arrivals.rate(through));
+        let Rates { least, carries, .. } = rates;
         let bound = self.variants.iter().find_map(|(_, it)| it.map(|it| it.bound));
         let at_zero = self.variants.iter().all(|(it, _)| it.current == Replicas::ZERO);
         let setting = Setting {
@@ -542,8 +415,7 @@ impl<'a> Side<'a> {
         // What was needed before there was no replica does not bring one back.
         let (since, held) = if at_zero { (now, need.total) } else { (since, held) };
         let known = demand.arrivals.history(through);
-        let starts = policy.hold.map_or(0.0, |hold| hold.starts.fraction() * startup);
-        let mature = known >= starts.max(policy.history_min.seconds()) && !self.by_card;
+        let mature = known >= settles.seconds() && !self.by_card;
         let Policy { used, rounding, .. } = *policy;
         Some(Foreseen {
             role: self.role,
@@ -614,6 +486,23 @@ impl<'a> Side<'a> {
             Firsts::of(histograms, policy.ttft.seconds())
         };
         budget.judge(now, dial, judges.then(firsts))
+    }
+}
+
+// === impl Rates ===
+
+impl Rates {
+    /// Requests that the gateway holds, with what they ask for.
+    fn behind_gateway(
+        &self,
+        policy: &Policy,
+        front: Front,
+        arriving: Option<f64>,
+    ) -> Option<gateway::Held> {
+        let gateway = policy.gateway?;
+        let queued = front.queued?.requests.requests();
+        let rates = (arriving?, self.carries, self.there);
+        gateway::Held::of(queued, &gateway, rates, policy.ttft.seconds())
     }
 }
 

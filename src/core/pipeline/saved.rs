@@ -49,7 +49,7 @@ pub struct Memory {
     pub informed: BTreeMap<Analyzer, Timestamp>,
     /// What analyzers have learned.
     pub learned: SavedAnalyzers,
-    /// How long its latest starts took: from created to ready and to serving, in seconds.
+    /// Its latest starts: from created to ready and to serving, in seconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub starts: Vec<Measured>,
     /// Since when its model has had nothing to do.
@@ -98,8 +98,8 @@ impl Memory {
         self
     }
 
-    /// What stays true however long nobody looked: what was learned of engines, loads and starts, each
-    /// with its own age. Windows, waits and silences do not.
+    /// All that stays true during an absence: lessons of engines, loads and starts, each with its own
+    /// age. Windows, waits and silences do not.
     #[must_use]
     pub fn knowledge(self) -> Self {
         let Self { learned, starts, named, .. } = self;
@@ -169,7 +169,8 @@ impl Pipeline {
         variant: &VariantKey,
         memory: &Memory,
     ) {
-        let Memory { history, waits, informed, learned: remembered, starts, silence, named } = memory;
+        let Memory { history, waits, informed, learned: remembered, starts, silence, named } =
+            memory;
         if let Some(in_force) = self.in_force.get_mut(variant)
             && in_force.restored == Some(Recall::Number)
             && let Some(mut history) = History::restore(history)

@@ -464,7 +464,7 @@ impl<'a> Sizable<'a> {
         ready.max(Replicas::saturating(u32::try_from(lost).unwrap_or(u32::MAX)))
     }
 
-    /// What replicas have counted that are not ready, and may still get requests.
+    /// Counts of replicas that are not ready, and may still get requests.
     fn unready(&self) -> impl Iterator<Item = &'a [Stride]> {
         let unready = |it: &&ReplicaObservation| it.unready && it.freshness.is_fresh();
         self.observation.replicas.iter().filter(unready).map(|it| it.strides.as_slice())

@@ -53,7 +53,7 @@ enum Stage {
     Started,
 }
 
-/// How long one start took.
+/// Durations of one start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "[u32; 2]", into = "[u32; 2]")]
 pub struct Measured {

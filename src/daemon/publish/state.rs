@@ -40,7 +40,6 @@ use serde_json::Value;
 
 use crate::publish::Published;
 use plimsoll_core::fleet::{ModelKey, ModelName, Namespace, VariantKey, VariantName};
-use plimsoll_core::pipeline::Pipeline;
 use plimsoll_core::pipeline::saved::{Length, Memory};
 use plimsoll_core::units::Replicas;
 
@@ -78,22 +77,10 @@ pub struct Saved {
 /// holds every replica count.
 pub(crate) const RESTORE_MAX: SignedDuration = SignedDuration::from_mins(15);
 
-/// How long what was learned is of use: two weeks, the memory of a schedule.
+/// Age up to which lessons are of use: two weeks, the memory of a schedule.
 pub(crate) const KNOWLEDGE_MAX: SignedDuration = SignedDuration::from_hours(14 * 24);
 
 impl Saved {
-    /// Lets a pipeline go on from it: with its number, if that was in force until lately, and with
-    /// what was learned.
-    pub fn resume(&self, now: Timestamp, pipeline: &mut Pipeline) {
-        let Self { variant, model, desired, at, memory, .. } = self;
-        if self.is_recent(now) {
-            pipeline.restore(now, variant.clone(), *desired, *at);
-        }
-        let Some(memory) = memory.clone() else { return };
-        let memory = if self.is_recent(now) { memory } else { memory.knowledge() };
-        pipeline.recall(now, model, variant, &memory);
-    }
-
     /// Whether its number was in force until lately.
     pub(crate) fn is_recent(&self, now: Timestamp) -> bool {
         now.duration_since(self.written) <= RESTORE_MAX

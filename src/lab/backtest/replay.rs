@@ -185,7 +185,9 @@ impl Replay {
         let headless = || BacktestError::Headless { path: path.to_owned() };
         let pipeline = self.pipeline.as_mut().ok_or_else(headless)?;
         let Tick { now, inputs, follows, said } = tick;
-        self.restored.drain(..).for_each(|saved| saved.resume(now, pipeline));
+        for saved in self.restored.drain(..) {
+            saved.resume(now, pipeline);
+        }
         let found = match &follows {
             Some(numbers) => pipeline.follow(now, &inputs, numbers),
             None => pipeline.tick(now, &inputs),

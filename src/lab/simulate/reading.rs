@@ -51,7 +51,7 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
     let has_gauges = !shared || counters.steps > 0;
     let gauge = |count: u32| Requests::new(f64::from(count)).filter(|_| has_gauges);
     let absent = usize::from(shared) + if has_gauges { 0 } else { GAUGES };
-    let rank = RankReading {
+    let mut rank = RankReading {
         rank: 0,
         running: gauge(gauges.running),
         waiting: gauge(gauges.waiting),
@@ -82,6 +82,7 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
         completions_asked: Some(asked(counters.finished)),
         step_tokens: Some(plain(&counters.iteration_tokens)),
     };
+    rank.fill_unserved();
     Reading {
         engine: Engine::Vllm,
         samples: SAMPLES - absent + usize::from(answered > 0) + series,

@@ -351,7 +351,7 @@ impl Serving {
         self.reporting += late;
     }
 
-    /// What came to all of them, over what came to those that report.
+    /// Requests that came to all of them, over those that came to the ones that report.
     fn share(self) -> f64 {
         if self.reporting > 0.0 { 1.0 + self.silent / self.reporting } else { 1.0 }
     }

@@ -4,6 +4,7 @@ mod standby;
 
 use super::*;
 use crate::analyze::foresight::capacity::{FirstToken, Limits, carried};
+use crate::analyze::foresight::gateway::Queued;
 use crate::analyze::foresight::pace::Iteration;
 use crate::fleet::ReplicaName;
 use crate::units::{Amount, Tokens};

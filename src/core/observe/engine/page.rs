@@ -11,7 +11,7 @@ use crate::observe::engine::draft::RankDraft;
 use crate::observe::engine::lora::LoraSample;
 use crate::observe::engine::number::{cumulative, timestamp};
 use crate::observe::engine::{
-    Engine, Label, RANKS_MAX, RUNTIME_PREFIXES, SampleError, Unreadable, sglang, vllm,
+    Engine, Label, RANKS_MAX, RUNTIME_PREFIXES, SampleError, Unreadable, sglang,
 };
 use crate::observe::{HttpReading, Reading};
 use crate::units::Requests;
@@ -287,7 +287,7 @@ impl PageDraft {
             .map(|mut draft| {
                 let mut reading = draft.reading(engines)?;
                 match engine {
-                    Engine::Vllm => vllm::fill_unserved(&mut reading),
+                    Engine::Vllm => reading.fill_unserved(),
                     Engine::Sglang => sglang::add_queues(&draft, &mut reading),
                 }
                 Ok(reading)

@@ -7,9 +7,7 @@
 use crate::observe::engine::draft::{Distribution, RankDraft, Value};
 use crate::observe::engine::family::{Family, Place, Signal};
 use crate::observe::engine::number::rank_label;
-use crate::observe::RankReading;
 use crate::observe::engine::{Label, SampleError};
-use crate::units::{Fraction, Requests, Tokens};
 
 pub(super) const PREFIXES: [&str; 2] = ["vllm:", "vllm_"];
 
@@ -88,19 +86,6 @@ pub(super) fn take_cache_config(
         draft.set_from_label(value, label.map_or(b"", |label| &label.value))?;
     }
     Ok(())
-}
-
-/// Fills in the gauges of a rank that has served nothing. vLLM with several processes shows none
-/// before the first request, which a counter of prompt tokens at 0 proves not to have come.
-pub(super) fn fill_unserved(reading: &mut RankReading) {
-    let RankReading { running, waiting, kv_usage, .. } = reading;
-    let shows_gauges = running.is_some() || waiting.is_some() || kv_usage.is_some();
-    if shows_gauges || reading.prompt_tokens != Some(Tokens::ZERO) {
-        return;
-    }
-
-    (*running, *waiting) = (Some(Requests::ZERO), Some(Requests::ZERO));
-    *kv_usage = Some(Fraction::ZERO);
 }
 
 /// The waiting requests that this reason stands for.

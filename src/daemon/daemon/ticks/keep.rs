@@ -19,6 +19,20 @@ use plimsoll_core::pipeline::{Number, Pipeline};
 /// at most this much too old, and has forgotten at most this much of what was learned.
 const SAVE_INTERVAL: Duration = Duration::from_secs(15);
 
+impl state::Saved {
+    /// Lets a pipeline go on from it: with its number, if that was in force until lately, and with
+    /// all that it knew.
+    pub fn resume(&self, now: Timestamp, pipeline: &mut Pipeline) {
+        let Self { variant, model, desired, at, memory, .. } = self;
+        if self.is_recent(now) {
+            pipeline.restore(now, variant.clone(), *desired, *at);
+        }
+        let Some(memory) = memory.clone() else { return };
+        let memory = if self.is_recent(now) { memory } else { memory.knowledge() };
+        pipeline.recall(now, model, variant, &memory);
+    }
+}
+
 impl Ticks {
     /// Puts the numbers of before a restart in force for variants that are seen for the first time.
     /// Those that are discovered are not there in the first tick.
@@ -27,7 +41,9 @@ impl Ticks {
             self.saved.keys().filter(|key| fleet.get(key).is_some()).cloned().collect();
         let saved = seen.into_iter().filter_map(|key| self.saved.remove(&key));
         let saved: Vec<state::Saved> = saved.filter(|saved| saved.is_known(now)).collect();
-        saved.iter().for_each(|saved| saved.resume(now, &mut self.pipeline));
+        for saved in &saved {
+            saved.resume(now, &mut self.pipeline);
+        }
         if let Some(tracer) = &mut self.tracer {
             tracer.restored(saved);
         }
@@ -50,7 +66,8 @@ impl Ticks {
         }
         // Those of before the restart are as many as the file has, and may be discovered late.
         let began = self.began;
-        self.saved.retain(|_, it| it.is_recent(written) || (it.written < began && it.is_known(written)));
+        self.saved
+            .retain(|_, it| it.is_recent(written) || (it.written < began && it.is_known(written)));
     }
 
     /// Writes the state file when a number has changed, and from time to time.
@@ -170,7 +187,7 @@ fn in_force(
             variants,
             learned,
             %latest,
-            "Numbers of before the restart are too old to be in force; what was learned is used"
+            "Numbers of before the restart are too old to be in force; capacities and starts are used"
         );
     }
     if !recent.is_empty() {
