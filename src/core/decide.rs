@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
-use crate::decide::sized::{Shortfall, Sized};
+use crate::decide::sized::{Admissible, Shortfall, Sized};
 use crate::fleet::{Bounds, ModelKey, VariantKey};
 use crate::units::{Fraction, Replicas, Requests};
 
@@ -119,6 +119,15 @@ impl Decision {
             .rev()
             .find(|step| step.stage <= Stage::Guard)
             .map_or_else(|| self.desired(), |step| step.after)
+    }
+
+    /// The rate of requests that the serving replicas can take in time; `None` if it is unknown.
+    #[must_use]
+    pub fn admissible(&self) -> Option<Admissible> {
+        self.steps.iter().find_map(|step| match &step.reason {
+            Reason::Sized(sized) => sized.admissible.as_deref().copied(),
+            _ => None,
+        })
     }
 
     /// Whether it is not lowered only because its replicas have not been measured long enough.

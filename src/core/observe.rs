@@ -130,6 +130,8 @@ pub enum Counts {
     Something,
     /// The requests that wait.
     Requests,
+    /// The requests that were rejected so far: a counter.
+    Rejected,
 }
 
 impl Seen {

@@ -229,6 +229,7 @@ fn a_wake_signal_is_one_of_three_and_says_for_which_models() {
         (format!("url: \"http://h/m\", metric: 1q, {known}"), ".metric", "name of a metric"),
         ("url: \"http://h/m\", models: [m]".to_owned(), ".models[0]", "must be MODEL#NAMESPACE"),
         ("url: \"http://h/m\", interval: 1m".to_owned(), ".interval", "to 10s"),
+        ("url: \"http://h/m\", counts_rejected: true".to_owned(), ".counts_rejected", "one number"),
     ] {
         check_errors(&section(&signal), &[(&at(path), said)]);
     }
@@ -250,6 +251,7 @@ fn a_wake_signal_is_one_of_three_and_says_for_which_models() {
     assert_eq!(counts("counts_requests: false"), Counts::Something);
     assert_eq!(counts(metric), Counts::Something, "any number may be above 0 while some wait");
     assert_eq!(counts(&format!("{metric}, counts_requests: true")), Counts::Requests);
+    assert_eq!(counts(&format!("{metric}, counts_rejected: true")), Counts::Rejected);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The examples: each is loaded as what it is, and an example that no test knows fails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -22,6 +22,12 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 /// Examples that are neither a configuration nor manifests, with the test that loads them.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("admission/admit.sh", "the_example_of_admission_writes_a_route_with_the_rate_as_its_limit"),
+    ("admission/envoy.yaml", "the_example_of_admission_writes_a_route_with_the_rate_as_its_limit"),
+    (
+        "admission/routes.yaml.in",
+        "the_example_of_admission_writes_a_route_with_the_rate_as_its_limit",
+    ),
     ("cards.yaml", "the_example_of_cards_is_valid_and_says_what_it_is_for"),
     ("demo-lora.yaml", "the_demo_plays_examples_that_can_be_simulated"),
     ("demo.yaml", "the_demo_plays_examples_that_can_be_simulated"),
@@ -234,6 +240,39 @@ fn every_example_is_loaded_as_what_it_is() {
         }
     }
     assert!(seen >= 11, "{seen} examples");
+}
+
+/// `admit.sh` itself needs curl, jq and Envoy; docs/admission.md says what came of it there.
+#[test]
+fn the_example_of_admission_writes_a_route_with_the_rate_as_its_limit() {
+    let examples = examples();
+    let script = &examples["admission/admit.sh"];
+    let template = &examples["admission/routes.yaml.in"];
+    let names: BTreeSet<&str> = template.split('@').filter(|it| is_placeholder(it)).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+
+    let mut routes = template.clone();
+    for name in &names {
+        let placeholder = format!("@{name}@");
+        assert!(script.contains(&format!("gsub(/{placeholder}/,")), "{name}");
+        routes = routes.replace(&placeholder, "20");
+    }
+    let route = &documents("routes", &routes)[0]["resources"][0]["virtual_hosts"][0]["routes"][0];
+    let limit = &route["typed_per_filter_config"]["envoy.filters.http.local_ratelimit"];
+    assert_eq!(limit["token_bucket"]["tokens_per_fill"], 20);
+    assert_eq!(limit["descriptors"][0]["entries"][0]["value"], "batch");
+
+    let cluster = &route["route"]["cluster"];
+    let envoy = &documents("envoy", &examples["admission/envoy.yaml"])[0]["static_resources"];
+    assert_eq!(envoy["clusters"][0]["name"], *cluster);
+    let api = std::fs::read_to_string(folder().join("../docs/api.md")).unwrap();
+    for field in ["model_admissible_per_second", "age_seconds"] {
+        assert!(script.contains(field) && api.contains(&format!("| `{field}` |")), "{field}");
+    }
+}
+
+fn is_placeholder(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_uppercase())
 }
 
 #[test]

@@ -544,3 +544,44 @@ async fn served_ages_and_certificates_are_measured() {
     let ages = "plimsoll_external_metrics_metric_age_seconds_count 2";
     assert!(served.lines().any(|found| found == ages), "{served}");
 }
+
+#[tokio::test]
+async fn the_admissible_rate_is_served_while_it_is_known_and_never_as_zero_for_unknown() {
+    let fixture = Fixture::start(Options::default()).await;
+    let now = fixture.clock.elapsed();
+    fixture.publish([
+        variant("chat", "a").desired(3, now).admissible(Some(29.123_456)),
+        variant("chat", "b").desired(1, now).admissible(Some(0.0)),
+        variant("chat", "c").desired(1, now).admissible(None),
+        variant("chat", "d"),
+    ]);
+    let client = fixture.proxy(Http::Two);
+    let base = format!("{BASE}/namespaces/chat/plimsoll_admissible_requests_per_second");
+    let ask =
+        async |name: &str| client.ask(&format!("{base}?labelSelector=variant%3D{name}")).await;
+
+    let values = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    assert_eq!(ask("a").await.values(), values("a", "29123m"), "never more than the rate");
+    assert_eq!(ask("b").await.values(), values("b", "0"));
+    for (name, why) in
+        [("c", "no admissible rate of chat/c is known"), ("d", "no decision yet for chat/d")]
+    {
+        let answer = ask(name).await;
+        assert_eq!(answer.code, 503, "{answer:?}");
+        assert!(answer.text.contains(why), "{answer:?}");
+    }
+    assert_eq!(client.ask(&base).await.code, 503, "a sum with a part missing is too small");
+}
+
+#[tokio::test]
+async fn an_old_admissible_rate_expires_as_the_desired_number_does() {
+    for (ages, code) in [(held(), 200), (expired(), 503)] {
+        let fixture = with_ages(ages).await;
+        let decided = fixture.clock.elapsed();
+        fixture.publish([variant("chat", "a").desired(3, decided).admissible(Some(29.0))]);
+        let client = fixture.proxy(Http::Two);
+        let metric = "plimsoll_admissible_requests_per_second";
+        let answer = client.ask(&format!("{BASE}/namespaces/chat/{metric}")).await;
+        assert_eq!(answer.code, code, "{answer:?}");
+    }
+}

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use plimsoll::analyze::ballot::Verdict;
 use plimsoll::clock::Clock;
+use plimsoll::decide::optimize::{Because, Method};
+use plimsoll::decide::sized::{Admissible, Shortfall, Sized};
 use plimsoll::decide::{Basis, Decision, Reason, Stage, Step};
 use plimsoll::fleet::{
     Accelerator, Bounds, ModelKey, ModelName, Namespace, Role, VariantKey, VariantName, VariantSpec,
@@ -21,7 +24,7 @@ use plimsoll::publish::{Decided, Published, PublishedVariant};
 use plimsoll::server::auth::TrustAnchor;
 use plimsoll::server::tls::{self, ServingCertificate, server_config};
 use plimsoll::server::{Limits, Phase};
-use plimsoll::units::{CostPerHour, Fraction, Replicas, Seconds};
+use plimsoll::units::{CostPerHour, Fraction, Replicas, RequestRate, Seconds};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
@@ -249,6 +252,30 @@ impl Variant {
             basis: Basis::Fresh,
         };
         self.0.decided = Some(Decided { decision, at: decided_at(), elapsed });
+        self
+    }
+
+    /// Decides as `foresight`, with this admissible rate.
+    pub(crate) fn admissible(mut self, per_second: Option<f64>) -> Self {
+        let rate = per_second.and_then(RequestRate::new);
+        let admissible =
+            rate.map(|variant| Admissible { variant, model: None, serving: Replicas::ZERO.up() });
+        let sized = Sized {
+            verdict: Verdict::Held,
+            because: Because::Kept,
+            method: Method::Exact { steps: 1 },
+            stuck: Replicas::ZERO,
+            absent: Vec::new(),
+            short: Shortfall::None,
+            rank: None,
+            foreseen: None,
+            card: None,
+            carries: None,
+            admissible: admissible.map(Box::new),
+        };
+        if let Some(decided) = &mut self.0.decided {
+            decided.decision.steps[0].reason = Reason::Sized(sized);
+        }
         self
     }
 }

@@ -159,6 +159,27 @@ pub(crate) fn holding(work: &Work, requests: f64) -> Demand {
 }
 
 #[test]
+fn rejected_requests_are_demand_from_the_second_count_on() {
+    let arriving = |rejected: Option<f64>| {
+        let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
+        let mut said = Decisions::default();
+        for second in 0..90 {
+            let count = |rate: f64| Demand {
+                counts: Counts::Rejected,
+                ..holding(&work, 5000.0 + rate * f64::from(second))
+            };
+            work.front = rejected.map(count).into_iter().collect();
+            said = work.run(8, 20.0, 1);
+        }
+        foreseen(of(&said, "a")).unwrap().need.arriving
+    };
+    let without = arriving(None);
+    assert!((arriving(Some(0.0)) - without).abs() < 1e-9, "5000 were rejected before");
+    let with = arriving(Some(30.0));
+    assert!((with - without - 30.0).abs() < 1.0, "{with} {without}");
+}
+
+#[test]
 fn a_number_that_only_a_gateway_kept_up_stays_while_the_gateway_is_silent() {
     let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
     let mut said = Decisions::default();

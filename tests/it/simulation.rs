@@ -15,8 +15,8 @@ use plimsoll::simulate::replica::settings::{Admission, Experts, Options, Setting
 use plimsoll::simulate::run::run;
 use plimsoll::simulate::scaler::{self, MilliValue};
 use plimsoll::simulate::scenario::{
-    Actuator, Client, Control, Gateway, Hpa, Keda, Lifecycle, Model, Portion, Prefix, Rollout,
-    Router, Scenario, Signal, Slo, Startup, Transfer, Variant,
+    Actuator, Admit, Client, Control, Gateway, Hpa, Keda, Lifecycle, Model, Portion, Prefix,
+    Rollout, Router, Scenario, Signal, Slo, Startup, Transfer, Variant,
 };
 use plimsoll::simulate::score::{Outcome, Service};
 use plimsoll::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, Row, Size, Sizes};
@@ -75,7 +75,7 @@ pub(crate) fn scenario(load: Load) -> Scenario {
             router_refresh: Micros::new(50_000),
             sessions: 1_000,
             transfer: Transfer::default(),
-            gateway: Gateway { queue: 1_000, per_replica: None, read: None },
+            gateway: Gateway { queue: 1_000, per_replica: None, read: None, admit: None },
             client: Client { timeout: None, retries: 0, backoff: secs(1) },
         }],
         variants: vec![Variant {
@@ -158,21 +158,29 @@ fn a_seed_has_one_outcome_and_another_seed_another() {
     }
 }
 
+/// A gateway that admits as much as is admissible.
+const ADMIT: Admit = Admit { share: Fraction::ONE, burst: Micros::from_secs(2) };
+
 #[test]
 fn every_request_is_counted_once() {
     let mut scenario = scenario(drawn(Rate::constant(12.0).unwrap()));
     for (gateway, client, crash) in [
-        (Gateway { queue: 1_000, per_replica: None, read: None }, (None, 0), None),
-        (Gateway { queue: 20, per_replica: Some(32), read: None }, (None, 0), None),
+        (Gateway { queue: 1_000, per_replica: None, read: None, admit: None }, (None, 0), None),
+        (Gateway { queue: 20, per_replica: Some(32), read: None, admit: None }, (None, 0), None),
         (
-            Gateway { queue: 20, per_replica: Some(32), read: None },
+            Gateway { queue: 20, per_replica: Some(32), read: None, admit: None },
             (Some(secs(3)), 2),
             Some(secs(100)),
         ),
         (
-            Gateway { queue: 0, per_replica: Some(1), read: None },
+            Gateway { queue: 0, per_replica: Some(1), read: None, admit: None },
             (Some(secs(3)), 0),
             Some(secs(50)),
+        ),
+        (
+            Gateway { queue: 20, per_replica: None, read: Some(secs(1)), admit: Some(ADMIT) },
+            (Some(secs(3)), 2),
+            None,
         ),
     ] {
         scenario.models[0].gateway = gateway;
@@ -397,8 +405,8 @@ fn with_roles_apart_every_request_is_counted_once_and_each_role_is_scaled_by_its
             variant.lifecycle.crash_every = crash;
         }
         for (gateway, timeout) in [
-            (Gateway { queue: 1_000, per_replica: None, read: None }, None),
-            (Gateway { queue: 20, per_replica: Some(8), read: None }, Some(secs(3))),
+            (Gateway { queue: 1_000, per_replica: None, read: None, admit: None }, None),
+            (Gateway { queue: 20, per_replica: Some(8), read: None, admit: None }, Some(secs(3))),
         ] {
             scenario.models[0].gateway = gateway;
             scenario.models[0].client = Client { timeout, retries: 1, backoff: secs(1) };

@@ -1419,6 +1419,34 @@ fn who_knows_what_queues_at_the_gateway_serves_a_jump_that_nobody_else_sees() {
 }
 
 #[test]
+fn rejecting_what_is_not_admissible_serves_more_of_a_spike_in_time() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scoreboard/spike.yaml");
+    let run = |gateway: &str| {
+        let set = format!("models[0].gateway={gateway}");
+        let output = simulate(&[
+            path.to_str().unwrap(),
+            "--json",
+            "-",
+            "--set",
+            "length=20m",
+            "--set",
+            &set,
+        ]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let run = &results["runs"][0];
+        let rejected = run["models"][0]["rejected"].as_f64().unwrap();
+        (run["within_slo"].as_f64().unwrap(), rejected)
+    };
+    let (all, none_rejected) = run("{}");
+    let (unreported, most_rejected) = run("{admit: {}}");
+    let (reported, rejected) = run("{read: 1s, admit: {}}");
+    assert!(none_rejected < 0.5 && rejected > 0.0);
+    assert!(reported > all + 0.04, "{reported} {all}");
+    assert!(reported > unreported && rejected < most_rejected, "reported requests bring replicas");
+}
+
+#[test]
 fn what_comes_each_day_at_nine_is_prepared_for_from_the_third_day_on() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/office.yaml");
     let output = simulate(&[path.to_str().unwrap(), "--json", "-"]);

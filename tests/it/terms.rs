@@ -62,6 +62,12 @@ fn surface(published: Published) -> Surface {
     }
 }
 
+/// What the API says of decisions.
+fn first_answer(world: &World, decisions: &Decisions) -> Value {
+    let surface = surface(published(world, decisions));
+    serde_json::from_str(&surface.answer("/api/v1/decisions", None).1).unwrap()
+}
+
 /// What the API says, in the shape that it documents, and the first step of variant `a`.
 fn first_step(world: &World, decisions: &Decisions) -> Value {
     let surface = surface(published(world, decisions));
@@ -153,7 +159,9 @@ fn series(published: Published) -> BTreeMap<String, f64> {
     let mut series = BTreeMap::new();
     for family in gauges.collect() {
         let name = family.name();
-        if !name.starts_with("plimsoll_need") && !name.starts_with("plimsoll_replica_carries") {
+        let shown =
+            ["plimsoll_need", "plimsoll_replica_carries", "plimsoll_admissible", "plimsoll_model"];
+        if !shown.iter().any(|it| name.starts_with(it)) {
             continue;
         }
         for metric in family.get_metric() {
@@ -184,10 +192,22 @@ fn what_is_needed_and_carried_is_as_the_api_says_and_vanishes_with_the_variant()
     ] {
         assert!((of(metric) - api(part, field)).abs() < 1e-9, "{metric}: {found:?}");
     }
+    let variant = &first_answer(&work.world, &both)["variants"][0];
+    for (metric, field) in [
+        ("admissible_requests_per_second m shop a", "admissible_per_second"),
+        ("model_admissible_requests_per_second m shop", "model_admissible_per_second"),
+    ] {
+        assert!(
+            (of(metric) - variant[field].as_f64().unwrap()).abs() < 1e-9,
+            "{metric}: {found:?}"
+        );
+    }
+    let admissible = of("admissible_requests_per_second m shop a");
+    assert!((admissible - 2.0 * api("carries", "per_second")).abs() < 1e-9, "two replicas");
     let [low, mean, high] =
         ["low_per_second", "per_second", "high_per_second"].map(|field| api("carries", field));
     assert!(0.0 < low && low < mean && mean < high, "{low} {mean} {high}");
-    assert_eq!(found.keys().filter(|it| it.ends_with(" b")).count(), 3, "{found:?}");
+    assert_eq!(found.keys().filter(|it| it.ends_with(" b")).count(), 4, "{found:?}");
     // The variant goes, and nothing else does.
     let fleet = Fleet::new(vec![spec("a", 1.0, (1, 30))]);
     work.world.fleet = fleet;

@@ -30,6 +30,7 @@
 //! The learner: regression on iterations. The forecast: quantiles of the load's own past. The hold:
 //! ski rental (Karlin et al. 1988): rent until what was paid would have bought.
 
+pub mod admissible;
 pub mod arrivals;
 pub mod budget;
 pub mod capacity;

@@ -556,6 +556,7 @@ mod tests {
                 bound: Bound::Itl,
                 said_by: Teacher::Card,
             }),
+            admissible: None,
         })
     }
 

@@ -15,6 +15,7 @@ use crate::decide::rank::Rank;
 use crate::units::Replicas;
 
 pub use crate::analyze::foresight::Foreseen;
+pub use crate::analyze::foresight::admissible::Admissible;
 pub use crate::analyze::foresight::capacity::Bound;
 pub use crate::analyze::foresight::demand::Term;
 pub use crate::analyze::foresight::estimate::{Estimate, Interval};
@@ -46,6 +47,9 @@ pub struct Sized {
     /// What one of its replicas carries by `foresight`, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub carries: Option<Estimate>,
+    /// The rate of requests that its serving replicas can take in time, if `foresight` knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admissible: Option<Box<Admissible>>,
 }
 
 /// Whether a plan carries what is asked.

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use crate::decide::zero::{Evidence, InFront, Work};
 use crate::fleet::{ModelKey, ReplicaKey, VariantKey};
-use crate::observe::{Demand, Freshness, Inputs, RankReading, Reading, Scale, Scrape, Way};
+use crate::observe::{Counts, Demand, Freshness, Inputs, RankReading, Reading, Scale, Scrape, Way};
 use crate::pipeline::PAUSE_MAX;
 use crate::pipeline::group::{Group, Member};
 use crate::units::{Replicas, Requests, Seconds, Tokens};
@@ -133,8 +133,10 @@ impl Silences {
         for member in groups.iter().flat_map(|group| &group.members) {
             self.hear(hearing, member, &mut said);
         }
-        let demand = hearing.inputs.demand.get(model).map(Vec::as_slice).unwrap_or_default();
-        let (in_front, signal) = in_front(now, demand);
+        let signals = hearing.inputs.demand.get(model).into_iter().flatten();
+        // A counter of rejected requests says nothing of requests that wait.
+        let demand: Vec<&Demand> = signals.filter(|it| it.counts != Counts::Rejected).collect();
+        let (in_front, signal) = in_front(now, &demand);
         let moved = if said.moved { said.finished.max(1.0) } else { said.finished };
         let finished =
             if said.moved || !said.finished_unknown { Requests::new(moved) } else { None };
@@ -333,7 +335,7 @@ fn in_flight(ranks: &[RankReading]) -> Option<f64> {
 
 /// What queues in front of a model, by all of its signals: the most that one of them says, and
 /// nothing only where each says so.
-fn in_front(now: Timestamp, demand: &[Demand]) -> (InFront, Option<String>) {
+fn in_front(now: Timestamp, demand: &[&Demand]) -> (InFront, Option<String>) {
     let fresh = |demand: &Demand| {
         let (amount, at) = demand.seen.number()?;
         let age = now.duration_since(at).as_secs_f64();

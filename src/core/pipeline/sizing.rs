@@ -289,6 +289,11 @@ impl Learned {
             reports.push((analyzer, found.report));
         }
 
+        if shrinking == Shrinking::Forbidden {
+            // A variant that cannot be counted serves requests as well.
+            outlook.admissible.values_mut().for_each(|rate| rate.model = None);
+        }
+
         // What is remembered of a variant is no data: somebody must be heard.
         let heard = members.iter().any(|member| member.measured().next().is_some());
         for (analyzer, report) in reports.iter().filter(|_| heard) {
@@ -406,6 +411,7 @@ impl Judged<'_> {
             foreseen: outlook.foreseen.get(&member.spec.role).copied().map(Box::new),
             card: outlook.cards.get(key).map(|card| card.title()),
             carries: outlook.estimates.get(key).copied(),
+            admissible: outlook.admissible.get(key).copied().map(Box::new),
         };
         let bridge = outlook.bridges.get(key).copied();
         let after = member.with_stuck(placement.after);

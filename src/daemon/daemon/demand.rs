@@ -64,7 +64,7 @@ fn said(
             continue;
         }
         let keeps_one = zero.in_fleet(fleet, &model).policy == ZeroPolicy::KeepOne;
-        let matters = |signal: &&Signal| !keeps_one || signal.counts == Counts::Requests;
+        let matters = |signal: &&Signal| !keeps_one || signal.counts != Counts::Something;
         let own = signals.iter().filter(|signal| signal.is_for(&model)).filter(matters);
         let said = own.map(|signal| {
             let said = heard.get(&signal.name);

@@ -162,6 +162,12 @@ struct Variant<'a> {
     /// Requests arriving at all replicas in a second, over the window; null when no fresh replica
     /// says.
     arrivals_per_second: Option<f64>,
+    /// Requests per second that its serving replicas can take in time, queues worked off first; null
+    /// while `foresight` does not know.
+    admissible_per_second: Option<f64>,
+    /// The same of its model, over all variants: the rate that a gateway may admit; null while it is
+    /// unknown for a variant that serves.
+    model_admissible_per_second: Option<f64>,
     /// What one replica costs in an hour, in the configuration's currency.
     cost_per_replica_hour: f64,
     /// What the current replicas cost in an hour, in the configuration's currency; null when their
@@ -336,6 +342,7 @@ fn variant<'a>(
 ) -> Variant<'a> {
     let PublishedVariant { spec, observation, report, decided, undecided } = published;
     let decision = decided.as_ref().map(|decided| &decided.decision);
+    let admissible = decision.and_then(Decision::admissible);
     let because = decision.and_then(Decision::because).map(ToString::to_string);
     let missing = undecided.as_ref().map(|undecided| undecided.0.to_string());
     let Load { kv_usage, waiting, running, arrivals } = Load::of(&observation.replicas);
@@ -373,6 +380,10 @@ fn variant<'a>(
         waiting: waiting.map(Requests::requests),
         running: running.map(Requests::requests),
         arrivals_per_second: arrivals.map(RequestRate::requests_per_second),
+        admissible_per_second: admissible.map(|it| it.variant.requests_per_second()),
+        model_admissible_per_second: admissible
+            .and_then(|it| it.model)
+            .map(RequestRate::requests_per_second),
         cost_per_replica_hour: spec.cost.per_hour(),
         cost_per_hour: observation.current.map(cost),
         data_age_seconds: observation.oldest_measured().map(Seconds::seconds),

@@ -293,6 +293,7 @@ impl Api {
         if name == PLACEHOLDER {
             return Ok(served);
         }
+        served.push(Metric::Admissible);
         served.iter().find(|metric| metric.name() == name).map(|metric| vec![*metric]).ok_or_else(
             || {
                 let names: Vec<&str> = served.iter().map(|metric| metric.name()).collect();

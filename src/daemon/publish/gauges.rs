@@ -94,6 +94,10 @@ families! {
         "Lower end of the interval in which that lies in 95 of 100 cases.";
     CARRIES_HIGH = "plimsoll_replica_carries_high_per_second", CARRIED,
         "Upper end of the interval in which that lies in 95 of 100 cases.";
+    ADMISSIBLE = "plimsoll_admissible_requests_per_second", VARIANT,
+        "Requests per second that the serving replicas can take in time, queues worked off first.";
+    MODEL_ADMISSIBLE = "plimsoll_model_admissible_requests_per_second", &["namespace", "model"],
+        "Requests per second that a gateway may admit for the model, over all of its variants.";
     KV_USAGE = "plimsoll_kv_cache_usage_ratio", VARIANT,
         "KV cache in use, a mean over replicas and over the window.";
     WAITING = "plimsoll_waiting_requests", VARIANT,

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use plimsoll_core::units::Replicas;
+use plimsoll_core::units::{Replicas, RequestRate};
 
 /// Digits of a number that count exactly; what comes after them can only round the result up. With
 /// 21 digits no product below overflows 128 bits before the result overflows 64.
@@ -43,6 +43,14 @@ impl Quantity {
 impl From<Replicas> for Quantity {
     fn from(replicas: Replicas) -> Self {
         Self { milli: i64::from(replicas.count()) * 1000 }
+    }
+}
+
+impl From<RequestRate> for Quantity {
+    /// Rounds down to thousandths: more than a rate allows must not be read of it.
+    #[expect(clippy::cast_possible_truncation, reason = "a cast saturates, as it should")]
+    fn from(rate: RequestRate) -> Self {
+        Self { milli: (rate.requests_per_second() * 1000.0).floor() as i64 }
     }
 }
 

@@ -286,7 +286,7 @@ fn model(
             latency: args.transfer_time.map(Micros::from_duration).unwrap_or_default(),
             per_token: 0.0,
         },
-        gateway: Gateway { queue: QUEUE, per_replica: None, read: None },
+        gateway: Gateway { queue: QUEUE, per_replica: None, read: None, admit: None },
         client: Client { timeout: None, retries: 0, backoff: Micros::ZERO },
     }
 }

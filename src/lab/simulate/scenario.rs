@@ -38,6 +38,9 @@ const GRACE: Duration = secs(30);
 /// Spans of time that may be none; the longest is a leap year.
 pub const SPANS: RangeInclusive<Duration> = Duration::ZERO..=hours(24 * 366);
 
+/// More than a minute would let a whole spike through.
+const ADMIT_BURSTS: RangeInclusive<Duration> = Duration::ZERO..=minutes(1);
+
 /// Objectives of latencies.
 const LATENCIES: RangeInclusive<Duration> = Duration::from_micros(1)..=hours(24);
 
@@ -121,6 +124,17 @@ settings! {
 
         /// Tokens of a prompt from which it is long.
         long_prompt: u32 = 4_000, in 0..=100_000_000;
+    }
+
+    /// A gateway's token bucket, filled at the published admissible rate.
+    #[derive(Copy)]
+    pub struct Admit {
+        /// Share of the admissible rate that it admits.
+        share: Fraction = 1.0, in 0.01..=10.0;
+
+        /// Time in which an empty bucket fills.
+        // One that holds a single request rejects one of two that come together.
+        burst: Micros = secs(2), in ADMIT_BURSTS;
     }
 
     /// How patient clients are.
@@ -271,7 +285,7 @@ pub struct Transfer {
 }
 
 /// What holds requests that no replica takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gateway {
     /// Requests that it holds at most; more are rejected.
     pub queue: usize,
@@ -279,6 +293,8 @@ pub struct Gateway {
     pub per_replica: Option<u32>,
     /// How often the daemon reads how many it holds; `None` for never.
     pub read: Option<Micros>,
+    /// The share of the admissible rate that it admits; `None` for all requests.
+    pub admit: Option<Admit>,
 }
 
 /// A variant.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::simulate::Micros;
 use crate::simulate::scenario::{
-    COOLDOWN, Client, FACTORS, Lifecycle, Outage, POLLING, Router, SPANS, SYNC, Signal, Slo,
+    Admit, COOLDOWN, Client, FACTORS, Lifecycle, Outage, POLLING, Router, SPANS, SYNC, Signal, Slo,
     Startup, TOKEN_SPANS,
 };
 use crate::simulate::workload::rate::{Burst, PERIODS, RATES};
@@ -312,6 +312,9 @@ settings! {
 
         /// How often the daemon reads how many it holds; without it, never.
         read: Option<Micros>, in WAKE_INTERVALS;
+
+        /// Rejects requests beyond the published admissible rate; without it, none.
+        admit: Option<Admit>;
     }
 
     /// A variant.

@@ -253,7 +253,7 @@ fn resolve_model(
     let at = |key: &str| join(path, key);
     let ModelKeys { name, namespace, slo, workload, adapters, router, router_refresh, .. } = keys;
     let TransferKeys { latency, per_token } = keys.transfer;
-    let GatewayKeys { queue, per_replica, read } = keys.gateway;
+    let GatewayKeys { queue, per_replica, read, admit } = keys.gateway;
     let allowance = written.slo.as_ref().filter(|slo| slo.ttft_per_token.is_none());
     if allowance.is_some_and(|slo| slo.long_prompt.is_some()) {
         let rule = format!("has no effect without {}", at("slo.ttft_per_token"));
@@ -284,7 +284,7 @@ fn resolve_model(
         router_refresh,
         sessions: keys.sessions,
         transfer: Transfer { latency, per_token: per_token.as_secs_f64() * 1e6 },
-        gateway: Gateway { queue, per_replica, read },
+        gateway: Gateway { queue, per_replica, read, admit },
         client: Client {
             timeout: keys.client.timeout.filter(|it| is_some_time(*it)),
             ..keys.client

@@ -45,6 +45,8 @@ pub struct Front {
     pub queued: Option<Queued>,
     /// By how much that has grown, where it has and somebody saw it.
     pub grown: Option<Growth>,
+    /// Requests that the gateway has rejected since the last look, if it counts them.
+    pub rejected: Option<Growth>,
     /// Whether every signal that counts requests has said so of late. What one that is silent has
     /// counted is not gone.
     pub sight: Sight,
@@ -52,7 +54,8 @@ pub struct Front {
 
 impl Front {
     /// A model whose requests nobody counts before a replica has them.
-    pub const UNSEEN: Self = Self { queued: None, grown: None, sight: Sight::Whole };
+    pub const UNSEEN: Self =
+        Self { queued: None, grown: None, rejected: None, sight: Sight::Whole };
 }
 
 /// By how much a queue has grown.

@@ -117,8 +117,8 @@ impl Demand {
         serving: Serving,
         teaches: Option<Sight>,
     ) {
-        // All roles of a model serve what its gateway holds.
-        if let Some(grown) = front.grown {
+        // All roles of a model serve what its gateway holds, and would have served what it rejected.
+        for grown in [front.grown, front.rejected].into_iter().flatten() {
             self.arrivals.add_queued(grown.at, grown.elapsed, grown.requests);
         }
         self.arrivals.note(through, serving);

@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::analyze::analyzers::{Analyzer, each_analyzer};
 use crate::analyze::capacity::CapacityReport;
 use crate::analyze::foresight::Foreseen;
+use crate::analyze::foresight::admissible::Admissible;
 use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::estimate::Estimate;
 use crate::decide::sized::Unmeetable;
@@ -93,6 +94,8 @@ pub(crate) struct Outlook {
     pub(crate) cards: BTreeMap<VariantKey, Arc<Card>>,
     /// What one replica carries.
     pub(crate) estimates: BTreeMap<VariantKey, Estimate>,
+    /// Rates that a gateway may let through.
+    pub(crate) admissible: BTreeMap<VariantKey, Admissible>,
     /// What carries load until others serve, beside the plan.
     pub(crate) bridges: Bridges,
 }

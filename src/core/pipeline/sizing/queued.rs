@@ -29,6 +29,8 @@ pub(crate) struct Fronts {
     named: BTreeMap<ModelKey, BTreeSet<String>>,
     /// What they have last said.
     queues: BTreeMap<ModelKey, Queue>,
+    /// The last counts of rejected requests.
+    rejections: BTreeMap<ModelKey, Queue>,
 }
 
 impl Pipeline {
@@ -59,6 +61,7 @@ impl Fronts {
     pub(crate) fn note(&mut self, demand: &BTreeMap<ModelKey, Vec<Demand>>) {
         self.named.retain(|model, _| demand.contains_key(model));
         self.queues.retain(|model, _| demand.contains_key(model));
+        self.rejections.retain(|model, _| demand.contains_key(model));
         for (model, signals) in demand {
             if let Some(named) = self.named.get_mut(model) {
                 named.retain(|name| signals.iter().any(|it| it.signal == *name));
@@ -88,17 +91,26 @@ impl Fronts {
     /// of them were heard of late.
     pub(crate) fn front(&mut self, moment: &Moment<'_>, model: &ModelKey) -> Front {
         let Some(signals) = moment.demand.get(model) else { return Front::UNSEEN };
-        let (mut heard, mut sight) = (BTreeMap::new(), Sight::Whole);
+        let mut heard = BTreeMap::new();
+        let mut rejections = BTreeMap::new();
+        let mut sight = Sight::Whole;
         for signal in signals.iter().filter(|it| is_counting(it)) {
             if let Ok((requests, at)) = of_late(moment.now, signal) {
-                heard.insert(signal.signal.clone(), Queued { requests, at });
+                let counted = match signal.counts {
+                    Counts::Rejected => &mut rejections,
+                    Counts::Something | Counts::Requests => &mut heard,
+                };
+                counted.insert(signal.signal.clone(), Queued { requests, at });
             } else if self.has_named(model, &signal.signal) {
                 sight = Sight::Partial;
             }
         }
+
         let queued = Queued::most(heard.values().copied());
         let grown = self.queues.entry(model.clone()).or_default().take(&heard);
-        Front { queued, grown, sight }
+        // A counter that went back has begun again.
+        let rejected = self.rejections.entry(model.clone()).or_default().take(&rejections);
+        Front { queued, grown, rejected: rejected.filter(|it| it.requests > 0.0), sight }
     }
 
     /// The signals that count requests of a model: those that have named it.
@@ -118,7 +130,7 @@ impl Fronts {
 }
 
 fn is_counting(signal: &Demand) -> bool {
-    signal.counts == Counts::Requests
+    matches!(signal.counts, Counts::Requests | Counts::Rejected)
 }
 
 /// What a signal says, or what is missing of it. What is old is as if it had said nothing.

@@ -86,6 +86,10 @@ settings! {
         /// the backlog. Without it, only that of an endpoint picker does.
         counts_requests: Option<bool>;
 
+        /// Set if its value is a counter of requests that the gateway has rejected. They are then
+        /// part of the arrived load. Such a signal wakes no model.
+        counts_rejected: bool = false;
+
         /// TLS of the URL; needs `https`.
         #[serde(skip_serializing_if = "Option::is_none")]
         tls: Option<ClientTlsKeys>;

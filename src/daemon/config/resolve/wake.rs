@@ -69,7 +69,16 @@ fn resolve_one(
     let interval = *keys.interval.get_or_insert(usual);
     let is_picker = matches!(source, Source::EndpointPicker(_));
     let is_counting = *keys.counts_requests.get_or_insert(is_picker);
-    let counts = if is_counting { Counts::Requests } else { Counts::Something };
+    let counts = match (keys.counts_rejected, is_counting) {
+        (true, _) => Counts::Rejected,
+        (false, true) => Counts::Requests,
+        (false, false) => Counts::Something,
+    };
+    if keys.counts_rejected && is_counting {
+        let rule = "is for one number that does not count waiting requests, neither by \
+                    counts_requests nor as an endpoint picker's";
+        checks.problems.error_at(at("counts_rejected"), rule);
+    }
     keys.models = Some(models.iter().map(ToString::to_string).collect());
     let name = keys.name.clone();
     Some((keys, Signal { name, models, source, interval, counts }))

@@ -11,11 +11,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::publish::external_metrics::state::{Ages, State};
+use crate::publish::quantity::Quantity;
 use crate::publish::selector::{Selector, is_label_value};
 use crate::publish::{Published, PublishedVariant};
 use plimsoll_core::fleet::{Namespace, VariantKey, VariantName, VariantSpec};
 use plimsoll_core::observe::{Freshness, Observation};
-use plimsoll_core::units::Replicas;
 
 /// Longest label value in Kubernetes.
 const LABEL_MAX: usize = 63;
@@ -31,6 +31,8 @@ pub enum Metric {
     /// The same number under the name and the labels of the workload-variant-autoscaler, for HPAs
     /// that were written for it.
     Wva,
+    /// The requests per second that a gateway may admit.
+    Admissible,
 }
 
 impl Metric {
@@ -40,13 +42,14 @@ impl Metric {
         match self {
             Self::Desired => "plimsoll_desired_replicas",
             Self::Wva => "wva_desired_replicas",
+            Self::Admissible => "plimsoll_admissible_requests_per_second",
         }
     }
 
     /// The label that a variant's name is under.
     const fn variant_label(self) -> &'static str {
         match self {
-            Self::Desired => "variant",
+            Self::Desired | Self::Admissible => "variant",
             Self::Wva => "variant_name",
         }
     }
@@ -57,7 +60,7 @@ impl Metric {
         let accelerator = spec.accelerator.as_ref().map(|name| label_value(name.as_str()));
         let namespace = || label_value(spec.key.namespace.as_str());
         match self {
-            Self::Desired => {
+            Self::Desired | Self::Admissible => {
                 [(self.variant_label(), variant), ("model", label_value(spec.model.as_str()))]
                     .into_iter()
                     .chain([("role", spec.role.label().to_owned())])
@@ -92,7 +95,7 @@ pub struct Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     /// The number.
-    pub replicas: Replicas,
+    pub quantity: Quantity,
     /// When the data that it rests on was current.
     pub at: Timestamp,
 }
@@ -131,7 +134,7 @@ pub fn readings(
                     variant: key.variant.clone(),
                     labels,
                     state,
-                    value: value(key, variant, state, ages),
+                    value: value(*metric, key, variant, state, ages),
                 });
             }
         }
@@ -173,6 +176,7 @@ fn variants<'a>(
 }
 
 fn value(
+    metric: Metric,
     key: &VariantKey,
     variant: &PublishedVariant,
     state: State,
@@ -185,7 +189,13 @@ fn value(
     };
     let desired = decided.decision.desired();
     if let Some(replicas) = state.serves(desired) {
-        return Ok(Value { replicas, at: decided.at });
+        let quantity = match metric {
+            Metric::Desired | Metric::Wva => Some(Quantity::from(replicas)),
+            Metric::Admissible => decided.decision.admissible().map(|it| it.variant.into()),
+        };
+        return quantity.map(|quantity| Value { quantity, at: decided.at }).ok_or_else(|| {
+            format!("no admissible rate of {key} is known: foresight has not sized its replicas")
+        });
     }
     let age = short(state.age().unwrap_or_default());
     let limit = short(ages.hold.max(ages.fresh));

@@ -12,7 +12,6 @@ use serde_json::json;
 
 use crate::publish::external_metrics::answer::{Reading, Value, short};
 use crate::publish::external_metrics::route::{GROUP, VERSION};
-use crate::publish::quantity::Quantity;
 
 /// The content type of every JSON answer but an aggregated discovery document.
 pub(crate) const JSON: &str = "application/json";
@@ -117,11 +116,11 @@ struct ExternalMetricValue<'a> {
 
 /// The values of some readings, in the order in which they are given.
 pub(crate) fn list(values: &[(&Reading, Value)]) -> Response<Full<Bytes>> {
-    let items = values.iter().map(|(reading, Value { replicas, at })| ExternalMetricValue {
+    let items = values.iter().map(|(reading, Value { quantity, at })| ExternalMetricValue {
         metric_name: reading.metric.name(),
         metric_labels: &reading.labels,
         timestamp: whole_seconds(*at),
-        value: Quantity::from(*replicas).to_string(),
+        value: quantity.to_string(),
     });
     let list = ExternalMetricValueList {
         kind: "ExternalMetricValueList",
@@ -166,7 +165,7 @@ pub(crate) fn table(readings: &[Reading]) -> Response<Full<Bytes>> {
 fn row(reading: &Reading) -> serde_json::Value {
     let Reading { metric, variant, labels: _, state, value } = reading;
     let (number, reason) = match value {
-        Ok(Value { replicas, at: _ }) => (Quantity::from(*replicas).to_string(), ""),
+        Ok(Value { quantity, at: _ }) => (quantity.to_string(), ""),
         Err(reason) => ("<unknown>".to_owned(), reason.as_str()),
     };
     let age = state.age().map_or_else(|| "<unknown>".to_owned(), |age: Duration| short(age));

@@ -1,8 +1,11 @@
 //! What is needed and what a replica carries, as metrics.
 
 use crate::publish::PublishedVariant;
-use crate::publish::gauges::{CARRIES, CARRIES_HIGH, CARRIES_LOW, NEED, NEED_HELD, Sheet, labels};
-use plimsoll_core::decide::sized::{Estimate, Foreseen, Interval};
+use crate::publish::gauges::{
+    ADMISSIBLE, CARRIES, CARRIES_HIGH, CARRIES_LOW, MODEL_ADMISSIBLE, NEED, NEED_HELD, Sheet,
+    labels,
+};
+use plimsoll_core::decide::sized::{Admissible, Estimate, Foreseen, Interval};
 use plimsoll_core::decide::{Basis, Decision, Reason};
 use plimsoll_core::units::RequestRate;
 
@@ -11,6 +14,11 @@ impl Sheet {
     /// have the same need, so it does not matter whose is set last.
     pub(super) fn foresight(&mut self, published: &PublishedVariant, decision: &Decision) {
         let [namespace, model, variant] = labels(published);
+        if let Some(Admissible { variant: rate, model: total, .. }) = decision.admissible() {
+            self.set(&ADMISSIBLE, &labels(published), Some(rate.requests_per_second()));
+            let per_second = total.map(RequestRate::requests_per_second);
+            self.set(&MODEL_ADMISSIBLE, &[namespace, model], per_second);
+        }
         for step in decision.steps.iter().filter(|_| decision.basis == Basis::Fresh) {
             let Reason::Sized(sized) = &step.reason else { continue };
             if let Some(Foreseen { role, need, held, .. }) = sized.foreseen.as_deref() {

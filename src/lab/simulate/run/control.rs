@@ -21,13 +21,14 @@ use crate::simulate::scaler::{MetricError, MilliValue, Outcome, Scaler};
 use crate::simulate::scenario::{Actuator, Hpa, Scenario, Signal, Variant};
 use crate::simulate::score::{Belief, CHANGES_MAX, Change};
 use plimsoll_core::analyze::foresight::card::Card;
+use plimsoll_core::decide::Decision;
 use plimsoll_core::fleet::{Fleet, ModelKey};
 use plimsoll_core::observe::{
     Counts, Demand, Inputs, Listing, Naming, Scale, ScaleState, Scrape, ScrapeFailure, Seen, Start,
     Way,
 };
 use plimsoll_core::pipeline::{Decisions, Pipeline};
-use plimsoll_core::units::{Replicas, Requests};
+use plimsoll_core::units::{Replicas, RequestRate, Requests};
 
 /// The time over which a rate is taken.
 const RATE_WINDOW: Micros = Micros::from_secs(60);
@@ -44,6 +45,8 @@ pub(crate) struct Controller {
     relayed: VecDeque<(Micros, Scrape)>,
     /// What each model's gateway last said that it holds, and when, where the daemon reads it.
     gateways: BTreeMap<ModelKey, (Micros, Vec<Demand>)>,
+    /// The admissible rate that the daemon publishes of each model.
+    admissible: BTreeMap<ModelKey, RequestRate>,
     ticks: u64,
     losses: Pcg64,
 }
@@ -96,6 +99,7 @@ impl Controller {
             laws: (0..variants.len()).map(|variant| law(scenario, variant)).collect(),
             relayed: VecDeque::new(),
             gateways: BTreeMap::new(),
+            admissible: BTreeMap::new(),
             ticks: 0,
             losses: generator(seed, Purpose::Scrapes, 0),
         }
@@ -222,12 +226,27 @@ impl Simulation<'_> {
             let held = Requests::new(traffic.held.len() as f64).unwrap_or_default();
             let seen = Seen::Number(held, wall_clock(self.now));
             let (signal, counts) = ("gateway".to_owned(), Counts::Requests);
-            let said = vec![Demand { signal, seen, counts, naming: Naming::Named }];
+            let mut said = vec![Demand { signal, seen, counts, naming: Naming::Named }];
+
+            if model.gateway.admit.is_some() {
+                let rejected = Requests::new(traffic.bucket.rejected as f64).unwrap_or_default();
+                said.push(Demand {
+                    signal: "rejected".to_owned(),
+                    seen: Seen::Number(rejected, wall_clock(self.now)),
+                    counts: Counts::Rejected,
+                    naming: Naming::Named,
+                });
+            }
             self.controller.gateways.insert(model.key.clone(), (self.now, said));
         }
         let said =
             |(model, (_, said)): (&ModelKey, &(Micros, Vec<Demand>))| (model.clone(), said.clone());
         self.controller.gateways.iter().map(said).collect()
+    }
+
+    /// The admissible rate that the daemon publishes of a model.
+    pub(crate) fn admissible(&self, model: usize) -> Option<RequestRate> {
+        self.controller.admissible.get(&self.scenario.models[model].key).copied()
     }
 
     fn scrape(&mut self, pod: usize, at: Timestamp) -> Scrape {
@@ -251,6 +270,8 @@ impl Simulation<'_> {
 
     fn publish(&mut self, decisions: &Decisions) {
         self.violations += u64::from(decisions.violation.is_some());
+        let rate = |it: &Decision| Some((it.model.clone(), it.admissible()?.model?));
+        self.controller.admissible = decisions.decisions.iter().filter_map(rate).collect();
         for decision in &decisions.decisions {
             let is = |described: &Variant| described.spec.key == decision.variant;
             let Some(variant) = self.scenario.variants.iter().position(is) else { continue };

@@ -1,6 +1,7 @@
 //! Requests on their way: clients, the gateway, the router.
 
 mod adapters;
+mod admit;
 mod route;
 
 use std::collections::VecDeque;
@@ -13,6 +14,7 @@ use crate::simulate::random::{self, Purpose, generator};
 use crate::simulate::replica::adapters::AdapterId;
 use crate::simulate::replica::prefix::PromptId;
 use crate::simulate::replica::{Event, Request};
+use crate::simulate::run::traffic::admit::TokenBucket;
 use crate::simulate::run::{Happening, Simulation};
 use crate::simulate::scenario::{Model, Scenario};
 use crate::simulate::score::Service;
@@ -33,6 +35,8 @@ pub(crate) struct Traffic {
     first: u64,
     /// Attempts that have come to the gateway.
     pub(crate) asked: u64,
+    /// What the gateway admits.
+    pub(crate) bucket: TokenBucket,
     /// Requests that the gateway holds, oldest first.
     pub(crate) held: VecDeque<u64>,
     /// Requests whose prompts are computed and that no replica decodes yet, oldest first.
@@ -121,6 +125,7 @@ impl Traffic {
             open: VecDeque::new(),
             first: 0,
             asked: 0,
+            bucket: TokenBucket::full(),
             held: VecDeque::new(),
             handed: VecDeque::new(),
             deadlines: VecDeque::new(),
@@ -241,6 +246,9 @@ impl Simulation<'_> {
         open.attempts += 1;
         open.place = Place::Held;
         let attempt = open.attempts;
+        if !self.admits(model) {
+            return self.fail(model, id, Failure::Rejected);
+        }
         if let Some(timeout) = client.timeout {
             let deadlines = &mut self.traffic[model].deadlines;
             deadlines.push_back((self.now + timeout, id, attempt));

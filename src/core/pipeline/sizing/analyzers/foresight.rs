@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::foresight::admissible::admissible;
 use crate::analyze::foresight::saved::SavedForesight;
 use crate::analyze::foresight::{self, Foresight, ReplicaStrides, Told, VariantStrides};
 use crate::decide::sized::Unmeetable;
@@ -47,8 +48,10 @@ impl Learner for Foresight {
 
         self.import(scene.cards);
         let now = scene.moment.now;
-        let heard = (through(scene), scene.fronts.front(&scene.moment, scene.model));
+        let front = scene.fronts.front(&scene.moment, scene.model);
+        let heard = (through(scene), front);
         let found = foresight::analyze(now, heard, policy, scene.model, &variants, self);
+        let admissible = admissible(policy, front, &variants, &found.estimates);
 
         let floors = found.floors.into_iter().map(|(key, it)| (key, Unmeetable::Foresight(it)));
         Judgment {
@@ -58,6 +61,7 @@ impl Learner for Foresight {
                 foreseen: found.foreseen,
                 cards: found.cards,
                 estimates: found.estimates,
+                admissible,
                 bridges: found.bridges,
             }),
         }

@@ -1,0 +1,390 @@
+//! Admissible requests: the rate that a gateway may let through while no replica can be started in
+//! time.
+//!
+//! A jump is over or has done its damage before a new replica serves. Until then a gateway that
+//! rejects the excess keeps the rest in time. It needs one number for that, which [`admissible`]
+//! derives from the capacity per replica and the requests that wait.
+//!
+//! # Model
+//!
+//! ```text
+//! capacity   = n * mu
+//! free       = n * mean of max(mu - max(w - usual, 0) / horizon, 0)
+//! admissible = max(free - q / horizon * capacity / (capacity of the role), FLOOR * capacity)
+//! horizon    = max(slo.ttft, time between two scrapes)
+//! ```
+//!
+//! - `n`: replicas of the variant that serve, those that are about to leave included.
+//! - `mu`: requests/s that one replica carries at the current request mix, fully used
+//!   ([`Estimate::rate`]).
+//! - `w`: waiting requests of one replica; `usual` of them (`backlog.usual`) wait in any case. The
+//!   mean is over replicas that report them.
+//! - `q`: requests that wait at the gateway.
+//!
+//! Waiting requests are worked off within the time that a first token may take. A shorter horizon
+//! than the time between two scrapes would leave replicas idle until the next one. A queue is bound
+//! to its replica, so a long one takes nothing from the others.
+//!
+//! A model has the sum over the variants of a role. With prefill and decode apart, a request needs
+//! both, so the model has the smaller sum.
+//!
+//! # Domain
+//!
+//! A variant whose replicas serve with an unknown capacity or queue has no rate, and neither has its
+//! model. A variant without serving replicas has 0. A model without any has no rate: a gateway must
+//! not keep it asleep.
+//!
+//! # Source
+//!
+//! The rate at which a queue of length `w` empties within `horizon` is a flow balance:
+//! `w + (rate - mu) * horizon = 0`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::analyze::foresight::VariantStrides;
+use crate::analyze::foresight::estimate::Estimate;
+use crate::analyze::foresight::gateway::Front;
+use crate::analyze::foresight::policy::Policy;
+use crate::fleet::{Role, VariantKey};
+use crate::units::{Replicas, RequestRate};
+
+/// Share of the capacity that is admissible at least. A queue that was misread must not stop all
+/// traffic, because requests in service are the evidence of capacity.
+const FLOOR: f64 = 0.1;
+
+/// The rate of requests that serving replicas can take in time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Admissible {
+    /// Rate for the variant.
+    pub variant: RequestRate,
+    /// Rate for its model; `None` if it is unknown for a variant that serves.
+    pub model: Option<RequestRate>,
+    /// Replicas of the variant that serve.
+    pub serving: Replicas,
+}
+
+/// By which queues are judged.
+#[derive(Clone, Copy)]
+struct QueueRule {
+    /// Requests that wait at a replica in any case.
+    usual: f64,
+    /// The time in which others are worked off, in seconds.
+    horizon: f64,
+}
+
+/// The replicas of a variant that serve.
+struct ServingVariant {
+    key: VariantKey,
+    replicas: Replicas,
+    /// `None` if something of it is unknown.
+    load: Option<CapacityLeft>,
+}
+
+/// The capacity of serving replicas, in requests/s.
+#[derive(Clone, Copy)]
+struct CapacityLeft {
+    capacity: f64,
+    /// The part that is left while waiting requests are worked off.
+    free: f64,
+}
+
+/// Derives the admissible rate of each variant of a model from the capacity per replica.
+#[must_use]
+pub fn admissible(
+    policy: &Policy,
+    front: Front,
+    variants: &[VariantStrides<'_>],
+    estimates: &BTreeMap<VariantKey, Estimate>,
+) -> BTreeMap<VariantKey, Admissible> {
+    let rule = QueueRule::of(policy, variants);
+    let queued = front.queued.map_or(0.0, |queued| queued.requests.requests());
+
+    let mut roles: BTreeMap<Role, Vec<ServingVariant>> = BTreeMap::new();
+    for variant in variants {
+        let serving = ServingVariant::of(variant, estimates.get(&variant.spec.key), rule);
+        roles.entry(variant.spec.role).or_default().push(serving);
+    }
+
+    let mut found = BTreeMap::new();
+    let mut totals = Vec::new();
+    for members in roles.values() {
+        let capacity: f64 = members.iter().filter_map(|it| it.load).map(|it| it.capacity).sum();
+        let share = if capacity > 0.0 { queued / rule.horizon / capacity } else { 0.0 };
+
+        let rates: Vec<_> = members.iter().map(|it| it.admissible(share)).collect();
+        let serves = members.iter().any(|it| it.replicas > Replicas::ZERO);
+        totals.push(total(&rates).filter(|_| serves));
+
+        let keys = members.iter().map(|it| it.key.clone());
+        found.extend(keys.zip(rates).filter_map(|(key, rate)| Some((key, rate?))));
+    }
+
+    let model = totals.into_iter().reduce(|a, b| Some(a?.min(b?))).flatten();
+    if found.values().all(|it| it.serving == Replicas::ZERO) {
+        return BTreeMap::new();
+    }
+    for rate in found.values_mut() {
+        rate.model = model.and_then(RequestRate::new);
+    }
+    found
+}
+
+/// The sum over all variants of a role, in requests/s.
+fn total(rates: &[Option<Admissible>]) -> Option<f64> {
+    rates.iter().map(|rate| Some(rate.as_ref()?.variant.requests_per_second())).sum()
+}
+
+// === impl QueueRule ===
+
+impl QueueRule {
+    fn of(policy: &Policy, variants: &[VariantStrides<'_>]) -> Self {
+        let replicas = variants.iter().flat_map(|variant| &variant.replicas);
+        let looks = replicas.filter_map(|replica| replica.strides.last());
+        let apart = looks.map(|stride| stride.elapsed.seconds()).fold(0.0, f64::max);
+
+        let usual = policy.backlog.unwrap_or_default().usual.requests();
+        Self { usual, horizon: policy.ttft.seconds().max(apart) }
+    }
+
+    /// The part of a replica's capacity that is left while so many requests wait, in requests/s.
+    fn left(self, capacity: f64, waiting: f64) -> f64 {
+        let excess = (waiting - self.usual).max(0.0);
+        (capacity - excess / self.horizon).max(0.0)
+    }
+}
+
+// === impl VariantStrides ===
+
+impl VariantStrides<'_> {
+    /// Replicas that serve, those that are about to leave included.
+    fn serving(&self) -> Replicas {
+        self.current.beyond(self.pending)
+    }
+}
+
+// === impl ServingVariant ===
+
+impl ServingVariant {
+    fn of(variant: &VariantStrides<'_>, estimate: Option<&Estimate>, rule: QueueRule) -> Self {
+        let replicas = variant.serving();
+        let idle = CapacityLeft { capacity: 0.0, free: 0.0 };
+        let load = if replicas == Replicas::ZERO {
+            Some(idle)
+        } else {
+            estimate.and_then(|estimate| CapacityLeft::of(variant, replicas, estimate, rule))
+        };
+
+        Self { key: variant.spec.key.clone(), replicas, load }
+    }
+
+    /// The rate that leaves time for requests at the gateway, which take this share of the capacity.
+    fn admissible(&self, queued: f64) -> Option<Admissible> {
+        let CapacityLeft { capacity, free } = self.load?;
+        let rate = (free - queued * capacity).max(FLOOR * capacity);
+
+        let variant = RequestRate::new(rate)?;
+        Some(Admissible { variant, model: None, serving: self.replicas })
+    }
+}
+
+// === impl CapacityLeft ===
+
+impl CapacityLeft {
+    /// The load of some replicas, of which those count as the others that do not report a queue.
+    fn of(
+        variant: &VariantStrides<'_>,
+        replicas: Replicas,
+        estimate: &Estimate,
+        rule: QueueRule,
+    ) -> Option<Self> {
+        let carries = estimate.rate.requests_per_second();
+        let reported = variant.replicas.iter().filter_map(|replica| replica.waiting);
+        let free: Vec<f64> = reported.map(|it| rule.left(carries, it.requests())).collect();
+        if free.is_empty() {
+            return None;
+        }
+
+        let count = f64::from(replicas.count());
+        let mean = free.iter().sum::<f64>() / free.len() as f64;
+        Some(Self { capacity: count * carries, free: count * mean })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::analyze::foresight::capacity::Bound;
+    use crate::analyze::foresight::estimate::Teacher;
+    use crate::analyze::foresight::gateway::Queued;
+    use crate::analyze::foresight::{ReplicaStrides, Told};
+    use crate::fleet::{ReplicaKey, ReplicaName, VariantSpec};
+    use crate::observe::stride::Stride;
+    use crate::units::{Requests, Seconds};
+
+    /// A variant whose replicas carry 10 requests/s each.
+    struct FakeVariant {
+        spec: VariantSpec,
+        replicas: u32,
+        pending: u32,
+        leaving: u32,
+        waiting: Option<f64>,
+        /// More requests that wait at the first replica.
+        stuck: f64,
+        carries: Option<f64>,
+        strides: Vec<Stride>,
+        reporting: Vec<ReplicaKey>,
+    }
+
+    fn fake(name: &str, replicas: u32) -> FakeVariant {
+        let spec = VariantSpec::example(name);
+        let replica = |index| ReplicaKey {
+            variant: spec.key.clone(),
+            replica: ReplicaName::new(&format!("r{index}")).unwrap(),
+            incarnation: None,
+        };
+        let stride = Stride::over(Timestamp::UNIX_EPOCH, Seconds::literal(1));
+        FakeVariant {
+            reporting: (0..replicas).map(replica).collect(),
+            strides: vec![stride],
+            spec,
+            replicas,
+            pending: 0,
+            leaving: 0,
+            waiting: Some(0.0),
+            stuck: 0.0,
+            carries: Some(10.0),
+        }
+    }
+
+    impl FakeVariant {
+        fn waiting(mut self, waiting: f64) -> Self {
+            self.waiting = Some(waiting);
+            self
+        }
+
+        fn role(mut self, role: Role) -> Self {
+            self.spec.role = role;
+            self
+        }
+
+        fn strides(&self) -> VariantStrides<'_> {
+            let replica = |(at, replica)| ReplicaStrides {
+                replica,
+                strides: &self.strides,
+                waiting: self
+                    .waiting
+                    .and_then(|it| Requests::new(if at == 0 { it + self.stuck } else { it })),
+                running: None,
+            };
+            VariantStrides {
+                spec: &self.spec,
+                current: Replicas::saturating(self.replicas + self.pending),
+                pending: Replicas::saturating(self.pending),
+                leaving: Replicas::saturating(self.leaving),
+                silent: Replicas::ZERO,
+                room: Replicas::LIMIT,
+                startup: None,
+                slowest_start: None,
+                told: Told::default(),
+                arguments: None,
+                ttft: None,
+                replicas: self.reporting.iter().enumerate().map(replica).collect(),
+                unready: Vec::new(),
+            }
+        }
+
+        fn estimate(&self) -> Option<(VariantKey, Estimate)> {
+            let rate = RequestRate::new(self.carries?)?;
+            let (interval, bound, said_by) = (None, Bound::Itl, Teacher::Replicas);
+            Some((self.spec.key.clone(), Estimate { rate, interval, bound, said_by }))
+        }
+    }
+
+    /// The rates of variants by name, and that of the model, with `queued` requests at the gateway.
+    fn found(cases: &[FakeVariant], queued: f64) -> (BTreeMap<String, f64>, Option<f64>) {
+        let variants: Vec<_> = cases.iter().map(FakeVariant::strides).collect();
+        let estimates = cases.iter().filter_map(FakeVariant::estimate).collect();
+        let requests = Requests::new(queued).unwrap();
+        let queued = Some(Queued { requests, at: Timestamp::UNIX_EPOCH });
+        let front = Front { queued, ..Front::UNSEEN };
+
+        let found = admissible(&Policy::default(), front, &variants, &estimates);
+        let model = found.values().next().and_then(|it| it.model);
+        let rate = |(key, it): (&VariantKey, &Admissible)| {
+            (key.variant.as_str().to_owned(), it.variant.requests_per_second())
+        };
+        (found.iter().map(rate).collect(), model.map(RequestRate::requests_per_second))
+    }
+
+    fn rates<const N: usize>(rates: [(&str, f64); N]) -> BTreeMap<String, f64> {
+        rates.into_iter().map(|(name, rate)| (name.to_owned(), rate)).collect()
+    }
+
+    #[test]
+    fn what_serving_replicas_carry_is_admissible_while_nothing_waits() {
+        let starting = FakeVariant { pending: 5, leaving: 1, ..fake("a", 3) };
+        let usual = found(&[starting.waiting(4.0)], 0.0);
+        assert_eq!(usual, (rates([("a", 30.0)]), Some(30.0)), "4 wait as a matter of course");
+    }
+
+    #[test]
+    fn a_backlog_is_worked_off_first_but_not_below_the_floor() {
+        let waits = |waiting: f64| found(&[fake("a", 3).waiting(waiting)], 0.0).1.unwrap();
+        assert!(
+            (waits(9.0) - (30.0 - 3.0 * 5.0 / 2.0)).abs() < 1e-9,
+            "in the 2 s of a first token"
+        );
+        assert!((waits(1000.0) - 3.0).abs() < 1e-9, "a tenth of the capacity");
+
+        let long = FakeVariant { reporting: Vec::new(), ..fake("a", 1).waiting(1000.0) };
+        assert_eq!(found(&[long], 0.0).1, None, "no replica reports");
+
+        let mut slow = fake("a", 3).waiting(9.0);
+        slow.strides[0].elapsed = Seconds::literal(15);
+        let rate = found(&[slow], 0.0).1.unwrap();
+        assert!((rate - 29.0).abs() < 1e-9, "{rate}: until the next scrape");
+    }
+
+    #[test]
+    fn a_long_queue_at_one_replica_takes_nothing_from_the_others() {
+        let stuck = FakeVariant { stuck: 900.0, ..fake("a", 10) };
+        assert_eq!(found(&[stuck], 0.0).1, Some(90.0));
+    }
+
+    #[test]
+    fn variants_share_the_gateways_queue_by_their_capacity() {
+        let cases = || [fake("a", 3), fake("b", 1)];
+        let expect = (rates([("a", 22.5), ("b", 7.5)]), Some(30.0));
+        assert_eq!(found(&cases(), 20.0), expect);
+    }
+
+    #[test]
+    fn an_unknown_capacity_or_queue_is_unknown_for_the_model_and_never_zero() {
+        let untaught = FakeVariant { carries: None, ..fake("b", 1) };
+        let mute = FakeVariant { waiting: None, ..fake("b", 1) };
+        for unknown in [untaught, mute] {
+            assert_eq!(found(&[fake("a", 1), unknown], 0.0), (rates([("a", 10.0)]), None));
+        }
+    }
+
+    #[test]
+    fn a_variant_without_serving_replicas_adds_nothing_and_a_model_without_any_has_no_rate() {
+        let starting = || FakeVariant { pending: 2, ..fake("b", 0) };
+        let expect = (rates([("a", 10.0), ("b", 0.0)]), Some(10.0));
+        assert_eq!(found(&[fake("a", 1), starting()], 0.0), expect);
+        assert_eq!(found(&[starting()], 0.0), (rates([]), None));
+    }
+
+    #[test]
+    fn a_model_in_parts_has_the_rate_of_its_smaller_part() {
+        let prefill = || fake("p", 2).role(Role::Prefill);
+        let decode = |replicas| fake("d", replicas).role(Role::Decode);
+        let (_, model) = found(&[prefill(), decode(3)], 0.0);
+        assert_eq!(model, Some(20.0));
+        assert_eq!(found(&[prefill(), decode(0)], 0.0).1, None, "no replica decodes");
+    }
+}
