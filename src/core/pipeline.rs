@@ -5,6 +5,7 @@
 //! bounds, and check the whole. It owns all state that outlives a tick, reads no clock, and gives
 //! the same decisions for the same state, instant and inputs.
 
+mod absence;
 mod follow;
 mod group;
 pub mod limits;
@@ -36,6 +37,7 @@ use crate::fleet::per_variant::PerVariant;
 use crate::fleet::{Fleet, ModelKey, Role, VariantKey};
 use crate::observe::record::{Detail, Horizon, Recorder};
 use crate::observe::{Inputs, MeasuredSince, Observation, Way};
+use crate::pipeline::absence::Absences;
 pub use crate::pipeline::follow::Number;
 use crate::pipeline::group::{Group, Member, groups};
 use crate::pipeline::limits::{Limits, Shared};
@@ -124,6 +126,7 @@ pub struct Pipeline {
     learned: Learned,
     zeros: Zeros,
     startups: Startups,
+    absences: Absences,
     pools: Pools,
 }
 
@@ -208,6 +211,7 @@ impl Pipeline {
             learned: Learned::default(),
             zeros: Zeros::default(),
             startups: Startups::default(),
+            absences: Absences::default(),
             pools: Pools::default(),
         }
     }
@@ -229,6 +233,7 @@ impl Pipeline {
         let fleet: &Fleet = &inputs.fleet;
         self.notice_gap(now);
         let observations = self.observe(now, inputs);
+        self.absences.take(now, fleet, &observations);
         self.watch_pools(inputs);
         self.learned.fronts.note(&inputs.demand);
         self.forget(fleet);

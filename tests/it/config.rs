@@ -1123,6 +1123,7 @@ fn every_constant_of_foresight_is_a_key_and_every_term_can_be_switched_off() {
         "young",
         "bursts",
         "backlog",
+        "absences",
         "gateway",
         "error_budget",
         "schedule",

@@ -159,3 +159,19 @@ fn a_fleet_that_still_overruns_grows_again_before_anything_is_known_of_it() {
     assert!(numbers[20] > 4 && numbers[20] <= 16, "and four times that: {numbers:?}");
     assert!(numbers[39] > 16, "twice what is in flight: {numbers:?}");
 }
+
+#[test]
+fn a_fleet_that_loses_replicas_keeps_others_ready_in_their_place() {
+    let mut work = one();
+    let before = desired(&work.run(8, 100.0, 300), "a");
+    let safe = desired(&work.clone().run(8, 100.0, 360), "a");
+    for _ in 0..8 {
+        work.starting.insert("a".to_owned(), 1);
+        let _ = work.run(7, 100.0, 20);
+        work.starting.clear();
+        let _ = work.run(8, 100.0, 100);
+    }
+    let said = work.run(8, 100.0, 1);
+    assert!(safe <= before && desired(&said, "a") > safe, "{safe} {:?}", of(&said, "a").steps);
+    assert!(of(&said, "a").steps[0].reason.to_string().contains("for replicas that are lost"));
+}

@@ -119,6 +119,8 @@ pub struct VariantStrides<'a> {
     pub startup: Option<Seconds>,
     /// The longest that one of them took or has taken so far, beyond what was measured.
     pub slowest_start: Option<Seconds>,
+    /// Losses of one of its replicas in an hour, as is to be expected.
+    pub losses: f64,
     /// What its engines were told.
     pub told: Told,
     /// All that they were told, where somebody knows: what tells their kind from others.
@@ -412,6 +414,7 @@ impl<'a> Side<'a> {
             smoothing: self.smoothing(bound),
             ahead,
             raised,
+            absent: self.absent(horizon),
         };
         let need = Need::of(arrivals, &setting)?;
         let relief = standby.map(|standby| {
@@ -443,6 +446,14 @@ impl<'a> Side<'a> {
             used,
             rounding,
         })
+    }
+
+    /// The share of the time in which a replica is absent because it was lost, and starts again.
+    fn absent(&self, horizon: f64) -> f64 {
+        let replicas = |it: &VariantStrides<'_>| f64::from(it.current.count());
+        let all: f64 = self.variants.iter().map(|(it, _)| replicas(it)).sum();
+        let lost: f64 = self.variants.iter().map(|(it, _)| replicas(it) * it.losses).sum();
+        if all > 0.0 { lost / all * horizon / 3600.0 } else { 0.0 }
     }
 
     /// What replicas carry; `None` where nobody knows of any.

@@ -31,6 +31,7 @@ pub use crate::analyze::tokens::knowledge::{Record, SavedKnowledge, SavedLimit, 
 pub use crate::analyze::tuner::{Agreed, SavedFilter, SavedPoint, SavedTuner};
 pub use crate::decide::enforce::{Burst, Change, Direction, Moved, Recommendation, SavedHistory};
 pub use crate::pipeline::Wait;
+pub use crate::pipeline::absence::Losses;
 pub use crate::pipeline::silence::saved::{SavedHeard, SavedSilence};
 pub use crate::pipeline::sizing::analyzers::{SavedAnalyzers, SavedTaught};
 pub use crate::pipeline::startup::Measured;
@@ -52,6 +53,9 @@ pub struct Memory {
     /// Its latest starts: from created to ready and to serving, in seconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub starts: Vec<Measured>,
+    /// Its replicas that were lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub losses: Option<Losses>,
     /// Since when its model has had nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silence: Option<SavedSilence>,
@@ -102,8 +106,8 @@ impl Memory {
     /// age. Windows, waits and silences do not.
     #[must_use]
     pub fn knowledge(self) -> Self {
-        let Self { learned, starts, named, .. } = self;
-        Self { learned, starts, named, ..Self::default() }
+        let Self { learned, starts, losses, named, .. } = self;
+        Self { learned, starts, losses, named, ..Self::default() }
     }
 }
 
@@ -150,6 +154,7 @@ impl Pipeline {
             informed: informed.collect(),
             learned: learned.analyzers.save(model, variant),
             starts: self.startups.save(variant),
+            losses: self.absences.save(variant),
             silence: self.zeros.saved(model, variant),
             named: learned.fronts.save(model),
         })
@@ -169,8 +174,8 @@ impl Pipeline {
         variant: &VariantKey,
         memory: &Memory,
     ) {
-        let Memory { history, waits, informed, learned: remembered, starts, silence, named } =
-            memory;
+        let Memory { history, waits, informed, learned: remembered, .. } = memory;
+        let Memory { starts, losses, silence, named, .. } = memory;
         if let Some(in_force) = self.in_force.get_mut(variant)
             && in_force.restored == Some(Recall::Number)
             && let Some(mut history) = History::restore(history)
@@ -197,6 +202,9 @@ impl Pipeline {
         learned.analyzers.recall(model, variant, remembered);
         learned.fronts.recall(model, named);
         self.startups.recall(variant, starts);
+        if let Some(losses) = losses {
+            self.absences.recall(variant, *losses);
+        }
 
         if let Some(silence) = silence {
             self.zeros.recall(now, model, variant, silence);

@@ -89,6 +89,8 @@ pub(crate) struct Sizable<'a> {
     pub(crate) startup: Option<Seconds>,
     /// The longest that one of them took or has taken so far, beyond what was measured.
     pub(crate) slowest_start: Option<Seconds>,
+    /// Losses of one of its replicas in an hour.
+    pub(crate) losses: f64,
     /// What it may be scaled to.
     pub(crate) bounds: Bounds,
 }
@@ -226,6 +228,7 @@ impl Pipeline {
         let stuck = self.stuck(now, member);
         let startup = self.startups.serves_after(&spec.key);
         let slowest_start = self.slowest_start(now, spec);
+        let losses = self.absences.per_hour(&spec.key);
         let bounds = observation.bounds;
         let leaving = self.leaving.get(&spec.key).copied().unwrap_or_default();
         let leaving = leaving.min(wanted.beyond(stuck));
@@ -238,6 +241,7 @@ impl Pipeline {
             leaving,
             startup,
             slowest_start,
+            losses,
             bounds,
         })
     }

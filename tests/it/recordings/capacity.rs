@@ -282,6 +282,7 @@ fn believed(told: Limits, strides: &[Stride]) -> Option<Estimate> {
             unready: Vec::new(),
             startup: None,
             slowest_start: None,
+            losses: 0.0,
             told,
             arguments: None,
             ttft: None,

@@ -289,6 +289,7 @@ mod tests {
                 room: Replicas::LIMIT,
                 startup: None,
                 slowest_start: None,
+                losses: 0.0,
                 told: Told::default(),
                 arguments: None,
                 ttft: None,

@@ -20,8 +20,12 @@
 //! gateway  = min(queued at the gateway / 30 s, max(a, mu))
 //! expected = max(max(a, growth, ramp) + spread, min(today, 1) * ahead)
 //! steady   = max((expected + young) / u, burst)
-//! need     = steady + raised * steady + backlog + gateway
+//! present  = steady + raised * steady + backlog + gateway
+//! absent   = k mu, the least k with P(Poisson(L s present / mu) > k) <= 1 %
+//! need     = present + absent
 //! ```
+//!
+//! `L` are the losses of a replica in a second, and `s` the seconds until another serves.
 //!
 //! `ahead` and `today` are of the [`schedule`](crate::analyze::foresight::schedule), which knows
 //! nothing before it has seen two days; `raised` is of the
@@ -113,6 +117,9 @@ pub struct Need {
     /// In addition, because too many first tokens come late.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<f64>,
+    /// In addition, for replicas that will be lost; `None` where none is expected to be absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub absent: Option<f64>,
     /// All together.
     pub total: f64,
 }
@@ -157,6 +164,8 @@ pub struct Setting<'a> {
     pub ahead: Option<Ahead>,
     /// The share of the need that is asked for in addition for the error budget.
     pub raised: f64,
+    /// The share of the time in which a replica is absent because it was lost.
+    pub absent: f64,
 }
 
 /// What evens out how requests come, and so which of their bursts matter.
@@ -221,7 +230,13 @@ impl Need {
         let steady = steady.max(burst.map_or(0.0, |(rate, _)| rate));
         let budget = policy.error_budget.map(|_| raised * steady);
         let beside = [backlog, budget, gateway.map(|it| it.adds)].map(Option::unwrap_or_default);
-        let total = beside.iter().fold(steady, |sum, it| sum + it);
+        let present = beside.iter().fold(steady, |sum, it| sum + it);
+        let losses = policy.absences.filter(|_| carries > 0.0);
+        let spares = losses.map_or(0.0, |it| {
+            spares((present / carries).ceil() * setting.absent, it.share.fraction())
+        });
+        let absent = Some(spares * carries).filter(|it| *it > 0.0);
+        let total = present + absent.unwrap_or(0.0);
         Some(Self {
             arriving,
             growth: policy.growth.filter(|_| !asleep).map(|_| growth),
@@ -234,6 +249,7 @@ impl Need {
             gateway,
             usual,
             budget,
+            absent,
             total,
         })
     }
@@ -249,10 +265,12 @@ impl Need {
     /// What decides it.
     #[must_use]
     pub fn decided_by(&self) -> Term {
-        let Self { arriving, growth, ramp, spread, burst, backlog, budget, usual, .. } = *self;
+        let Self { arriving, growth, ramp, spread, burst, backlog, budget, absent, usual, .. } =
+            *self;
         let growth = growth.unwrap_or(arriving);
         let queued = self.gateway.map_or(0.0, |it| it.adds);
-        let beside = backlog.unwrap_or(0.0) + budget.unwrap_or(0.0) + queued;
+        let beside = [backlog, budget, absent].map(Option::unwrap_or_default);
+        let beside = beside.iter().sum::<f64>() + queued;
         let looked_back = arriving.max(growth).max(ramp.unwrap_or(0.0)) + spread.unwrap_or(0.0);
         if burst.is_some_and(|(rate, _)| rate + beside >= self.total) {
             Term::Burst
@@ -266,6 +284,23 @@ impl Need {
             Term::Arriving
         }
     }
+}
+
+/// The most replicas that are to be ready for others that are absent.
+const SPARES_MAX: f64 = 100.0;
+
+/// The number of replicas than which more are absent only in this share of the time, if so many are
+/// on average.
+fn spares(mean: f64, share: f64) -> f64 {
+    let mut probability = (-mean).exp();
+    let mut below = probability;
+    let mut spares = 0.0;
+    while 1.0 - below > share && spares < SPARES_MAX {
+        spares += 1.0;
+        probability *= mean / spares;
+        below += probability;
+    }
+    spares
 }
 
 #[expect(
@@ -472,6 +507,7 @@ mod tests {
                 smoothing: Smoothing::Queue,
                 ahead: None,
                 raised: 0.0,
+                absent: 0.0,
             };
             Need::of(&arrivals, &setting).unwrap()
         };
@@ -554,6 +590,7 @@ mod tests {
                     smoothing: Smoothing::Queue,
                     ahead: None,
                     raised: 0.0,
+                    absent: 0.0,
                 };
                 Need::of(&arrivals, &setting).unwrap().total
             };

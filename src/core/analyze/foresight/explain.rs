@@ -43,13 +43,12 @@ pub struct Foreseen {
     pub rounding: Rounding,
 }
 
-impl fmt::Display for Foreseen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { need, held, since, carries, bound, horizon, relief, mature, used, .. } = self;
+impl Foreseen {
+    /// The term that the need comes from, unless it is what arrives.
+    fn lead(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { need, horizon, .. } = self;
         let Need { arriving, ramp, burst, .. } = need;
         let growth = need.growth.unwrap_or(*arriving);
-        let said = |term: Option<f64>| term.filter(|it| *it > 0.005);
-        write!(f, "{arriving:.2} requests/s arrive")?;
         match (need.decided_by(), ramp, burst) {
             (Term::Schedule, _, _) => {
                 let usual = need.usual.unwrap_or_default();
@@ -76,6 +75,17 @@ impl fmt::Display for Foreseen {
             }
             (Term::Arriving | Term::Ramp | Term::Burst, _, _) => {}
         }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Foreseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { need, held, since, carries, bound, relief, mature, used, .. } = self;
+        let arriving = need.arriving;
+        let said = |term: Option<f64>| term.filter(|it| *it > 0.005);
+        write!(f, "{arriving:.2} requests/s arrive")?;
+        self.lead(f)?;
         let spread = said(need.spread).filter(|_| need.decided_by() != Term::Schedule);
         if let Some(spread) = spread {
             write!(f, ", {spread:.2} for unevenness")?;
@@ -86,11 +96,15 @@ impl fmt::Display for Foreseen {
         if *used != Fraction::ONE && !matches!(need.decided_by(), Term::Burst) {
             write!(f, ", which may use {:.0} % of what replicas carry", 100.0 * used.fraction())?;
         }
-        if let Some(backlog) = said(need.backlog) {
-            write!(f, ", {backlog:.2} for what waits")?;
-        }
-        if let Some(budget) = said(need.budget) {
-            write!(f, ", {budget:.2} because too many first tokens came late")?;
+        let in_addition = [
+            (need.backlog, "for what waits"),
+            (need.budget, "because too many first tokens came late"),
+            (need.absent, "for replicas that are lost"),
+        ];
+        for (term, why) in in_addition {
+            if let Some(more) = said(term) {
+                write!(f, ", {more:.2} {why}")?;
+            }
         }
         if let Some(gateway) = &need.gateway {
             write!(f, ", {gateway}")?;

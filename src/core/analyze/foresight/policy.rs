@@ -62,6 +62,9 @@ settings! {
         /// Works off the queues of replicas.
         backlog: Option<Backlog> = on();
 
+        /// Keeps replicas ready in place of those that are lost and start again.
+        absences: Option<Absences> = on();
+
         /// Works off the queue of a gateway with new replicas, and counts it as arrived. Known by
         /// signals of `scale_to_zero.wake` that count requests.
         gateway: Option<Gateway> = on();
@@ -275,6 +278,14 @@ settings! {
         /// load between two numbers changes nothing.
         // As a whole replica, it would be two that must be spare.
         spare: Fraction = 0.2, in 0.0..=1.0;
+    }
+
+    /// Keeps replicas ready in place of those that are lost and start again.
+    #[derive(Copy)]
+    pub optional Absences {
+        /// Share of the time in which more may be absent.
+        // One request in a hundred may come late.
+        share: Fraction = 0.01, in 0.0001..=0.5;
     }
 
     /// Grows a fleet by its requests in flight while only its queues are known.

@@ -120,6 +120,7 @@ impl World {
             unready: Vec::new(),
             startup: None,
             slowest_start: self.slowest_start,
+            losses: 0.0,
             told: Told::default(),
             arguments: None,
             ttft: self.ttft.as_ref(),

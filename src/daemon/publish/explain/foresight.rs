@@ -21,7 +21,7 @@ pub(super) struct ForeseenLine {
     used: f64,
     /// What is needed now, in requests a second:
     /// `max((max(max(arriving, growth, ramp) + spread, usual) + young) / used, burst) + backlog +
-    /// budget + gateway`, of the terms that are there.
+    /// budget + gateway + absent`, of the terms that are there.
     total_per_second: f64,
     /// The largest need that is held, in requests a second; what the number is made of.
     held_per_second: f64,
@@ -51,7 +51,7 @@ pub(super) struct ForeseenLine {
 #[schemars(rename = "Term")]
 pub(super) struct TermLine {
     /// Which: `arriving`, `growth`, `reserve`, `ramp`, `spread`, `usual`, `young`, `burst`,
-    /// `backlog`, `budget` or `gateway`. A reserve is no part of the need.
+    /// `backlog`, `budget`, `gateway` or `absent`. A reserve is no part of the need.
     term: &'static str,
     /// How much, in requests a second.
     per_second: f64,
@@ -136,6 +136,7 @@ fn terms(foreseen: &Foreseen) -> Vec<TermLine> {
         ("backlog", need.backlog),
         ("budget", need.budget),
         ("gateway", need.gateway.map(|it| it.adds)),
+        ("absent", need.absent),
     ];
     let line = |(term, per_second): (&'static str, Option<f64>)| {
         let window = burst.map(|(_, window)| window).filter(|_| term == "burst");

@@ -13,7 +13,7 @@ use plimsoll_daemon::config::yaml;
 const SECTION: &str = "policy.capacity";
 
 /// What is changed, one at a time.
-const CHANGES: [(&str, &str); 49] = [
+const CHANGES: [(&str, &str); 50] = [
     ("foresight.growth.enabled", "false"),
     ("foresight.ramp.enabled", "false"),
     ("foresight.unevenness.enabled", "false"),
@@ -21,6 +21,7 @@ const CHANGES: [(&str, &str); 49] = [
     ("foresight.bursts.enabled", "false"),
     ("foresight.backlog.enabled", "false"),
     ("foresight.hold.enabled", "false"),
+    ("foresight.absences.enabled", "false"),
     ("foresight.cold_start.enabled", "false"),
     ("foresight.error_budget.enabled", "true"),
     ("utilisation", "0.8"),

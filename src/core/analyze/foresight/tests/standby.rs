@@ -63,6 +63,7 @@ impl Pair {
                 unready: Vec::new(),
                 startup: self.measured[at],
                 slowest_start: None,
+                losses: 0.0,
                 told: Told::default(),
                 arguments: None,
                 ttft: None,

@@ -37,6 +37,7 @@ impl Learner for Foresight {
                     room: member.room(),
                     startup: member.startup,
                     slowest_start: member.slowest_start,
+                    losses: member.losses,
                     told: told(arguments.map(Arc::as_ref)),
                     arguments,
                     ttft: member.observation.ttft.as_ref(),

@@ -1,0 +1,185 @@
+//! How often replicas of a variant are lost: crashes, evictions, and nodes that are taken back.
+//!
+//! # Model
+//!
+//! Replicas are lost independently of each other, at a rate that is the same for all of a variant.
+//! What was seen of it is a number of losses in some replica-hours, and so a gamma distribution,
+//! whose mean is the rate. Its prior is worth ten replica-hours: replicas that are hardly ever lost
+//! count as safe after a day, and those on spot nodes as unsafe after one or two losses. It forgets
+//! in a week.
+//!
+//! A loss is a ready replica that is gone while its scale target asks for as many as before.
+//!
+//! # Source
+//!
+//! The conjugate prior of a Poisson rate: Gelman et al., *Bayesian Data Analysis* (2013), section 2.6.
+//! A replica a month is lost where nobody has seen it: that is between a spot node (one in hours to
+//! days) and the accelerators of a training cluster (Meta's Llama 3 lost one of 2,048 nodes each 3 h,
+//! or a node in eight months).
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::fleet::{Fleet, VariantKey};
+use crate::observe::Observation;
+use crate::units::Replicas;
+
+/// Losses that are believed in before any was seen.
+const PRIOR_LOSSES: f64 = 0.015;
+
+/// Replica-hours in which they are believed to have happened.
+const PRIOR_HOURS: f64 = 10.0;
+
+/// Hours in which what was seen is forgotten to a third.
+const MEMORY: f64 = 7.0 * 24.0;
+
+/// Hours between two looks above which nobody knows what happened between them.
+const GAP: f64 = 2.0 / 60.0;
+
+/// How often replicas of each variant are lost.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Absences {
+    watched: BTreeMap<VariantKey, Headcount>,
+}
+
+/// Losses that were seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Losses {
+    /// How many, those of long ago in part.
+    pub count: f64,
+    /// Replica-hours in which they happened.
+    pub hours: f64,
+}
+
+/// Replicas of one variant.
+#[derive(Clone, Copy, Debug, Default)]
+struct Headcount {
+    /// Those that were ready at the last look.
+    latest: Option<(Timestamp, Replicas)>,
+    seen: Losses,
+}
+
+// === impl Absences ===
+
+impl Absences {
+    /// Takes in what one tick saw.
+    pub(crate) fn take(
+        &mut self,
+        now: Timestamp,
+        fleet: &Fleet,
+        observations: &BTreeMap<VariantKey, Observation>,
+    ) {
+        self.watched.retain(|variant, _| fleet.get(variant).is_some());
+        for (variant, Observation { wanted, ready, .. }) in observations {
+            let Some((wanted, ready)) = wanted.zip(*ready) else { continue };
+            let watched = self.watched.entry(variant.clone()).or_default();
+            watched.take(now, wanted, ready);
+        }
+    }
+
+    /// Losses of a replica of a variant in an hour, as is to be expected.
+    pub(crate) fn per_hour(&self, variant: &VariantKey) -> f64 {
+        let Losses { count, hours } =
+            self.watched.get(variant).map_or(Losses::default(), |it| it.seen);
+        (PRIOR_LOSSES + count) / (PRIOR_HOURS + hours)
+    }
+
+    /// Losses of a variant that are worth to remember.
+    pub(crate) fn save(&self, variant: &VariantKey) -> Option<Losses> {
+        let seen = self.watched.get(variant)?.seen;
+        (seen.count > 0.0).then_some(seen)
+    }
+
+    /// Goes on from losses that were remembered, unless the variant was watched since.
+    pub(crate) fn recall(&mut self, variant: &VariantKey, seen: Losses) {
+        let Losses { count, hours } = seen;
+        let seen = Losses { count: count.max(0.0), hours: hours.max(0.0) };
+        let fresh = || Headcount { latest: None, seen };
+        self.watched.entry(variant.clone()).or_insert_with(fresh);
+    }
+}
+
+// === impl Headcount ===
+
+impl Headcount {
+    fn take(&mut self, now: Timestamp, wanted: Replicas, ready: Replicas) {
+        let Some((at, before)) = self.latest.replace((now, ready)) else { return };
+        let hours = now.duration_since(at).as_secs_f64() / 3600.0;
+        if !(0.0..=GAP).contains(&hours) {
+            return;
+        }
+
+        let kept = (-hours / MEMORY).exp();
+        let gone = before.beyond(ready).min(wanted.beyond(ready));
+        self.seen.count = self.seen.count * kept + f64::from(gone.count());
+        self.seen.hours = self.seen.hours * kept + hours * f64::from(before.count());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_795_000_000 + second).unwrap()
+    }
+
+    fn replicas(count: u32) -> Replicas {
+        Replicas::new(count).unwrap()
+    }
+
+    /// A variant whose replicas were seen each minute: how many were asked for, and ready.
+    fn watched(looks: &[(u32, u32)]) -> (Absences, VariantKey) {
+        let variant = crate::fleet::VariantSpec::example("llama").key;
+        let mut watched = Headcount::default();
+        for (minute, (wanted, ready)) in (0..).zip(looks) {
+            watched.take(at(60 * minute), replicas(*wanted), replicas(*ready));
+        }
+        let watched = BTreeMap::from([(variant.clone(), watched)]);
+        (Absences { watched }, variant)
+    }
+
+    #[test]
+    fn a_ready_replica_that_is_gone_is_a_loss_and_one_that_is_given_up_is_none() {
+        let losses = |looks: &[(u32, u32)], expected: f64| {
+            let (absences, variant) = watched(looks);
+            let count = absences.save(&variant).unwrap_or_default().count;
+            assert!((count - expected).abs() < 0.01, "{count} of {looks:?}");
+        };
+        losses(&[(4, 4), (4, 3), (4, 4), (4, 2)], 3.0);
+        // Scaled down, scaled up and starting, and one of three that are gone.
+        losses(&[(4, 4), (3, 4), (3, 3)], 0.0);
+        losses(&[(4, 2), (8, 2), (8, 5)], 0.0);
+        losses(&[(4, 4), (2, 1)], 1.0);
+    }
+
+    #[test]
+    fn a_loss_in_few_hours_says_more_than_one_in_many() {
+        let rate = |minutes: usize| {
+            let mut looks = vec![(10, 10); minutes];
+            looks.push((10, 9));
+            let (absences, variant) = watched(&looks);
+            absences.per_hour(&variant)
+        };
+        let (absences, variant) = watched(&[]);
+        assert!(absences.per_hour(&variant) < 0.002, "hardly any before one was seen");
+        assert!(rate(10) > 0.08 && rate(10) < 0.1, "{}", rate(10));
+        assert!(rate(1440) < 0.006, "{}", rate(1440));
+    }
+
+    #[test]
+    fn losses_go_on_after_a_restart_and_time_that_was_not_watched_counts_for_nothing() {
+        let (absences, variant) = watched(&[(4, 4), (4, 3)]);
+        let saved = absences.save(&variant).unwrap();
+        let mut restarted = Absences::default();
+        restarted.recall(&variant, saved);
+        assert_eq!(restarted.save(&variant), Some(saved));
+
+        let watched = restarted.watched.get_mut(&variant).unwrap();
+        watched.take(at(7200), replicas(4), replicas(4));
+        watched.take(at(14_400), replicas(4), replicas(0));
+        assert_eq!(restarted.save(&variant), Some(saved), "nobody saw how they went");
+    }
+}
