@@ -160,18 +160,29 @@ fn a_fleet_that_still_overruns_grows_again_before_anything_is_known_of_it() {
     assert!(numbers[39] > 16, "twice what is in flight: {numbers:?}");
 }
 
-#[test]
-fn a_fleet_that_loses_replicas_keeps_others_ready_in_their_place() {
+/// A fleet of eight after each of so many times in which one of them was gone for a while.
+fn having_lost(times: u32, surge: u32) -> Work {
     let mut work = one();
-    let before = desired(&work.run(8, 100.0, 300), "a");
-    let safe = desired(&work.clone().run(8, 100.0, 360), "a");
-    for _ in 0..8 {
+    let _ = work.run(8, 100.0, 300);
+    for _ in 0..times {
         work.starting.insert("a".to_owned(), 1);
+        work.surge = surge;
         let _ = work.run(7, 100.0, 20);
         work.starting.clear();
         let _ = work.run(8, 100.0, 100);
     }
-    let said = work.run(8, 100.0, 1);
-    assert!(safe <= before && desired(&said, "a") > safe, "{safe} {:?}", of(&said, "a").steps);
+    work
+}
+
+#[test]
+fn a_fleet_that_loses_replicas_keeps_others_ready_in_their_place() {
+    let number = |mut work: Work| desired(&work.run(8, 100.0, 1), "a");
+    let safe = number(having_lost(0, 0));
+    let said = having_lost(8, 0).run(8, 100.0, 1);
+    assert!(desired(&said, "a") > safe, "{safe} {:?}", of(&said, "a").steps);
     assert!(of(&said, "a").steps[0].reason.to_string().contains("for replicas that are lost"));
+
+    let rolled_out = having_lost(8, 2).run(8, 100.0, 1);
+    let reason = of(&rolled_out, "a").steps[0].reason.to_string();
+    assert!(!reason.contains("lost"), "a new version takes the place of the old one: {reason}");
 }

@@ -8,11 +8,11 @@ use plimsoll::analyze::queueing::{
 };
 use plimsoll::fleet::VariantSpec;
 use plimsoll::observe::histogram::Histogram;
-use plimsoll::observe::{Demand, FinishedReading, Reading, ScrapeFailure};
+use plimsoll::observe::{Demand, FinishedReading, Reading, Scale, ScrapeFailure};
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Fraction, RequestRate, Requests, Seconds, TimePerToken, Tokens};
 
-use crate::pipeline::{KV_CAPACITY, World, at, known, page};
+use crate::pipeline::{KV_CAPACITY, World, at, known, n, page};
 
 /// What the requests are like, and what an iteration costs.
 #[derive(Clone, Copy)]
@@ -47,6 +47,8 @@ pub(crate) struct Work {
     pub(crate) failing: BTreeMap<String, u32>,
     /// Replicas of each variant that were asked for and do not serve.
     pub(crate) starting: BTreeMap<String, u32>,
+    /// Replicas beyond those that were asked for, while some start in a rollout.
+    pub(crate) surge: u32,
     /// Variants whose engines do not count how long outputs take.
     pub(crate) mute: Vec<String>,
     /// What each replica has beside what its rate explains.
@@ -90,6 +92,7 @@ impl Work {
             rotation: 0,
             failing: BTreeMap::new(),
             starting: BTreeMap::new(),
+            surge: 0,
             mute: Vec::new(),
             beside: Beside::default(),
             front: Vec::new(),
@@ -140,6 +143,9 @@ impl Work {
         for (name, starting) in &self.starting {
             let Some(variant) = self.world.variants.get_mut(name) else { continue };
             variant.scale = known(variant.listed + starting, variant.listed);
+            if let Scale::Known(state) = &mut variant.scale {
+                state.current += n(self.surge);
+            }
         }
         let mut inputs = self.world.inputs();
         for (scrape, page) in inputs.scrapes.iter_mut().zip(pages) {

@@ -8,7 +8,8 @@
 //! count as safe after a day, and those on spot nodes as unsafe after one or two losses. It forgets
 //! in a week.
 //!
-//! A loss is a ready replica that is gone while its scale target asks for as many as before.
+//! A loss is a ready replica that is gone while its scale target asks for it. While there are more
+//! replicas than that, a new version is rolled out, and none is lost.
 //!
 //! # Source
 //!
@@ -72,10 +73,11 @@ impl Absences {
         observations: &BTreeMap<VariantKey, Observation>,
     ) {
         self.watched.retain(|variant, _| fleet.get(variant).is_some());
-        for (variant, Observation { wanted, ready, .. }) in observations {
+        for (variant, Observation { wanted, current, ready, .. }) in observations {
             let Some((wanted, ready)) = wanted.zip(*ready) else { continue };
-            let watched = self.watched.entry(variant.clone()).or_default();
-            watched.take(now, wanted, ready);
+            let is_rolled_out = current.is_some_and(|current| current > wanted);
+            let missing = if is_rolled_out { Replicas::ZERO } else { wanted.beyond(ready) };
+            self.watched.entry(variant.clone()).or_default().take(now, ready, missing);
         }
     }
 
@@ -104,7 +106,7 @@ impl Absences {
 // === impl Headcount ===
 
 impl Headcount {
-    fn take(&mut self, now: Timestamp, wanted: Replicas, ready: Replicas) {
+    fn take(&mut self, now: Timestamp, ready: Replicas, missing: Replicas) {
         let Some((at, before)) = self.latest.replace((now, ready)) else { return };
         let hours = now.duration_since(at).as_secs_f64() / 3600.0;
         if !(0.0..=GAP).contains(&hours) {
@@ -112,7 +114,7 @@ impl Headcount {
         }
 
         let kept = (-hours / MEMORY).exp();
-        let gone = before.beyond(ready).min(wanted.beyond(ready));
+        let gone = before.beyond(ready).min(missing);
         self.seen.count = self.seen.count * kept + f64::from(gone.count());
         self.seen.hours = self.seen.hours * kept + hours * f64::from(before.count());
     }
@@ -135,7 +137,8 @@ mod tests {
         let variant = crate::fleet::VariantSpec::example("llama").key;
         let mut watched = Headcount::default();
         for (minute, (wanted, ready)) in (0..).zip(looks) {
-            watched.take(at(60 * minute), replicas(*wanted), replicas(*ready));
+            let missing = replicas(wanted.saturating_sub(*ready));
+            watched.take(at(60 * minute), replicas(*ready), missing);
         }
         let watched = BTreeMap::from([(variant.clone(), watched)]);
         (Absences { watched }, variant)
@@ -178,8 +181,8 @@ mod tests {
         assert_eq!(restarted.save(&variant), Some(saved));
 
         let watched = restarted.watched.get_mut(&variant).unwrap();
-        watched.take(at(7200), replicas(4), replicas(4));
-        watched.take(at(14_400), replicas(4), replicas(0));
+        watched.take(at(7200), replicas(4), replicas(0));
+        watched.take(at(14_400), replicas(0), replicas(4));
         assert_eq!(restarted.save(&variant), Some(saved), "nobody saw how they went");
     }
 }
