@@ -157,7 +157,7 @@ fn a_fleet_that_still_overruns_grows_again_before_anything_is_known_of_it() {
     let numbers: Vec<u32> = (0..40).map(&mut number).collect();
     assert_eq!(numbers[10], 4, "four times as many at first: {numbers:?}");
     assert!(numbers[20] > 4 && numbers[20] <= 16, "and four times that: {numbers:?}");
-    assert!(numbers[39] > 16, "twice what is in flight: {numbers:?}");
+    assert_eq!(numbers[39], numbers[20], "and no more once answers have ended: {numbers:?}");
 }
 
 /// A fleet of eight after each of so many times in which one of them was gone for a while.

@@ -13,7 +13,8 @@
 //!
 //! This is too much while the fullest replica is not full, such as in the first seconds of a burst.
 //! So a fleet may take four times its size at once, and must see requests wait for a quarter of a
-//! minute before it takes four times that.
+//! minute before it takes four times that. Once answers have ended, what waits is a queue that new
+//! replicas work off, and `replicas` are those that are measured.
 //!
 //! # Source
 //!
@@ -81,7 +82,8 @@ pub(super) fn cold_start(
     let mut total = Totals::of(&capacities);
     if let Some(ColdStart { margin, unended, times, .. }) = overrun {
         let margin = if base.has_answers { *margin } else { (*margin).max(*unended) };
-        let most = times.fraction() * base.replicas * fullest;
+        let size = if base.has_answers { count } else { base.replicas };
+        let most = times.fraction() * size * fullest;
         let wanted = (margin.fraction() * (running + waiting)).min(most);
         base.asked = wanted / fullest;
         total.demand = amount(wanted);
