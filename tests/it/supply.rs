@@ -1,5 +1,5 @@
 //! Supply and demand under `foresight`, as far as some of it is not seen: replicas that are silent,
-//! that do not start, or of which nobody knows what they carry.
+//! that do not start, or of which the capacity is unknown.
 
 use plimsoll::analyze::foresight::policy::Steps;
 use plimsoll::decide::Reason;

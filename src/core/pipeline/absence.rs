@@ -14,7 +14,7 @@
 //! # Source
 //!
 //! The conjugate prior of a Poisson rate: Gelman et al., *Bayesian Data Analysis* (2013), section 2.6.
-//! A replica a month is lost where nobody has seen it: that is between a spot node (one in hours to
+//! Before any loss was seen, a replica is lost in a month: that is between a spot node (one in hours to
 //! days) and the accelerators of a training cluster (Meta's Llama 3 lost one of 2,048 nodes each 3 h,
 //! or a node in eight months).
 
@@ -36,7 +36,7 @@ const PRIOR_HOURS: f64 = 10.0;
 /// Hours in which what was seen is forgotten to a third.
 const MEMORY: f64 = 7.0 * 24.0;
 
-/// Hours between two looks above which nobody knows what happened between them.
+/// Hours between two looks above which losses between them are unknown.
 const GAP: f64 = 2.0 / 60.0;
 
 /// How often replicas of each variant are lost.
@@ -183,6 +183,6 @@ mod tests {
         let watched = restarted.watched.get_mut(&variant).unwrap();
         watched.take(at(7200), replicas(4), replicas(0));
         watched.take(at(14_400), replicas(0), replicas(4));
-        assert_eq!(restarted.save(&variant), Some(saved), "nobody saw how they went");
+        assert_eq!(restarted.save(&variant), Some(saved), "nothing was seen of it");
     }
 }

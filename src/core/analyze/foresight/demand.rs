@@ -269,10 +269,10 @@ impl Need {
             *self;
         let growth = growth.unwrap_or(arriving);
         let queued = self.gateway.map_or(0.0, |it| it.adds);
-        let beside = [backlog, budget, absent].map(Option::unwrap_or_default);
-        let beside = beside.iter().sum::<f64>() + queued;
+        let in_addition: f64 =
+            [backlog, budget, absent].into_iter().flatten().sum::<f64>() + queued;
         let looked_back = arriving.max(growth).max(ramp.unwrap_or(0.0)) + spread.unwrap_or(0.0);
-        if burst.is_some_and(|(rate, _)| rate + beside >= self.total) {
+        if burst.is_some_and(|(rate, _)| rate + in_addition >= self.total) {
             Term::Burst
         } else if usual.is_some_and(|usual| usual > looked_back) {
             Term::Schedule

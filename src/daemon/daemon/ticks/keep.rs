@@ -187,7 +187,7 @@ fn in_force(
             variants,
             learned,
             %latest,
-            "Numbers of before the restart are too old to be in force; capacities and starts are used"
+            "Numbers of before the restart are too old to be in force"
         );
     }
     if !recent.is_empty() {
