@@ -1394,6 +1394,47 @@ fn of_a_steady_load_foresight_asks_for_what_the_simulator_says_it_takes_within_a
     assert!((carries / (80.0 / 9.0) - 1.0).abs() < 0.1, "{why}");
 }
 
+/// Decisions of the default policy on a scenario.
+fn decided(scenario: &str, settings: &[&str]) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(scenario);
+    let settings = settings.iter().flat_map(|it| ["--set", it]);
+    let arguments = [path.to_str().unwrap(), "--json", "-"].into_iter().chain(settings);
+    let output = simulate(&arguments.collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    results["runs"][0].clone()
+}
+
+#[test]
+fn the_need_of_a_step_is_requested_within_8_seconds() {
+    // Thirty requests per second take three replicas of 14.3, from the 600th second on.
+    let requested = |settings: &[&str]| {
+        let run = decided("scoreboard/step.yaml", &[&["sweep={}"], settings].concat());
+        let decisions = run["decisions"].as_array().unwrap().clone();
+        let enough = decisions
+            .iter()
+            .find(|it| it["at_s"].as_f64().unwrap() >= 600.0 && it["after"].as_u64().unwrap() >= 3);
+        enough.unwrap()["at_s"].as_f64().unwrap() - 600.0
+    };
+    for seed in ["seed=1", "seed=2", "seed=3"] {
+        let with = requested(&[seed]);
+        assert!(with <= 8.0, "{with} s, {seed}");
+    }
+    let without = requested(&["policy.capacity.foresight.jump.enabled=false"]);
+    assert!(without > 10.0, "{without} s by the mean of 15 s");
+}
+
+#[test]
+fn retries_of_clients_that_gave_up_ask_for_no_replicas() {
+    let hours = |settings: &[&str]| {
+        let run = decided("tests/data/retries.yaml", settings);
+        run["replica_hours"].as_f64().unwrap()
+    };
+    let without = hours(&["models[0].client.retries=0"]);
+    let with = hours(&[]);
+    assert!(with < 1.2 * without, "{with} replica-hours with retries, {without} without");
+}
+
 #[test]
 fn who_knows_what_queues_at_the_gateway_serves_a_jump_that_nobody_else_sees() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gateway.yaml");

@@ -97,7 +97,8 @@ fn terms(step: &Value) -> BTreeMap<String, f64> {
 /// The need by its terms, as docs/api.md puts them together.
 fn total(terms: &BTreeMap<String, f64>, used: f64) -> f64 {
     let of = |term: &str| terms.get(term).copied().unwrap_or(0.0);
-    let looked_back = of("arriving").max(of("growth")).max(of("ramp")) + of("spread");
+    let latest = of("arriving").max(of("jump"));
+    let looked_back = latest.max(of("growth")).max(of("ramp")) + of("spread");
     let steady = (looked_back.max(of("usual")) + of("young")) / used;
     steady.max(of("burst")) + of("backlog") + of("budget") + of("gateway") + of("absent")
 }
@@ -141,11 +142,12 @@ fn a_term_that_is_off_or_has_nothing_to_say_is_absent_and_one_that_asks_for_noth
     let all = named(with(|_| ()));
     assert!(all["backlog"].abs() < 1e-9, "nothing waits: {all:?}");
     // There is no standby, no ramp, no gateway and no past; the error budget is off by default.
-    for silent in ["reserve", "ramp", "usual", "budget", "gateway", "absent"] {
+    for silent in ["jump", "reserve", "ramp", "usual", "budget", "gateway", "absent"] {
         assert!(!all.contains_key(silent), "{silent}: {all:?}");
     }
     let none = named(with(|it| {
-        (it.growth, it.ramp, it.unevenness, it.young) = (None, None, None, None);
+        (it.jump, it.growth, it.ramp) = (None, None, None);
+        (it.unevenness, it.young) = (None, None);
         (it.bursts, it.backlog, it.gateway) = (None, None, None);
         (it.error_budget, it.schedule, it.absences) = (None, None, None);
     }));

@@ -41,6 +41,7 @@ pub mod estimate;
 mod explain;
 pub mod gateway;
 mod held;
+mod jump;
 mod late;
 mod learn;
 pub mod lesson;

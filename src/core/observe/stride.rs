@@ -30,6 +30,9 @@ pub struct Stride {
     pub ranks: u32,
     /// Requests that arrived.
     pub arrived: Option<Requests>,
+    /// Requests that left without an answer, because clients hung up or admission control rejected
+    /// them. Clients may retry these.
+    pub unserved: Option<Requests>,
     /// Tokens of the prompts and of the answers of the requests that finished, and their number.
     pub lengths: Option<(Tokens, Tokens, Requests)>,
     /// Sums of the lengths of their prompts and of the squares of these, as
@@ -106,6 +109,7 @@ impl Stride {
             elapsed,
             ranks: 1,
             arrived: None,
+            unserved: None,
             lengths: None,
             prompt_moments: None,
             answer_moments: None,
@@ -208,9 +212,8 @@ impl Count {
         let answered = grown(self.answered, before.answered)?.unwrap_or(0.0);
         let rejected = grown(self.rejected, before.rejected)?.unwrap_or(0.0);
         let in_flight = self.in_flight.zip(before.in_flight).map(|(now, then)| now - then);
-        let arrived = finished.zip(in_flight).map(|(finished, in_flight)| {
-            arrived(Gone { finished, asked, answered, rejected }, in_flight)
-        });
+        let gone = finished.map(|finished| Gone { finished, asked, answered, rejected });
+        let arrived = gone.zip(in_flight).map(|(gone, in_flight)| arrived(gone, in_flight));
         let prompts = pair(self.prompts, before.prompts)?;
         let answers = pair(self.answers, before.answers)?;
         let lengths = prompts.zip(answers).and_then(|((prompts, count), (answers, _))| {
@@ -235,6 +238,7 @@ impl Count {
 
         Some(Stride {
             arrived: arrived.and_then(Requests::new),
+            unserved: gone.and_then(|gone| Requests::new(gone.unserved())),
             lengths,
             prompt_moments: prompt_moments.map(|(sum, squares)| [sum, squares]),
             answer_moments: answer_moments.map(|(sum, squares)| [sum, squares]),
@@ -276,12 +280,21 @@ pub(crate) struct Gone {
 ///
 /// Conservation of requests; what each counter counts was found in recordings of vLLM 0.11 and 0.32.
 pub(crate) fn arrived(gone: Gone, in_flight: f64) -> f64 {
-    let Gone { finished, asked, answered, rejected } = gone;
-    let left = match asked {
-        Some(asked) => finished + (answered - asked).max(0.0),
-        None => finished.max(answered),
-    };
-    (left + in_flight).max(0.0) + rejected
+    (gone.finished + gone.hung_up() + in_flight).max(0.0) + gone.rejected
+}
+
+// === impl Gone ===
+
+impl Gone {
+    /// Requests that the HTTP server answered without finishing them.
+    fn hung_up(&self) -> f64 {
+        (self.answered - self.asked.unwrap_or(self.finished)).max(0.0)
+    }
+
+    /// Requests that clients may retry.
+    fn unserved(&self) -> f64 {
+        self.hung_up() + self.rejected
+    }
 }
 
 fn finished(reading: FinishedReading) -> Option<f64> {

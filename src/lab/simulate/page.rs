@@ -253,7 +253,7 @@ impl Page {
             &[
                 ("finished_reason=\"stop\"", counters.finished),
                 ("finished_reason=\"length\"", 0),
-                ("finished_reason=\"abort\"", counters.aborted),
+                ("finished_reason=\"abort\"", 0),
                 ("finished_reason=\"error\"", 0),
                 ("finished_reason=\"repetition\"", 0),
             ],

@@ -68,7 +68,7 @@ pub fn read(names: &Names, started: Timestamp, now: Timestamp, replica: &Replica
         finished: FinishedReading {
             stop: finished,
             length: Requests::new(0.0),
-            abort: Requests::new(counters.aborted as f64),
+            abort: Requests::new(0.0),
             error: Requests::new(0.0),
             other: Requests::new(0.0),
         },

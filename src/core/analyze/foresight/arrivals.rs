@@ -7,10 +7,15 @@
 //! Arrivals are known up to the oldest of the newest pages: beyond that instant some replica has not
 //! been heard yet, and a sum would look like less load.
 //!
+//! A client that gives up may try again, and a fleet that is too small then sees each request several
+//! times. So while requests leave without an answer, what arrives beyond the rate before they began to is
+//! taken for retries, as far as so many left. [`Impatience`] has that rate.
+//!
 //! A replica that serves and does not report counts as if it got as much as one of the others. A page
 //! that comes late takes the place of that guess in the single seconds.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -46,6 +51,19 @@ enum Place {
     Replica,
     /// In a queue before any.
     Queue,
+    /// At a replica that did not answer them.
+    Unserved,
+}
+
+/// A time in which requests leave without an answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Impatience {
+    /// The second in which it was noticed.
+    since: i64,
+    /// The last second in which it still was.
+    latest: i64,
+    /// The highest rate of served requests in the minute before, in requests per second.
+    rate: f64,
 }
 
 /// Replicas that serve, by whether they report.
@@ -65,6 +83,9 @@ pub struct Arrivals {
     bins: VecDeque<f64>,
     /// By how much a queue before the replicas has grown in each of them.
     queued: VecDeque<f64>,
+    /// Requests that left in each of them without an answer.
+    unserved: VecDeque<f64>,
+    impatience: Option<Impatience>,
     /// Replicas that served in each of them, as far as some of them did not report.
     serving: VecDeque<Serving>,
     points: VecDeque<Point>,
@@ -154,6 +175,44 @@ impl Arrivals {
         self.spread((end - length, end), length, elapsed, (requests, Place::Replica));
     }
 
+    /// Adds requests that left without an answer in the time before an instant.
+    pub fn add_unserved(&mut self, at: Timestamp, elapsed: Seconds, requests: f64) {
+        if requests <= 0.0 {
+            return;
+        }
+        let end = seconds(at);
+        let length = elapsed.seconds().min(BINS as f64);
+        self.spread((end - length, end), length, elapsed, (requests, Place::Unserved));
+        self.notice_impatience(whole(end));
+    }
+
+    /// Notes that more than a few requests left without an answer.
+    fn notice_impatience(&mut self, to: i64) {
+        let from = to - STRIDE.max(whole(self.spacing.ceil()));
+        if self.left(from, to) < IMPATIENT * self.between(from, to) {
+            return;
+        }
+
+        match &mut self.impatience {
+            Some(known) if to - known.latest <= PATIENCE => known.latest = known.latest.max(to),
+            known => {
+                *known = None;
+                let rate = self.highest(to - PATIENCE, to);
+                self.impatience = rate.map(|rate| Impatience { since: to, latest: to, rate });
+            }
+        }
+    }
+
+    /// The highest rate of requests that were served, in a few seconds of this time; `None` if none are
+    /// known.
+    fn highest(&self, from: i64, to: i64) -> Option<f64> {
+        let window = whole(self.spacing.ceil()).max(SHORTEST);
+        let earliest = from.max(self.begun?.max(self.first) + 1);
+        let served = |start| self.between(start, start + window) - self.left(start, start + window);
+        let most = (earliest..=to - window).map(served).reduce(f64::max)?;
+        Some(most / window as f64)
+    }
+
     /// Adds by how much a queue before the replicas has grown in the time before an instant, or
     /// shrunk, which is then less than nothing. Who says so is heard later than the pages: what is
     /// of strides that are closed counts for the one that is open, so that none is lost.
@@ -188,6 +247,7 @@ impl Arrivals {
             let bins = match place {
                 Place::Replica => &mut self.bins,
                 Place::Queue => &mut self.queued,
+                Place::Unserved => &mut self.unserved,
             };
             let Some(index) = index else { continue };
             if let Some(bin) = bins.get_mut(index) {
@@ -260,6 +320,18 @@ impl Arrivals {
         (to > from).then(|| self.between(from, to) / (to - from) as f64)
     }
 
+    /// The shortest window in whole seconds that scrapes are close enough to count.
+    pub(super) fn finest(&self) -> i64 {
+        whole(self.spacing.ceil()).max(1)
+    }
+
+    /// Requests between two ages in seconds; `None` where the older one is not known.
+    pub(super) fn counted(&self, through: Timestamp, youngest: i64, oldest: i64) -> Option<f64> {
+        let now = whole(seconds(through));
+        let from = now - oldest;
+        (from > self.begun?.max(self.first)).then(|| self.between(from, now - youngest))
+    }
+
     /// Requests in each window of so many seconds, over the last so many seconds; nothing where
     /// pages are too far apart to tell.
     #[must_use]
@@ -297,18 +369,38 @@ impl Arrivals {
     /// is between what came to replicas, if all of that had been waiting but for those who hung up,
     /// and that less what the queue has lost, if nobody did: as much as before, if that is between.
     fn between(&self, from: i64, to: i64) -> f64 {
-        let index = |second: i64| usize::try_from(second - self.first).unwrap_or(0);
-        let end = index(to).min(self.bins.len());
-        let range = index(from).min(end)..end;
+        let range = self.range(from, to);
         let seconds = self.bins.range(range.clone()).zip(self.serving.range(range.clone()));
         let came: f64 = seconds.map(|(requests, serving)| requests * serving.share()).sum();
         let queued: f64 = self.queued.range(range).sum();
+        let came = came - self.retried(from, to, came);
         if queued >= 0.0 {
             return came + queued;
         }
         let least = (came + queued).max(0.0);
         let before = self.points.back().map_or(least, |point| point.rate * (to - from) as f64);
         before.clamp(least, came.max(least))
+    }
+
+    /// The places of the bins of these seconds.
+    fn range(&self, from: i64, to: i64) -> Range<usize> {
+        let index = |second: i64| usize::try_from(second - self.first).unwrap_or(0);
+        let end = index(to).min(self.bins.len());
+        index(from).min(end)..end
+    }
+
+    /// Requests in these seconds that are taken for retries.
+    fn retried(&self, from: i64, to: i64, came: f64) -> f64 {
+        let Some(Impatience { since, latest, rate }) = self.impatience else { return 0.0 };
+        if to <= since || from > latest + PATIENCE {
+            return 0.0;
+        }
+        (came - rate * (to - from) as f64).clamp(0.0, self.left(from, to))
+    }
+
+    /// Requests that left in these seconds without an answer.
+    fn left(&self, from: i64, to: i64) -> f64 {
+        self.unserved.range(self.range(from, to)).sum()
     }
 
     fn length(&self) -> i64 {
@@ -330,11 +422,13 @@ impl Arrivals {
         while self.first + self.length() <= to {
             self.bins.push_back(0.0);
             self.queued.push_back(0.0);
+            self.unserved.push_back(0.0);
             self.serving.push_back(Serving::default());
         }
         while self.length() > BINS {
             self.bins.pop_front();
             self.queued.pop_front();
+            self.unserved.pop_front();
             self.serving.pop_front();
             self.first += 1;
         }
@@ -356,6 +450,16 @@ impl Serving {
         if self.reporting > 0.0 { 1.0 + self.silent / self.reporting } else { 1.0 }
     }
 }
+
+/// The share of arrivals that must leave without an answer. A few clients always hang up.
+const IMPATIENT: f64 = 0.05;
+
+/// Seconds after which clients count as patient again, and in which the rate before is looked for.
+const PATIENCE: i64 = 60;
+
+/// The shortest window in seconds whose rate counts as one before clients hung up: a jump may be no
+/// older than the time that they wait.
+const SHORTEST: i64 = 5;
 
 /// The share of the spacing between pages that is left after another page: a pause is forgotten
 /// after some dozens of them.
@@ -532,5 +636,48 @@ mod tests {
         arrivals.close(at(5000));
         assert!(arrivals.points().is_empty() && arrivals.history(at(5000)) < 2.0);
         assert_eq!(arrivals.rate(at(5000)), None, "a second is known in part");
+    }
+
+    /// Arrivals of which a part leaves without an answer, each second.
+    fn impatient(seconds: &[(f64, f64)]) -> (Arrivals, i64) {
+        let mut arrivals = Arrivals::default();
+        let second = Seconds::literal(1);
+        for (at_second, (came, unserved)) in (1..).zip(seconds) {
+            arrivals.add(at(at_second), second, *came);
+            arrivals.add_unserved(at(at_second), second, *unserved);
+            arrivals.close(at(at_second));
+        }
+        (arrivals, i64::try_from(seconds.len()).unwrap())
+    }
+
+    #[test]
+    fn requests_that_clients_retry_are_no_new_demand() {
+        // A jump of which half is not served in time and tried again.
+        let steady = [(60.0, 0.0); 120];
+        let jumped = [(175.0, 0.0); 10];
+        let retried = [(350.0, 175.0); 60];
+        let (arrivals, end) = impatient(&[&steady[..], &jumped, &retried].concat());
+        assert!((arrivals.rate(at(end)).unwrap() - 175.0).abs() < 1e-9);
+
+        let patient = [(175.0, 0.0); 130];
+        let (arrivals, end) = impatient(&[&steady[..], &jumped, &retried, &patient].concat());
+        assert!((arrivals.rate(at(end)).unwrap() - 175.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn clients_that_hang_up_and_do_not_return_are_all_demand() {
+        let steady = [(60.0, 0.0); 120];
+        let jumped = [(200.0, 0.0); 5];
+        let hung_up = [(200.0, 140.0); 60];
+        let (arrivals, end) = impatient(&[&steady[..], &jumped, &hung_up].concat());
+        assert!((arrivals.rate(at(end)).unwrap() - 200.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_few_clients_that_always_hang_up_hide_no_growth() {
+        let rising: Vec<(f64, f64)> =
+            (0..300).map(|second| 10.0 + f64::from(second)).map(|it| (it, 0.03 * it)).collect();
+        let (arrivals, end) = impatient(&rising);
+        assert!((arrivals.rate(at(end)).unwrap() - 302.0).abs() < 1e-9);
     }
 }

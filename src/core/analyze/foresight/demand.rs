@@ -10,15 +10,17 @@
 //! With `a` the present rate, `a_k` those of strides of 15 s, `h` the horizon in strides:
 //!
 //! ```text
-//! growth   = min(a + max(0, q90 of a_k - a_(k-h) over 15 min), max(peak of 15 min, 1.1 a))
-//!            and at most max(a, 1.1 today * ahead), where the schedule is known
-//! ramp     = a + h * min(slope, 1.5 * slope of the second half), at most 2.5 a
+//! jump     = the rate of the last seconds, once a likelihood ratio is certain of a jump
+//! b        = max(a, jump)
+//! growth   = min(b + max(0, q90 of a_k - a_(k-h) over 15 min), max(peak of 15 min, 1.1 b))
+//!            and at most max(b, 1.1 today * ahead), where the schedule is known
+//! ramp     = b + h * min(slope, 1.5 * slope of the second half), at most 2.5 b
 //! spread   = 0.5 * rms of a_k less the mean of the three before
 //! young    = 0.3 * sqrt(load in replicas), while less than three horizons are known
 //! burst    = max over w of  E_w / (w + 0.6 TTFT),    w = 1, 2, 4, 8, 15, 30, 60 s
-//! backlog  = max(min(sum of (waiting - 4)+ / 30 s, a / 4),  sum of min(mu, waiting / 30 s))
+//! backlog  = max(min(sum of (waiting - 4)+ / 30 s, b / 4),  sum of min(mu, waiting / 30 s))
 //! gateway  = min(queued at the gateway / 30 s, max(a, mu))
-//! expected = max(max(a, growth, ramp) + spread, min(today, 1) * ahead)
+//! expected = max(max(b, growth, ramp) + spread, min(today, 1) * ahead)
 //! steady   = max((expected + young) / u, burst)
 //! present  = steady + raised * steady + backlog + gateway
 //! absent   = k mu, the least k with P(Poisson(L s present / mu) > k) <= 1 %
@@ -63,6 +65,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::arrivals::{Arrivals, STRIDE, quantile};
 use crate::analyze::foresight::gateway;
+use crate::analyze::foresight::jump::jump;
 use crate::analyze::foresight::policy::{Backlog, Bursts, Growth, Policy, Ramp, Schedule, Young};
 use crate::analyze::foresight::schedule::Ahead;
 
@@ -87,6 +90,9 @@ pub struct Queue {
 pub struct Need {
     /// What arrives now.
     pub arriving: f64,
+    /// The rate of the last seconds, after a jump within them; `None` if none is certain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jump: Option<f64>,
     /// What it grows to by its own past; `None` while there is no replica and nothing arrives.
     pub growth: Option<f64>,
     /// Growth beyond that, for which nothing runs because something starts in time; `None` without
@@ -129,6 +135,8 @@ pub struct Need {
 pub enum Term {
     /// What arrives now.
     Arriving,
+    /// A jump of the last seconds.
+    Jump,
     /// Its growth.
     Growth,
     /// Its ramp.
@@ -193,24 +201,27 @@ impl Need {
         let Setting { through, horizon, reserve, carries, policy, .. } = *setting;
         let Setting { queues, gateway, ahead, raised, .. } = *setting;
         let arriving = arrivals.rate(through)?;
-        let asleep = setting.at_zero && arriving <= 0.0;
+        let jump = policy.jump.and_then(|it| jump(arrivals, through, &it));
+        let jump = jump.filter(|rate| *rate > arriving);
+        let latest = jump.unwrap_or(arriving);
+        let asleep = setting.at_zero && latest <= 0.0;
         let rates = arrivals.points().iter().map(|point| point.rate);
         let rates: Vec<f64> = if asleep { Vec::new() } else { rates.collect() };
         let (steps, back) = (strides(horizon), strides(policy.look_back.seconds()));
         let grown = |steps: usize| {
-            policy.growth.map_or(arriving, |it| growth(arriving, &rates, (steps, back), &it))
+            policy.growth.map_or(latest, |it| growth(latest, &rates, (steps, back), &it))
         };
         let growth = grown(steps);
         let known = policy.schedule.zip(ahead);
-        let growth = known.map_or(growth, |(it, ahead)| bound(arriving, growth, &it, &ahead));
+        let growth = known.map_or(growth, |(it, ahead)| bound(latest, growth, &it, &ahead));
         // What is only likely need not run where something starts in time for it.
         let covered =
             reserve.map(|it| (growth - grown(strides(it.horizon)).min(growth)).min(it.room));
         let growth = growth - covered.unwrap_or(0.0);
-        let ramp = policy.ramp.and_then(|it| ramp(arriving, &rates, steps, &it));
+        let ramp = policy.ramp.and_then(|it| ramp(latest, &rates, steps, &it));
         let uneven = policy.unevenness.filter(|_| !asleep);
         let spread = uneven.map(|it| it.deviations.fraction() * roughness(&rates, back));
-        let expected = arriving.max(growth).max(ramp.unwrap_or(0.0)) + spread.unwrap_or(0.0);
+        let expected = latest.max(growth).max(ramp.unwrap_or(0.0)) + spread.unwrap_or(0.0);
         let usual = known.map(|(it, ahead)| it.share.fraction() * ahead.rise());
         let expected = expected.max(usual.unwrap_or(0.0));
         let known = arrivals.history(through);
@@ -224,7 +235,7 @@ impl Need {
         let burst =
             bursts.and_then(|it| burst(arrivals, through, &it, setting.smoothing, grace(&it)));
         let drains = policy.backlog.filter(|_| !queues.is_empty());
-        let backlog = drains.map(|it| backlog(arriving, queues, &it));
+        let backlog = drains.map(|it| backlog(latest, queues, &it));
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
         let steady = (expected + young.unwrap_or(0.0)) / used;
         let steady = steady.max(burst.map_or(0.0, |(rate, _)| rate));
@@ -239,6 +250,7 @@ impl Need {
         let total = present + absent.unwrap_or(0.0);
         Some(Self {
             arriving,
+            jump,
             growth: policy.growth.filter(|_| !asleep).map(|_| growth),
             reserve: policy.growth.and(covered),
             ramp,
@@ -254,32 +266,44 @@ impl Need {
         })
     }
 
+    /// The present rate, after a jump if there was one.
+    fn latest(&self) -> f64 {
+        self.jump.unwrap_or(self.arriving)
+    }
+
+    /// The part that is gone soon: the queue that replicas work off, and a jump that does not last.
+    pub(super) fn passing(&self) -> f64 {
+        self.backlog.unwrap_or(0.0) + self.latest() - self.arriving
+    }
+
     /// What has come already, whatever may come.
     pub(crate) fn present(&self, policy: &Policy) -> f64 {
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
         let burst = self.burst.map_or(0.0, |(rate, _)| rate);
         let queued = self.gateway.map_or(0.0, |it| it.adds);
-        (self.arriving / used).max(burst) + self.backlog.unwrap_or(0.0) + queued
+        (self.latest() / used).max(burst) + self.backlog.unwrap_or(0.0) + queued
     }
 
     /// What decides it.
     #[must_use]
     pub fn decided_by(&self) -> Term {
-        let Self { arriving, growth, ramp, spread, burst, backlog, budget, absent, usual, .. } =
-            *self;
-        let growth = growth.unwrap_or(arriving);
+        let Self { growth, ramp, spread, burst, backlog, budget, absent, usual, .. } = *self;
+        let latest = self.latest();
+        let growth = growth.unwrap_or(latest);
         let queued = self.gateway.map_or(0.0, |it| it.adds);
         let in_addition: f64 =
             [backlog, budget, absent].into_iter().flatten().sum::<f64>() + queued;
-        let looked_back = arriving.max(growth).max(ramp.unwrap_or(0.0)) + spread.unwrap_or(0.0);
+        let looked_back = latest.max(growth).max(ramp.unwrap_or(0.0)) + spread.unwrap_or(0.0);
         if burst.is_some_and(|(rate, _)| rate + in_addition >= self.total) {
             Term::Burst
         } else if usual.is_some_and(|usual| usual > looked_back) {
             Term::Schedule
-        } else if ramp.is_some_and(|ramp| ramp >= growth.max(arriving)) {
+        } else if ramp.is_some_and(|ramp| ramp >= growth.max(latest)) {
             Term::Ramp
-        } else if growth > arriving {
+        } else if growth > latest {
             Term::Growth
+        } else if self.jump.is_some() {
+            Term::Jump
         } else {
             Term::Arriving
         }

@@ -47,8 +47,11 @@ impl Foreseen {
     /// The term that the need comes from, unless it is what arrives.
     fn lead(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { need, horizon, .. } = self;
-        let Need { arriving, ramp, burst, .. } = need;
+        let Need { arriving, jump, ramp, burst, .. } = need;
         let growth = need.growth.unwrap_or(*arriving);
+        if let Some(rate) = jump {
+            write!(f, ", after a jump to {rate:.2} in the last seconds")?;
+        }
         match (need.decided_by(), ramp, burst) {
             (Term::Schedule, _, _) => {
                 let usual = need.usual.unwrap_or_default();
@@ -73,7 +76,7 @@ impl Foreseen {
             (Term::Burst, _, Some((rate, window))) => {
                 write!(f, ", in bursts that take {rate:.2} over {window} s")?;
             }
-            (Term::Arriving | Term::Ramp | Term::Burst, _, _) => {}
+            (Term::Arriving | Term::Jump | Term::Ramp | Term::Burst, _, _) => {}
         }
         Ok(())
     }

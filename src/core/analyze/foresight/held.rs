@@ -57,7 +57,7 @@ impl Demand {
         let replaced = policy.hold.filter(|hold| hold.replaces_window == Window::Replaced);
         let jitter = replaced.map_or(0.0, |hold| hold.jitter.seconds());
         let length = (held_for(policy, startup) - jitter).max(0.0);
-        let lasting = self.hold.take(now, need.total - need.backlog.unwrap_or(0.0), length);
+        let lasting = self.hold.take(now, (need.total - need.passing()).max(0.0), length);
         let backlog = policy.hold.and(policy.backlog);
         let drain = backlog.map_or(0.0, |backlog| backlog.drain.seconds());
         let all = self.queue.take(now, need.total, drain);

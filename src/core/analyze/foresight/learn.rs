@@ -102,9 +102,12 @@ impl Demand {
     fn arrive(&mut self, variant: &VariantStrides<'_>) {
         let ready = variant.replicas.iter().map(|replica| replica.strides);
         let all = ready.chain(variant.unready.iter().copied()).flatten();
-        for Stride { at, elapsed, arrived, .. } in all {
+        for Stride { at, elapsed, arrived, unserved, .. } in all {
             if let Some(arrived) = arrived {
                 self.arrivals.add(*at, *elapsed, arrived.requests());
+            }
+            if let Some(unserved) = unserved {
+                self.arrivals.add_unserved(*at, *elapsed, unserved.requests());
             }
         }
     }

@@ -47,6 +47,9 @@ settings! {
         /// Expects the growth of the past, within one start-up time, to happen again.
         growth: Option<Growth> = on();
 
+        /// Uses the rate of the last seconds once a jump is certain.
+        jump: Option<Jump> = on();
+
         /// Expects a load that rises steadily to go on rising.
         ramp: Option<Ramp> = on();
 
@@ -138,6 +141,14 @@ settings! {
         /// Highest growth if the past has no higher peak, as a multiple of the present rate.
         // After a jump the past has grown by all of it, and would have it grow by as much again.
         cap: Fraction = 1.1, in CAPS;
+    }
+
+    /// Uses the rate of the last seconds once a jump is certain, instead of the mean of 15 s.
+    #[derive(Copy)]
+    pub optional Jump {
+        /// Standard deviations that a jump must exceed.
+        // Of the 15 windows that are looked at each second, chance alone exceeds 4.5 once in days.
+        certainty: Fraction = 4.5, in FACTORS;
     }
 
     /// Expects a load that rises steadily to go on rising.

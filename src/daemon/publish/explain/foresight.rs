@@ -20,8 +20,8 @@ pub(super) struct ForeseenLine {
     /// The share of what replicas carry that load may use.
     used: f64,
     /// What is needed now, in requests a second:
-    /// `max((max(max(arriving, growth, ramp) + spread, usual) + young) / used, burst) + backlog +
-    /// budget + gateway + absent`, of the terms that are there.
+    /// `max((max(max(arriving, jump, growth, ramp) + spread, usual) + young) / used, burst) +
+    /// backlog + budget + gateway + absent`, of the terms that are there.
     total_per_second: f64,
     /// The largest need that is held, in requests a second; what the number is made of.
     held_per_second: f64,
@@ -50,13 +50,13 @@ pub(super) struct ForeseenLine {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Term")]
 pub(super) struct TermLine {
-    /// Which: `arriving`, `growth`, `reserve`, `ramp`, `spread`, `usual`, `young`, `burst`,
-    /// `backlog`, `budget`, `gateway` or `absent`. A reserve is no part of the need.
+    /// Which: `arriving`, `jump`, `growth`, `reserve`, `ramp`, `spread`, `usual`, `young`,
+    /// `burst`, `backlog`, `budget`, `gateway` or `absent`. A reserve is no part of the need.
     term: &'static str,
     /// How much, in requests a second.
     per_second: f64,
-    /// Whether it is the one of `arriving`, `growth`, `ramp`, `usual` and `burst` that the need
-    /// comes from.
+    /// Whether it is the one of `arriving`, `jump`, `growth`, `ramp`, `usual` and `burst` that the
+    /// need comes from.
     decides: bool,
     /// The window in which a burst is the tightest, in seconds; null of every other term.
     window_seconds: Option<i64>,
@@ -118,6 +118,7 @@ fn terms(foreseen: &Foreseen) -> Vec<TermLine> {
     let need = &foreseen.need;
     let decided_by = match need.decided_by() {
         Term::Arriving => "arriving",
+        Term::Jump => "jump",
         Term::Growth => "growth",
         Term::Ramp => "ramp",
         Term::Burst => "burst",
@@ -126,6 +127,7 @@ fn terms(foreseen: &Foreseen) -> Vec<TermLine> {
     let burst = need.burst;
     let all = [
         ("arriving", Some(need.arriving)),
+        ("jump", need.jump),
         ("growth", need.growth),
         ("reserve", need.reserve),
         ("ramp", need.ramp),

@@ -1,7 +1,7 @@
 // What is foreseen: the terms of a need, and what a replica carries, under the step that has them.
 
 const TERMS = {
-  arriving: 'arrive now', growth: 'with growth', reserve: 'growth that standby starts in time for', ramp: 'if the rise goes on',
+  arriving: 'arrive now', jump: 'after a jump', growth: 'with growth', reserve: 'growth that standby starts in time for', ramp: 'if the rise goes on',
   spread: 'for unevenness', usual: 'usual at this time', young: 'because little is known yet', burst: 'in bursts',
   backlog: 'for what waits', budget: 'because first tokens came late', gateway: 'for what queues at the gateway', absent: 'for replicas that are lost',
 };

@@ -37,8 +37,9 @@ impl Replica {
         if let Some(adapters) = &mut self.adapters {
             adapters.forget(id);
         }
+        let stayed = self.now.since(self.lives[index].arrived);
         self.release(index);
-        self.counters.aborted += 1;
+        self.counters.leave(stayed);
         true
     }
 

@@ -290,7 +290,8 @@ pub struct Counters {
     pub generation_tokens: u64,
     /// Requests that finished.
     pub finished: u64,
-    /// Requests that were dropped before their end.
+    /// Requests that clients dropped before their end. vLLM counts these in no family of its own, but
+    /// the HTTP server counts an answer to each (recordings of vLLM 0.11 and 0.32: docs/recordings.md).
     pub aborted: u64,
     /// Preemptions.
     pub preemptions: u64,
@@ -334,6 +335,12 @@ pub struct Counters {
 // === impl Counters ===
 
 impl Counters {
+    /// Counts a request whose client hung up after this time.
+    pub(super) fn leave(&mut self, stayed: Micros) {
+        self.aborted += 1;
+        self.http.observe(stayed.micros(), 1);
+    }
+
     /// Counts a request that has finished in the histograms, with the tokens of its prompt that were
     /// computed.
     pub(super) fn observe(&mut self, finished: &Finished, computed: u32) {

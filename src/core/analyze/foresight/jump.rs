@@ -1,0 +1,211 @@
+//! Jumps: a rate that rose within the last seconds, before the mean of a stride shows all of it.
+//!
+//! # Model
+//!
+//! A load that jumped `w` seconds ago, for each `w` up to a stride, had `c` requests since, and `m` in
+//! the minute `B` before that stride. Without a jump, both came at the rate `l = (c + m) / (w + B)`. Twice
+//! the logarithm of the likelihood ratio is
+//!
+//! ```text
+//! r = 2 (c ln (c / (l w)) + m ln (m / (l B))) / phi      for c / w > m / B
+//! ```
+//!
+//! A jump is certain when `r > z^2`, with `z` standard deviations, and no window of `w` seconds in the five
+//! minutes before had as many requests: clumps come again. The `w` with the largest `r` is then the
+//! likeliest, and the rate is `c / w`.
+//!
+//! `phi` is the variance of counts in windows of `w` seconds over that of a Poisson process. Requests that
+//! come in clumps have a large one. It is half of the mean square of the difference between consecutive
+//! windows over their mean, so that a slow rise is no variation. A longer window varies no less than
+//! a shorter one, which more counts tell.
+//!
+//! # Units
+//!
+//! Requests per second, requests, seconds.
+//!
+//! # Source
+//!
+//! The generalized likelihood ratio test: Basseville and Nikiforov, *Detection of Abrupt Changes* (1993),
+//! section 2.4.3. The quasi-likelihood for counts that vary more: McCullagh and Nelder, *Generalized
+//! Linear Models* (1989), section 9.2. The differences: von Neumann, *Distribution of the ratio of the mean
+//! square successive difference to the variance* (1941).
+
+use jiff::Timestamp;
+
+use crate::analyze::foresight::arrivals::{Arrivals, STRIDE};
+use crate::analyze::foresight::policy::Jump;
+
+/// Seconds that give the rate before a jump.
+const BASELINE: i64 = 60;
+
+/// Seconds in which the variation of counts is measured.
+const VARIATION: i64 = 300;
+
+/// Requests that a minute without any is assumed to have had, so that the first few after it are no
+/// infinite surprise.
+const UNSEEN: f64 = 1.0;
+
+/// The rate after a jump within the last stride; `None` if none is certain.
+pub(super) fn jump(arrivals: &Arrivals, through: Timestamp, policy: &Jump) -> Option<f64> {
+    let before = arrivals.counted(through, STRIDE, STRIDE + BASELINE)? + UNSEEN;
+    let threshold = policy.certainty.fraction().powi(2);
+
+    let mut variation: f64 = 1.0;
+    let mut likeliest: Option<Since> = None;
+    for window in arrivals.finest()..=STRIDE {
+        let count = arrivals.counted(through, 0, window)?;
+        let ratio = likelihood_ratio(count, window as f64, before);
+        if ratio <= threshold {
+            continue;
+        }
+
+        let past = counts_before(arrivals, through, window);
+        variation = variation.max(variation_of(&past));
+        let since = Since { window, count, ratio: ratio / variation };
+        let is_unseen = past.iter().all(|before| *before < count);
+        if is_unseen && since.ratio > threshold && likeliest.is_none_or(|it| it.ratio < since.ratio)
+        {
+            likeliest = Some(since);
+        }
+    }
+    likeliest.map(|since| since.count / since.window as f64)
+}
+
+/// The time since a jump, if there was one.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    /// Seconds.
+    window: i64,
+    /// Requests in them.
+    count: f64,
+    /// Twice the logarithm of the likelihood ratio.
+    ratio: f64,
+}
+
+/// Twice the logarithm of how much likelier a jump makes a count in a window, and one in the minute
+/// before.
+fn likelihood_ratio(count: f64, window: f64, before: f64) -> f64 {
+    let rate = (count + before) / (window + BASELINE as f64);
+    let expected = rate * window;
+    let expected_before = rate * BASELINE as f64;
+    if count <= expected {
+        return 0.0;
+    }
+    2.0 * (count * (count / expected).ln() + before * (before / expected_before).ln())
+}
+
+/// Requests in such windows before the last stride.
+fn counts_before(arrivals: &Arrivals, through: Timestamp, window: i64) -> Vec<f64> {
+    let ends = (STRIDE..VARIATION).step_by(usize::try_from(window).unwrap_or(1));
+    ends.map_while(|end| arrivals.counted(through, end, end + window)).collect()
+}
+
+/// The variance of counts over that of a Poisson process.
+fn variation_of(counts: &[f64]) -> f64 {
+    let mean = counts.iter().sum::<f64>() / counts.len() as f64;
+    if counts.len() < 2 || mean <= 0.0 {
+        return 1.0;
+    }
+
+    let differences = counts.windows(2).map(|pair| (pair[1] - pair[0]).powi(2));
+    let variance = differences.sum::<f64>() / (2 * (counts.len() - 1)) as f64;
+    variance / mean
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng};
+    use rand_pcg::Pcg64;
+
+    use super::*;
+    use crate::units::Seconds;
+
+    const BEGIN: i64 = 1_795_000_000;
+
+    /// Each second, its arrivals so far and the rate after a jump, if one is certain.
+    fn watch(seconds: impl Iterator<Item = f64>) -> Vec<Option<f64>> {
+        let mut arrivals = Arrivals::default();
+        let mut found = Vec::new();
+        for (second, requests) in (BEGIN..).zip(seconds) {
+            let now = Timestamp::from_second(second).unwrap();
+            arrivals.add(now, Seconds::literal(1), requests);
+            arrivals.close(now);
+            found.push(jump(&arrivals, now, &Jump::default()));
+        }
+        found
+    }
+
+    /// Requests of seconds, of clients who send `clump` at a time, independently of each other.
+    fn poisson(
+        seed: u64,
+        clump: f64,
+        rates: impl Iterator<Item = f64>,
+    ) -> impl Iterator<Item = f64> {
+        let mut random = Pcg64::seed_from_u64(seed);
+        rates.map(move |rate| {
+            let mut count = 0.0;
+            let mut passed = -random.random::<f64>().max(1e-12).ln() * clump / rate;
+            while passed < 1.0 {
+                count += clump;
+                passed -= random.random::<f64>().max(1e-12).ln() * clump / rate;
+            }
+            count
+        })
+    }
+
+    /// A rate for five minutes, and another for a minute.
+    fn stepping(before: f64, after: f64) -> impl Iterator<Item = f64> {
+        (0..360).map(move |second| if second < 300 { before } else { after })
+    }
+
+    #[test]
+    fn a_jump_is_certain_within_seconds_and_its_rate_is_not_overstated() {
+        for (before, after, within) in
+            [(3.0, 30.0, 3), (60.0, 200.0, 2), (12.0, 84.0, 2), (2.0, 8.0, 8)]
+        {
+            let mut slowest = 0;
+            for seed in 0..50 {
+                let found = watch(poisson(seed, 1.0, stepping(before, after)));
+                let certain =
+                    found[300..].iter().position(|rate| rate.is_some_and(|it| it > 0.7 * after));
+                slowest = slowest.max(certain.expect("every jump is found") + 1);
+                let highest = found.iter().flatten().copied().fold(0.0, f64::max);
+                assert!(highest < after + 3.0 * after.sqrt(), "{highest} of {after}");
+            }
+            assert!(slowest <= 2 * within, "{before} -> {after} took {slowest} s");
+        }
+    }
+
+    #[test]
+    fn a_steady_load_has_no_jumps_however_its_requests_clump() {
+        for (rate, clump) in [(0.3, 1.0), (3.0, 1.0), (60.0, 1.0), (20.0, 5.0), (60.0, 20.0)] {
+            let hours = 4;
+            let steady = std::iter::repeat_n(rate, hours * 3600);
+            let found = watch(poisson(7, clump, steady));
+            let jumps = found.windows(2).filter(|pair| pair[0].is_none() && pair[1].is_some());
+            let count = jumps.count();
+            assert!(
+                count <= hours,
+                "{count} jumps in {hours} hours of {rate} in clumps of {clump}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_slow_rise_is_no_jump() {
+        let rising = (0..600).map(|second| 10.0 + f64::from(second) / 60.0);
+        assert!(watch(rising).iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn scrapes_that_are_far_apart_show_no_jump_within_their_distance() {
+        let mut arrivals = Arrivals::default();
+        for step in 0..40_i64 {
+            let now = Timestamp::from_second(BEGIN + 30 * step).unwrap();
+            let rate = if step < 38 { 3.0 } else { 30.0 };
+            arrivals.add(now, Seconds::literal(30), 30.0 * rate);
+            arrivals.close(now);
+            assert_eq!(jump(&arrivals, now, &Jump::default()), None);
+        }
+    }
+}
