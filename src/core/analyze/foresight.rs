@@ -35,6 +35,7 @@ pub mod arrivals;
 pub mod budget;
 pub mod capacity;
 pub mod card;
+mod change;
 mod cold;
 pub mod demand;
 pub mod estimate;
