@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::saturation::{Outcome, Thresholds, Transition};
-use crate::decide::sized::{Admissible, Shortfall, Sized};
+use crate::decide::sized::{Admissible, Shortfall, Sized, Slowest};
 use crate::fleet::{Bounds, ModelKey, VariantKey};
 use crate::units::{Fraction, Replicas, Requests};
 
@@ -126,6 +126,15 @@ impl Decision {
     pub fn admissible(&self) -> Option<Admissible> {
         self.steps.iter().find_map(|step| match &step.reason {
             Reason::Sized(sized) => sized.admissible.as_deref().copied(),
+            _ => None,
+        })
+    }
+
+    /// The slowest of its replicas; `None` while too few can be compared.
+    #[must_use]
+    pub fn slowest(&self) -> Option<&Slowest> {
+        self.steps.iter().find_map(|step| match &step.reason {
+            Reason::Sized(sized) => sized.slowest.as_deref(),
             _ => None,
         })
     }

@@ -272,6 +272,7 @@ impl Variant {
             card: None,
             carries: None,
             admissible: admissible.map(Box::new),
+            slowest: None,
         };
         if let Some(decided) = &mut self.0.decided {
             decided.decision.steps[0].reason = Reason::Sized(sized);

@@ -161,8 +161,13 @@ fn series(published: Published) -> BTreeMap<String, f64> {
     let mut series = BTreeMap::new();
     for family in gauges.collect() {
         let name = family.name();
-        let shown =
-            ["plimsoll_need", "plimsoll_replica_carries", "plimsoll_admissible", "plimsoll_model"];
+        let shown = [
+            "plimsoll_need",
+            "plimsoll_replica_carries",
+            "plimsoll_admissible",
+            "plimsoll_model",
+            "plimsoll_slowest",
+        ];
         if !shown.iter().any(|it| name.starts_with(it)) {
             continue;
         }
@@ -172,6 +177,19 @@ fn series(published: Published) -> BTreeMap<String, f64> {
         }
     }
     series
+}
+
+#[test]
+fn the_slowest_replica_is_compared_with_its_peers_in_the_api_and_as_a_metric_without_its_name() {
+    let mut work = Work::with(quick(), vec![spec("a", 1.0, (1, 30))], Engine::default());
+    let all = work.run(3, 60.0, 300);
+    let slowest = &first_step(&work.world, &all)["slowest"];
+    let times = slowest["times"].as_f64().unwrap();
+    assert!((times - 1.0).abs() < 0.05, "all are alike: {slowest}");
+    assert_eq!((&slowest["peers"], &slowest["is_outlier"]), (&2.into(), &false.into()));
+
+    let found = series(published(&work.world, &all));
+    assert!((found["plimsoll_slowest_replica_ratio m shop a"] - times).abs() < 1e-9, "{found:?}");
 }
 
 #[test]

@@ -32,9 +32,11 @@
 
 pub mod admissible;
 pub mod arrivals;
+mod batch;
 pub mod budget;
 pub mod capacity;
 pub mod card;
+mod change;
 mod cold;
 pub mod demand;
 pub mod estimate;
@@ -44,9 +46,12 @@ mod held;
 mod jump;
 mod late;
 mod learn;
+mod lengths;
 pub mod lesson;
+pub mod outlier;
 pub mod pace;
 pub mod policy;
+mod rollout;
 pub mod saved;
 pub mod schedule;
 mod seen;
@@ -75,9 +80,11 @@ use crate::analyze::foresight::demand::{Need, Queue, Reserve, Setting, Smoothing
 use crate::analyze::foresight::estimate::Estimate;
 use crate::analyze::foresight::gateway::Front;
 use crate::analyze::foresight::held::held_for;
+use crate::analyze::foresight::lengths::Lengths;
+use crate::analyze::foresight::outlier::Slowest;
 use crate::analyze::foresight::policy::Rounding;
 use crate::analyze::foresight::schedule::Week;
-use crate::analyze::foresight::seen::{Lengths, Seen};
+use crate::analyze::foresight::seen::Seen;
 use crate::analyze::foresight::standby::{Bridge, Relief, Standby};
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
@@ -162,6 +169,8 @@ pub struct Analysis {
     pub cards: BTreeMap<VariantKey, Arc<Card>>,
     /// What one replica of each variant carries, where that is known.
     pub estimates: BTreeMap<VariantKey, Estimate>,
+    /// The slowest replica of each variant with enough replicas to compare.
+    pub slowest: BTreeMap<VariantKey, Slowest>,
 }
 
 /// A target that a request misses which is alone on a replica.
@@ -243,6 +252,12 @@ impl Foresight {
         self.variants.retain(|variant, _| variants.contains(variant));
         self.learned.retain(|model, _| models.contains(model));
         self.cold.retain(|model, _| models.contains(model));
+    }
+
+    /// The slowest replica of each variant.
+    fn slowest(&self, variants: &[VariantStrides<'_>]) -> BTreeMap<VariantKey, Slowest> {
+        let keys = variants.iter().map(|variant| &variant.spec.key);
+        keys.filter_map(|key| Some((key.clone(), self.variants.get(key)?.slowest()?))).collect()
     }
 
     /// Whether enough answers of a model have ended to know how long they are.
@@ -331,7 +346,8 @@ pub fn analyze(
     let report = if withheld.is_some() { report.without_spare() } else { report };
     let spare_withheld = withheld;
     let estimates = foresight.estimates(policy, model, &sides);
-    Analysis { report, foreseen, spare_withheld, floors, bridges, cards, estimates }
+    let slowest = foresight.slowest(variants);
+    Analysis { report, foreseen, spare_withheld, floors, bridges, cards, estimates, slowest }
 }
 
 fn capacity_of(

@@ -431,7 +431,7 @@ mod tests {
     use crate::decide::pools::packing::{Lowering, Unpacked};
     use crate::decide::pools::pooled::Unsure;
     use crate::decide::rank::{Choice, Dropped, Rank, Ranking, Record, Residual, Round};
-    use crate::decide::sized::{Bound, Estimate, Interval, Shortfall};
+    use crate::decide::sized::{Bound, Estimate, Interval, Shortfall, Slowest};
     use crate::decide::zero::{Evidence, Idleness, Unproved};
     use crate::decide::{Stage, Step};
     use crate::fleet::{
@@ -557,6 +557,11 @@ mod tests {
                 said_by: Teacher::Card,
             }),
             admissible: None,
+            slowest: Some(Box::new(Slowest {
+                replica: ReplicaName::new("llama-7d4").unwrap(),
+                factor: Fraction::new(1.8).unwrap(),
+                peers: 3,
+            })),
         })
     }
 

@@ -19,6 +19,7 @@ pub use crate::analyze::foresight::admissible::Admissible;
 pub use crate::analyze::foresight::capacity::Bound;
 pub use crate::analyze::foresight::demand::Term;
 pub use crate::analyze::foresight::estimate::{Estimate, Interval};
+pub use crate::analyze::foresight::outlier::Slowest;
 
 /// Why a variant gets its number, in numbers that make a sentence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +51,9 @@ pub struct Sized {
     /// The rate of requests that its serving replicas can take in time, if `foresight` knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admissible: Option<Box<Admissible>>,
+    /// Its slowest replica, while `foresight` has enough lessons of enough replicas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowest: Option<Box<Slowest>>,
 }
 
 /// Whether a plan carries what is asked.
@@ -96,9 +100,12 @@ impl fmt::Display for Sized {
         if let Some(foreseen) = foreseen {
             write!(f, " ({foreseen})")?;
         }
-        match card {
+        if let Some(card) = card {
+            write!(f, "; what a replica carries is of {card}, until its own show it")?;
+        }
+        match self.slowest.as_deref().filter(|it| it.is_outlier()) {
             None => Ok(()),
-            Some(card) => write!(f, "; what a replica carries is of {card}, until its own show it"),
+            Some(slowest) => write!(f, "; {slowest}"),
         }
     }
 }

@@ -416,6 +416,7 @@ impl Judged<'_> {
             card: outlook.cards.get(key).map(|card| card.title()),
             carries: outlook.estimates.get(key).copied(),
             admissible: outlook.admissible.get(key).copied().map(Box::new),
+            slowest: outlook.slowest.get(key).cloned().map(Box::new),
         };
         let bridge = outlook.bridges.get(key).copied();
         let after = member.with_stuck(placement.after);

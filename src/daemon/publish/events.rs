@@ -138,6 +138,8 @@ reasons! {
     AtMaximum = "AtMaximum", Warning, "Decide";
     /// A limit keeps the variant from having what is asked for it.
     LimitReached = "LimitReached", Warning, "Decide";
+    /// A replica is slower than its peers.
+    SlowReplica = "SlowReplica", Warning, "Decide";
     /// The HPA leaves the replicas as they are, because the number is within its tolerance.
     HpaIgnoresDesired = "HPAIgnoresDesired", Warning, "JudgeHPA";
     /// The HPA reads the number in a way that makes something else of it.

@@ -13,7 +13,7 @@
 //!   "steps":[{"stage":"analyze","before":2,"after":3,"reason":"spare_low",
 //!             "headline":"Scale up 2 -> 3: low headroom: KV 4.5% < 10%",
 //!             "facts":[{"name":"kv_spare","value":0.045,"unit":"ratio","text":null},…],
-//!             "text":"KV spare low …","ranking":[],"foreseen":null,"carries":null}],
+//!             "text":"KV spare low …","ranking":[],"foreseen":null,"carries":null,"slowest":null}],
 //!   "replicas":[{"replica":"llama-l4-0","freshness":"fresh","age_seconds":0.4,
 //!                "failure":null,"failure_detail":null,"kv_cache_usage":0.75,"waiting":1,"running":9}]}]}
 //! ```
@@ -32,7 +32,9 @@ use serde::Serialize;
 
 use crate::publish::api::Asked;
 use crate::publish::api::query::Filter;
-use crate::publish::explain::foresight::{CarriesLine, ForeseenLine, carries, foreseen};
+use crate::publish::explain::foresight::{
+    CarriesLine, ForeseenLine, SlowestLine, carries, foreseen, slowest,
+};
 use crate::publish::explain::pool::Pool;
 use crate::publish::explain::rank::{RankedOption, options};
 use crate::publish::history::Verdict;
@@ -237,6 +239,9 @@ struct StepLine {
     foreseen: Option<ForeseenLine>,
     /// What one replica of the variant carries; null while `foresight` does not know.
     carries: Option<CarriesLine>,
+    /// The slowest replica of the variant; null while `foresight` has too few lessons or replicas to
+    /// compare.
+    slowest: Option<SlowestLine>,
 }
 
 /// The codes of all reasons.
@@ -433,6 +438,7 @@ fn step(link: &Step) -> StepLine {
         ranking: options(reason),
         foreseen: foreseen(reason),
         carries: carries(reason),
+        slowest: slowest(reason),
     }
 }
 

@@ -94,6 +94,8 @@ families! {
         "Lower end of the interval in which that lies in 95 of 100 cases.";
     CARRIES_HIGH = "plimsoll_replica_carries_high_per_second", CARRIED,
         "Upper end of the interval in which that lies in 95 of 100 cases.";
+    SLOWEST = "plimsoll_slowest_replica_ratio", VARIANT,
+        "Iteration time of the slowest replica over that of its peers; absent below three replicas with recent load.";
     ADMISSIBLE = "plimsoll_admissible_requests_per_second", VARIANT,
         "Requests per second that the serving replicas can take in time, queues worked off first.";
     MODEL_ADMISSIBLE = "plimsoll_model_admissible_requests_per_second", &["namespace", "model"],

@@ -31,9 +31,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
+use crate::analyze::foresight::lengths::Lengths;
 use crate::analyze::foresight::pace::{Iteration, SETTLED};
 use crate::analyze::foresight::saved::SavedForesight;
-use crate::analyze::foresight::seen::{Lengths, Seen};
+use crate::analyze::foresight::seen::Seen;
 use crate::analyze::foresight::standby::takes;
 use crate::analyze::foresight::{Foresight, Policy, VariantStrides};
 use crate::fleet::{Accelerator, ModelKey, ModelName, Role, VariantKey, VariantSpec};
@@ -358,7 +359,7 @@ impl Foresight {
         variants: &[VariantStrides<'_>],
     ) {
         for variant in variants {
-            let VariantStrides { spec, arguments, current, .. } = variant;
+            let VariantStrides { spec, current, .. } = variant;
             let Some(seen) = self.variants.get_mut(&spec.key) else { continue };
             seen.judge_card(now, policy.settles_after(takes(variant, policy)), *current);
             let lessons = seen.pace.lessons();
@@ -367,7 +368,8 @@ impl Foresight {
             }
             let shared = self.demands.get(&(model.clone(), spec.role)).map(|it| it.lengths);
             let learned = || seen.learned(&shared.unwrap_or_default());
-            self.shelf.write(now, (spec, *arguments), lessons, learned);
+            // In a rollout, it is of the former kind until a replica of the new one teaches.
+            self.shelf.write(now, (spec, seen.taught_by()), lessons, learned);
         }
     }
 }

@@ -98,7 +98,9 @@ pub(super) fn cold_start(
     let withheld = Some(SpareWithheld::DemandUnknown);
     let (foreseen, floors) = (BTreeMap::new(), BTreeMap::new());
     let (bridges, cards, estimates) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    Analysis { report, foreseen, spare_withheld: withheld, floors, bridges, cards, estimates }
+    let slowest = BTreeMap::new();
+    let spare_withheld = withheld;
+    Analysis { report, foreseen, spare_withheld, floors, bridges, cards, estimates, slowest }
 }
 
 // === impl Base ===

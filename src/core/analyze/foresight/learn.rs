@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::analyze::foresight::arrivals::Serving;
+use crate::analyze::foresight::batch::{Around, Behind};
 use crate::analyze::foresight::gateway::{Front, Queued};
 use crate::analyze::foresight::schedule::Sight;
-use crate::analyze::foresight::seen::{Around, Behind};
 use crate::analyze::foresight::{Demand, Foresight, Policy, VariantStrides};
 use crate::fleet::{ModelKey, Role};
 use crate::observe::stride::Stride;
@@ -40,7 +40,7 @@ impl Foresight {
             let demand = self.demands.entry(key).or_default();
             let seen = self.variants.entry(variant.spec.key.clone()).or_default();
             seen.age(elapsed, &policy.memory);
-            seen.retain(&variant.replicas);
+            seen.meet(variant);
 
             // Without a capacity its replicas are no supply, so requests to them are no demand.
             let counts = seen.iteration().is_some() || !sized.contains(&variant.spec.role);

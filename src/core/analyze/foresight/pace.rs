@@ -30,6 +30,13 @@
 //! [`deviation`](Pace::deviation) says it of whatever depends on them. So coefficients are never
 //! carried over to requests of another shape.
 //!
+//! # Robustness
+//!
+//! A lesson counts by a Student's t weight, so a slow replica among several does not set their pace.
+//! A [watch](crate::analyze::foresight::change) of the prediction errors detects an engine that has
+//! changed. Then the covariance grows by a share [`CHANGED`] of what engines differ by, and the next
+//! lessons move the coefficients nearly all of the way.
+//!
 //! # Source
 //!
 //! The iterated extended Kalman filter, with a state that is a random walk: Jazwinski, *Stochastic
@@ -39,6 +46,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::foresight::change::Watch;
 use crate::analyze::foresight::lesson::Lesson;
 use crate::analyze::foresight::policy::Learning;
 
@@ -70,6 +78,10 @@ pub const SETTLED: u32 = 4;
 /// last ten.
 const CONTENT_SHARE: f64 = 0.1;
 
+/// The doubt of an engine that has changed, as a share of how far engines differ from each other. At
+/// one half, a factor of two is two standard deviations away.
+const CHANGED: f64 = 0.5;
+
 /// What an iteration takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Iteration {
@@ -89,6 +101,7 @@ pub struct Pace {
     covariance: [[f64; 3]; 3],
     lessons: u32,
     content: Option<[f64; 2]>,
+    watch: Watch,
 }
 
 /// What was learned of iterations, in plain numbers.
@@ -124,7 +137,13 @@ impl Pace {
     /// Where learning starts, and how far off that may be, as a share of how far engines differ.
     fn starting(theta: [f64; 3], doubt: f64) -> Self {
         let covariance = PRIOR_COVARIANCE.map(|row| row.map(|it| doubt * doubt * it));
-        Self { logarithms: theta.map(f64::ln), covariance, lessons: 0, content: None }
+        Self {
+            logarithms: theta.map(f64::ln),
+            covariance,
+            lessons: 0,
+            content: None,
+            watch: Watch::default(),
+        }
     }
 
     /// Starts from what was learned elsewhere, with this doubt.
@@ -151,8 +170,13 @@ impl Pace {
 
     /// Whether an iteration took longer or shorter by this factor than it should have.
     pub(crate) fn is_contradicted(&self, lesson: &Lesson, factor: f64) -> bool {
-        let expected = dot(lesson.features(), self.coefficients());
-        expected > factor * lesson.seconds || lesson.seconds > factor * expected
+        let ratio = self.ratio(lesson);
+        ratio > factor || ratio < 1.0 / factor
+    }
+
+    /// How many times as long as expected an iteration took.
+    pub(super) fn ratio(&self, lesson: &Lesson) -> f64 {
+        lesson.seconds / dot(lesson.features(), self.coefficients())
     }
 
     /// How many lessons it has had.
@@ -167,14 +191,14 @@ impl Pace {
 
     /// What was learned; `None` while nothing was.
     pub(crate) fn save(&self) -> Option<SavedPace> {
-        let Self { logarithms, covariance, lessons, content: _ } = *self;
+        let Self { logarithms, covariance, lessons, content: _, watch: _ } = *self;
         (lessons > 0).then_some(SavedPace { logarithms, covariance, lessons })
     }
 
     /// Goes on from what was learned.
     pub(crate) fn of(saved: SavedPace) -> Self {
         let SavedPace { logarithms, covariance, lessons } = saved;
-        Self { logarithms, covariance, lessons, content: None }
+        Self { logarithms, covariance, lessons, content: None, watch: Watch::default() }
     }
 
     /// What an iteration takes; `None` while too little was seen.
@@ -200,6 +224,15 @@ impl Pace {
         self.logarithms.map(f64::exp)
     }
 
+    /// Doubts what was learned, because the engine has changed.
+    fn doubt(&mut self) {
+        for (row, prior) in self.covariance.iter_mut().zip(PRIOR_COVARIANCE) {
+            for (it, prior) in row.iter_mut().zip(prior) {
+                *it += CHANGED * CHANGED * prior;
+            }
+        }
+    }
+
     /// Corrects the coefficients by a lesson, and says whether it was one.
     fn update(&mut self, lesson: &Lesson, policy: &Learning) -> bool {
         let features = lesson.features();
@@ -218,11 +251,20 @@ impl Pace {
             noise.fraction().powi(2) + lesson.doubt * lesson.doubt + prompts
         };
 
-        // Where it is far off, it counts as if it were less so.
         let shares_at_start = shares(features, self.coefficients());
-        let spread = times(&self.covariance, shares_at_start);
-        let far = clip.fraction() * (dot(shares_at_start, spread) + chance(shares_at_start)).sqrt();
-        let measured = expected + (lesson.seconds.ln() - expected).clamp(-far, far);
+        let off = lesson.seconds.ln() - expected;
+        let spread = dot(shares_at_start, times(&self.covariance, shares_at_start));
+        let surprise = off / (spread + chance(shares_at_start)).sqrt();
+        if self.watch.take(surprise) {
+            self.doubt();
+        }
+
+        // Where it is far off, it counts as if it were less so.
+        let spread = dot(shares_at_start, times(&self.covariance, shares_at_start));
+        let deviation = (spread + chance(shares_at_start)).sqrt();
+        let weight = self.watch.weight(off / deviation);
+        let far = clip.fraction() * deviation;
+        let measured = expected + off.clamp(-far, far);
 
         let mut gain = [0.0; 3];
         let mut variance = 1.0;
@@ -230,7 +272,7 @@ impl Pace {
             let now = self.coefficients();
             let shares = shares(features, now);
             gain = times(&self.covariance, shares);
-            variance = dot(shares, gain) + chance(shares);
+            variance = dot(shares, gain) + chance(shares) / weight;
             let moved: [f64; 3] = std::array::from_fn(|at| start[at] - self.logarithms[at]);
             let surprise = measured - dot(features, now).ln() - dot(shares, moved);
             for (at, logarithm) in self.logarithms.iter_mut().enumerate() {
@@ -265,7 +307,11 @@ fn times(matrix: &[[f64; 3]; 3], vector: [f64; 3]) -> [f64; 3] {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use rand::{RngExt, SeedableRng};
+    use rand_pcg::Pcg64;
+
     use super::*;
+    use crate::analyze::foresight::change::tests::heavy_tailed;
 
     /// An iteration of an engine with these coefficients.
     pub(crate) fn lesson(truth: Iteration, prompt: f64, batch: f64) -> Lesson {
@@ -363,6 +409,71 @@ pub(super) mod tests {
             pace.learn(&lesson(TRUTH, full[1], full[2]), &Learning::default());
         }
         assert!(doubt(&pace, full) < 0.03, "{pace:?}");
+    }
+
+    /// How far off an iteration of a load like that of the lessons is believed to be.
+    fn off(pace: &Pace, truth: Iteration) -> f64 {
+        let expected = lesson(truth, 900.0, 100.0);
+        dot(expected.features(), pace.coefficients()) / expected.seconds - 1.0
+    }
+
+    /// Lessons of a load that varies, with this noise.
+    fn noisy(random: &mut Pcg64, truth: Iteration, noise: f64) -> Lesson {
+        let load: f64 = random.random_range(0.2..1.2);
+        let exact = lesson(truth, 900.0 * load, 100.0 * load);
+        Lesson { seconds: exact.seconds * (noise * heavy_tailed(random)).exp(), ..exact }
+    }
+
+    fn times_as_slow(factor: f64) -> Iteration {
+        let Iteration { alpha, beta, delta } = TRUTH;
+        Iteration { alpha: factor * alpha, beta: factor * beta, delta: factor * delta }
+    }
+
+    #[test]
+    fn a_changed_engine_is_known_after_two_minutes_of_two_replicas() {
+        const LESSONS: u32 = 16;
+
+        for (factor, noise) in [(2.0, 0.05), (0.5, 0.05), (1.4, 0.05), (0.7, 0.05), (2.0, 0.1)] {
+            let mut known = 0;
+            for seed in 0..100 {
+                let mut random = Pcg64::seed_from_u64(seed);
+                let mut pace = Pace::default();
+                for _ in 0..200 {
+                    pace.learn(&noisy(&mut random, TRUTH, noise), &Learning::default());
+                }
+                for _ in 0..LESSONS {
+                    let changed = noisy(&mut random, times_as_slow(factor), noise);
+                    pace.learn(&changed, &Learning::default());
+                }
+                known += u32::from(off(&pace, times_as_slow(factor)).abs() < 0.1);
+            }
+            assert!(known >= 95, "{known} of 100 at {factor} times, with noise of {noise}");
+        }
+    }
+
+    #[test]
+    fn noise_of_any_usual_size_leaves_little_doubt_of_what_was_learned() {
+        for noise in [0.05, 0.1, 0.2] {
+            let mut random = Pcg64::seed_from_u64(3);
+            let mut pace = Pace::default();
+            for lessons in 1..=5000 {
+                pace.learn(&noisy(&mut random, TRUTH, noise), &Learning::default());
+                let off = off(&pace, TRUTH).abs();
+                assert!(lessons < 100 || off < noise.max(0.1), "{off} of {noise} after {lessons}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_slow_replica_of_four_does_not_set_the_pace() {
+        let mut random = Pcg64::seed_from_u64(5);
+        let mut pace = Pace::default();
+        for lessons in 0..2000 {
+            let truth = if lessons % 4 == 0 { times_as_slow(1.8) } else { TRUTH };
+            pace.learn(&noisy(&mut random, truth, 0.05), &Learning::default());
+        }
+        let off = off(&pace, TRUTH);
+        assert!(off.abs() < 0.05, "{off}");
     }
 
     #[test]

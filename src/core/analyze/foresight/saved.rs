@@ -11,9 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::arrivals::SavedArrivals;
 use crate::analyze::foresight::budget::Budget;
+use crate::analyze::foresight::lengths::Lengths;
+pub use crate::analyze::foresight::lengths::{LengthMoments, Work};
 pub use crate::analyze::foresight::schedule::SavedWeek;
-pub use crate::analyze::foresight::seen::{LengthMoments, SavedSeen, Work};
-use crate::analyze::foresight::seen::{Lengths, Seen};
+pub use crate::analyze::foresight::seen::SavedSeen;
+use crate::analyze::foresight::seen::Seen;
 use crate::analyze::foresight::{Demand, Foresight, Held};
 use crate::fleet::{ModelKey, Role, VariantKey};
 

@@ -1,4 +1,5 @@
 mod cards;
+mod engines;
 mod estimate;
 mod standby;
 
@@ -6,7 +7,7 @@ use super::*;
 use crate::analyze::foresight::capacity::{FirstToken, Limits, carried};
 use crate::analyze::foresight::gateway::Queued;
 use crate::analyze::foresight::pace::Iteration;
-use crate::fleet::ReplicaName;
+use crate::fleet::{Incarnation, ReplicaName};
 use crate::units::{Amount, Tokens};
 
 const TRUTH: Iteration = Iteration { alpha: 0.007_05, beta: 0.000_019_5, delta: 0.000_025_4 };
@@ -24,8 +25,13 @@ fn requests(count: f64) -> Option<Requests> {
 
 /// What a replica counts in a second at this rate of arrivals, by the model of [`capacity`].
 fn second(now: i64, prompt: f64, rate: f64, waiting: f64) -> Stride {
-    let work = TRUTH.beta * prompt + TRUTH.delta * (OUTPUT - 1.0);
-    let time = (TRUTH.alpha + TRUTH.delta) / (1.0 - rate.min(0.95 / work) * work);
+    second_of(TRUTH, now, prompt, rate, waiting)
+}
+
+/// The same of an engine with these iterations.
+fn second_of(of: Iteration, now: i64, prompt: f64, rate: f64, waiting: f64) -> Stride {
+    let work = of.beta * prompt + of.delta * (OUTPUT - 1.0);
+    let time = (of.alpha + of.delta) / (1.0 - rate.min(0.95 / work) * work);
     let running = rate * (OUTPUT - 1.0) * time;
     Stride {
         arrived: requests(rate),
@@ -47,6 +53,12 @@ fn second(now: i64, prompt: f64, rate: f64, waiting: f64) -> Stride {
     }
 }
 
+/// Iterations that take so many times as long.
+fn times_as_slow(factor: f64) -> Iteration {
+    let Iteration { alpha, beta, delta } = TRUTH;
+    Iteration { alpha: factor * alpha, beta: factor * beta, delta: factor * delta }
+}
+
 struct World {
     spec: VariantSpec,
     prompt: f64,
@@ -62,6 +74,9 @@ struct World {
     /// The mean square of the lengths of prompts over the square of their mean, where buckets tell it.
     squares: Option<f64>,
     slowest_start: Option<Seconds>,
+    arguments: Option<Arc<EngineArguments>>,
+    /// Which life of its name each replica is in, and how many times as slow its engine is.
+    engines: BTreeMap<u32, (u32, f64)>,
 }
 
 impl World {
@@ -83,29 +98,38 @@ impl World {
             pending: 0,
             squares: None,
             slowest_start: None,
+            arguments: None,
+            engines: BTreeMap::new(),
         }
     }
 
     /// A second in which the replicas share this rate.
     fn tick(&mut self, rate: f64) -> Analysis {
         self.now += 1;
+        let engine = |index: u32| self.engines.get(&index).copied().unwrap_or((0, 1.0));
         let keys: Vec<ReplicaKey> = (0..self.replicas)
             .map(|index| ReplicaKey {
                 variant: self.spec.key.clone(),
                 replica: ReplicaName::new(&format!("r{index}")).unwrap(),
-                incarnation: None,
+                incarnation: Incarnation::new(&engine(index).0.to_string()),
             })
             .collect();
         let each = rate / f64::from(self.replicas.max(1));
         let sum = each * self.prompt;
         let prompt_moments = self.squares.map(|squares| [sum, squares * sum * self.prompt]);
-        let stride = second(self.now, self.prompt, each, self.waiting);
-        let stride = [Stride { prompt_moments, ..stride }];
+        let strides: Vec<[Stride; 1]> = (0..self.replicas)
+            .map(|index| {
+                let of = times_as_slow(engine(index).1);
+                let stride = second_of(of, self.now, self.prompt, each, self.waiting);
+                [Stride { prompt_moments, ..stride }]
+            })
+            .collect();
         let replicas = keys
             .iter()
-            .map(|replica| ReplicaStrides {
+            .zip(&strides)
+            .map(|(replica, stride)| ReplicaStrides {
                 replica,
-                strides: &stride,
+                strides: stride,
                 waiting: stride[0].waiting,
                 running: stride[0].running,
             })
@@ -122,7 +146,7 @@ impl World {
             slowest_start: self.slowest_start,
             losses: 0.0,
             told: Told::default(),
-            arguments: None,
+            arguments: self.arguments.as_ref(),
             ttft: self.ttft.as_ref(),
             replicas,
         };

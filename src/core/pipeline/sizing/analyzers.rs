@@ -19,6 +19,7 @@ use crate::analyze::foresight::Foreseen;
 use crate::analyze::foresight::admissible::Admissible;
 use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::estimate::Estimate;
+use crate::analyze::foresight::outlier::Slowest;
 use crate::decide::sized::Unmeetable;
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::pipeline::sizing::bridged::Bridges;
@@ -96,6 +97,8 @@ pub(crate) struct Outlook {
     pub(crate) estimates: BTreeMap<VariantKey, Estimate>,
     /// Rates that a gateway may let through.
     pub(crate) admissible: BTreeMap<VariantKey, Admissible>,
+    /// The slowest replica of each variant.
+    pub(crate) slowest: BTreeMap<VariantKey, Slowest>,
     /// What carries load until others serve, beside the plan.
     pub(crate) bridges: Bridges,
 }

@@ -42,6 +42,7 @@ struct Memory {
     without_data: Episode,
     at_max: Episode,
     limited: Episode,
+    slow: Episode,
 }
 
 /// A state that is said once.
@@ -100,6 +101,7 @@ impl Herald {
                 held(now, memory, variant),
                 at_max(now, memory, variant),
                 limited(now, memory, variant),
+                slow(now, memory, variant),
             ];
             told.extend(said.into_iter().flatten().map(|(reason, note)| Told {
                 variant: key.clone(),
@@ -188,6 +190,17 @@ fn limited(
     Some((Reason::LimitReached, format!("desired {after} instead of {before}: {reason}")))
 }
 
+fn slow(
+    now: Duration,
+    memory: &mut Memory,
+    variant: &PublishedVariant,
+) -> Option<(Reason, String)> {
+    let slowest = decision(variant).and_then(Decision::slowest).filter(|it| it.is_outlier());
+    let change = memory.slow.look(now, slowest.is_some(), CONTENT);
+    let slowest = slowest.filter(|_| change == Change::Entered)?;
+    Some((Reason::SlowReplica, slowest.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
@@ -195,8 +208,13 @@ mod tests {
     use super::*;
     use crate::fixtures;
     use crate::publish::Decided;
+    use plimsoll_core::analyze::ballot::Verdict;
+    use plimsoll_core::decide::optimize::{Because, Method};
+    use plimsoll_core::decide::sized::{Shortfall, Sized, Slowest};
     use plimsoll_core::decide::{NoData, Stage, Told as TheirWhy, Undecided};
+    use plimsoll_core::fleet::ReplicaName;
     use plimsoll_core::observe::Observation;
+    use plimsoll_core::units::Fraction;
 
     fn n(count: u32) -> Replicas {
         Replicas::saturating(count)
@@ -277,6 +295,45 @@ mod tests {
             "desired 3 instead of 5: limited by quota: a replica takes 4 H100 and 0 are free";
         let want = [51, 830].map(|at| (at, Reason::LimitReached, note.to_owned()));
         assert_eq!(told, want);
+    }
+
+    #[test]
+    fn a_slow_replica_is_named_once_it_has_lasted_and_one_that_is_not_slow_enough_is_not() {
+        let slow = |times: f64| {
+            let mut published = published(Some((3, Basis::Fresh)));
+            let slowest = Slowest {
+                replica: ReplicaName::new("llama-7d4").unwrap(),
+                factor: Fraction::new(times).unwrap(),
+                peers: 3,
+            };
+            let sized = Sized {
+                verdict: Verdict::Held,
+                because: Because::Kept,
+                method: Method::Exact { steps: 1 },
+                stuck: Replicas::ZERO,
+                absent: Vec::new(),
+                short: Shortfall::None,
+                rank: None,
+                foreseen: None,
+                card: None,
+                carries: None,
+                admissible: None,
+                slowest: Some(Box::new(slowest)),
+            };
+            let variant = published.variants.values_mut().next().unwrap();
+            variant.decided.as_mut().unwrap().decision.steps[0].reason = Why::Sized(sized);
+            published
+        };
+        let told = |times: f64| {
+            let (mut herald, after) = (Herald::default(), slow(times));
+            let said = (0..100)
+                .flat_map(|second| herald.tell(Duration::from_secs(second), &after, &after));
+            said.map(|told| (told.reason, told.note)).collect::<Vec<_>>()
+        };
+
+        let note = "replica llama-7d4 is 1.8 times slower than its 3 peers".to_owned();
+        assert_eq!(told(1.8), [(Reason::SlowReplica, note)]);
+        assert_eq!(told(1.2), []);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use plimsoll_core::decide::Reason;
-use plimsoll_core::decide::sized::{Bound, Estimate, Foreseen, Term};
+use plimsoll_core::decide::sized::{Bound, Estimate, Foreseen, Slowest, Term};
 use plimsoll_core::fleet::Role;
 use plimsoll_core::units::{Fraction, RequestRate};
 
@@ -79,6 +79,20 @@ pub(super) struct CarriesLine {
     bound_by: &'static str,
 }
 
+/// The slowest replica of a variant, compared with the others.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Slowest")]
+pub(super) struct SlowestLine {
+    /// The name of the replica.
+    replica: String,
+    /// The time that an iteration takes on it, over the time that it takes on its peers.
+    times: f64,
+    /// The replicas that it is compared with.
+    peers: u32,
+    /// Whether it is so slow that it is named in the reason: 1.3 times or more.
+    is_outlier: bool,
+}
+
 /// What a step says of what is foreseen.
 pub(super) fn foreseen(reason: &Reason) -> Option<ForeseenLine> {
     let Reason::Sized(sized) = reason else { return None };
@@ -89,6 +103,24 @@ pub(super) fn foreseen(reason: &Reason) -> Option<ForeseenLine> {
 pub(super) fn carries(reason: &Reason) -> Option<CarriesLine> {
     let Reason::Sized(sized) = reason else { return None };
     sized.carries.as_ref().map(CarriesLine::new)
+}
+
+/// The slowest replica that a step names.
+pub(super) fn slowest(reason: &Reason) -> Option<SlowestLine> {
+    let Reason::Sized(sized) = reason else { return None };
+    sized.slowest.as_deref().map(SlowestLine::new)
+}
+
+impl SlowestLine {
+    fn new(slowest: &Slowest) -> Self {
+        let Slowest { replica, factor, peers } = slowest;
+        Self {
+            replica: replica.as_str().to_owned(),
+            times: factor.fraction(),
+            peers: *peers,
+            is_outlier: slowest.is_outlier(),
+        }
+    }
 }
 
 impl ForeseenLine {

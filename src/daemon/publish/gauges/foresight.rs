@@ -2,10 +2,10 @@
 
 use crate::publish::PublishedVariant;
 use crate::publish::gauges::{
-    ADMISSIBLE, CARRIES, CARRIES_HIGH, CARRIES_LOW, MODEL_ADMISSIBLE, NEED, NEED_HELD, Sheet,
-    labels,
+    ADMISSIBLE, CARRIES, CARRIES_HIGH, CARRIES_LOW, MODEL_ADMISSIBLE, NEED, NEED_HELD, SLOWEST,
+    Sheet, labels,
 };
-use plimsoll_core::decide::sized::{Admissible, Estimate, Foreseen, Interval};
+use plimsoll_core::decide::sized::{Admissible, Estimate, Foreseen, Interval, Slowest};
 use plimsoll_core::decide::{Basis, Decision, Reason};
 use plimsoll_core::units::RequestRate;
 
@@ -25,6 +25,9 @@ impl Sheet {
                 let labels = [namespace, model, role.label()];
                 self.set(&NEED, &labels, Some(need.total));
                 self.set(&NEED_HELD, &labels, Some(*held));
+            }
+            if let Some(Slowest { factor, .. }) = sized.slowest.as_deref() {
+                self.set(&SLOWEST, &labels(published), Some(factor.fraction()));
             }
             if let Some(Estimate { rate, interval, said_by, .. }) = sized.carries {
                 let labels = [namespace, model, variant, said_by.label()];

@@ -63,6 +63,7 @@ impl Learner for Foresight {
                 cards: found.cards,
                 estimates: found.estimates,
                 admissible,
+                slowest: found.slowest,
                 bridges: found.bridges,
             }),
         }
