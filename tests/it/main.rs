@@ -54,6 +54,7 @@ mod targets;
 mod terms;
 mod vectors;
 mod wake;
+mod waking;
 mod working;
 mod workloads;
 mod worlds;

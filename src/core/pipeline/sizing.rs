@@ -298,10 +298,13 @@ impl Learned {
             outlook.admissible.values_mut().for_each(|rate| rate.model = None);
         }
 
-        // What is remembered of a variant is no data: somebody must be heard.
+        // What is remembered of a variant is no data: somebody must be heard. A queue that no replica
+        // serves is, by those who look at it.
         let heard = members.iter().any(|member| member.measured().next().is_some());
-        for (analyzer, report) in reports.iter().filter(|_| heard) {
-            if report.variants.iter().any(|variant| variant.per_replica.is_some()) {
+        let queues = !heard && is_awaited(&moment, policy, model, &members);
+        for (analyzer, report) in &reports {
+            let has_data = heard || (queues && *analyzer == Analyzer::Foresight);
+            if has_data && report.variants.iter().any(|variant| variant.per_replica.is_some()) {
                 self.informed.insert((model.clone(), *analyzer), moment.now);
             }
         }
@@ -493,6 +496,18 @@ impl<'a> Sizable<'a> {
             untried: self.wanted == Replicas::ZERO,
         }
     }
+}
+
+/// Whether requests queue in front of a model that no replica serves, which foresight counts.
+fn is_awaited(
+    moment: &Moment<'_>,
+    policy: &Sizing,
+    model: &ModelKey,
+    members: &[Sizable<'_>],
+) -> bool {
+    let counts = policy.foresight.gateway.is_some();
+    let none_serves = members.iter().all(|member| member.silent() == Replicas::ZERO);
+    counts && none_serves && Fronts::has_queue(moment, model)
 }
 
 /// Whether what an analyzer says can be relied on to take replicas away. One that has no vote has
