@@ -52,6 +52,7 @@ mod study;
 mod supply;
 mod targets;
 mod terms;
+mod unplaced;
 mod vectors;
 mod wake;
 mod waking;

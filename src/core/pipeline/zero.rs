@@ -167,7 +167,7 @@ impl Pipeline {
             let ZeroPolicy::AfterIdle(retention) = rule.policy else { continue };
             models.insert(model.clone());
             let members = || groups.iter().flat_map(|group| &group.members);
-            let stuck = members().map(|it| (&it.spec.key, self.stuck(now, it))).collect();
+            let stuck = members().map(|it| (&it.spec.key, self.stuck(now, it).all)).collect();
             let guards = |group| {
                 let settling = self.settling(now, group, RestsOn::Peaks);
                 guard(now, group).or(settling)
