@@ -76,6 +76,9 @@ pub struct Start {
     pub created: Timestamp,
     /// Since when it is ready; `None` while it is not.
     pub ready: Option<Timestamp>,
+    /// Since when its scheduler finds no node for it; `None` where it has one, or none was looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unschedulable: Option<Timestamp>,
 }
 
 /// What one signal says of the requests that no replica has yet.
@@ -468,6 +471,8 @@ pub struct MeasuredSince {
 pub struct Startup {
     /// Replicas that take too long to start, and are not counted on.
     pub stuck: Replicas,
+    /// Replicas that start and have no node, because none has room for them.
+    pub unschedulable: Replicas,
     /// Starts that were seen.
     pub starts: u32,
     /// From created to ready; `None` while no start was seen.

@@ -476,6 +476,12 @@ impl Asked {
         Self { before, steps: vec![Step { stage: Stage::Analyze, before, after, reason }] }
     }
 
+    /// Whether analyzers ask for as many replicas as there were to be, while all of them start.
+    fn holds(&self, in_force: Option<Replicas>) -> bool {
+        let is_sized = self.steps.first().is_some_and(|it| matches!(it.reason, Reason::Sized(_)));
+        is_sized && self.number() >= in_force.unwrap_or(self.before)
+    }
+
     /// The number that is asked for.
     fn number(&self) -> Replicas {
         self.steps.last().map_or(self.before, |step| step.after)
@@ -526,6 +532,10 @@ fn decide(
 ) -> Result<Decision, NoData> {
     let Member { spec, observation, .. } = member;
     let usable = match member.blind() {
+        Some(NoData::NoFreshReplica) if member.missing() == Replicas::ZERO => {
+            let least = in_force.map(|in_force| in_force.desired);
+            asked.filter(|it| it.holds(least)).ok_or(NoData::NoFreshReplica)
+        }
         Some(why) => Err(why),
         None if in_force.is_none() && !observation.all_tried() => Err(NoData::NotTried),
         None => asked.ok_or(NoData::NoFreshReplica),

@@ -31,7 +31,7 @@ const SUCCESSFUL: &str = "plimsoll_config_last_reload_successful";
 /// What an iteration of the [engine](Engine) costs, about.
 const TRUTH: Iteration = Iteration { alpha: 0.006, beta: 4e-5, delta: 7.3e-5 };
 
-fn on_l4(mut spec: VariantSpec) -> VariantSpec {
+pub(crate) fn on_l4(mut spec: VariantSpec) -> VariantSpec {
     spec.accelerator = Accelerator::new("L4");
     spec
 }
@@ -58,7 +58,7 @@ fn card(off: f64) -> Arc<Card> {
     })
 }
 
-fn with_card(mut policy: Policy, off: f64) -> Policy {
+pub(crate) fn with_card(mut policy: Policy, off: f64) -> Policy {
     let sizing = policy.sizing.as_mut().unwrap();
     sizing.cards = Arc::from([card(off)]);
     policy

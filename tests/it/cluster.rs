@@ -228,6 +228,33 @@ async fn pods_are_followed_through_their_lives() {
 }
 
 #[tokio::test]
+async fn a_pod_for_which_no_node_has_room_says_since_when() {
+    let fake = FakeCluster::start().await;
+    deploy(&fake, DEPLOYMENTS, "llama", 1, 1);
+    let llama = variant("llama");
+    let mut watching = Watching::start(&fake, &[deployment_of(&llama, "llama")]);
+    let since = "2026-01-01T00:00:10Z";
+    let unplaced = |name: &str, reason: &str| {
+        let condition = json!({
+            "type": "PodScheduled", "status": "False", "reason": reason, "lastTransitionTime": since,
+            "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+        });
+        let mut pod = pod(name, false);
+        pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        pod["spec"] = json!({});
+        pod["status"] = json!({"phase": "Pending", "conditions": [condition]});
+        pod
+    };
+    fake.put(PODS, &unplaced("llama-a", "Unschedulable"));
+    fake.put(PODS, &unplaced("llama-b", "SchedulingGated"));
+    fake.put(PODS, &pod("llama-c", true));
+    deploy(&fake, DEPLOYMENTS, "llama", 3, 3);
+    let state = watching.until_scale(&llama, &known(3, 3, 1, 2, None)).await;
+    let waits: Vec<_> = state.pods.iter().map(|pod| pod.unschedulable_since).collect();
+    assert_eq!(waits, [Some(since.parse().unwrap()), None, None]);
+}
+
+#[tokio::test]
 async fn a_target_at_zero_is_known_to_be_at_zero() {
     let fake = FakeCluster::start().await;
     deploy(&fake, DEPLOYMENTS, "llama", 0, 0);

@@ -29,7 +29,7 @@ impl Starting {
         let mut starting = Self { world, starts: BTreeMap::new() };
         starting.world.set("a", 1, load);
         let (created, ready) = (at(-5_000), Some(at(-10)));
-        starting.starts.insert(replica("a", 0), Start { created, ready });
+        starting.starts.insert(replica("a", 0), Start { created, ready, unschedulable: None });
         let _ = starting.run(2);
         starting
     }
@@ -54,7 +54,7 @@ impl Starting {
         variant.listed += 1;
         variant.silent.push(index);
         variant.scale = known(index + 1, index);
-        let start = Start { created: at(self.world.second), ready: None };
+        let start = Start { created: at(self.world.second), ready: None, unschedulable: None };
         self.starts.insert(replica("a", index), start);
     }
 

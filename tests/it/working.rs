@@ -8,11 +8,11 @@ use plimsoll::analyze::queueing::{
 };
 use plimsoll::fleet::VariantSpec;
 use plimsoll::observe::histogram::Histogram;
-use plimsoll::observe::{Demand, FinishedReading, Reading, Scale, ScrapeFailure};
+use plimsoll::observe::{Demand, FinishedReading, Reading, Scale, ScrapeFailure, Start};
 use plimsoll::pipeline::{Decisions, Policy};
 use plimsoll::units::{Fraction, RequestRate, Requests, Seconds, TimePerToken, Tokens};
 
-use crate::pipeline::{KV_CAPACITY, World, at, known, n, page};
+use crate::pipeline::{KV_CAPACITY, World, at, known, n, page, replica};
 
 /// What the requests are like, and what an iteration costs.
 #[derive(Clone, Copy)]
@@ -47,6 +47,8 @@ pub(crate) struct Work {
     pub(crate) failing: BTreeMap<String, u32>,
     /// Replicas of each variant that were asked for and do not serve.
     pub(crate) starting: BTreeMap<String, u32>,
+    /// Since which second no node has room for those of a variant.
+    pub(crate) unschedulable: BTreeMap<String, i64>,
     /// Replicas beyond those that were asked for, while some start in a rollout.
     pub(crate) surge: u32,
     /// Variants whose engines do not count how long outputs take.
@@ -92,6 +94,7 @@ impl Work {
             rotation: 0,
             failing: BTreeMap::new(),
             starting: BTreeMap::new(),
+            unschedulable: BTreeMap::new(),
             surge: 0,
             mute: Vec::new(),
             beside: Beside::default(),
@@ -148,6 +151,15 @@ impl Work {
             }
         }
         let mut inputs = self.world.inputs();
+        for (name, second) in &self.unschedulable {
+            let listed = self.world.variants[name].listed;
+            let starting = self.starting.get(name).copied().unwrap_or_default();
+            let (created, unschedulable) = (at(*second), Some(at(*second)));
+            for index in listed..listed + starting {
+                let start = Start { created, ready: None, unschedulable };
+                inputs.starts.insert(replica(name, index), start);
+            }
+        }
         for (scrape, page) in inputs.scrapes.iter_mut().zip(pages) {
             if scrape.outcome.is_ok() {
                 scrape.outcome = Ok(page);

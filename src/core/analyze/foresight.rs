@@ -56,6 +56,7 @@ pub mod saved;
 pub mod schedule;
 mod seen;
 pub mod standby;
+mod waking;
 
 #[cfg(test)]
 mod tests;
@@ -86,6 +87,7 @@ use crate::analyze::foresight::policy::Rounding;
 use crate::analyze::foresight::schedule::Week;
 use crate::analyze::foresight::seen::Seen;
 use crate::analyze::foresight::standby::{Bridge, Relief, Standby};
+use crate::analyze::foresight::waking::{Coming, Unserved};
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
 use crate::observe::stride::Stride;
@@ -199,6 +201,8 @@ pub struct Foresight {
     learned: BTreeMap<ModelKey, Timestamp>,
     /// Sizes of fleets that overrun while nothing is known of them.
     cold: BTreeMap<ModelKey, Base>,
+    /// Since when requests queue in front of models that no replica serves.
+    unserved: BTreeMap<ModelKey, Timestamp>,
     shelf: Shelf,
     imported: Imported,
 }
@@ -252,6 +256,7 @@ impl Foresight {
         self.variants.retain(|variant, _| variants.contains(variant));
         self.learned.retain(|model, _| models.contains(model));
         self.cold.retain(|model, _| models.contains(model));
+        self.unserved.retain(|model, _| models.contains(model));
     }
 
     /// The slowest replica of each variant.
@@ -287,6 +292,7 @@ pub fn analyze(
         Some((it.spec.key.clone(), Arc::clone(foresight.card(&it.spec.key)?)))
     };
     let cards: BTreeMap<_, _> = variants.iter().filter_map(by_card).collect();
+    let unserved = foresight.unserved(now, model, variants, front);
     // What a card says of a variant without replicas is nothing about those of the others.
     let staffed = variants.iter().any(|it| it.current > Replicas::ZERO);
     let counts = |(it, carried): &(&VariantStrides<'_>, Option<Carried>)| {
@@ -294,6 +300,9 @@ pub fn analyze(
         carried.is_some() && !(absent && cards.contains_key(&it.spec.key))
     };
     if !sides.values().flat_map(|side| &side.variants).any(counts) {
+        if let Some(found) = unserved.and_then(|it| it.by_places(policy, variants)) {
+            return found;
+        }
         // Engines that do not say how long outputs take never teach anything: what sizes them
         // meanwhile does so for good, and must not be interrupted.
         let seen = |it: &VariantStrides<'_>| foresight.variants.get(&it.spec.key);
@@ -314,7 +323,8 @@ pub fn analyze(
         foresight.look_upstream(through, model, side.role);
         let demand = foresight.demands.entry((model.clone(), side.role)).or_default();
         let standby = Standby::of(side, policy);
-        let found = side.foresee(now, (through, front), policy, (demand, standby.as_ref()));
+        let with = standby.as_ref();
+        let found = side.foresee(now, (through, front), policy, (&mut *demand, with), unserved);
         // While nobody can say what arrives, what bridges keeps what it carries.
         let bridge = match &found {
             Some(found) => found.relief.map(|relief| relief.bridge),
@@ -401,6 +411,7 @@ impl<'a> Side<'a> {
         (through, front): (Timestamp, Front),
         policy: &Policy,
         (demand, standby): (&mut Demand, Option<&Standby<'_>>),
+        unserved: Option<Unserved>,
     ) -> Option<Foreseen> {
         let rates = self.rates()?;
         let queues = &self.queues();
@@ -433,7 +444,10 @@ impl<'a> Side<'a> {
             raised,
             absent: self.absent(horizon),
         };
-        let need = Need::of(arrivals, &setting)?;
+        let need = match unserved {
+            Some(queue) => queue.need(arrivals, &setting, self.coming(startup)),
+            None => Need::of(arrivals, &setting)?,
+        };
         let relief = standby.map(|standby| {
             let startup = standby.startup.seconds();
             let missing = (need.present(policy) - standby.beside).max(0.0);
@@ -463,6 +477,15 @@ impl<'a> Side<'a> {
             used,
             rounding,
         })
+    }
+
+    /// What works off a queue once the first replicas serve, which take so many seconds.
+    fn coming(&self, startup: f64) -> Coming {
+        let rate = |it: Carried| it.rate.requests_per_second();
+        let staying = |it: &VariantStrides<'_>| f64::from(it.staying().count());
+        let rates = self.known().map(|(variant, it)| staying(variant) * rate(it));
+        let stays = self.known().map(|(_, it)| it.stay.seconds());
+        Coming { rate: rates.sum(), stay: stays.fold(0.0, f64::max), startup }
     }
 
     /// The share of the time in which a replica is absent because it was lost, and starts again.

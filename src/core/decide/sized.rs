@@ -32,6 +32,9 @@ pub struct Sized {
     pub method: Method,
     /// Replicas that do not start, and are not counted on.
     pub stuck: Replicas,
+    /// Those of them for which no node has room.
+    #[serde(default)]
+    pub unplaced: Replicas,
     /// The analyzers that vote and do not count, and why.
     pub absent: Vec<(Analyzer, Standing)>,
     /// Whether the plan leaves a part of what is asked uncarried.
@@ -78,8 +81,8 @@ pub enum Unmeetable {
 
 impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verdict, because, method, stuck, absent, short, rank, foreseen, card, .. } =
-            self;
+        let Self { verdict, because, method, stuck, unplaced, absent, short, .. } = self;
+        let Self { rank, foreseen, card, .. } = self;
         write!(f, "{verdict}; {because}")?;
         if matches!(because, Because::Added | Because::Removed | Because::Replaced) {
             write!(f, ", {method}")?;
@@ -89,6 +92,9 @@ impl fmt::Display for Sized {
         }
         if *stuck > Replicas::ZERO {
             write!(f, "; {stuck} do not start and are not counted on")?;
+        }
+        if *unplaced > Replicas::ZERO {
+            write!(f, ", {unplaced} of them because no node has room")?;
         }
         for (analyzer, standing) in absent {
             write!(f, "; {analyzer} has no say, because {standing}")?;

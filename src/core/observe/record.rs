@@ -216,7 +216,13 @@ impl Recorder {
             scale_unknown,
             listed_at: listing.map(|listing| listing.as_of),
             measured_since,
-            startup: Startup::default(),
+            startup: Startup {
+                stuck: Replicas::ZERO,
+                unschedulable: Replicas::ZERO,
+                starts: 0,
+                to_ready: None,
+                to_serving: None,
+            },
         }
     }
 
@@ -436,7 +442,13 @@ impl Observation {
             scale_unknown: None,
             listed_at: None,
             measured_since: None,
-            startup: Startup { stuck: Replicas::ZERO, starts: 0, to_ready: None, to_serving: None },
+            startup: Startup {
+                stuck: Replicas::ZERO,
+                unschedulable: Replicas::ZERO,
+                starts: 0,
+                to_ready: None,
+                to_serving: None,
+            },
         }
     }
 }

@@ -35,6 +35,7 @@ use crate::pipeline::sizing::analyzers::{Analyzers, Outlook, Roster, Scene};
 use crate::pipeline::sizing::bridged::Bridged;
 use crate::pipeline::sizing::exchange::Exchange;
 use crate::pipeline::sizing::queued::Fronts;
+use crate::pipeline::startup::Stuck;
 use crate::pipeline::workloads::Workloads;
 use crate::units::{Amount, Gpus, Replicas, Seconds};
 
@@ -83,6 +84,8 @@ pub(crate) struct Sizable<'a> {
     pub(crate) pending: Replicas,
     /// Those of the pending that take too long.
     pub(crate) stuck: Replicas,
+    /// Those of them for which no node has room.
+    pub(crate) unplaced: Replicas,
     /// Those of the others that an earlier plan does without.
     pub(crate) leaving: Replicas,
     /// How long its replicas take to serve, where that was measured.
@@ -225,7 +228,7 @@ impl Pipeline {
         let Member { spec, observation, .. } = *member;
         let wanted = observation.wanted?;
         let pending = member.coming();
-        let stuck = self.stuck(now, member);
+        let Stuck { all: stuck, unplaced } = self.stuck(now, member);
         let startup = self.startups.serves_after(&spec.key);
         let slowest_start = self.slowest_start(now, spec);
         let losses = self.absences.per_hour(&spec.key);
@@ -238,6 +241,7 @@ impl Pipeline {
             wanted,
             pending,
             stuck,
+            unplaced,
             leaving,
             startup,
             slowest_start,
@@ -298,10 +302,13 @@ impl Learned {
             outlook.admissible.values_mut().for_each(|rate| rate.model = None);
         }
 
-        // What is remembered of a variant is no data: somebody must be heard.
+        // What is remembered of a variant is no data: somebody must be heard. A queue that no replica
+        // serves is, by those who look at it.
         let heard = members.iter().any(|member| member.measured().next().is_some());
-        for (analyzer, report) in reports.iter().filter(|_| heard) {
-            if report.variants.iter().any(|variant| variant.per_replica.is_some()) {
+        let queues = !heard && is_awaited(&moment, policy, model, &members);
+        for (analyzer, report) in &reports {
+            let has_data = heard || (queues && *analyzer == Analyzer::Foresight);
+            if has_data && report.variants.iter().any(|variant| variant.per_replica.is_some()) {
                 self.informed.insert((model.clone(), *analyzer), moment.now);
             }
         }
@@ -404,6 +411,7 @@ impl Judged<'_> {
             because: member.because(placement),
             method: plan.method,
             stuck: member.stuck,
+            unplaced: member.unplaced,
             absent: ballot
                 .voters
                 .iter()
@@ -451,12 +459,15 @@ impl<'a> Sizable<'a> {
     }
 
     /// A number that the plan asks for, with the replicas that do not start on top. What is missing is
-    /// asked for twice at most: if its replacements do not start either, more of them are no help.
+    /// asked for twice at most: if its replacements do not start either, more of them are no help. In
+    /// place of those for which no node has room, none are asked for: they would have no node either.
     fn with_stuck(&self, planned: Replicas) -> Replicas {
         let serving = self.counted().beyond(self.coming());
         let replaced = planned + self.stuck.min(planned.beyond(serving));
 
-        (planned + self.stuck).min(replaced.max(self.wanted))
+        let all = (planned + self.stuck).min(replaced.max(self.wanted));
+        let grown = planned.beyond(self.counted());
+        all.beyond(self.unplaced.min(grown)).max(all.min(self.wanted))
     }
 
     /// Replicas that have served and do not report how loaded they are.
@@ -494,6 +505,18 @@ impl<'a> Sizable<'a> {
             untried: self.wanted == Replicas::ZERO,
         }
     }
+}
+
+/// Whether requests queue in front of a model that no replica serves, which foresight counts.
+fn is_awaited(
+    moment: &Moment<'_>,
+    policy: &Sizing,
+    model: &ModelKey,
+    members: &[Sizable<'_>],
+) -> bool {
+    let counts = policy.foresight.gateway.is_some();
+    let none_serves = members.iter().all(|member| member.silent() == Replicas::ZERO);
+    counts && none_serves && Fronts::has_queue(moment, model)
 }
 
 /// Whether what an analyzer says can be relied on to take replicas away. One that has no vote has

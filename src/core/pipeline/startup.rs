@@ -9,6 +9,11 @@
 //! serve is *stuck*. With fewer than [`STARTS_MIN`] starts nobody knows what is usual, and what is
 //! declared of a variant is believed, as far as that is longer than what all are given.
 //!
+//! A replica for which no node has room starts only once one is free or new. One that has waited for
+//! a node for as long as nine in ten starts take altogether is stuck as well: its node comes late, if
+//! at all. But it waits for two minutes at least, in which a cluster autoscaler adds a node where it
+//! can: it looks each ten seconds, and nodes take one to two minutes to boot and join.
+//!
 //! A start that is still going on says that starts take at least so long. What new replicas are asked
 //! for counts on that at once, and not only when the third of them serves.
 
@@ -37,6 +42,12 @@ const STARTS_MIN: usize = 3;
 /// How many times the 90th percentile a replica may take until it counts as stuck.
 const STUCK_AFTER: f64 = 2.0;
 
+/// How many times the 90th percentile a replica may wait for a node.
+const NODE_AFTER: f64 = 1.0;
+
+/// The shortest time in which a node is waited for.
+const NODE_MIN: Seconds = Seconds::literal(120);
+
 /// What is known of starts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Startups {
@@ -48,9 +59,47 @@ pub(crate) struct Startups {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// Its start is being seen.
-    Starting { created: Timestamp, ready: Option<Timestamp>, page: Option<Timestamp> },
+    Starting(Begun),
     /// It serves, or it had started before it was first seen.
     Started,
+}
+
+/// A start that is being seen.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    created: Timestamp,
+    ready: Option<Timestamp>,
+    page: Option<Timestamp>,
+    /// Since when no node has room for it.
+    unschedulable: Option<Timestamp>,
+}
+
+/// How long a replica may take to start.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// From created to serving.
+    whole: Seconds,
+    /// Until it has a node.
+    node: Seconds,
+}
+
+/// Replicas of a variant that start.
+#[derive(Clone, Copy, Debug, Default)]
+struct Underway {
+    all: Replicas,
+    /// Those that have taken too long, or waited too long for a node.
+    overdue: Replicas,
+    /// Those that have waited too long for a node.
+    unplaced: Replicas,
+}
+
+/// Replicas of a variant that are not counted on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stuck {
+    /// All of them.
+    pub(crate) all: Replicas,
+    /// Those for which no node has room. Others of their kind would wait for the same nodes.
+    pub(crate) unplaced: Replicas,
 }
 
 /// Durations of one start.
@@ -69,22 +118,26 @@ impl Pipeline {
     /// The replicas of a variant that take too long to start, and so are not counted on. As long as
     /// nobody has measured how long starts take, all that are missing count once the patience for
     /// transitions has passed twice, and twice what is declared.
-    pub(crate) fn stuck(&self, now: Timestamp, member: &Member<'_>) -> Replicas {
+    pub(crate) fn stuck(&self, now: Timestamp, member: &Member<'_>) -> Stuck {
         let key = &member.spec.key;
-        let since = self.unsettled.get(key).map(|unsettled| unsettled.since);
-        let waited = |patience: Seconds| {
-            since.is_some_and(|since| now.duration_since(since).as_secs_f64() >= patience.seconds())
-        };
         let coming = member.coming();
-        let Some(patience) = self.startups.patience(key) else {
-            let usual = twice(self.policy.transition_patience);
-            let is_over = waited(patience_unmeasured(member.spec, usual));
-            return if is_over { coming } else { Replicas::ZERO };
+        let measured = self.startups.patience(key);
+        let usual = twice(self.policy.transition_patience);
+        let patience = measured.unwrap_or_else(|| patience_unmeasured(member.spec, usual));
+        let since = self.unsettled.get(key).map(|unsettled| unsettled.since);
+        let waited = since.map_or(0.0, |since| now.duration_since(since).as_secs_f64());
+        let is_over = since.is_some() && waited >= patience.seconds();
+        let underway = self.startups.underway(now, key, Patience::of(patience));
+
+        let late = match measured {
+            // What is asked for and does not even exist has no age but that of the wish.
+            Some(_) if is_over => underway.overdue + coming.beyond(underway.all),
+            Some(_) => underway.overdue,
+            None if is_over => coming,
+            None => underway.unplaced,
         };
-        let (overdue, starting) = self.startups.starting(now, key, patience);
-        // What is asked for and does not even exist has no age but that of the wish.
-        let absent = if waited(patience) { coming.beyond(starting) } else { Replicas::ZERO };
-        coming.min(overdue + absent)
+        let all = coming.min(late);
+        Stuck { all, unplaced: all.min(underway.unplaced) }
     }
 
     /// The longest that a start of a variant takes by what was seen and is not in its percentile: by
@@ -101,8 +154,10 @@ impl Pipeline {
         let members = || groups.iter().flat_map(|group| &group.members);
         let mut startups = vec![Startup::default(); members().count()];
         for member in members() {
-            let stuck = self.stuck(now, member);
-            startups[member.place] = self.startups.report(&member.spec.key, stuck);
+            let stuck = self.stuck(now, member).all;
+            let startup = self.startups.report(&member.spec.key, stuck);
+            let unschedulable = startup.unschedulable.min(member.observation.pending);
+            startups[member.place] = Startup { unschedulable, ..startup };
         }
         startups
     }
@@ -169,22 +224,24 @@ impl Startups {
         for (replica, start) in starts {
             let known = self.replicas.entry(replica.clone()).or_insert(match start.ready {
                 Some(_) => Stage::Started,
-                None => Stage::Starting { created: start.created, ready: None, page: None },
+                None => Stage::Starting(Begun::at(start.created)),
             });
-            if let Stage::Starting { ready, .. } = known {
-                *ready = start.ready;
+            if let Stage::Starting(begun) = known {
+                begun.ready = start.ready;
+                begun.unschedulable = start.unschedulable.filter(|_| start.ready.is_none());
             }
         }
-        if !self.replicas.values().any(|stage| matches!(stage, Stage::Starting { .. })) {
+        if !self.replicas.values().any(|stage| matches!(stage, Stage::Starting(_))) {
             return;
         }
         for scrape in scrapes.iter().filter(|scrape| scrape.outcome.is_ok()) {
-            if let Some(Stage::Starting { page, .. }) = self.replicas.get_mut(&scrape.replica) {
-                *page = page.or(Some(scrape.at));
+            if let Some(Stage::Starting(begun)) = self.replicas.get_mut(&scrape.replica) {
+                begun.page = begun.page.or(Some(scrape.at));
             }
         }
         for (replica, stage) in &mut self.replicas {
-            let Stage::Starting { created, ready: Some(ready), page: Some(page) } = *stage else {
+            let Stage::Starting(begun) = *stage else { continue };
+            let Begun { created, ready: Some(ready), page: Some(page), .. } = begun else {
                 continue;
             };
             *stage = Stage::Started;
@@ -228,43 +285,63 @@ impl Startups {
 
         let own = self.replicas.iter().filter(|(replica, _)| replica.variant == *variant);
         let going_on = own.filter_map(|(_, stage)| match stage {
-            Stage::Starting { created, .. } => Seconds::from_span(now.duration_since(*created)),
+            Stage::Starting(it) => Seconds::from_span(now.duration_since(it.created)),
             Stage::Started => None,
         });
         let not_stuck = going_on.filter(|age| age.seconds() < patience.seconds());
         over.chain(not_stuck).reduce(Seconds::max)
     }
 
-    /// The replicas of a variant that start: those that have taken this long, and all.
-    pub(crate) fn starting(
-        &self,
-        now: Timestamp,
-        variant: &VariantKey,
-        patience: Seconds,
-    ) -> (Replicas, Replicas) {
+    /// The replicas of a variant that start.
+    fn underway(&self, now: Timestamp, variant: &VariantKey, patience: Patience) -> Underway {
         let own = self.replicas.iter().filter(|(replica, _)| replica.variant == *variant);
-        let (mut overdue, mut all) = (Replicas::ZERO, Replicas::ZERO);
+        let mut underway = Underway::default();
         for (_, stage) in own {
-            let Stage::Starting { created, .. } = stage else { continue };
-            all += Replicas::ONE;
-            if now.duration_since(*created).as_secs_f64() >= patience.seconds() {
-                overdue += Replicas::ONE;
-            }
+            let Stage::Starting(Begun { created, unschedulable, .. }) = stage else { continue };
+            let age = |since: &Timestamp| now.duration_since(*since).as_secs_f64();
+            let is_unplaced = unschedulable.as_ref().map(age) >= Some(patience.node.seconds());
+            let one = |is: bool| if is { Replicas::ONE } else { Replicas::ZERO };
+
+            underway.all += Replicas::ONE;
+            underway.overdue += one(is_unplaced || age(created) >= patience.whole.seconds());
+            underway.unplaced += one(is_unplaced);
         }
-        (overdue, all)
+        underway
     }
 
     /// What is said of a variant's starts.
     pub(crate) fn report(&self, variant: &VariantKey, stuck: Replicas) -> Startup {
-        let Some(measured) = self.measured.get(variant) else {
-            return Startup { stuck, ..Startup::default() };
-        };
+        let own = self.replicas.iter().filter(|(replica, _)| replica.variant == *variant);
+        let unschedulable = own
+            .map(|(_, stage)| match stage {
+                Stage::Starting(Begun { unschedulable: Some(_), .. }) => Replicas::ONE,
+                Stage::Starting(_) | Stage::Started => Replicas::ZERO,
+            })
+            .sum();
+        let begun = Startup { stuck, unschedulable, ..Startup::default() };
+        let Some(measured) = self.measured.get(variant) else { return begun };
         Startup {
-            stuck,
             starts: u32::try_from(measured.len()).unwrap_or(u32::MAX),
             to_ready: quantiles(measured, |it| it.to_ready),
             to_serving: quantiles(measured, |it| it.to_serving),
+            ..begun
         }
+    }
+}
+
+// === impl Begun, Patience ===
+
+impl Begun {
+    const fn at(created: Timestamp) -> Self {
+        Self { created, ready: None, page: None, unschedulable: None }
+    }
+}
+
+impl Patience {
+    fn of(whole: Seconds) -> Self {
+        let usual = whole.seconds() / STUCK_AFTER;
+        let node = Seconds::new(NODE_AFTER * usual).unwrap_or(whole).max(NODE_MIN);
+        Self { whole, node: node.min(whole) }
     }
 }
 
@@ -306,7 +383,7 @@ mod tests {
             replica: ReplicaName::new(name).unwrap(),
             incarnation: None,
         };
-        let starting = |second| Stage::Starting { created: at(second), ready: None, page: None };
+        let starting = |second| Stage::Starting(Begun::at(at(second)));
         let mut startups = Startups::default();
         let slowest =
             |startups: &Startups, now: i64| startups.slowest(at(now), &variant, seconds(600));

@@ -167,7 +167,7 @@ impl Pipeline {
             let ZeroPolicy::AfterIdle(retention) = rule.policy else { continue };
             models.insert(model.clone());
             let members = || groups.iter().flat_map(|group| &group.members);
-            let stuck = members().map(|it| (&it.spec.key, self.stuck(now, it))).collect();
+            let stuck = members().map(|it| (&it.spec.key, self.stuck(now, it).all)).collect();
             let guards = |group| {
                 let settling = self.settling(now, group, RestsOn::Peaks);
                 guard(now, group).or(settling)
@@ -197,6 +197,7 @@ impl Zeros {
         let wake = zero::wake_whole(work.in_front, &case.sleepers());
         let mut queued = None;
         if let (Wake::Woken { variants, queued: amount }, Some(signal)) = (wake, signal) {
+            let variants = case.sized(decisions, variants);
             queued = Some((amount, signal));
             let known = self.woken.get(case.model);
             // Until somebody carries it out, the same variants are found to be asleep.
@@ -295,6 +296,27 @@ impl<'a> Case<'a> {
             bounds: member.observation.bounds,
         };
         self.members().map(sleeper).collect()
+    }
+
+    /// The variants that wake: of each role those that get replicas already, or else this one.
+    fn sized(&self, decisions: &[Decision], cheapest: Vec<VariantKey>) -> Vec<VariantKey> {
+        let mut woken = Vec::with_capacity(cheapest.len());
+        for variant in cheapest {
+            let role = self.members().find(|it| it.spec.key == variant).map(|it| it.spec.role);
+            let of_role = self.members().filter(|it| Some(it.spec.role) == role);
+            let asleep = of_role.filter(|it| it.observation.wanted == Some(Replicas::ZERO));
+            let is_sized = |key: &VariantKey| {
+                let decision = decisions.iter().find(|it| it.variant == *key);
+                decision.is_some_and(|it| it.basis == Basis::Fresh && it.desired() > Replicas::ZERO)
+            };
+            let sized = asleep.map(|it| &it.spec.key).filter(|key| is_sized(key)).cloned();
+            let before = woken.len();
+            woken.extend(sized);
+            if woken.len() == before {
+                woken.push(variant);
+            }
+        }
+        woken
     }
 
     /// The variants with fresh decisions.

@@ -151,6 +151,8 @@ pub struct Pod {
     pub created: Option<Timestamp>,
     /// Since when it is ready, if it is and its node says so.
     pub ready_since: Option<Timestamp>,
+    /// Since when its scheduler finds no node for it, if so.
+    pub unschedulable_since: Option<Timestamp>,
 }
 
 /// Where a pod is in its life.
@@ -252,7 +254,8 @@ impl VariantState {
     fn starts(&self, variant: &VariantKey) -> impl Iterator<Item = (ReplicaKey, Start)> {
         self.pods.iter().filter(|pod| pod.counts()).filter_map(|pod| {
             let ready = pod.ready_since.filter(|_| pod.serves());
-            Some((pod.key(variant), Start { created: pod.created?, ready }))
+            let unschedulable = pod.unschedulable_since.filter(|_| pod.node.is_none());
+            Some((pod.key(variant), Start { created: pod.created?, ready, unschedulable }))
         })
     }
 

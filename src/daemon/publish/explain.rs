@@ -127,6 +127,8 @@ struct Variant<'a> {
     /// Of the pending, those that take too long to start and are not counted on; null when nobody
     /// can say.
     stuck: Option<u32>,
+    /// Of the pending, those for which no node has room; null when nobody can say.
+    unschedulable: Option<u32>,
     /// Seconds from the creation of a replica until it serves, the median of the starts that were
     /// seen; null while there was none.
     startup_p50_seconds: Option<f64>,
@@ -367,6 +369,7 @@ fn variant<'a>(
         ready: observation.ready.map(Replicas::count),
         pending: observation.current.map(|_| observation.pending.count()),
         stuck: observation.current.map(|_| observation.startup.stuck.count()),
+        unschedulable: observation.current.map(|_| observation.startup.unschedulable.count()),
         startup_p50_seconds: observation.startup.to_serving.map(|it| it.p50.seconds()),
         startup_p90_seconds: observation.startup.to_serving.map(|it| it.p90.seconds()),
         min: published.bounds().min().count(),

@@ -62,6 +62,8 @@ families! {
         "Replicas that exist or are asked for, and are not ready yet.";
     STUCK = "plimsoll_stuck_replicas", VARIANT,
         "Pending replicas that take too long to start and are not counted on.";
+    UNSCHEDULABLE = "plimsoll_unschedulable_replicas", VARIANT,
+        "Pending replicas for which no node has room.";
     STARTUP = "plimsoll_startup_seconds", &["namespace", "model", "variant", "until", "quantile"],
         "Time from the creation of a replica until it is ready or serving, over the starts that were seen.";
     MIN = "plimsoll_min_replicas", VARIANT,
@@ -354,8 +356,10 @@ impl Sheet {
         self.set(&READY, &labels, observation.ready.map(count));
         let pending = observation.current.map(|_| count(observation.pending));
         self.set(&PENDING, &labels, pending);
-        let Startup { stuck, starts: _, to_ready, to_serving } = observation.startup;
+        let Startup { stuck, unschedulable, starts: _, to_ready, to_serving } = observation.startup;
         self.set(&STUCK, &labels, observation.current.map(|_| count(stuck)));
+        let unschedulable = observation.current.map(|_| count(unschedulable));
+        self.set(&UNSCHEDULABLE, &labels, unschedulable);
         let [namespace, model, variant] = labels;
         for (until, quantiles) in [("ready", to_ready), ("serving", to_serving)] {
             let Some(Quantiles { p50, p90 }) = quantiles else { continue };

@@ -145,7 +145,7 @@ fn inputs() -> Inputs {
         counts: Counts::Requests,
         naming,
     });
-    let start = |ready| Start { created: at(1), ready };
+    let start = |ready| Start { created: at(1), ready, unschedulable: None };
     Inputs {
         fleet: Arc::new(Fleet::new(specs).wishing(wishes)),
         inventory: Arc::new(inventory()),

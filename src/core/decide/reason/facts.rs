@@ -232,13 +232,17 @@ impl Stated for Verdict {
 
 impl Stated for Sized {
     fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
-        let Self { verdict, because, stuck, absent, foreseen, carries, card, .. } = self;
+        let Self { verdict, because, stuck, unplaced, absent, .. } = self;
+        let Self { foreseen, carries, card, .. } = self;
         verdict.state(name, facts);
         if let Because::Serving { planned } | Because::Refused { planned } = because {
             planned.state("planned", facts);
         }
         if *stuck > Replicas::ZERO {
             stuck.state("stuck", facts);
+        }
+        if *unplaced > Replicas::ZERO {
+            unplaced.state("unschedulable", facts);
         }
         for (analyzer, _) in absent {
             analyzer.state("absent", facts);

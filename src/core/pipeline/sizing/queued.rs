@@ -113,6 +113,13 @@ impl Fronts {
         Front { queued, grown, rejected: rejected.filter(|it| it.requests > 0.0), sight }
     }
 
+    /// Whether requests queue in front of a model, as signals said of late.
+    pub(crate) fn has_queue(moment: &Moment<'_>, model: &ModelKey) -> bool {
+        let signals = moment.demand.get(model).into_iter().flatten();
+        let mut queues = signals.filter(|it| it.counts == Counts::Requests);
+        queues.any(|it| of_late(moment.now, it).is_ok_and(|(queued, _)| queued > Requests::ZERO))
+    }
+
     /// The signals that count requests of a model: those that have named it.
     fn counting<'a>(
         &self,

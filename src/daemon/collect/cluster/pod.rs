@@ -12,7 +12,16 @@ impl Pod {
     /// Reads the object; `None` for one without a name or a uid, which no API server sends.
     pub(crate) fn new(object: core::Pod) -> Option<Self> {
         let status = object.status.unwrap_or_default();
-        let ready = status.conditions.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let ready = conditions.iter().find(|is| is.type_ == "Ready" && is.status == "True");
+        let unschedulable = conditions.iter().find(|is| {
+            // A scheduling gate is none of the scheduler's findings, and neither is its own failure.
+            is.type_ == "PodScheduled"
+                && is.status == "False"
+                && is.reason.as_deref() == Some("Unschedulable")
+        });
+        let created = object.metadata.creation_timestamp.map(|at| at.0);
+        let since = |is: &core::PodCondition| Some(is.last_transition_time.as_ref()?.0);
         Some(Self {
             name: ReplicaName::new(object.metadata.name.as_deref()?)?,
             uid: Incarnation::new(object.metadata.uid.as_deref()?)?,
@@ -24,13 +33,10 @@ impl Pod {
                 Some("Failed") => Phase::Failed,
                 _ => Phase::Unknown,
             },
-            created: object.metadata.creation_timestamp.map(|at| at.0),
-            ready_since: ready
-                .iter()
-                .find(|is| is.type_ == "Ready" && is.status == "True")
-                .and_then(|is| is.last_transition_time.as_ref())
-                .map(|at| at.0),
-            ready: ready.iter().any(|is| is.type_ == "Ready" && is.status == "True"),
+            created,
+            ready_since: ready.and_then(since),
+            ready: ready.is_some(),
+            unschedulable_since: unschedulable.and_then(|is| since(is).or(created)),
             terminating: object.metadata.deletion_timestamp.is_some(),
             node: object.spec.and_then(|spec| spec.node_name),
             role: object.metadata.labels.and_then(|labels| role(labels.get(WVA_ROLE)?)),

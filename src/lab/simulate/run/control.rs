@@ -173,8 +173,10 @@ impl Simulation<'_> {
                 if !self.pods[pod].counts() {
                     continue;
                 }
-                let Pod { created, ready, .. } = self.pods[pod];
-                let start = Start { created: wall_clock(created), ready: ready.map(wall_clock) };
+                let Pod { created, scheduled, ready, .. } = self.pods[pod];
+                let created = wall_clock(created);
+                let unschedulable = (scheduled > self.now).then_some(created);
+                let start = Start { created, ready: ready.map(wall_clock), unschedulable };
                 inputs.starts.insert(self.pods[pod].key.clone(), start);
                 // A pod without a node has no address.
                 if self.pods[pod].reachable > self.now {

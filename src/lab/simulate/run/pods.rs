@@ -46,7 +46,7 @@ pub(crate) struct Pod {
     /// When it was created.
     pub(crate) created: Micros,
     /// Since when it has a node.
-    scheduled: Micros,
+    pub(crate) scheduled: Micros,
     /// Since when it has an address.
     pub(crate) reachable: Micros,
     /// When its process started.
