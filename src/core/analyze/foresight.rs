@@ -39,6 +39,7 @@ pub mod card;
 mod change;
 mod cold;
 pub mod demand;
+mod drift;
 pub mod estimate;
 mod explain;
 pub mod gateway;
@@ -78,6 +79,7 @@ use crate::analyze::foresight::capacity::{Bound, Carried};
 use crate::analyze::foresight::card::{Card, Imported, Shelf};
 use crate::analyze::foresight::cold::{Base, cold_start};
 use crate::analyze::foresight::demand::{Need, Queue, Reserve, Setting, Smoothing};
+use crate::analyze::foresight::drift::Mixes;
 use crate::analyze::foresight::estimate::Estimate;
 use crate::analyze::foresight::gateway::Front;
 use crate::analyze::foresight::held::held_for;
@@ -219,6 +221,7 @@ struct Demand {
     /// What is missing until what starts slowly serves.
     bridge: Held,
     lengths: Lengths,
+    mixes: Mixes,
     budget: Budget,
     week: Week,
 }
@@ -321,10 +324,12 @@ pub fn analyze(
     let mut bridges = BTreeMap::new();
     for side in sides.values() {
         foresight.look_upstream(through, model, side.role);
+        let work = foresight.work(policy, model, side);
         let demand = foresight.demands.entry((model.clone(), side.role)).or_default();
         let standby = Standby::of(side, policy);
         let with = standby.as_ref();
-        let found = side.foresee(now, (through, front), policy, (&mut *demand, with), unserved);
+        let demanded = (&mut *demand, &work[..], with);
+        let found = side.foresee(now, (through, front), policy, demanded, unserved);
         // While nobody can say what arrives, what bridges keeps what it carries.
         let bridge = match &found {
             Some(found) => found.relief.map(|relief| relief.bridge),
@@ -410,19 +415,16 @@ impl<'a> Side<'a> {
         now: Timestamp,
         (through, front): (Timestamp, Front),
         policy: &Policy,
-        (demand, standby): (&mut Demand, Option<&Standby<'_>>),
+        (demand, work, standby): (&mut Demand, &[f64], Option<&Standby<'_>>),
         unserved: Option<Unserved>,
     ) -> Option<Foreseen> {
         let rates = self.rates()?;
         let queues = &self.queues();
         let settles = policy.settles_after(standby::startup(self, policy));
         let startup = standby::startup(self, policy).seconds();
-        let until = |startup: f64| {
-            (startup + policy.reaction_time.seconds()).min(arrivals::HORIZON_MAX as f64)
-        };
-        let horizon = until(startup);
-        let reserve =
-            standby.map(|it| Reserve { horizon: until(it.startup.seconds()), room: it.room });
+        let horizon = policy.horizon(startup);
+        let reserve = standby
+            .map(|it| Reserve { horizon: policy.horizon(it.startup.seconds()), room: it.room });
         let raised = self.raise(now, policy, &mut demand.budget);
         let ahead = policy.schedule.and_then(|_| demand.week.ahead(through, horizon));
         let arrivals = demand.upstream.as_ref().unwrap_or(&demand.arrivals);
@@ -435,6 +437,7 @@ impl<'a> Side<'a> {
             horizon,
             reserve,
             carries,
+            work,
             policy,
             queues,
             gateway,

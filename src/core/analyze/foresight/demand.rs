@@ -7,7 +7,8 @@
 //!
 //! # Model
 //!
-//! With `a` the present rate, `a_k` those of strides of 15 s, `h` the horizon in strides:
+//! With `a` the present rate, `a_k` those of strides of 15 s, `h` the horizon in strides. While the lengths
+//! of requests [drift](crate::analyze::foresight), each `a_k` counts by the work of its requests:
 //!
 //! ```text
 //! jump     = the rate of the last seconds, once a likelihood ratio is certain of a jump
@@ -158,6 +159,9 @@ pub struct Setting<'a> {
     pub reserve: Option<Reserve>,
     /// Requests a second that a replica carries; the mean, where they differ.
     pub carries: f64,
+    /// The work of a request at each point of the arrivals, as a share of that of one now; none where it
+    /// has not changed.
+    pub work: &'a [f64],
     /// Which terms count, and by what.
     pub policy: &'a Policy,
     /// Replicas and what waits at them.
@@ -205,8 +209,14 @@ impl Need {
         let jump = jump.filter(|rate| *rate > arriving);
         let latest = jump.unwrap_or(arriving);
         let asleep = setting.at_zero && latest <= 0.0;
-        let rates = arrivals.points().iter().map(|point| point.rate);
-        let rates: Vec<f64> = if asleep { Vec::new() } else { rates.collect() };
+        let points = arrivals.points();
+        let mut rates: Vec<f64> = points.iter().map(|point| point.rate).collect();
+        for (rate, work) in rates.iter_mut().zip(setting.work) {
+            *rate *= work;
+        }
+        if asleep {
+            rates.clear();
+        }
         let (steps, back) = (strides(horizon), strides(policy.look_back.seconds()));
         let grown = |steps: usize| {
             policy.growth.map_or(latest, |it| growth(latest, &rates, (steps, back), &it))
@@ -332,7 +342,7 @@ fn spares(mean: f64, share: f64) -> f64 {
     clippy::cast_sign_loss,
     reason = "a horizon is some seconds, and is bounded before"
 )]
-fn strides(seconds: f64) -> usize {
+pub(super) fn strides(seconds: f64) -> usize {
     (seconds / STRIDE as f64).round().max(1.0) as usize
 }
 
@@ -524,6 +534,7 @@ mod tests {
                 horizon,
                 reserve,
                 carries: 2.0,
+                work: &[],
                 policy: &policy,
                 queues: &[],
                 gateway: None,
@@ -607,6 +618,7 @@ mod tests {
                     horizon,
                     reserve: None,
                     carries: 2.0,
+                    work: &[],
                     policy: &policy,
                     queues: &queues,
                     gateway: None,

@@ -36,11 +36,13 @@ use serde::{Deserialize, Serialize};
 use crate::analyze::foresight::capacity::{
     Bound, Carried, FirstToken, Limits, Requested, carried, usual_itl,
 };
+use crate::analyze::foresight::demand::strides;
+use crate::analyze::foresight::drift::{Elasticity, Mix};
 use crate::analyze::foresight::pace::{Iteration, Pace};
 use crate::analyze::foresight::seen::Seen;
-use crate::analyze::foresight::{Foresight, Policy, RATE_MIN, Side, VariantStrides};
+use crate::analyze::foresight::{Foresight, Policy, RATE_MIN, Side, VariantStrides, standby};
 use crate::fleet::{ModelKey, Role, VariantKey};
-use crate::units::{Replicas, RequestRate};
+use crate::units::{Replicas, RequestRate, Tokens};
 
 /// Standard deviations on either side of a mean that 95 in 100 of a normal distribution lie within.
 const DEVIATIONS: f64 = 1.96;
@@ -142,6 +144,21 @@ impl Foresight {
         sides.values().flat_map(|side| &side.variants).filter_map(estimate).collect()
     }
 
+    /// The work of requests of the past, if their lengths have changed within a start.
+    pub(super) fn work(&self, policy: &Policy, model: &ModelKey, side: &Side<'_>) -> Vec<f64> {
+        self.drifted(policy, model, side).unwrap_or_default()
+    }
+
+    fn drifted(&self, policy: &Policy, model: &ModelKey, side: &Side<'_>) -> Option<Vec<f64>> {
+        let demand = self.demands.get(&(model.clone(), side.role))?;
+        let largest = side.known().max_by_key(|(variant, _)| variant.current)?;
+        let known = self.known(policy, model, largest.0)?;
+        let horizon = policy.horizon(standby::startup(side, policy).seconds());
+        let before = demand.mixes.drifted(strides(horizon), &known.requested, &demand.lengths)?;
+        let elasticity = known.elasticity(before)?;
+        Some(demand.mixes.weights(demand.arrivals.points(), elasticity))
+    }
+
     /// By what is judged what one replica of a variant carries.
     fn known(
         &self,
@@ -192,6 +209,34 @@ impl Known<'_> {
             return None;
         }
         Some(Carried { rate: self.of_all_ranks(each.rate)?, ..each })
+    }
+
+    /// The share by which the work of a request grows with each of its lengths, since they were these.
+    fn elasticity(&self, before: Mix) -> Option<Elasticity> {
+        let Self { iteration, requested, limits, .. } = self;
+        let rate = |requested: &Requested| {
+            Some(carried(*iteration, requested, limits)?.rate.requests_per_second())
+        };
+        let now = rate(requested)?;
+        let computed = requested.computed.tokens() / requested.prompt.tokens().max(1.0);
+        let prompt = Tokens::new(before.prompt)?;
+        let shorter_prompt =
+            Requested { prompt, computed: Tokens::new(before.prompt * computed)?, ..*requested };
+        let shorter_answer = Requested { output: Tokens::new(before.output)?, ..*requested };
+        Some(Elasticity {
+            prompt: Elasticity::between(
+                requested.prompt.tokens(),
+                before.prompt,
+                now,
+                rate(&shorter_prompt)?,
+            ),
+            output: Elasticity::between(
+                requested.output.tokens(),
+                before.output,
+                now,
+                rate(&shorter_answer)?,
+            ),
+        })
     }
 
     /// The same with how sure that is; `None` where it is nothing.

@@ -126,6 +126,7 @@ impl Demand {
         }
         self.arrivals.note(through, serving);
         self.arrivals.close(through);
+        self.mixes.close(self.arrivals.points().back(), &self.lengths);
 
         if let Some(sight) = teaches {
             self.week.close(self.arrivals.points(), sight);

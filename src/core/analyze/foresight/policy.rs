@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::analyze::foresight::arrivals::HORIZON_MAX;
 use crate::settings;
 use crate::settings::{hours, minutes, on, secs};
 use crate::units::{Fraction, Requests, Seconds, Tokens};
@@ -368,6 +369,11 @@ pub enum Steps {
 settings! { switch: Steps, Steps::Unlimited, Steps::Limited }
 
 impl Policy {
+    /// Seconds until a replica handles load that is asked for now and takes so long to start.
+    pub(super) fn horizon(&self, startup: f64) -> f64 {
+        (startup + self.reaction_time.seconds()).min(HORIZON_MAX as f64)
+    }
+
     /// How much must be known before anything is spare, where replicas take so long to start.
     pub(crate) fn settles_after(&self, startup: Seconds) -> Seconds {
         let starts = self.hold.map_or(0.0, |hold| hold.starts.fraction());

@@ -161,6 +161,7 @@ impl Foresight {
                 queue: Held::default(),
                 bridge: Held::default(),
                 lengths: Lengths::of(*lengths),
+                mixes: Mixes::default(),
                 budget: Budget::of(*raised, *learned_at),
                 week: week.as_ref().map(SavedWeek::restore).unwrap_or_default(),
             };

@@ -179,6 +179,7 @@ impl Unserved {
             bridges: BTreeMap::new(),
             cards: BTreeMap::new(),
             estimates: BTreeMap::new(),
+            slowest: BTreeMap::new(),
         })
     }
 }

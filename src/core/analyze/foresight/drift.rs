@@ -1,0 +1,136 @@
+//! Drift: requests whose lengths change, and with them the work that each of them is.
+//!
+//! # Model
+//!
+//! At the end of each stride, the mean lengths of prompts and answers are kept, `I_k` and `O_k`. If they
+//! have changed within a start by more than chance, a request of stride `k` was this much of the work of
+//! one now:
+//!
+//! ```text
+//! w_k  = (I_k / I)^e_I * (O_k / O)^e_O
+//! e_I  = -d ln(mu) / d ln(I)       of the rate mu that a replica handles, from I_k of a start ago to I
+//! ```
+//!
+//! and `e_O` likewise. Growth and ramps are then those of `w_k a_k` instead of the rates `a_k`, so what is
+//! forecast is work. A mean of `n` requests is off by chance by a share of `sqrt((s - 1) / n)`, where `s` is
+//! the mean square of lengths over the square of their mean. Both ends count, and a change of less than
+//! [`CERTAINTY`] deviations is none.
+//!
+//! # Units
+//!
+//! Tokens for lengths; the others are ratios.
+//!
+//! # Source
+//!
+//! Elasticities: the first order of `ln(mu)`. The error of a mean: its standard error, at both ends.
+
+use std::collections::VecDeque;
+
+use crate::analyze::foresight::arrivals::{HORIZON_MAX, Point, STRIDE};
+use crate::analyze::foresight::capacity::Requested;
+use crate::analyze::foresight::lengths::Lengths;
+
+/// Standard deviations that a change of lengths must exceed.
+const CERTAINTY: f64 = 3.0;
+
+/// Mean lengths that are kept: those of the longest horizon and a quarter of an hour before it.
+const KEPT: i64 = (HORIZON_MAX + 900) / STRIDE;
+
+/// The smallest change of a mean length, as a logarithm, from which an elasticity is computed.
+const LEAST: f64 = 0.05;
+
+/// Mean lengths over time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Mixes {
+    points: VecDeque<Mix>,
+}
+
+/// Mean lengths at the end of a stride.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Mix {
+    stride: i64,
+    /// Tokens of a prompt.
+    pub(super) prompt: f64,
+    /// Tokens of an answer.
+    pub(super) output: f64,
+}
+
+/// The share by which work grows with each length.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Elasticity {
+    pub(super) prompt: f64,
+    pub(super) output: f64,
+}
+
+// === impl Mixes ===
+
+impl Mixes {
+    /// Keeps the mean lengths at the end of the latest stride.
+    pub(super) fn close(&mut self, latest: Option<&Point>, lengths: &Lengths) {
+        let Some((stride, (prompt, output))) =
+            latest.map(|point| point.stride).zip(lengths.telling())
+        else {
+            return;
+        };
+        if self.points.back().is_some_and(|last| last.stride >= stride) {
+            return;
+        }
+
+        self.points.push_back(Mix { stride, prompt, output });
+        while self.points.front().is_some_and(|first| first.stride < stride - KEPT) {
+            self.points.pop_front();
+        }
+    }
+
+    /// The mean lengths so many strides ago, if they were others than now by more than chance.
+    pub(super) fn drifted(
+        &self,
+        strides: usize,
+        requested: &Requested,
+        lengths: &Lengths,
+    ) -> Option<Mix> {
+        let latest = self.points.back()?;
+        let strides = i64::try_from(strides).unwrap_or(KEPT);
+        let before = self.points.iter().rev().find(|it| it.stride <= latest.stride - strides);
+        let before = before.or_else(|| self.points.front())?;
+
+        let chance = |squares: f64| CERTAINTY * ((squares - 1.0) / lengths.count()).sqrt();
+        let has_drifted = |now: f64, then: f64, squares: f64| {
+            (now / then).ln().abs() > chance(squares).max(LEAST)
+        };
+        let has_drifted = has_drifted(latest.prompt, before.prompt, requested.prompt_squares)
+            || has_drifted(latest.output, before.output, requested.answer_squares);
+        has_drifted.then_some(*before)
+    }
+
+    /// The work of a request at each of these points, as a share of that of one now.
+    pub(super) fn weights(&self, points: &VecDeque<Point>, elasticity: Elasticity) -> Vec<f64> {
+        let Some(latest) = self.points.back() else { return Vec::new() };
+        let weight = |mix: &Mix| {
+            (mix.prompt / latest.prompt).powf(elasticity.prompt)
+                * (mix.output / latest.output).powf(elasticity.output)
+        };
+        let mut known = self.points.iter().map(|mix| (mix.stride, weight(mix))).peekable();
+        let mut last = known.peek().map_or(1.0, |(_, weight)| *weight);
+        let at = |point: &Point| {
+            while let Some((_, weight)) = known.next_if(|(stride, _)| *stride <= point.stride) {
+                last = weight;
+            }
+            last
+        };
+        points.iter().map(at).collect()
+    }
+}
+
+// === impl Elasticity ===
+
+impl Elasticity {
+    /// By how much work has grown with a length, where it and the rate changed so.
+    pub(super) fn between(now: f64, then: f64, rate: f64, rate_then: f64) -> f64 {
+        let change = (now / then).ln();
+        if change.abs() < LEAST {
+            return 0.0;
+        }
+        ((rate_then / rate).ln() / change).clamp(0.0, 2.0)
+    }
+}
