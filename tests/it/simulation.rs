@@ -56,7 +56,7 @@ pub(crate) fn drawn(rate: Rate) -> Load {
     Load::Drawn(Drawn { rate, variation: 1.0, sizes: sizes(), drift: None })
 }
 
-fn follow(signal: Signal, settings: scaler::Settings) -> Hpa {
+pub(crate) fn follow(signal: Signal, settings: scaler::Settings) -> Hpa {
     Hpa { signal, settings, sync: secs(15), delay: Micros::ZERO }
 }
 
@@ -100,6 +100,7 @@ pub(crate) fn scenario(load: Load) -> Scenario {
                 load: secs(15),
                 warmup: secs(10),
                 sigma: 0.3,
+                failures: Fraction::ZERO,
             },
             lifecycle: Lifecycle {
                 grace: secs(30),

@@ -72,7 +72,8 @@ fn worlds_are_played_and_reported_alike_on_any_number_of_cores_and_can_be_replay
     let head = rows.next().unwrap();
     let row = rows.next().unwrap();
     let cell = |name: &str| row[head.iter().position(|it| *it == name).unwrap()];
-    let world = plimsoll(folder.path(), &["scoreboard", "--world", &format!("325:{}", row[0])]);
+    let world =
+        plimsoll(folder.path(), &["scoreboard", "--world", &format!("{}:{}", row[0], row[1])]);
     assert_eq!(world.status.code(), Some(0), "{}", text(&world.stderr));
     fs::write(folder.path().join("world.yaml"), &world.stdout).unwrap();
     let played = plimsoll(folder.path(), &["simulate", "world.yaml", "--json", "-"]);
@@ -86,15 +87,36 @@ fn worlds_are_played_and_reported_alike_on_any_number_of_cores_and_can_be_replay
 #[test]
 fn a_world_that_no_fixed_number_serves_is_left_out_and_named() {
     let folder = tempfile::tempdir().unwrap();
-    let worlds = ["--worlds", "1", "--seed", "9", "--out", "none"];
+    let worlds = ["--worlds", "1", "--seed", "7", "--out", "none"];
     let output = plimsoll(folder.path(), &[&["scoreboard"], &worlds[..], &POLICIES].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("0 played"), "{}", text(&output.stdout));
     let document = fs::read_to_string(folder.path().join("none.md")).unwrap();
     let (_, left_out) = document.split_once("\n## Left out\n").unwrap();
-    assert!(left_out.contains("| 1 | World 1 of seed 9: "), "{document}");
+    assert!(left_out.contains("| 7:1 | World 1 of seed 7: "), "{document}");
     assert!(left_out.contains("the best that was tried serves"), "{document}");
     assert_eq!(fs::read_to_string(folder.path().join("none.csv")).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn several_seeds_are_drawn_from_alike_and_each_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    // The world of seed 7 is left out.
+    let worlds = ["--worlds", "1", "--seed", "325,7,325", "--out", "both"];
+    let output = plimsoll(folder.path(), &[&["scoreboard"], &worlds[..], &POLICIES].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(shown.starts_with("2 worlds of seeds 325 and 7: 1 played"), "{shown}");
+    let (_, by_seed) = shown.split_once("\nBy seed\n").unwrap();
+    for row in ["325   smooth       1         0 ", "7     smooth       0         1 "] {
+        assert!(by_seed.contains(row), "{row}\n{by_seed}");
+    }
+
+    let alone = ["--worlds", "1", "--seed", "325", "--out", "one"];
+    let output = plimsoll(folder.path(), &[&["scoreboard"], &alone[..], &POLICIES].concat());
+    assert!(!text(&output.stdout).contains("By seed"), "{}", text(&output.stdout));
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    assert_eq!(read("one.csv"), read("both.csv"), "its worlds are the same");
 }
 
 #[test]

@@ -46,6 +46,8 @@ const WATCH_EVERY: u32 = 4096;
 enum Happening {
     /// A replica answers.
     Ready(usize),
+    /// A replica's start fails.
+    Unready(usize, u32),
     /// A replica that takes nothing new may have finished what it has.
     Emptied(usize),
     /// A replica must end.
@@ -226,6 +228,7 @@ impl<'s> Simulation<'s> {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Ready(pod) => self.open(pod),
+            Happening::Unready(pod, life) => self.fail_to_start(pod, life),
             Happening::Emptied(pod) => self.look_whether_empty(pod),
             Happening::Killed(pod) => self.kill(pod),
             Happening::Crashed(pod, life) => self.crash(pod, life),

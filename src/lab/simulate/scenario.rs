@@ -170,6 +170,10 @@ settings! {
 
         /// The standard deviation of the logarithm of each.
         sigma: f64 = 0.0, in 0.0..=3.0;
+
+        /// The share of starts that fail: the process ends when it could serve, and starts again as
+        /// after a crash.
+        failures: Fraction = 0.0, in 0.0..=1.0;
     }
 
     /// How replicas stop and fail.
@@ -184,6 +188,9 @@ settings! {
 
         /// The mean time until a replica's node is taken back; without it, none is.
         interrupt_every: Option<Micros>, in SPANS;
+
+        /// The share of the variant's other replicas whose nodes are taken back at the same time.
+        interrupt_together: Fraction = 0.0, in 0.0..=1.0;
 
         /// How long before that the replica is told.
         // What the large clouds give before a spot instance ends.

@@ -87,9 +87,15 @@ pub struct ScoreboardArgs {
     /// has the priors. Without --policy, fewer are compared than on scenarios.
     #[arg(verbatim_doc_comment, long, value_name = "N", conflicts_with_all = OF_SCENARIOS, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub worlds: Option<u32>,
-    /// Draws worlds from this seed.
-    #[arg(verbatim_doc_comment, long, value_name = "SEED", default_value_t = 1)]
-    pub seed: u32,
+    /// Draws --worlds from this seed, or as many from each of several, such as `1,2,3`.
+    #[arg(
+        verbatim_doc_comment,
+        long,
+        value_name = "SEED",
+        value_delimiter = ',',
+        default_value = "1"
+    )]
+    pub seed: Vec<u32>,
     /// Prints one world as a scenario for `simulate`, by its seed and its number, such as `1:37`.
     #[arg(verbatim_doc_comment, long, value_name = "SEED:NUMBER", conflicts_with_all = OF_SCENARIOS, conflicts_with_all = ["worlds", "seed", "policy", "out"])]
     pub world: Option<String>,

@@ -6,12 +6,15 @@
 //! are data ([`priors`](self::priors)); each aspect has random numbers of its own.
 
 mod belief;
+mod capacity;
 mod course;
 #[cfg(test)]
 mod documented;
 mod draw;
+mod drift;
 mod engines;
 mod facts;
+mod faults;
 mod figures;
 mod fleet;
 mod lot;
@@ -24,6 +27,7 @@ mod requests;
 mod surroundings;
 #[cfg(test)]
 mod tests;
+mod tuning;
 mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,14 +72,16 @@ const OUT: &str = "worlds";
 /// The arguments are not valid, or the report cannot be written.
 pub(crate) fn run(args: &ScoreboardArgs, count: u32) -> anyhow::Result<()> {
     let peers = peers(&args.policy)?;
-    let seed = args.seed;
-    let worlds = (1..=count).into_par_iter().map(|number| draw::draw(Lot { seed, number }));
-    let outcome = play::play(worlds.collect(), &peers)?;
+    let seeds = once(&args.seed);
+    let lots = seeds.iter().flat_map(|&seed| (1..=count).map(move |number| Lot { seed, number }));
+    let lots: Vec<Lot> = lots.collect();
+    let drawn = lots.len();
+    let outcome = play::play(lots.into_par_iter().map(draw::draw).collect(), &peers)?;
     let policies = peers.iter().map(ToString::to_string).collect();
     let worst = lowest(&outcome, |it| it.share(OWN));
     let dearest = lowest(&outcome, |it| it.cost_over(OWN, FIXED).map(|cost| -cost));
     let minutes = minutes(&outcome, &[&worst[..], &dearest].concat())?;
-    let report = Report { seed, drawn: count, policies, outcome, worst, dearest, minutes };
+    let report = Report { seeds, drawn, policies, outcome, worst, dearest, minutes };
 
     let out = args.out.as_deref().unwrap_or(Path::new(OUT));
     for (extension, text) in [("md", page::markdown(&report)), ("csv", page::csv(&report))] {

@@ -4,12 +4,14 @@ use plimsoll::observe::{Inputs, ScrapeFailure};
 use plimsoll::pipeline::Decisions;
 use plimsoll::simulate::Micros;
 use plimsoll::simulate::run::{Simulation, run_with};
+use plimsoll::simulate::scaler;
 use plimsoll::simulate::scenario::{
-    Actuator, CrashLoop, Router, Scenario, Silence, Slowdown, Startup,
+    Actuator, CrashLoop, Router, Scenario, Signal, Silence, Slowdown, Startup,
 };
 use plimsoll::simulate::workload::rate::Rate;
+use plimsoll::units::Fraction;
 
-use crate::simulation::{accounted, drawn, n, play, scenario, secs};
+use crate::simulation::{accounted, drawn, follow, n, play, scenario, secs};
 
 /// Ten minutes at a steady rate on so many replicas, whose starts take 25 s.
 fn steady(rate: f64, replicas: u32) -> Scenario {
@@ -78,6 +80,44 @@ fn a_replica_that_dies_again_and_again_waits_longer_each_time() {
     let forever = CrashLoop { from: Micros::ZERO, replica: None, ..crash_loop };
     scenario.variants[0].lifecycle.crash_loop = Some(forever);
     assert_eq!(play(&scenario, 1).models[0].finished, 0, "none ever serves");
+}
+
+#[test]
+fn a_start_that_fails_is_tried_again_after_the_back_off() {
+    let mut scenario = steady(0.01, 1);
+    scenario.variants[0].actuator =
+        Actuator::Hpa(follow(Signal::Desired, scaler::Settings::following(n(40), n(40))));
+    let failures = |scenario: &mut Scenario, share| {
+        scenario.variants[0].startup.failures = Fraction::new(share).unwrap();
+        play(scenario, 1)
+    };
+    assert_eq!(failures(&mut scenario, 0.0).variants[0].crashes, 0);
+    let some = failures(&mut scenario, 0.2);
+    // Of 39 starts a fifth fails, as of those that follow: 9.75 with a standard deviation of 3.5.
+    assert!((1..=24).contains(&some.variants[0].crashes), "{}", some.variants[0].crashes);
+    assert_eq!(some.series.last().unwrap().variants[0].ready, 40, "all serve in the end");
+    let all = failures(&mut scenario, 1.0);
+    assert!(all.series.iter().all(|sample| sample.variants[0].ready <= 1), "only the first serves");
+    // Starts of 25 s after 0, 0, 10, 20, 40, 80 and 160 s; the eighth ends after ten minutes.
+    assert!(all.variants[0].crashes >= 39 * 6, "{}", all.variants[0].crashes);
+}
+
+#[test]
+fn nodes_that_are_taken_back_together_take_their_share_of_the_others() {
+    let interruptions = |together| -> Vec<u32> {
+        let mut scenario = steady(4.0, 20);
+        scenario.variants[0].lifecycle.interrupt_every = Some(secs(60_000));
+        scenario.variants[0].lifecycle.interrupt_together = Fraction::new(together).unwrap();
+        let counts = (1..=40).map(|seed| play(&scenario, seed).variants[0].interruptions);
+        counts.filter(|count| *count > 0).collect()
+    };
+    let alone = interruptions(0.0);
+    assert!(alone.iter().all(|count| *count <= 2), "{alone:?}");
+    assert!(interruptions(1.0).iter().all(|count| *count >= 20), "all of them");
+    let half = interruptions(0.5);
+    let mean = f64::from(half.iter().sum::<u32>()) / half.len() as f64;
+    // One of 20 and half of the others, a tenth of the time twice.
+    assert!((8.0..16.0).contains(&mean), "{half:?}");
 }
 
 #[test]

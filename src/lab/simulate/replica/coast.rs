@@ -76,7 +76,7 @@ impl Replica {
     pub fn quiet_until(&self) -> Micros {
         let Some(next) = self.next_change() else { return Micros::new(u64::MAX) };
         if self.pipeline.is_some() {
-            return next;
+            return self.pipeline_quiet_until(next);
         }
         let joins = self.waiting.is_empty() && !self.arrivals.is_empty();
         if joins || !self.prefilled.is_empty() || !self.is_settled() {
@@ -88,12 +88,17 @@ impl Replica {
         // A preemption leaves a smaller batch, whose steps are shorter.
         let (decodes, stored) =
             if growth > u64::from(self.free()) { (1, 0) } else { (decodes, self.decodes.stored()) };
-        let each = self.pace.of(0, decodes, stored);
-        let each = self.noise.as_ref().map_or(each, |noise| noise.shortest(each)).micros();
+        let each = self.shortest_step(decodes, stored).micros();
         let most = self.speculator.as_ref().map_or(1, |speculator| speculator.most());
         let begun = u64::from(self.step.is_some());
         let steps = left.div_ceil(u64::from(most));
         next + Micros::new(each.saturating_mul(steps - begun))
+    }
+
+    /// The shortest time that a step can take in which so many decode.
+    pub(super) fn shortest_step(&self, decodes: u32, stored: u64) -> Micros {
+        let length = self.pace.of(0, decodes, stored);
+        self.noise.as_ref().map_or(length, |noise| noise.shortest(length))
     }
 
     /// Whether the batch only decodes, and nobody who waits can join it before somebody leaves.

@@ -95,6 +95,16 @@ impl Pipeline {
         self.lanes.iter().flatten().map(|lane| lane.running.len()).sum()
     }
 
+    /// The fewest steps to the first end of a request in the batches that are not in hand; `None` if a
+    /// request of theirs does not decode yet.
+    fn steps_to_end(&self) -> Option<u64> {
+        let mut lanes = self.lanes.iter().flatten();
+        lanes.try_fold(u64::MAX, |fewest, Lane { running, decodes, .. }| {
+            let steps = decodes.steps_to_end().unwrap_or(u64::MAX);
+            (running.len() == decodes.count()).then_some(fewest.min(steps))
+        })
+    }
+
     /// How many batches there may be.
     pub(super) fn stages(&self) -> usize {
         self.lanes.len()
@@ -140,6 +150,21 @@ impl Replica {
         match self.next_in_pipeline()? {
             Next::End(at) | Next::Look(at) => Some(at),
         }
+    }
+
+    /// The earliest time at which a request of a pipeline may finish, whose next step ends or begins at
+    /// `next`.
+    pub(super) fn pipeline_quiet_until(&self, next: Micros) -> Micros {
+        let others = self.pipeline.as_ref().and_then(|pipeline| pipeline.steps_to_end());
+        let all_decode = self.waiting.is_empty()
+            && self.arrivals.is_empty()
+            && self.running.len() == self.decodes.count();
+        let Some(others) = others.filter(|_| all_decode) else { return next };
+        let steps = self.decodes.steps_to_end().unwrap_or(u64::MAX).min(others);
+        let most = self.speculator.as_ref().map_or(1, |speculator| speculator.most());
+        let shortest = self.shortest_step(1, 0).micros();
+        let later = steps.div_ceil(u64::from(most)).saturating_sub(1);
+        Micros::new(next.micros().saturating_add(shortest.saturating_mul(later)))
     }
 
     /// Has in hand the batch that holds a request, if one does.

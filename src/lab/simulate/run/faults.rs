@@ -90,7 +90,7 @@ impl Simulation<'_> {
     }
 
     /// The process of a replica ends; it starts again after the back-off.
-    fn fall(&mut self, pod: usize) {
+    pub(crate) fn fall(&mut self, pod: usize) {
         let taken = &mut self.pods[pod];
         if self.now.since(taken.process) > FORGOTTEN {
             taken.back_off = Micros::ZERO;

@@ -9,12 +9,12 @@ use crate::simulate::replica::settings::SettingsError;
 use crate::simulate::replica::stats::Gauges;
 use crate::simulate::run::{Happening, Simulation};
 use crate::simulate::scaler::Scale;
-use crate::simulate::scenario::{Prefix, Scenario};
+use crate::simulate::scenario::{Lifecycle, Prefix, Scenario};
 use crate::simulate::score;
 use crate::simulate::workload::load::Load;
 use plimsoll_core::decide::enforce::Direction;
 use plimsoll_core::fleet::{ReplicaKey, ReplicaName, Role};
-use plimsoll_core::units::Replicas;
+use plimsoll_core::units::{Fraction, Replicas};
 
 /// The replicas of one variant.
 pub(crate) struct Crew {
@@ -270,7 +270,24 @@ impl Simulation<'_> {
         let ready = loaded + startup.draw(startup.warmup, starts);
         self.pods[pod].reachable = process;
         self.pods[pod].process = process;
-        self.plan(ready, Happening::Ready(pod));
+        self.plan_readiness(pod, ready);
+    }
+
+    /// Plans the end of a start: the replica serves, or its process ends and starts again.
+    fn plan_readiness(&mut self, pod: usize, at: Micros) {
+        let Pod { variant, life, .. } = self.pods[pod];
+        let failures = self.scenario.variants[variant].startup.failures;
+        // A share of none draws no number, so that other faults of the variant stay as they are.
+        let fails = failures > Fraction::ZERO
+            && random::uniform(&mut self.crews[variant].faults) <= failures.fraction();
+        self.plan(at, if fails { Happening::Unready(pod, life) } else { Happening::Ready(pod) });
+    }
+
+    /// A replica whose start fails starts again, unless it is gone.
+    pub(crate) fn fail_to_start(&mut self, pod: usize, life: u32) {
+        if self.pods[pod].state == State::Starting && self.pods[pod].life == life {
+            self.fall(pod);
+        }
     }
 
     /// Returns whether a replica that was starting serves now.
@@ -358,20 +375,30 @@ impl Simulation<'_> {
         taken.quiet = Micros::new(u64::MAX);
         taken.replica = engine(self.scenario, variant, steps).map(Box::new);
         self.set_pace(pod);
-        self.plan(ready, Happening::Ready(pod));
+        self.plan_readiness(pod, ready);
         self.cut_off(described.model, pod);
         ready
     }
 
-    /// A node is to be taken back: its replica drains, and another takes its place.
+    /// A node is to be taken back, and some of the others with it: their replicas drain, and others
+    /// take their places.
     pub(crate) fn interrupt(&mut self, pod: usize) {
         if !self.pods[pod].counts() {
             return;
         }
         let variant = self.pods[pod].variant;
-        self.crews[variant].score.interruptions += 1;
-        let notice = self.scenario.variants[variant].lifecycle.notice;
-        self.drain(pod, notice);
+        let Lifecycle { notice, interrupt_together: together, .. } =
+            self.scenario.variants[variant].lifecycle;
+        let mut taken = vec![pod];
+        if together > Fraction::ZERO {
+            let Crew { pods, faults, .. } = &mut self.crews[variant];
+            let pods = pods.iter().copied().filter(|other| *other != pod);
+            taken.extend(pods.filter(|_| random::uniform(faults) <= together.fraction()));
+        }
+        for pod in taken.into_iter().filter(|pod| self.pods[*pod].counts()).collect::<Vec<_>>() {
+            self.crews[variant].score.interruptions += 1;
+            self.drain(pod, notice);
+        }
         self.reconcile(variant);
     }
 

@@ -7,6 +7,7 @@ use rand_pcg::Pcg64;
 
 use crate::simulate::workload::rate::Rate;
 use crate::study::file::Kind;
+use crate::study::worlds::capacity::Capacity;
 use crate::study::worlds::priors::{
     COMPRESSION, DAY_HOURS, FLASH, FLASH_EVERY_MINUTES, FLASH_MINUTES, HALF_MINUTES, NIGHT, RAMP,
     RAMP_MINUTES, STEP, Shape,
@@ -41,8 +42,7 @@ pub(crate) struct Course {
 #[derive(Clone, Debug)]
 pub(crate) struct Need {
     rate: Rate,
-    /// Requests a second that one replica carries.
-    capacity: f64,
+    capacity: Capacity,
     /// Seconds.
     length: f64,
 }
@@ -124,14 +124,6 @@ impl Course {
         Self { points, period: Some(period) }
     }
 
-    /// The mean over so many seconds, and the highest.
-    pub(crate) fn mean_and_peak(&self, length: f64) -> (f64, f64) {
-        let rate = self.rate();
-        let at = |step: u32| (f64::from(step) + 0.5) / f64::from(INSTANTS) * length;
-        let rates = || (0..INSTANTS).map(|step| rate.of(at(step)));
-        (rates().sum::<f64>() / f64::from(INSTANTS), rates().fold(0.0, f64::max))
-    }
-
     /// The same course times a factor, to four digits.
     pub(crate) fn times(&self, factor: f64) -> Self {
         let point = |&(at, rate): &(f64, f64)| (at, digits(rate * factor, 4));
@@ -156,13 +148,20 @@ impl Course {
 }
 
 impl Need {
-    pub(crate) fn new(course: &Course, capacity: f64, length: f64) -> Self {
+    pub(crate) fn new(course: &Course, capacity: Capacity, length: f64) -> Self {
         Self { rate: course.rate(), capacity, length }
     }
 
     /// The replicas that it takes at a time in seconds.
     pub(crate) fn at(&self, time: f64) -> f64 {
-        self.rate.of(time) / self.capacity
+        self.rate.of(time) / self.capacity.at(time)
+    }
+
+    /// The mean and the highest.
+    pub(crate) fn mean_and_peak(&self) -> (f64, f64) {
+        let time = |step: u32| (f64::from(step) + 0.5) / f64::from(INSTANTS) * self.length;
+        let needs = || (0..INSTANTS).map(|step| self.at(time(step)));
+        (needs().sum::<f64>() / f64::from(INSTANTS), needs().fold(0.0, f64::max))
     }
 
     /// Requests a second that arrive at a time in seconds.
@@ -170,9 +169,9 @@ impl Need {
         self.rate.of(time)
     }
 
-    /// Requests a second that one replica carries.
-    pub(crate) const fn capacity(&self) -> f64 {
-        self.capacity
+    /// The capacity of one replica at a time in seconds, in requests per second.
+    pub(crate) fn capacity_at(&self, time: f64) -> f64 {
+        self.capacity.at(time)
     }
 
     /// Smooth where the need never rises by more than a quarter within one start. What is below one

@@ -2,14 +2,17 @@
 
 use crate::study::worlds::engines::PAIRS;
 use crate::study::worlds::priors::{
-    ALONE, Aspect, BUDGET, BUDGET_OF_ONE, BUDGET_OF_SEVERAL, BUDGET_OTHERS, Budget, CLIENTS,
-    COEFFICIENT, COMPRESSION, CRASH_HOURS, DAY_HOURS, DELAY, DELAYS, FAILURES, FLASH,
-    FLASH_EVERY_MINUTES, FLASH_MINUTES, FOLLOWERS, GATEWAYS, HALF_MINUTES, HITS, HITS_AGENTS,
-    HITS_SOME, HOURS, HOURS_MIN, ITL, LOSS, LOSSES, MEMORY, MIXTURES, NEED, NEED_OF_SEVERAL, NIGHT,
-    NODE, NODES, OTHERS_MAX, OUTPUT_SIGMA, PER_REPLICA, PROMPT_SIGMA, RAMP, RAMP_MINUTES, RELAY,
-    ROLLOUTS, ROUTERS, SCRAPES, SEATS, SEATS_OTHERS, SHAPES, SPOT_HOURS, SPOT_PRICE, STARTUP,
-    STARTUP_SIGMA, STEP, TASKS, TIMEOUT, TTFT, Task, UNAVAILABLE, UTILIZATION, VARIANTS, VARIATION,
-    WARM, output_median, prompt_median,
+    ALONE, API_SERVERS, Aspect, BUDGET, BUDGET_OF_ONE, BUDGET_OF_SEVERAL, BUDGET_OTHERS, Budget,
+    CLIENTS, COEFFICIENT, COMPRESSION, CRASH_HOURS, DAY_HOURS, DELAY, DELAYS, DRAFTS, DRAFTS_MORE,
+    DRAFTS_MORE_FROM, DRIFT, DRIFT_FROM, DRIFT_MINUTES, DRIFTS, FAILED_SHARE, FAILED_STARTS,
+    FAILURES, FLASH, FLASH_EVERY_MINUTES, FLASH_MINUTES, FOLLOWERS, GATEWAYS, HALF_MINUTES, HITS,
+    HITS_AGENTS, HITS_SOME, HOURS, HOURS_MIN, ITL, LOSS, LOSSES, MEMORY, MIXTURES, NEED,
+    NEED_OF_SEVERAL, NIGHT, NODE, NODES, NOISE, NOISES, OTHERS_MAX, OUTPUT_SIGMA, PER_REPLICA,
+    PROMPT_SIGMA, RAMP, RAMP_MINUTES, RELAY, ROLLOUTS, ROUTERS, SCRAPES, SEATS, SEATS_OTHERS,
+    SESSIONS, SHAPES, SILENCES, SILENT_FROM, SILENT_MINUTES, SLOW_FROM, SLOW_MINUTES, SLOWDOWNS,
+    SLOWNESS, SPECULATIONS, SPOT_HOURS, SPOT_PRICE, STAGE_WORK, STAGES, STARTUP, STARTUP_SIGMA,
+    STEP, TASKS, TIMEOUT, TOGETHER, TOKENS_PER_STEP, TTFT, Task, UNAVAILABLE, UTILIZATION,
+    VARIANTS, VARIATION, WARM, output_median, prompt_median,
 };
 
 /// A row of the table.
@@ -57,6 +60,38 @@ fn engine() -> Vec<Prior> {
             format!("{HITS}: {HITS_SOME}; of agents {HITS_AGENTS}"),
             "An infinite cache finds 0.37 of Mooncake's conversations",
         ),
+        prior(
+            Aspect::ApiServers,
+            API_SERVERS.to_string(),
+            "vLLM starts as many as there are data-parallel ranks; recordings have 1 and 2",
+        ),
+        prior(
+            Aspect::Pipeline,
+            format!("{STAGES}; each stage has the cost and the KV cache of the pair"),
+            "Models that do not fit one node, and nodes without NVLink",
+        ),
+        prior(
+            Aspect::Speculation,
+            format!(
+                "{SPECULATIONS}: {TOKENS_PER_STEP} tokens per step; {DRAFTS} drafts, from \
+                 {DRAFTS_MORE_FROM} tokens on {DRAFTS_MORE}. The token budget has room for all \
+                 drafts of all seats"
+            ),
+            "A recorded vLLM with n-gram drafts has 3.6 tokens per step; EAGLE's papers have 2 to 4",
+        ),
+        prior(
+            Aspect::Noise,
+            format!("{NOISES}: each iteration's time is lognormal with sigma {NOISE}"),
+            "Clocks, host threads, and kernels that are chosen by shape",
+        ),
+        prior(
+            Aspect::Slowdown,
+            format!(
+                "{SLOWDOWNS}: iterations take {SLOWNESS} times as long from {SLOW_FROM} of the \
+                 duration on, for {SLOW_MINUTES} min; of the first variant"
+            ),
+            "Power and thermal limits, other work on the host; studies of fail-slow accelerators",
+        ),
     ]
 }
 
@@ -71,7 +106,7 @@ fn requests() -> Vec<Prior> {
             Aspect::Objectives,
             format!(
                 "TTFT {TTFT} s, and 1 ms for each token of a prompt beyond 4000; ITL {ITL} ms; at \
-                 least {ALONE} times what a request gets alone"
+                 least {ALONE} times what a request gets alone, also after a drift and in a slowdown"
             ),
             "From MLPerf's server scenarios to batch chat",
         ),
@@ -83,6 +118,15 @@ fn requests() -> Vec<Prior> {
                  {OUTPUT_SIGMA}, clipped to what the KV cache holds"
             ),
             "Azure 2023, Mooncake and ServeGen have medians from 40 to 6909 and from 3 to 792",
+        ),
+        prior(
+            Aspect::Drift,
+            format!(
+                "{DRIFTS}: a median becomes {DRIFT} times what it was within {DRIFT_MINUTES} min, \
+                 from {DRIFT_FROM} of the duration on, and stays"
+            ),
+            "New clients, prompt templates and releases of a model; the mean need and the bounds \
+             are those of the whole duration",
         ),
     ]
 }
@@ -128,7 +172,8 @@ fn fleet() -> Vec<Prior> {
             format!(
                 "{HOURS} h. At most {requests} requests and {replica_hours} replica-hours are \
                  simulated, of several variants {} and {}: the duration is cut down to \
-                 {HOURS_MIN} h for it, then the mean need",
+                 {HOURS_MIN} h for it, then the mean need. A stage of a pipeline counts as \
+                 {STAGE_WORK} replicas",
                 several.requests, several.replica_hours
             ),
             "200 worlds take ten minutes on one core",
@@ -160,10 +205,16 @@ fn starts() -> Vec<Prior> {
             "Cluster autoscalers and Karpenter",
         ),
         prior(
+            Aspect::FailedStarts,
+            format!("{FAILED_STARTS}: a share of {FAILED_SHARE}, each tried again"),
+            "2% of all starts: images that cannot be pulled, accelerators that are not found",
+        ),
+        prior(
             Aspect::Failures,
             format!(
                 "{FAILURES}: a replica crashes every {CRASH_HOURS} h, a spot node is taken back \
-                 after {SPOT_HOURS} h"
+                 after {SPOT_HOURS} h; where several are at once, {TOGETHER} of the others with it, \
+                 as rarely as makes up for it"
             ),
             "Spot interruptions, and errors of accelerators and engines",
         ),
@@ -177,7 +228,12 @@ fn starts() -> Vec<Prior> {
 
 fn surroundings() -> Vec<Prior> {
     vec![
-        prior(Aspect::Router, ROUTERS.to_string(), "Service meshes, Services, endpoint pickers"),
+        prior(
+            Aspect::Router,
+            format!("{ROUTERS}: {SESSIONS} sessions for each replica of the mean need"),
+            "Service meshes, endpoint pickers; a plain Service picks at random, and session \
+             affinity keeps prefix caches warm",
+        ),
         prior(
             Aspect::Clients,
             format!("{CLIENTS} 1 to 3 times; after {TIMEOUT} s"),
@@ -192,6 +248,14 @@ fn surroundings() -> Vec<Prior> {
             Aspect::ScrapeLoss,
             format!("{LOSSES}: a share of {LOSS}"),
             "Timeouts of busy engines",
+        ),
+        prior(
+            Aspect::Silence,
+            format!(
+                "{SILENCES}: it serves and answers no scrape for {SILENT_MINUTES} min, from \
+                 {SILENT_FROM} of the duration on"
+            ),
+            "Network policies, full connection tables, metrics servers that hang",
         ),
         prior(
             Aspect::Autoscaler,

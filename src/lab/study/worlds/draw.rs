@@ -1,14 +1,17 @@
 //! A world: everything that is drawn of it, and the scenario file that it is.
 
 use crate::study::file::{File, Kind};
+use crate::study::worlds::capacity::{Capacity, Conditions};
 use crate::study::worlds::course::{Course, Need, digits};
+use crate::study::worlds::drift::{Drift, Factors};
 use crate::study::worlds::facts::{self, Fact};
+use crate::study::worlds::faults::{Faults, Slowdowns, Slowed};
 use crate::study::worlds::fleet::Fleet;
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::machines::{self, Machine};
 use crate::study::worlds::priors::{
     Aspect, BUDGET_OF_ONE, BUDGET_OF_SEVERAL, Budget, HOURS, HOURS_MIN, NEED, NEED_MIN,
-    NEED_OF_SEVERAL, SHAPES, VARIANTS, VARIATION,
+    NEED_OF_SEVERAL, SHAPES, STAGE_WORK, VARIANTS, VARIATION,
 };
 use crate::study::worlds::requests::{Objectives, Requests};
 use crate::study::worlds::surroundings::Surroundings;
@@ -39,6 +42,7 @@ pub(crate) struct Draft {
     pub(crate) surroundings: Surroundings,
     pub(crate) arrivals: Arrivals,
     pub(crate) fleet: Fleet,
+    pub(crate) faults: Faults,
 }
 
 /// Arrivals of a world.
@@ -51,10 +55,18 @@ pub(crate) struct Arrivals {
     pub(crate) variation: f64,
     /// Seconds.
     pub(crate) length: f64,
-    /// Requests a second.
-    pub(crate) mean: f64,
-    pub(crate) peak: f64,
     pub(crate) cut: bool,
+    pub(crate) changes: Changes,
+    pub(crate) slowed: Option<Slowed>,
+    /// The need of each variant, if it served all requests alone.
+    pub(crate) needs: Vec<Need>,
+}
+
+/// Changes of what a replica can serve.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Changes {
+    pub(crate) drift: Drift,
+    pub(crate) slowdowns: Slowdowns,
 }
 
 /// How large a world is.
@@ -72,19 +84,22 @@ pub(crate) fn draw(lot: Lot) -> World {
     let machines = machines::draw(lot, variants);
     let kv_tokens = machines.iter().map(Machine::kv_tokens).fold(f64::INFINITY, f64::min);
     let requests = Requests::draw(lot, kv_tokens);
-    let objectives = Objectives::draw(lot, &requests, &machines);
+    let drift = Drift::draw(lot);
+    let slowdowns = Slowdowns::draw(lot);
+    let slowness = slowdowns.slowness();
+    let objectives = Objectives::draw(lot, &requests, drift.last, &machines, slowness);
     let surroundings = Surroundings::draw(lot, &machines);
 
     let at_once = surroundings.gateway.at_once();
-    let size = requests.mean();
-    let capacity = |it: &Machine| it.capacity(at_once, requests.hits, objectives.itl, size);
-    let capacities: Vec<f64> = machines.iter().map(capacity).collect();
-    let arrivals = Arrivals::draw(lot, &capacities);
-    let need = Need::new(&arrivals.course, capacities[0], arrivals.length);
-    let fleet = Fleet::draw(lot, &arrivals, &need, &capacities);
+    let conditions = Conditions { requests, itl: objectives.itl, at_once };
+    let arrivals = Arrivals::draw(lot, &conditions, &machines, Changes { drift, slowdowns });
+    let need = arrivals.needs[0].clone();
+    let fleet = Fleet::draw(lot, &arrivals);
+    let faults = Faults::draw(lot, arrivals.length, fleet.need);
 
     let kind = need.kind(fleet.startup.longest());
-    let draft = Draft { lot, machines, requests, objectives, surroundings, arrivals, fleet };
+    let draft =
+        Draft { lot, machines, requests, objectives, surroundings, arrivals, fleet, faults };
     let facts = facts::of(&draft);
     let cut = draft.arrivals.cut;
     World { lot, file: written::file(&draft, kind), kind, facts, need, cut }
@@ -93,33 +108,43 @@ pub(crate) fn draw(lot: Lot) -> World {
 // === impl Arrivals ===
 
 impl Arrivals {
-    /// Draws what replicas that carry so much are asked for.
-    fn draw(lot: Lot, capacities: &[f64]) -> Self {
-        let Extent { hours, need, cut } = Extent::draw(lot, capacities);
+    /// Draws requests for these engines under these conditions, which change.
+    fn draw(lot: Lot, conditions: &Conditions, machines: &[Machine], changes: Changes) -> Self {
+        let Changes { drift, slowdowns } = changes;
+        let ends = [Factors::NONE, drift.last];
+        let capacities = ends.map(|factors| conditions.sustained(&machines[0], factors, 1.0));
+        let capacity = capacities[0].max(capacities[1]);
+        let budget = Budget::of(machines);
+        let Extent { hours, need, cut } = Extent::draw(lot, machines.len(), budget, capacity);
         let length = (hours * 60.0).round() * 60.0;
+        let slowed = slowdowns.dated(length);
+        let capacities = machines.iter().enumerate().map(|(at, machine)| {
+            let slowed = slowed.filter(|_| at == 0);
+            Capacity::new(conditions, machine, drift.dated(length), slowed)
+        });
+        let capacities: Vec<Capacity> = capacities.collect();
+
         let mut random = lot.of(Aspect::Shape);
         let shape = SHAPES.draw(&mut random);
         let course = Course::draw(shape.value, length, &mut random);
-        let (mean, _) = course.mean_and_peak(length);
-        let course = course.times(need * capacities[0] / mean).until(length);
-
-        let (mean, peak) = course.mean_and_peak(length);
+        let (mean, _) = Need::new(&course, capacities[0].clone(), length).mean_and_peak();
+        let course = course.times(need / mean).until(length);
+        let needs = capacities.into_iter().map(|it| Need::new(&course, it, length)).collect();
         let variation = digits(VARIATION.draw(&mut lot.of(Aspect::Burstiness)), 2);
-        Self { shape: shape.name, course, variation, length, mean, peak, cut }
+        Self { shape: shape.name, course, variation, length, cut, slowed, needs, changes }
     }
 }
 
 // === impl Extent ===
 
 impl Extent {
-    fn draw(lot: Lot, capacities: &[f64]) -> Self {
-        let (needs, budget) = match capacities {
-            [_] => (NEED, BUDGET_OF_ONE),
-            _ => (NEED_OF_SEVERAL, BUDGET_OF_SEVERAL),
-        };
+    /// Draws how large a world of so many variants is whose replicas serve at most so many requests per
+    /// second.
+    fn draw(lot: Lot, variants: usize, budget: Budget, capacity: f64) -> Self {
+        let needs = if variants == 1 { NEED } else { NEED_OF_SEVERAL };
         let hours = HOURS.draw(&mut lot.of(Aspect::Duration));
         let need = needs.draw(&mut lot.of(Aspect::Fleet));
-        Self { hours, need, cut: false }.within(budget, capacities[0] * 3600.0)
+        Self { hours, need, cut: false }.within(budget, capacity * 3600.0)
     }
 
     /// The same, but so that it can be simulated; a replica carries so many requests an hour.
@@ -131,5 +156,19 @@ impl Extent {
         let cut_need = need.min((most / cut_hours).max(NEED_MIN));
         let cut = cut_hours < hours || cut_need < need;
         Self { hours: cut_hours, need: cut_need, cut }
+    }
+}
+
+// === impl Budget ===
+
+impl Budget {
+    /// The most that is simulated of a world with these engines.
+    fn of(machines: &[Machine]) -> Self {
+        let budget = if machines.len() == 1 { BUDGET_OF_ONE } else { BUDGET_OF_SEVERAL };
+        let work = match machines[0].tuning.stages.value {
+            0 | 1 => 1.0,
+            stages => STAGE_WORK * f64::from(stages),
+        };
+        Self { replica_hours: budget.replica_hours / work, ..budget }
     }
 }

@@ -1,6 +1,7 @@
 //! Facts of a world: what was drawn of each aspect, by which worlds are grouped.
 
 use crate::study::worlds::draw::{Draft, World};
+use crate::study::worlds::machines::Machine;
 use crate::study::worlds::priors::Aspect;
 
 /// What was drawn of an aspect.
@@ -48,17 +49,23 @@ const STARTS: Ranges =
 
 /// All facts of a world, in the order of the document.
 pub(crate) fn of(draft: &Draft) -> Vec<Fact> {
-    let Draft { machines, requests, objectives, surroundings, arrivals, fleet, .. } = draft;
-    let engine = machines[0].engine;
+    let Draft { machines, requests, objectives, surroundings, arrivals, fleet, faults, .. } = draft;
+    let Machine { pair, engine, tuning, .. } = machines[0];
     let of_engine = [
-        (Aspect::Engine, machines[0].pair.model),
+        (Aspect::Engine, pair.model),
         (Aspect::Seats, among(f64::from(engine.max_num_seqs), SEATS)),
         (Aspect::TokenBudget, among(f64::from(engine.max_num_batched_tokens), BUDGETS)),
         (Aspect::PrefixHits, among(requests.hits, HITS)),
+        (Aspect::ApiServers, tuning.api_servers.name),
+        (Aspect::Pipeline, tuning.stages.name),
+        (Aspect::Speculation, tuning.speculation.name),
+        (Aspect::Noise, tuning.noise.name),
+        (Aspect::Slowdown, arrivals.changes.slowdowns.which.name),
     ];
     let of_requests = [
         (Aspect::Objectives, among(objectives.itl, ITLS)),
         (Aspect::Lengths, requests.task),
+        (Aspect::Drift, arrivals.changes.drift.name),
         (Aspect::Shape, arrivals.shape),
         (Aspect::Burstiness, among(arrivals.variation, VARIATIONS)),
     ];
@@ -69,7 +76,8 @@ pub(crate) fn of(draft: &Draft) -> Vec<Fact> {
         (Aspect::Variants, variants(machines.len())),
         (Aspect::Startup, among(fleet.startup.median, STARTS)),
         (Aspect::Nodes, fleet.startup.nodes),
-        (Aspect::Failures, fleet.failures.name),
+        (Aspect::FailedStarts, faults.failed_starts.name),
+        (Aspect::Failures, faults.failures.name),
         (Aspect::Rollout, fleet.rollout.name),
     ];
     let of_surroundings = [
@@ -77,6 +85,7 @@ pub(crate) fn of(draft: &Draft) -> Vec<Fact> {
         (Aspect::Clients, surroundings.clients.name),
         (Aspect::Scrape, surroundings.observation.name),
         (Aspect::ScrapeLoss, surroundings.observation.losses),
+        (Aspect::Silence, faults.silence.name),
         (Aspect::Autoscaler, surroundings.follower.name),
         (Aspect::AutoscalerDelay, surroundings.delay.name),
         (Aspect::Gateway, surroundings.gateway.name),

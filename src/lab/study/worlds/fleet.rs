@@ -1,4 +1,4 @@
-//! Replicas of a world: how many there may be, how they start and how they fail.
+//! Replicas of a world: how many there may be, and how they start.
 
 use rand::RngExt as _;
 
@@ -8,8 +8,8 @@ use crate::study::worlds::draw::Arrivals;
 use crate::study::worlds::lot::{Chosen, Lot};
 use crate::study::worlds::machines::count;
 use crate::study::worlds::priors::{
-    Aspect, CRASH_HOURS, FAILURES, Failure, NODE, NODES, OTHERS_MAX, PHASES, ROLLOUTS, SPOT_HOURS,
-    STARTUP, STARTUP_SIGMA, UNAVAILABLE, UTILIZATION, WARM,
+    Aspect, NODE, NODES, OTHERS_MAX, PHASES, ROLLOUTS, STARTUP, STARTUP_SIGMA, UNAVAILABLE,
+    UTILIZATION, WARM,
 };
 
 /// The most replicas of the first variant, over what the peak takes: far enough above it that
@@ -30,9 +30,6 @@ pub(crate) struct Fleet {
     /// Of each variant.
     pub(crate) counts: Vec<Counts>,
     pub(crate) startup: Start,
-    pub(crate) failures: Chosen<Failure>,
-    /// Hours between two failures of a replica.
-    pub(crate) failure_hours: f64,
     pub(crate) rollout: Chosen<Option<Rollout>>,
 }
 
@@ -76,41 +73,31 @@ pub(crate) struct Rollout {
 // === impl Fleet ===
 
 impl Fleet {
-    pub(crate) fn draw(lot: Lot, arrivals: &Arrivals, need: &Need, capacities: &[f64]) -> Self {
-        let mean = arrivals.mean / capacities[0];
-        let mut random = lot.of(Aspect::Failures);
-        let failures = FAILURES.draw(&mut random);
-        let hours = match failures.value {
-            Failure::None => 0.0,
-            Failure::Crash => CRASH_HOURS.draw(&mut random),
-            Failure::Spot => SPOT_HOURS.draw(&mut random),
-        };
+    pub(crate) fn draw(lot: Lot, arrivals: &Arrivals) -> Self {
+        let (mean, _) = arrivals.needs[0].mean_and_peak();
         let utilization = UTILIZATION.draw(&mut lot.of(Aspect::Initial));
-        let first = need.at(0.0) / utilization;
-        let counts = counts(lot, arrivals, first, capacities);
+        let counts = counts(lot, &arrivals.needs, utilization);
         Self {
             need: mean,
             utilization,
             startup: Start::draw(lot, mean, counts[0]),
             counts,
-            failures,
-            failure_hours: digits(hours, 2),
             rollout: rollout(lot, arrivals.length),
         }
     }
 }
 
 /// How many replicas of each variant there may be, and of the first at the start.
-fn counts(lot: Lot, arrivals: &Arrivals, first: f64, capacities: &[f64]) -> Vec<Counts> {
+fn counts(lot: Lot, needs: &[Need], utilization: f64) -> Vec<Counts> {
     let mut random = lot.of(Aspect::Variants);
-    let peaks = capacities.iter().map(|capacity| arrivals.peak / capacity);
-    let counts = peaks.enumerate().map(|(at, peak)| {
+    let counts = needs.iter().enumerate().map(|(at, need)| {
+        let (_, peak) = need.mean_and_peak();
         if at > 0 {
             let max = count(OTHERS_MAX.draw(&mut random) * peak).max(1);
             return Counts { min: 0, max, initial: 0 };
         }
         let max = count(MOST * peak + MOST_AT_LEAST);
-        let initial = count(first.ceil()).clamp(1, max);
+        let initial = count((need.at(0.0) / utilization).ceil()).clamp(1, max);
         Counts { min: 1, max, initial }
     });
     counts.collect()

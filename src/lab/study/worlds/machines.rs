@@ -5,7 +5,6 @@ use std::time::Duration;
 use rand::RngExt as _;
 use rand::seq::SliceRandom as _;
 
-use crate::simulate::peers::profile::{self, Size};
 use crate::simulate::replica::settings::{
     Admission, BLOCK_SIZE, Experts as WokenExperts, Settings, StepTime,
 };
@@ -16,6 +15,7 @@ use crate::study::worlds::lot::{Lot, happens};
 use crate::study::worlds::priors::{
     Aspect, BUDGET, BUDGET_OTHERS, COEFFICIENT, MEMORY, MIXTURES, SEATS, SEATS_OTHERS, SPOT_PRICE,
 };
+use crate::study::worlds::tuning::Tuning;
 use plimsoll_core::settings::Written;
 use plimsoll_core::settings::written::WrittenDuration;
 
@@ -32,6 +32,7 @@ pub(crate) struct Machine {
     pub(crate) pair: &'static Pair,
     pub(crate) tenure: Tenure,
     pub(crate) engine: Settings,
+    pub(crate) tuning: Tuning,
 }
 
 /// Draws so many engines of one model.
@@ -44,7 +45,9 @@ pub(crate) fn draw(lot: Lot, count: usize) -> Vec<Machine> {
     let mut others: Vec<&Pair> = PAIRS.iter().filter(same).collect();
     others.shuffle(&mut random);
 
-    let (seats, budget) = (seats(lot), budget(lot));
+    let (seats, tuning) = (seats(lot), Tuning::draw(lot));
+    let budget = budget(lot).max(seats * tuning.tokens_per_request());
+    let stages = f64::from(tuning.stages.value);
     let mut engine = |pair: &Pair| {
         let mut about = |value: f64| digits(value * COEFFICIENT.draw(&mut random), 3);
         let step = StepTime {
@@ -62,17 +65,17 @@ pub(crate) fn draw(lot: Lot, count: usize) -> Vec<Machine> {
         Settings {
             step,
             max_num_seqs: seats,
-            max_num_batched_tokens: budget.max(seats),
+            max_num_batched_tokens: budget,
             block_size: BLOCK_SIZE,
-            kv_blocks: blocks(pair.kv_tokens * MEMORY.draw(&mut random)),
+            kv_blocks: blocks(pair.kv_tokens * stages * MEMORY.draw(&mut random)),
             admission: Admission::WholePrompt,
         }
     };
     let mut machines =
-        vec![Machine { pair: first, tenure: Tenure::OnDemand, engine: engine(first) }];
+        vec![Machine { pair: first, tenure: Tenure::OnDemand, engine: engine(first), tuning }];
     for at in 1..count {
         let machine = match others.get(at - 1) {
-            Some(pair) => Machine { pair, tenure: Tenure::OnDemand, engine: engine(pair) },
+            Some(pair) => Machine { pair, tenure: Tenure::OnDemand, engine: engine(pair), tuning },
             // One spot copy of the first, and no more: they would be the same.
             None if machines.iter().all(|it| it.tenure == Tenure::OnDemand) => {
                 Machine { tenure: Tenure::Spot, ..machines[0] }
@@ -122,16 +125,23 @@ impl Machine {
         }
     }
 
-    /// Dollars an hour.
+    /// Dollars an hour; each stage of a pipeline has accelerators of its own.
     pub(crate) fn cost(&self) -> f64 {
+        let cost = self.pair.cost * f64::from(self.tuning.stages.value);
         match self.tenure {
-            Tenure::OnDemand => self.pair.cost,
-            Tenure::Spot => digits(self.pair.cost * SPOT_PRICE, 3),
+            Tenure::OnDemand => cost,
+            Tenure::Spot => digits(cost * SPOT_PRICE, 3),
         }
     }
 
     pub(crate) fn kv_tokens(&self) -> f64 {
         f64::from(self.engine.kv_blocks) * f64::from(self.engine.block_size)
+    }
+
+    /// The same machine, whose iterations take so many times as long.
+    pub(crate) fn slowed(&self, factor: f64) -> Self {
+        let engine = Settings { step: self.engine.step.slowed(factor), ..self.engine };
+        Self { engine, ..*self }
     }
 
     /// Seconds until a prompt of which so many tokens are computed has its first token, where nothing
@@ -147,13 +157,6 @@ impl Machine {
         (self.engine.step.fixed() + delta + gamma * context) / 1e6
     }
 
-    /// Requests a second that one replica carries, of which it gets at most so many at once.
-    pub(crate) fn capacity(&self, at_once: u32, hits: f64, itl: f64, size: Size) -> f64 {
-        let max_num_seqs = self.engine.max_num_seqs.min(at_once);
-        let engine = Settings { max_num_seqs, ..self.engine };
-        profile::sustained_by(&engine, hits, itl, size)
-    }
-
     /// As a scenario says it.
     pub(crate) fn written(&self, hits: f64) -> Written<EngineKeys> {
         let micros = |micros: f64| WrittenDuration(Duration::from_nanos(nanos(micros)));
@@ -162,7 +165,7 @@ impl Machine {
             tokens: Some(experts.tokens),
             per_token: Some(micros(experts.per_token)),
         });
-        Written::<EngineKeys> {
+        self.tuning.written(Written::<EngineKeys> {
             alpha: Some(micros(alpha)),
             beta: Some(micros(beta)),
             delta: Some(micros(delta)),
@@ -173,7 +176,7 @@ impl Machine {
             batch_tokens: Some(self.engine.max_num_batched_tokens),
             prefix_hits: (hits > 0.0).then_some(hits),
             ..Default::default()
-        }
+        })
     }
 }
 

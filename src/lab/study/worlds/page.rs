@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use crate::study::file::Kind;
 use crate::study::table::{aligned, dash, percent, wrapped, written};
 use crate::study::worlds::belief::{Belief, Worst};
+use crate::study::worlds::draw::World;
 use crate::study::worlds::figures::{FIXED, Figures, Gate, OWN, Quantiles, figures, gates};
+use crate::study::worlds::lot::Lot;
 use crate::study::worlds::play::{Outcome, Played, Rejected};
 
 /// A table: its head and its rows.
@@ -35,8 +37,13 @@ const COLUMNS: [&str; 10] = [
 /// Columns where the oracle was played.
 const ORACLE_COLUMNS: [&str; 2] = ["over oracle", "90th"];
 
-const ASPECT_COLUMNS: [&str; 8] =
-    ["aspect", "value", "worlds", "at 99%", "SLO median", "10th", "cost median", "90th"];
+const ASPECT_COLUMNS: [&str; 2] = ["aspect", "value"];
+
+const SEED_COLUMNS: [&str; 2] = ["seed", "class"];
+
+/// Columns of a group of worlds.
+const GROUP_COLUMNS: [&str; 7] =
+    ["worlds", "left out", "at 99%", "SLO median", "10th", "cost median", "90th"];
 
 /// What the CSV has of each policy.
 const CSV_COLUMNS: [&str; 6] =
@@ -44,8 +51,8 @@ const CSV_COLUMNS: [&str; 6] =
 
 /// Worlds that were played, and what is said of some of them.
 pub(crate) struct Report {
-    pub(crate) seed: u32,
-    pub(crate) drawn: u32,
+    pub(crate) seeds: Vec<u32>,
+    pub(crate) drawn: usize,
     pub(crate) policies: Vec<String>,
     pub(crate) outcome: Outcome,
     /// The places of those in which Plimsoll's own policy served the least, worst first.
@@ -110,7 +117,7 @@ pub(crate) fn terminal(report: &Report) -> String {
 /// A row for each world that was played.
 pub(crate) fn csv(report: &Report) -> String {
     let Report { policies, outcome, .. } = report;
-    let mut text = "world,class,cut".to_owned();
+    let mut text = "seed,world,class,cut".to_owned();
     for fact in outcome.played.first().map(|it| &it.world.facts).into_iter().flatten() {
         let _ = write!(text, ",{}", fact.aspect.name());
     }
@@ -122,7 +129,8 @@ pub(crate) fn csv(report: &Report) -> String {
     text.push('\n');
     for played in &outcome.played {
         let world = &played.world;
-        let _ = write!(text, "{},{},{}", world.lot.number, class(world.kind), world.cut);
+        let Lot { seed, number } = world.lot;
+        let _ = write!(text, "{seed},{number},{},{}", class(world.kind), world.cut);
         for fact in &world.facts {
             let _ = write!(text, ",{}", fact.value.replace(',', ""));
         }
@@ -140,7 +148,7 @@ pub(crate) fn csv(report: &Report) -> String {
 
 /// How many worlds there are of which kind.
 fn summary(report: &Report) -> String {
-    let Report { seed, drawn, outcome, .. } = report;
+    let Report { seeds, drawn, outcome, .. } = report;
     let Outcome { played, rejected, interrupted } = outcome;
     let of = |kind| played.iter().filter(|it| it.world.kind == kind).count();
     let cut = played.iter().filter(|it| it.world.cut).count();
@@ -149,9 +157,10 @@ fn summary(report: &Report) -> String {
     };
     let requests: u64 = played.iter().map(requests).sum();
     let mut text = format!(
-        "{drawn} worlds of seed {seed}: {} played ({} smooth, {} with jumps) with {:.1} million \
+        "{drawn} worlds of {}: {} played ({} smooth, {} with jumps) with {:.1} million \
          requests, {} left out because no fixed number of replicas serves 99% within SLO. {cut} \
          were made shorter or smaller to bound the time.",
+        of_seeds(seeds),
         played.len(),
         of(Kind::Smooth),
         of(Kind::Jumps),
@@ -164,8 +173,18 @@ fn summary(report: &Report) -> String {
     text
 }
 
+/// These seeds in words.
+fn of_seeds(seeds: &[u32]) -> String {
+    let seeds: Vec<String> = seeds.iter().map(ToString::to_string).collect();
+    match seeds.split_last() {
+        Some((last, [])) => format!("seed {last}"),
+        Some((last, others)) => format!("seeds {} and {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
 fn sections(report: &Report) -> Vec<Section> {
-    let Report { policies, outcome, .. } = report;
+    let Report { seeds, policies, outcome, .. } = report;
     let all: Vec<&Played> = outcome.played.iter().collect();
     let mut sections = Vec::new();
     if policies.iter().any(|it| it == OWN) {
@@ -195,10 +214,21 @@ fn sections(report: &Report) -> Vec<Section> {
         });
     }
     if policies.iter().any(|it| it == OWN) {
+        let paragraph = |by: &str| {
+            format!("Results of `{OWN}` by {by}, and the number of worlds that were left out.")
+        };
+        if seeds.len() > 1 {
+            sections.push(Section {
+                title: "By seed".to_owned(),
+                paragraphs: vec![paragraph("seed")],
+                table: by_seed(seeds, &all, &outcome.rejected),
+                is_short: true,
+            });
+        }
         sections.push(Section {
             title: "By aspect".to_owned(),
-            paragraphs: vec![format!("What `{OWN}` came to.")],
-            table: by_aspect(&all),
+            paragraphs: vec![paragraph("aspect")],
+            table: by_aspect(&all, &outcome.rejected),
             is_short: false,
         });
     }
@@ -210,10 +240,8 @@ fn sections(report: &Report) -> Vec<Section> {
 
 /// Worlds that were left out, each with why.
 fn left_out(rejected: &[Rejected]) -> Section {
-    let row = |it: &Rejected| {
-        let number = it.world.lot.number.to_string();
-        vec![number, it.world.about().to_owned(), it.why.clone()]
-    };
+    let row =
+        |it: &Rejected| vec![it.world.lot.to_string(), it.world.about().to_owned(), it.why.clone()];
     let head = vec!["world".to_owned(), "about".to_owned(), "why".to_owned()];
     let table = std::iter::once(head).chain(rejected.iter().map(row)).collect();
     Section { title: "Left out".to_owned(), paragraphs: Vec::new(), table, is_short: false }
@@ -266,31 +294,65 @@ fn compared(policies: &[String], worlds: &[&Played]) -> Table {
     std::iter::once(head).chain(rows.iter().map(row)).collect()
 }
 
-/// A row for each value of each aspect.
-fn by_aspect(worlds: &[&Played]) -> Table {
-    let mut table = vec![ASPECT_COLUMNS.map(str::to_owned).to_vec()];
-    let aspects = worlds.first().map(|it| it.world.facts.clone()).unwrap_or_default();
-    for aspect in aspects.iter().map(|fact| fact.aspect) {
-        let mut values: Vec<&str> = worlds.iter().map(|it| it.world.fact(aspect)).collect();
-        values.sort_unstable();
-        values.dedup();
-        for value in values {
-            let of = |it: &&&Played| it.world.fact(aspect) == value;
-            let group: Vec<&Played> = worlds.iter().filter(of).copied().collect();
-            let Some(it) = figures(&group, OWN) else { continue };
-            table.push(vec![
-                aspect.name().to_owned(),
-                value.to_owned(),
-                it.worlds.to_string(),
-                percent_of(it.at_goal),
-                share(&it.share, 0.5),
-                share(&it.share, 0.1),
-                times(&it.of_fixed, 0.5),
-                times(&it.of_fixed, 0.9),
-            ]);
+/// A row for each seed and class.
+fn by_seed(seeds: &[u32], worlds: &[&Played], rejected: &[Rejected]) -> Table {
+    let mut table =
+        vec![SEED_COLUMNS.iter().chain(&GROUP_COLUMNS).map(|it| (*it).to_owned()).collect()];
+    for seed in seeds {
+        for kind in [Kind::Smooth, Kind::Jumps] {
+            let is_in = |world: &World| world.lot.seed == *seed && world.kind == kind;
+            let names = [&seed.to_string(), class(kind)];
+            table.extend(group(names, is_in, worlds, rejected));
         }
     }
     table
+}
+
+/// A row for each value of each aspect.
+fn by_aspect(worlds: &[&Played], rejected: &[Rejected]) -> Table {
+    let mut table =
+        vec![ASPECT_COLUMNS.iter().chain(&GROUP_COLUMNS).map(|it| (*it).to_owned()).collect()];
+    let drawn = || worlds.iter().map(|it| &it.world).chain(rejected.iter().map(|it| &it.world));
+    let aspects = drawn().next().map(|it| it.facts.clone()).unwrap_or_default();
+    for aspect in aspects.iter().map(|fact| fact.aspect) {
+        let mut values: Vec<&str> = drawn().map(|it| it.fact(aspect)).collect();
+        values.sort_unstable();
+        values.dedup();
+        for value in values {
+            let is_in = |world: &World| world.fact(aspect) == value;
+            table.extend(group([aspect.name(), value], is_in, worlds, rejected));
+        }
+    }
+    table
+}
+
+/// The row of a group of worlds with these names; `None` without a world.
+fn group(
+    names: [&str; 2],
+    is_in: impl Fn(&World) -> bool,
+    worlds: &[&Played],
+    rejected: &[Rejected],
+) -> Option<Vec<String>> {
+    let played: Vec<&Played> = worlds.iter().filter(|it| is_in(&it.world)).copied().collect();
+    let left_out = rejected.iter().filter(|it| is_in(&it.world)).count();
+    let mut row = names.map(str::to_owned).to_vec();
+    match figures(&played, OWN) {
+        Some(it) => row.extend([
+            it.worlds.to_string(),
+            left_out.to_string(),
+            percent_of(it.at_goal),
+            share(&it.share, 0.5),
+            share(&it.share, 0.1),
+            times(&it.of_fixed, 0.5),
+            times(&it.of_fixed, 0.9),
+        ]),
+        None if left_out > 0 => {
+            row.extend([0.to_string(), left_out.to_string()]);
+            row.extend(std::iter::repeat_with(dash).take(GROUP_COLUMNS.len() - 2));
+        }
+        None => return None,
+    }
+    Some(row)
 }
 
 fn percent_of(portion: f64) -> String {
@@ -321,7 +383,7 @@ fn figures_of(played: &Played) -> String {
     let cost = played.cost_over(OWN, FIXED).map_or_else(dash, |cost| format!("{cost:.2}"));
     format!(
         "world {}: {} within SLO, cost {cost} of {FIXED} ({})",
-        played.world.lot.number,
+        played.world.lot,
         shown(played.share(OWN)),
         class(played.world.kind),
     )
@@ -342,7 +404,7 @@ fn described(report: &Report, at: usize) -> String {
         Some(format!("{policy} {:.2}% at {cost:.2}", 100.0 * share))
     });
     let facts = world.facts.iter().map(|it| format!("{} {}", it.aspect.name(), it.value));
-    let mut text = format!("### World {}\n\n", world.lot.number);
+    let mut text = format!("### World {}\n\n", world.lot);
     for paragraph in [
         format!("{}. {}", figures_of(played), world.about()),
         objectives(played),

@@ -36,6 +36,14 @@ pub(crate) enum Aspect {
     AutoscalerDelay = 22,
     Gateway = 23,
     Initial = 24,
+    ApiServers = 25,
+    Pipeline = 26,
+    Speculation = 27,
+    Noise = 28,
+    Drift = 29,
+    Silence = 30,
+    FailedStarts = 31,
+    Slowdown = 32,
 }
 
 // === Engine ===
@@ -68,6 +76,45 @@ pub(crate) const HITS: Choice<bool> = Choice(&[(40, "none", false), (60, "some",
 pub(crate) const HITS_SOME: Spread = Spread::Uniform { low: 0.05, high: 0.9 };
 
 pub(crate) const HITS_AGENTS: Spread = Spread::Uniform { low: 0.5, high: 0.9 };
+
+pub(crate) const API_SERVERS: Choice<u32> =
+    Choice(&[(60, "one", 1), (20, "two", 2), (12, "four", 4), (8, "eight", 8)]);
+
+pub(crate) const STAGES: Choice<u32> = Choice(&[(85, "one", 1), (10, "two", 2), (5, "four", 4)]);
+
+pub(crate) const SPECULATIONS: Choice<bool> = Choice(&[(75, "none", false), (25, "some", true)]);
+
+/// Tokens that a step gives a request on average.
+pub(crate) const TOKENS_PER_STEP: Spread = Spread::Uniform { low: 1.5, high: 3.5 };
+
+/// Tokens that a step drafts, and how many from [`DRAFTS_MORE_FROM`] tokens per step on.
+pub(crate) const DRAFTS: u32 = 3;
+pub(crate) const DRAFTS_MORE: u32 = 5;
+pub(crate) const DRAFTS_MORE_FROM: f64 = 2.5;
+
+pub(crate) const NOISES: Choice<bool> = Choice(&[(40, "none", false), (60, "some", true)]);
+
+/// The standard deviation of the logarithm of an iteration's time.
+pub(crate) const NOISE: Spread = Spread::LogUniform { low: 0.02, high: 0.2 };
+
+/// Which engines slow down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slow {
+    None,
+    One,
+    All,
+}
+
+pub(crate) const SLOWDOWNS: Choice<Slow> =
+    Choice(&[(95, "none", Slow::None), (2, "one replica", Slow::One), (3, "all", Slow::All)]);
+
+/// How many times as long iterations of a slow engine take.
+pub(crate) const SLOWNESS: Spread = Spread::Uniform { low: 1.2, high: 2.0 };
+
+/// When engines slow down, as a share of the duration, and for how many minutes.
+pub(crate) const SLOW_FROM: Spread = Spread::Uniform { low: 0.1, high: 0.7 };
+
+pub(crate) const SLOW_MINUTES: Spread = Spread::LogUniform { low: 10.0, high: 120.0 };
 
 // === Requests ===
 
@@ -115,6 +162,30 @@ pub(crate) const fn output_median(task: Task) -> Spread {
 pub(crate) const PROMPT_SIGMA: Spread = Spread::Uniform { low: 0.3, high: 1.3 };
 
 pub(crate) const OUTPUT_SIGMA: Spread = Spread::Uniform { low: 0.3, high: 1.2 };
+
+/// Which lengths drift.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drifting {
+    None,
+    Prompts,
+    Answers,
+    Both,
+}
+
+pub(crate) const DRIFTS: Choice<Drifting> = Choice(&[
+    (60, "none", Drifting::None),
+    (15, "prompts", Drifting::Prompts),
+    (15, "answers", Drifting::Answers),
+    (10, "both", Drifting::Both),
+]);
+
+/// The median after a drift over that before it.
+pub(crate) const DRIFT: Spread = Spread::LogUniform { low: 0.3, high: 4.0 };
+
+/// When a drift begins, as a share of the duration, and the minutes that it takes.
+pub(crate) const DRIFT_FROM: Spread = Spread::Uniform { low: 0.1, high: 0.6 };
+
+pub(crate) const DRIFT_MINUTES: Spread = Spread::LogUniform { low: 5.0, high: 60.0 };
 
 // === Arrivals ===
 
@@ -200,6 +271,10 @@ pub(crate) const BUDGET_OF_ONE: Budget = Budget { requests: 100_000.0, replica_h
 /// The search for the cheapest fixed mix of several variants takes many more runs.
 pub(crate) const BUDGET_OF_SEVERAL: Budget = Budget { requests: 30_000.0, replica_hours: 20.0 };
 
+/// Replicas without a pipeline that take as long to simulate as a stage of a pipeline, whose steps are
+/// computed one by one.
+pub(crate) const STAGE_WORK: f64 = 2.0;
+
 /// Hours below which no duration is cut.
 pub(crate) const HOURS_MIN: f64 = 1.0;
 
@@ -230,12 +305,14 @@ pub(crate) enum Failure {
     None,
     Crash,
     Spot,
+    SpotTogether,
 }
 
 pub(crate) const FAILURES: Choice<Failure> = Choice(&[
     (60, "none", Failure::None),
     (30, "crashes", Failure::Crash),
-    (10, "spot", Failure::Spot),
+    (5, "spot", Failure::Spot),
+    (5, "spot, several at once", Failure::SpotTogether),
 ]);
 
 /// Hours between two crashes of a replica.
@@ -243,6 +320,22 @@ pub(crate) const CRASH_HOURS: Spread = Spread::LogUniform { low: 2.0, high: 48.0
 
 /// Hours until a spot node is taken back.
 pub(crate) const SPOT_HOURS: Spread = Spread::LogUniform { low: 0.5, high: 4.0 };
+
+/// The share of the other spot nodes that are taken back with one, where several are.
+pub(crate) const TOGETHER: Spread = Spread::Uniform { low: 0.1, high: 0.5 };
+
+/// Whether one replica does not answer scrapes for a while.
+pub(crate) const SILENCES: Choice<bool> = Choice(&[(85, "none", false), (15, "one", true)]);
+
+/// When that begins, as a share of the duration, and for how many minutes.
+pub(crate) const SILENT_FROM: Spread = Spread::Uniform { low: 0.1, high: 0.8 };
+
+pub(crate) const SILENT_MINUTES: Spread = Spread::LogUniform { low: 1.0, high: 30.0 };
+
+pub(crate) const FAILED_STARTS: Choice<bool> = Choice(&[(50, "none", false), (50, "some", true)]);
+
+/// The share of starts that fail.
+pub(crate) const FAILED_SHARE: Spread = Spread::LogUniform { low: 0.01, high: 0.1 };
 
 /// What a spot replica costs of one on demand.
 pub(crate) const SPOT_PRICE: f64 = 0.4;
@@ -261,10 +354,15 @@ pub(crate) const OTHERS_MAX: Spread = Spread::Uniform { low: 0.3, high: 1.0 };
 // === Surroundings ===
 
 pub(crate) const ROUTERS: Choice<Router> = Choice(&[
-    (60, "least requests", Router::LeastRequests),
-    (27, "round robin", Router::RoundRobin),
-    (13, "KV-aware", Router::KvAware),
+    (45, "least requests", Router::LeastRequests),
+    (20, "round robin", Router::RoundRobin),
+    (15, "random", Router::Random),
+    (10, "KV-aware", Router::KvAware),
+    (10, "sticky sessions", Router::Sticky),
 ]);
+
+/// Sessions for each replica of the mean need, where they are sticky.
+pub(crate) const SESSIONS: Spread = Spread::LogUniform { low: 50.0, high: 1_000.0 };
 
 /// How patient clients are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -363,6 +461,14 @@ impl Aspect {
             Self::AutoscalerDelay => "autoscaler delay",
             Self::Gateway => "gateway",
             Self::Initial => "first replicas",
+            Self::ApiServers => "API servers",
+            Self::Pipeline => "pipeline stages",
+            Self::Speculation => "speculation",
+            Self::Noise => "iteration noise",
+            Self::Drift => "drift of lengths",
+            Self::Silence => "silent replica",
+            Self::FailedStarts => "failed starts",
+            Self::Slowdown => "slowdown",
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::simulate::peers::profile::Size;
 use crate::simulate::scenario::Slo;
 use crate::study::file::LengthKeys;
 use crate::study::worlds::course::digits;
+use crate::study::worlds::drift::Factors;
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::machines::Machine;
 use crate::study::worlds::priors::{
@@ -61,6 +62,11 @@ impl Length {
     /// The length of which so many standard deviations are shorter.
     fn at(&self, deviations: f64) -> f64 {
         (self.median * (self.sigma * deviations).exp()).clamp(1.0, self.max)
+    }
+
+    /// The same distribution so many times as long; the clip stays where it is.
+    fn stretched(&self, factor: f64) -> Self {
+        Self { median: self.median * factor, ..*self }
     }
 
     /// The mean, by the trapezoidal rule over five standard deviations on each side.
@@ -137,21 +143,47 @@ impl Requests {
         }
     }
 
-    /// The mean size.
-    pub(crate) fn mean(&self) -> Size {
-        Size { prompt: self.prompt.mean(), output: self.output.mean() }
+    /// The mean size of requests that are so many times as long.
+    pub(crate) fn mean(&self, factors: Factors) -> Size {
+        let Self { prompt, output, .. } = self.stretched(factors);
+        Size { prompt: prompt.mean(), output: output.mean() }
+    }
+
+    /// The same requests so many times as long.
+    fn stretched(&self, factors: Factors) -> Self {
+        Self {
+            prompt: self.prompt.stretched(factors.prompt),
+            output: self.output.stretched(factors.output),
+            ..*self
+        }
     }
 }
 
 // === impl Objectives ===
 
 impl Objectives {
-    /// Objectives that each of these engines meets for a request that it has alone.
-    pub(crate) fn draw(lot: Lot, requests: &Requests, machines: &[Machine]) -> Self {
+    /// Objectives that each of these engines meets for a request that it has alone, also once lengths
+    /// have drifted to so many times what they were, and the first engines are so many times as slow.
+    pub(crate) fn draw(
+        lot: Lot,
+        requests: &Requests,
+        drifted: Factors,
+        machines: &[Machine],
+        slowness: f64,
+    ) -> Self {
         let mut random = lot.of(Aspect::Objectives);
         let ttft = TTFT.draw(&mut random);
         let itl = ITL.draw(&mut random) / 1e3;
+        let slow = machines.iter().take(1).map(|it| it.slowed(slowness));
+        let machines: Vec<Machine> = machines.iter().copied().chain(slow).collect();
+        let drawn = Self { ttft, itl }.met_by(requests, &machines);
+        let Self { ttft, itl } = drawn.met_by(&requests.stretched(drifted), &machines);
+        Self { ttft: digits(ttft + 0.005, 3), itl: (itl * 1e3).ceil() / 1e3 }
+    }
 
+    /// The same, but so that each of these engines meets them for a request that it has alone.
+    fn met_by(self, requests: &Requests, machines: &[Machine]) -> Self {
+        let Self { ttft, itl } = self;
         let context = requests.prompt.at(P99) + requests.output.at(P99);
         let lengths = [0.0, P99].map(|deviations| requests.prompt.at(deviations));
         let prompts = lengths.into_iter().chain([requests.prompt.at(P99).min(LONG_PROMPT)]);
@@ -163,7 +195,7 @@ impl Objectives {
             prompts.clone().fold(ttft, |ttft, prompt| ttft.max(first(machine, prompt)))
         });
         let itl = machines.iter().fold(itl, |itl, it| itl.max(ALONE * it.decode(context)));
-        Self { ttft: digits(ttft + 0.005, 3), itl: (itl * 1e3).ceil() / 1e3 }
+        Self { ttft, itl }
     }
 
     /// As a scenario says it.

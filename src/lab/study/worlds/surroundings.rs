@@ -8,7 +8,7 @@ use crate::study::worlds::lot::{Chosen, Lot};
 use crate::study::worlds::machines::{Machine, count};
 use crate::study::worlds::priors::{
     Aspect, CLIENTS, DELAY, DELAYS, FOLLOWERS, Follower, GATEWAYS, LOSS, LOSSES, PER_REPLICA,
-    Patience, Queue, RELAY, ROUTERS, SCRAPES, TIMEOUT,
+    Patience, Queue, RELAY, ROUTERS, SCRAPES, SESSIONS, TIMEOUT,
 };
 
 /// How often clients try again that do.
@@ -18,6 +18,8 @@ const RETRIES: std::ops::RangeInclusive<u32> = 1..=3;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Surroundings {
     pub(crate) router: Chosen<Router>,
+    /// Sessions for each replica of the mean need, where the router keeps them together.
+    pub(crate) sessions: f64,
     pub(crate) clients: Chosen<Clients>,
     pub(crate) gateway: Gateway,
     pub(crate) observation: Observation,
@@ -70,8 +72,11 @@ impl Surroundings {
         let mut random = lot.of(Aspect::AutoscalerDelay);
         let delay = DELAYS.draw(&mut random);
         let old = DELAY.draw(&mut random).round();
+        let mut random = lot.of(Aspect::Router);
+        let router = ROUTERS.draw(&mut random);
         Self {
-            router: ROUTERS.draw(&mut lot.of(Aspect::Router)),
+            router,
+            sessions: SESSIONS.draw(&mut random),
             clients: clients(lot),
             gateway: Gateway::draw(lot, machines[0].engine.max_num_seqs),
             observation: Observation::draw(lot),

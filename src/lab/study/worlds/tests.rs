@@ -2,16 +2,25 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use serde_json::json;
+
+use crate::simulate::Micros;
+use crate::simulate::peers::profile::{self, Size};
+use crate::simulate::replica::settings::{Admission, Options, Settings, StepTime};
+use crate::simulate::replica::speculation::Speculation;
+use crate::simulate::run;
 use crate::study::file::Kind;
 use crate::study::resolve;
+use crate::study::worlds::capacity::Capacity;
 use crate::study::worlds::course::{Course, Need};
 use crate::study::worlds::documented::{Prior, table};
 use crate::study::worlds::draw::{World, draw};
 use crate::study::worlds::lot::{Choice, Lot, Spread};
 use crate::study::worlds::play;
 use crate::study::worlds::priors::{
-    Aspect, BUDGET, CLIENTS, DELAYS, FAILURES, FOLLOWERS, GATEWAYS, HITS, LOSSES, NODES, ROLLOUTS,
-    ROUTERS, SCRAPES, SEATS, SHAPES, TASKS, UNAVAILABLE, VARIANTS,
+    API_SERVERS, Aspect, BUDGET, CLIENTS, DELAYS, DRIFTS, FAILED_STARTS, FAILURES, FOLLOWERS,
+    GATEWAYS, HITS, LOSSES, NODES, NOISES, ROLLOUTS, ROUTERS, SCRAPES, SEATS, SHAPES, SILENCES,
+    SLOWDOWNS, SPECULATIONS, STAGES, TASKS, UNAVAILABLE, VARIANTS,
 };
 use crate::study::worlds::written;
 use plimsoll_daemon::config::yaml;
@@ -68,6 +77,14 @@ fn worlds_are_drawn_as_often_as_the_priors_say() {
     expect(Aspect::Gateway, weights(&GATEWAYS));
     expect(Aspect::Shape, weights(&SHAPES));
     expect(Aspect::Lengths, weights(&TASKS));
+    expect(Aspect::ApiServers, weights(&API_SERVERS));
+    expect(Aspect::Pipeline, weights(&STAGES));
+    expect(Aspect::Speculation, weights(&SPECULATIONS));
+    expect(Aspect::Noise, weights(&NOISES));
+    expect(Aspect::Slowdown, weights(&SLOWDOWNS));
+    expect(Aspect::Drift, weights(&DRIFTS));
+    expect(Aspect::Silence, weights(&SILENCES));
+    expect(Aspect::FailedStarts, weights(&FAILED_STARTS));
     for (aspect, value, percent) in expected {
         let share = f64::from(percent) / 100.0;
         let mean = share * f64::from(COUNT);
@@ -101,8 +118,16 @@ fn the_weights_of_a_choice_are_percentages() {
         sum(&FOLLOWERS),
         sum(&DELAYS),
         sum(&GATEWAYS),
+        sum(&API_SERVERS),
+        sum(&STAGES),
+        sum(&SPECULATIONS),
+        sum(&NOISES),
+        sum(&SLOWDOWNS),
+        sum(&DRIFTS),
+        sum(&SILENCES),
+        sum(&FAILED_STARTS),
     ];
-    assert_eq!(sums, [100; 17]);
+    assert_eq!(sums, [100; 25]);
 }
 
 #[test]
@@ -125,7 +150,7 @@ fn a_spread_stays_within_its_bounds() {
 fn a_need_that_rises_by_more_than_a_quarter_within_a_start_jumps() {
     let kind = |points: &[(f64, f64)], startup| {
         let course = Course { points: points.to_vec(), period: None };
-        Need::new(&course, 10.0, 3600.0).kind(startup)
+        Need::new(&course, Capacity::constant(10.0), 3600.0).kind(startup)
     };
     // From 4 to 8 replicas in 40 minutes.
     let ramp = [(0.0, 40.0), (2400.0, 80.0)];
@@ -166,4 +191,82 @@ fn weights<T: Copy>(choice: &Choice<T>) -> Vec<(u32, &'static str)> {
 
 fn sum<T: Copy>(choice: &Choice<T>) -> u32 {
     weights(choice).iter().map(|(weight, _)| weight).sum()
+}
+
+/// The mean time between tokens of requests at a rate, in seconds.
+fn itl_at(rate: f64, engine: &str) -> f64 {
+    let text = format!(
+        "length: 20m
+models:
+- name: m
+  slo: {{ttft: 10s, itl: 60ms}}
+  workload: {{drawn: {{rate: {rate}, prompt: {{fixed: 500}}, output: {{fixed: 200}}}}}}
+variants:
+- name: v
+  replicas: {{max: 1}}
+  autoscaler: {{kind: none}}
+  engine: {{alpha: 10ms, beta: 20us, delta: 100us, gamma: 50ns, kv_tokens: 1000000, seats: 1024, \
+         batch_tokens: 8192{engine}}}
+"
+    );
+    let resolved = resolve::resolve(yaml::read(&text).unwrap(), Path::new("")).unwrap();
+    let outcome = run::run(&resolved.scenario, 1, &mut |_: Micros| true).unwrap();
+    outcome.models[0].itl.mean().unwrap().seconds()
+}
+
+#[test]
+fn an_engine_meets_its_objective_with_what_it_sustains_and_with_half_as_much_again_does_not() {
+    let size = Size { prompt: 500.0, output: 200.0 };
+    let engine = Settings {
+        step: StepTime::dense(10_000.0, 20.0, 100.0, 0.05),
+        max_num_seqs: 1024,
+        max_num_batched_tokens: 8192,
+        block_size: 16,
+        kv_blocks: 62_500,
+        admission: Admission::WholePrompt,
+    };
+    let speculation = Some(Speculation::with_mean(3, 2.5));
+    for (stages, speculation, keys) in [
+        (1, None, ""),
+        (2, None, ", pipeline_stages: 2"),
+        (4, None, ", pipeline_stages: 4"),
+        (1, speculation, ", speculation: {drafts: 3, tokens: 2.5}"),
+        (2, speculation, ", pipeline_stages: 2, speculation: {drafts: 3, tokens: 2.5}"),
+    ] {
+        let options = Options { stages, speculation, ..Options::default() };
+        let itl = if speculation.is_some() { 0.01 } else { 0.025 };
+        let rate = profile::sustained_by(&engine, &options, 0.0, itl, size);
+        let [enough, much] = [1.0, 1.5].map(|times| itl_at(times * rate, keys) / itl);
+        assert!(enough < 1.15 && much > 1.0, "{keys}: {enough}, then {much} at {rate}/s");
+    }
+}
+
+#[test]
+fn bounds_are_far_above_the_peak_where_lengths_drift_and_engines_slow_down() {
+    let mut changed = 0;
+    let mut drifted = 0;
+    for world in worlds() {
+        let variant = json!(world.file)["variants"][0].clone();
+        let drifts = world.fact(Aspect::Drift) != "none";
+        let slows = world.fact(Aspect::Slowdown) == "all";
+        changed += u32::from(drifts || slows);
+        let (_, peak) = world.need.mean_and_peak();
+        let max = variant["replicas"]["max"].as_f64().unwrap();
+        assert!(max >= 4.0 * peak, "{}: {max} for {peak}", world.lot);
+        let [first, last] = [0.0, 1e6].map(|time| world.need.capacity_at(time));
+        assert!(first > 0.0 && last > 0.0, "{}: {first}, then {last}", world.lot);
+        let differs = (last / first - 1.0).abs() > 0.01;
+        assert!(drifts || !differs, "{}: {first}, then {last}", world.lot);
+        drifted += u32::from(differs);
+    }
+    assert!(changed > 60 && drifted > 60, "{changed} and {drifted} of {COUNT}");
+}
+
+#[test]
+fn every_policy_that_is_compared_can_play_every_world() {
+    let peers = super::peers(&[]).unwrap();
+    for world in worlds() {
+        let ready = play::prepare(&world, &peers).unwrap();
+        assert_eq!(ready.len(), peers.len(), "{}", world.lot);
+    }
 }

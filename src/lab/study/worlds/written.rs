@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::simulate::scenario::{Client, Lifecycle, Startup};
+use crate::simulate::scenario::{Client, Router, Startup};
 use crate::study::file::{
     AutoscalerKeys, AutoscalerKind, BehaviorKeys, DaemonKeys, DirectionKeys, DrawnKeys, File,
     FileKeys, GatewayKeys, Kind, ModelKeys, PointKeys, PolicyType, QuantityText, ReplicaCountKeys,
@@ -12,9 +12,9 @@ use crate::study::file::{
 };
 use crate::study::worlds::course::Course;
 use crate::study::worlds::draw::Draft;
-use crate::study::worlds::fleet::{Counts, Fleet, Provisioned, Rollout, Start};
-use crate::study::worlds::machines::{Machine, Tenure};
-use crate::study::worlds::priors::{Failure, Follower};
+use crate::study::worlds::fleet::{Counts, Provisioned, Rollout, Start};
+use crate::study::worlds::machines::{Machine, count};
+use crate::study::worlds::priors::Follower;
 use crate::study::worlds::surroundings::{Clients, Gateway, Observation, Prometheus, Surroundings};
 use plimsoll_core::settings::Written;
 use plimsoll_core::settings::written::WrittenDuration;
@@ -27,9 +27,6 @@ const STALE_AFTER: u64 = 4;
 
 /// The surge of a rollout.
 const SURGE: f64 = 0.25;
-
-/// Hours until a spot node is taken back that is a variant of its own.
-const SPOT_HOURS: f64 = 2.0;
 
 /// The file of a world.
 pub(crate) fn file(draft: &Draft, kind: Kind) -> File {
@@ -84,21 +81,24 @@ fn about(draft: &Draft) -> String {
 }
 
 fn model(draft: &Draft) -> Written<ModelKeys> {
-    let Draft { machines, requests, objectives, surroundings, .. } = draft;
-    let Surroundings { router, clients, gateway, .. } = surroundings;
+    let Draft { machines, requests, objectives, surroundings, arrivals, fleet, .. } = draft;
+    let Surroundings { router, sessions, clients, gateway, .. } = surroundings;
+    let sessions = count(sessions * fleet.need.max(1.0));
     Written::<ModelKeys> {
         name: Some(machines[0].pair.model.to_owned()),
         slo: Some(objectives.written()),
         workload: Some(Written::<WorkloadKeys> {
             drawn: Some(Written::<DrawnKeys> {
-                variation: Some(draft.arrivals.variation),
+                variation: Some(arrivals.variation),
+                drift: arrivals.changes.drift.dated(arrivals.length).map(|it| it.written()),
                 prompt: Some(requests.prompt.written()),
                 output: Some(requests.output.written()),
-                ..rate(&draft.arrivals.course)
+                ..rate(&arrivals.course)
             }),
             ..Default::default()
         }),
         router: Some(router.value),
+        sessions: (router.value == Router::Sticky).then_some(sessions),
         gateway: gateway_keys(gateway),
         client: client(&clients.value),
         ..Default::default()
@@ -138,7 +138,7 @@ fn client(clients: &Clients) -> Option<Written<Client>> {
 }
 
 fn variant(draft: &Draft, at: usize, machine: &Machine) -> Written<VariantKeys> {
-    let Draft { requests, surroundings, fleet, .. } = draft;
+    let Draft { requests, surroundings, arrivals, fleet, faults, .. } = draft;
     let Counts { min, max, initial } = fleet.counts[at];
     let rollout = fleet.rollout.value.filter(|_| at == 0);
     Written::<VariantKeys> {
@@ -151,15 +151,18 @@ fn variant(draft: &Draft, at: usize, machine: &Machine) -> Written<VariantKeys> 
             initial: Some(initial),
         }),
         engine: Some(machine.written(requests.hits)),
-        startup: Some(startup(&fleet.startup)),
-        lifecycle: lifecycle(fleet, machine.tenure),
+        startup: Some(startup(&fleet.startup, faults.failed_starts.value)),
+        lifecycle: match at {
+            0 => faults.of_first(arrivals.slowed, initial),
+            _ => faults.of_other(machine.tenure),
+        },
         rollout: rollout.map(rollout_keys),
         autoscaler: autoscaler(surroundings),
         ..Default::default()
     }
 }
 
-fn startup(start: &Start) -> Written<Startup> {
+fn startup(start: &Start, failures: f64) -> Written<Startup> {
     let [image, load, warmup] = start.phases().map(seconds);
     let (warm_nodes, node) = match start.provisioned {
         Some(Provisioned { warm, node }) => (Some(warm), Some(seconds(node))),
@@ -172,21 +175,8 @@ fn startup(start: &Start) -> Written<Startup> {
         load: Some(load),
         warmup: Some(warmup),
         sigma: Some(start.sigma),
+        failures: (failures > 0.0).then_some(failures),
     }
-}
-
-fn lifecycle(fleet: &Fleet, tenure: Tenure) -> Option<Written<Lifecycle>> {
-    let hours = |hours: f64| Some(seconds((hours * 3600.0).round()));
-    let mut keys = Written::<Lifecycle>::default();
-    match fleet.failures.value {
-        Failure::None => {}
-        Failure::Crash => keys.crash_every = hours(fleet.failure_hours),
-        Failure::Spot => keys.interrupt_every = hours(fleet.failure_hours),
-    }
-    if tenure == Tenure::Spot && keys.interrupt_every.is_none() {
-        keys.interrupt_every = hours(SPOT_HOURS);
-    }
-    (keys != Written::<Lifecycle>::default()).then_some(keys)
 }
 
 fn rollout_keys(rollout: Rollout) -> Written<RolloutKeys> {
@@ -253,6 +243,6 @@ fn daemon(observation: &Observation) -> Option<Written<DaemonKeys>> {
 }
 
 /// A span of time; priors have positive ones.
-fn seconds(seconds: f64) -> WrittenDuration {
+pub(crate) fn seconds(seconds: f64) -> WrittenDuration {
     WrittenDuration(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }

@@ -1,0 +1,82 @@
+//! The capacity of one replica over time, in requests per second.
+
+use crate::simulate::peers::profile;
+use crate::simulate::replica::settings::Settings;
+use crate::simulate::workload::rate::Rate;
+use crate::study::worlds::drift::{Dated, Factors};
+use crate::study::worlds::faults::Slowed;
+use crate::study::worlds::machines::Machine;
+use crate::study::worlds::requests::Requests;
+
+/// Conditions under which replicas serve that stay the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conditions {
+    pub(crate) requests: Requests,
+    /// The objective for the time between tokens, in seconds.
+    pub(crate) itl: f64,
+    /// Requests that a replica gets at once.
+    pub(crate) at_once: u32,
+}
+
+/// The capacity of one replica, in straight lines.
+#[derive(Clone, Debug)]
+pub(crate) struct Capacity(Rate);
+
+// === impl Conditions ===
+
+impl Conditions {
+    /// Requests per second that one replica sustains whose iterations take so many times as long, where
+    /// requests are so many times as long.
+    pub(crate) fn sustained(&self, machine: &Machine, factors: Factors, slowness: f64) -> f64 {
+        let Self { requests, itl, at_once } = *self;
+        let engine = machine.slowed(slowness).engine;
+        let engine = Settings { max_num_seqs: engine.max_num_seqs.min(at_once), ..engine };
+        let options = machine.tuning.options();
+        let size = requests.mean(factors);
+        profile::sustained_by(&engine, &options, requests.hits, itl, size)
+    }
+}
+
+// === impl Capacity ===
+
+impl Capacity {
+    /// The capacity where lengths drift, and where engines slow down that all do.
+    pub(crate) fn new(
+        conditions: &Conditions,
+        machine: &Machine,
+        drift: Option<Dated>,
+        slowed: Option<Slowed>,
+    ) -> Self {
+        let slowed = slowed.filter(Slowed::is_of_all);
+        let begins_and_ends = slowed.map(|it| [it.spell.begin, it.spell.end]);
+        let drifts = drift.iter().flat_map(Dated::times);
+        let mut times: Vec<f64> = std::iter::once(0.0)
+            .chain(begins_and_ends.into_iter().flatten())
+            .chain(drifts)
+            .collect();
+        times.sort_by(f64::total_cmp);
+
+        let mut points = Vec::new();
+        for time in times {
+            let factors = drift.map_or(Factors::NONE, |it| it.at(time));
+            let slow = |is_slow: fn(&Slowed, f64) -> bool| {
+                slowed.filter(|it| is_slow(it, time)).map_or(1.0, |it| it.factor)
+            };
+            let before = slow(|it, time| it.spell.begin < time && time <= it.spell.end);
+            let after = slow(|it, time| it.spell.begin <= time && time < it.spell.end);
+            points.push((time, conditions.sustained(machine, factors, before)));
+            points.push((time, conditions.sustained(machine, factors, after)));
+        }
+        Self(Rate::through(points, None).expect("times were sorted, and capacities are finite"))
+    }
+
+    /// The capacity at a time in seconds.
+    pub(crate) fn at(&self, time: f64) -> f64 {
+        self.0.of(time)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn constant(capacity: f64) -> Self {
+        Self(Rate::constant(capacity).expect("a capacity of a test is positive"))
+    }
+}

@@ -1,0 +1,103 @@
+//! Lengths of a world that change while it lasts.
+
+use crate::study::file::DriftKeys;
+use crate::study::worlds::course::digits;
+use crate::study::worlds::lot::{Chosen, Lot};
+use crate::study::worlds::priors::{Aspect, DRIFT, DRIFT_FROM, DRIFT_MINUTES, DRIFTS, Drifting};
+use crate::study::worlds::written::seconds;
+use plimsoll_core::settings::Written;
+
+/// Points between the begin and the end of a drift at which a capacity is computed.
+const POINTS: u32 = 16;
+
+/// Lengths that change once, and stay as they are then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drift {
+    pub(crate) name: &'static str,
+    /// Factors on lengths when it has ended.
+    pub(crate) last: Factors,
+    /// When it begins, as a share of the duration.
+    begins: f64,
+    /// Seconds that it takes.
+    takes: f64,
+}
+
+/// Factors on the lengths of prompts and answers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Factors {
+    pub(crate) prompt: f64,
+    pub(crate) output: f64,
+}
+
+/// A drift in a world that lasts for so many seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dated {
+    last: Factors,
+    /// Seconds.
+    begin: f64,
+    end: f64,
+}
+
+// === impl Drift ===
+
+impl Drift {
+    pub(crate) fn draw(lot: Lot) -> Self {
+        let mut random = lot.of(Aspect::Drift);
+        let Chosen { name, value } = DRIFTS.draw(&mut random);
+        let prompt = digits(DRIFT.draw(&mut random), 2);
+        let output = digits(DRIFT.draw(&mut random), 2);
+        let last = match value {
+            Drifting::None => Factors::NONE,
+            Drifting::Prompts => Factors { prompt, output: 1.0 },
+            Drifting::Answers => Factors { prompt: 1.0, output },
+            Drifting::Both => Factors { prompt, output },
+        };
+        let begins = DRIFT_FROM.draw(&mut random);
+        let takes = (DRIFT_MINUTES.draw(&mut random) * 60.0).round();
+        Self { name, last, begins, takes }
+    }
+
+    /// The same in a world that lasts for so many seconds; `None` without a drift.
+    pub(crate) fn dated(&self, length: f64) -> Option<Dated> {
+        let begin = (length * self.begins).round();
+        let dated = Dated { last: self.last, begin, end: begin + self.takes };
+        (self.last != Factors::NONE).then_some(dated)
+    }
+}
+
+// === impl Dated ===
+
+impl Dated {
+    /// The factors at a time in seconds.
+    pub(crate) fn at(&self, time: f64) -> Factors {
+        let share = ((time - self.begin) / (self.end - self.begin)).clamp(0.0, 1.0);
+        let towards = |last: f64| 1.0 + (last - 1.0) * share;
+        Factors { prompt: towards(self.last.prompt), output: towards(self.last.output) }
+    }
+
+    /// Times in seconds between which factors are nearly straight lines of capacity.
+    pub(crate) fn times(&self) -> impl Iterator<Item = f64> {
+        let Self { begin, end, .. } = *self;
+        (0..=POINTS).map(move |point| begin + (end - begin) * f64::from(point) / f64::from(POINTS))
+    }
+
+    /// As a scenario has it.
+    pub(crate) fn written(&self) -> Vec<Option<Written<DriftKeys>>> {
+        let point = |time: f64| {
+            let Factors { prompt, output } = self.at(time);
+            Written::<DriftKeys> {
+                at: Some(seconds(time)),
+                prompt: Some(prompt),
+                output: Some(output),
+            }
+        };
+        [self.begin, self.end].map(|time| Some(point(time))).to_vec()
+    }
+}
+
+// === impl Factors ===
+
+impl Factors {
+    /// Lengths as they are.
+    pub(crate) const NONE: Self = Self { prompt: 1.0, output: 1.0 };
+}
