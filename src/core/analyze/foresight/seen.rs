@@ -17,6 +17,7 @@ use crate::analyze::foresight::outlier::{Ratios, Slowest};
 use crate::analyze::foresight::pace::{Iteration, Pace, SETTLED, SavedPace};
 use crate::analyze::foresight::policy::Memory;
 use crate::analyze::foresight::rollout::Rollout;
+use crate::analyze::foresight::saturated::Throughput;
 use crate::analyze::foresight::saved::are_amounts;
 use crate::fleet::ReplicaKey;
 use crate::observe::stride::Stride;
@@ -33,6 +34,7 @@ pub(crate) struct Seen {
     ranks: u32,
     kv: Option<Tokens>,
     shown: Shown,
+    throughput: Option<Throughput>,
     counts_time: bool,
     rollout: Rollout,
     replicas: BTreeMap<ReplicaKey, Gathered>,
@@ -121,6 +123,7 @@ impl SavedSeen {
             ranks,
             kv,
             shown: Shown { most_running, full_at, busiest },
+            throughput: None,
             counts_time: iteration.is_some(),
             rollout: Rollout::default(),
             replicas: BTreeMap::new(),
@@ -202,7 +205,14 @@ impl Seen {
         {
             gathered.ratios.add(self.pace.ratio(&lesson));
         }
+        let changes = self.pace.changes();
         self.pace.learn(&lesson, around.learning);
+        if self.pace.changes() != changes {
+            self.throughput = None;
+        }
+        if let Some((full, lengths)) = lesson.full.zip(self.lengths.telling()) {
+            self.throughput = Throughput::add(self.throughput, full, lengths);
+        }
         if !lesson.is_short {
             self.shown.busiest = self.shown.busiest.max(lesson.tokens);
         }
@@ -216,6 +226,7 @@ impl Seen {
         self.pace = near.map_or_else(Pace::default, |near| Pace::starting_from(near, card::DOUBT));
 
         self.shown = Shown::default();
+        self.throughput = None;
         self.work.start_over();
         self.card = Begun::Without;
         for gathered in self.replicas.values_mut() {
@@ -241,6 +252,9 @@ impl Seen {
         self.lengths.age(elapsed, memory);
         self.work.age(elapsed, memory);
         self.shown.age(elapsed);
+        if let Some(throughput) = &mut self.throughput {
+            throughput.age(elapsed);
+        }
         let kept = (-elapsed.seconds() / memory.kv.seconds()).exp();
         self.held *= kept;
         self.held_by *= kept;
@@ -269,6 +283,11 @@ impl Seen {
     /// Places in the batch of a rank, where so many are told or usual.
     pub(crate) fn seats(&self, usual: f64) -> f64 {
         self.shown.seats(usual, self.card().map(|card| &card.learned))
+    }
+
+    /// The throughput of its full replicas; `None` while none was full.
+    pub(super) const fn throughput(&self) -> Option<&Throughput> {
+        self.throughput.as_ref()
     }
 
     /// The slowest of its replicas, while there are enough to compare it with.
