@@ -90,12 +90,12 @@ pub struct Lesson {
     /// Whether it is of answers so short that requests are seldom seen to run.
     pub is_short: bool,
     /// The work of a rank, if it was full all along.
-    pub full: Option<Full>,
+    pub full: Option<FullWork>,
 }
 
 /// The work of a full rank, while requests waited for room.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Full {
+pub struct FullWork {
     /// Tokens that were generated, per second.
     pub generated: f64,
     /// Answers that were begun, per second.
@@ -243,8 +243,8 @@ impl Lessons {
     }
 
     /// The work of a full replica; `None` if it was not full all along.
-    fn full(&self) -> Option<Full> {
-        (self.full >= self.strides).then(|| Full {
+    fn full(&self) -> Option<FullWork> {
+        (self.full >= self.strides).then(|| FullWork {
             generated: self.generated / self.elapsed,
             begun: self.begun / self.elapsed,
         })
@@ -454,7 +454,7 @@ mod tests {
             assert_eq!(first.full, None, "it was idle in a part of it");
             (0..15).find_map(|_| lessons.take(&queued)).unwrap().full
         };
-        assert_eq!(lesson_of(2.0), Some(Full { generated: 400.0, begun: 1.0 }));
+        assert_eq!(lesson_of(2.0), Some(FullWork { generated: 400.0, begun: 1.0 }));
         assert_eq!(lesson_of(1.0), None, "one of eight may wait for something else");
     }
 

@@ -16,7 +16,7 @@
 //! other phase, and the larger is an upper bound in both. So a correction never raises what is believed.
 //!
 //! A limit that an engine has and does not report, such as a smaller token budget, makes it less than
-//! one. Where places, the cache or the iterations bind, the believed rate is multiplied by it. An
+//! one. If places, the cache or the iterations bind, the believed rate is multiplied by it. An
 //! objective binds below that, so there the usable share of the corrected throughput is an upper bound.
 //!
 //! # Domain
@@ -25,7 +25,7 @@
 //! forgotten in a day, so that replicas that something else once held back are tried again.
 
 use crate::analyze::foresight::capacity::{Limits, Requested};
-use crate::analyze::foresight::lesson::Full;
+use crate::analyze::foresight::lesson::FullWork;
 use crate::analyze::foresight::pace::Iteration;
 use crate::units::{Seconds, Tokens};
 
@@ -63,7 +63,7 @@ pub(super) struct Throughput {
 
 impl Throughput {
     /// Adds a lesson of a full replica, of requests of these mean lengths.
-    pub(super) fn add(known: Option<Self>, full: Full, lengths: (f64, f64)) -> Option<Self> {
+    pub(super) fn add(known: Option<Self>, full: FullWork, lengths: (f64, f64)) -> Option<Self> {
         let (prompt, output) = lengths;
         let answers = full.begun.max(full.generated / output);
         if !answers.is_finite() || answers <= 0.0 {
@@ -129,14 +129,14 @@ mod tests {
     }
 
     /// The work of a replica that does this share of what is expected.
-    fn full(share: f64) -> Full {
+    fn full(share: f64) -> FullWork {
         let begun = share * limits().most(ITERATION, &requested(1000.0, 200.0));
-        Full { generated: 200.0 * begun, begun }
+        FullWork { generated: 200.0 * begun, begun }
     }
 
     /// What is known after lessons of a full replica.
-    fn after(lessons: &[Full]) -> Throughput {
-        let add = |known, full: &Full| Throughput::add(known, *full, (1000.0, 200.0));
+    fn after(lessons: &[FullWork]) -> Throughput {
+        let add = |known, full: &FullWork| Throughput::add(known, *full, (1000.0, 200.0));
         lessons.iter().fold(None, add).unwrap()
     }
 
@@ -156,9 +156,9 @@ mod tests {
 
     #[test]
     fn requests_that_begin_together_hide_no_throughput() {
-        let Full { generated, begun } = full(0.9);
-        let prompts = Full { generated: 0.0, begun: 2.0 * begun };
-        let answers = Full { generated: 1.5 * generated, begun: 0.0 };
+        let FullWork { generated, begun } = full(0.9);
+        let prompts = FullWork { generated: 0.0, begun: 2.0 * begun };
+        let answers = FullWork { generated: 1.5 * generated, begun: 0.0 };
         assert!((correction(&after(&[prompts, answers, prompts, answers])) - 1.0).abs() < 1e-9);
     }
 
