@@ -53,6 +53,7 @@ pub mod outlier;
 pub mod pace;
 pub mod policy;
 mod rollout;
+mod saturated;
 pub mod saved;
 pub mod schedule;
 mod seen;

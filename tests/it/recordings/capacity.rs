@@ -37,6 +37,10 @@ const RUNNING_MIN: f64 = 2.0;
 /// How far what light and medium load say of a full server may be off.
 const ACROSS: RangeInclusive<f64> = 0.65..=1.5;
 
+/// How many times as much as it did a full server may be believed to carry: the tolerance of its
+/// correction, and noise. It is believed to carry less where few places need room for one in a hundred.
+const FULL_MAX: f64 = 1.2;
+
 /// The share of the tokens that an iteration may have from which on prompts wait for their turn in the
 /// batch, as nobody knows how many.
 const BUDGET_ROOM: f64 = 0.8;
@@ -230,6 +234,34 @@ fn what_light_and_medium_load_say_of_a_full_server_is_near_what_it_carried_or_un
     }
     show(&report);
     looked_at(cases, "a saturated phase and a file that says what its server was told");
+}
+
+#[test]
+fn a_full_server_is_not_believed_to_carry_more_than_it_did() {
+    let mut report = String::from("\nbelieved over true answers a second, from all phases\n");
+    let mut cases = 0;
+    for recording in recordings() {
+        for server in &recording.servers {
+            let [light, mid, full] = ["light", "mid", "sat"].map(|name| {
+                recording.phase(name).map(|phase| strides(server, phase)).unwrap_or_default()
+            });
+            let Some(truth) = carried(&full) else { continue };
+            let limits = limits(recording.told, &full);
+            let all: Vec<Stride> = light.into_iter().chain(mid).chain(full).collect();
+
+            let place = format!("{:14} {:10} {truth:6.2}", recording.name, server.name);
+            let Some(Estimate { rate, bound, .. }) = believed(limits, &all) else {
+                writeln!(report, "{place} unknown").unwrap();
+                continue;
+            };
+            let ratio = rate.requests_per_second() / truth;
+            writeln!(report, "{place} {ratio:5.2}, by {bound}").unwrap();
+            assert!(ratio <= FULL_MAX, "{place}: {ratio}\n{report}");
+            cases += 1;
+        }
+    }
+    show(&report);
+    looked_at(cases, "a saturated phase");
 }
 
 /// Servers and phases in which requests were sent.

@@ -11,9 +11,9 @@
 //! places of a full batch:      * 2^(t / 3 days)      or what was shown since
 //! ```
 //!
-//! So a limit that was inferred from something else, such as a gateway's, is tried again: a fleet
+//! So a limit inferred from something else, such as a gateway's, is tried again: a fleet
 //! that holds 26% more each day meets the true limit within days, and shrinks by small steps until
-//! then. One that is real shows itself again in five scrapes.
+//! then. A real limit shows itself again in five scrapes.
 
 use crate::analyze::foresight::Told;
 use crate::analyze::foresight::card::Learned;
@@ -44,7 +44,7 @@ const FULL_SPREAD: f64 = 0.03;
 
 /// The most that batches held, each of one rank.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct Maxima {
     /// The most requests that ran.
     pub(super) most_running: f64,
     /// Requests that ran while the batch was full.
@@ -83,9 +83,9 @@ pub(crate) struct Around<'a> {
     pub(crate) learning: &'a Learning,
 }
 
-// === impl Shown ===
+// === impl Maxima ===
 
-impl Shown {
+impl Maxima {
     /// Lets time pass.
     pub(super) fn age(&mut self, elapsed: Seconds) {
         let kept = (-elapsed.seconds() / HALVED).exp2();
@@ -162,31 +162,31 @@ mod tests {
 
     #[test]
     fn a_limit_that_nothing_shows_again_fades_and_one_that_shows_itself_stays() {
-        let mut shown = Shown::default();
-        shown.take(12.0, Some(12.0));
-        assert!((shown.seats(256.0, None) - 12.0).abs() < 1e-9);
+        let mut maxima = Maxima::default();
+        maxima.take(12.0, Some(12.0));
+        assert!((maxima.seats(256.0, None) - 12.0).abs() < 1e-9);
 
-        let mut real = shown;
+        let mut real = maxima;
         for _ in 0..4 {
-            shown.age(DAY);
+            maxima.age(DAY);
             real.age(DAY);
             real.take(12.0, Some(12.0));
         }
-        assert!(shown.seats(256.0, None) > 24.0, "{shown:?}");
+        assert!(maxima.seats(256.0, None) > 24.0, "{maxima:?}");
         assert!((real.seats(256.0, None) - 12.0).abs() < 1e-9, "{real:?}");
 
-        (0..30).for_each(|_| shown.age(DAY));
-        assert!((shown.seats(256.0, None) - 256.0).abs() < 1e-9, "no more than is usual");
+        (0..30).for_each(|_| maxima.age(DAY));
+        assert!((maxima.seats(256.0, None) - 256.0).abs() < 1e-9, "no more than is usual");
     }
 
     #[test]
     fn a_maximum_of_long_ago_is_forgotten_and_one_of_yesterday_is_not() {
-        let mut shown = Shown { busiest: 4000.0, ..Shown::default() };
-        shown.take(400.0, None);
-        shown.age(DAY);
-        assert!(shown.most_running > 300.0 && shown.busiest > 3000.0, "{shown:?}");
+        let mut maxima = Maxima { busiest: 4000.0, ..Maxima::default() };
+        maxima.take(400.0, None);
+        maxima.age(DAY);
+        assert!(maxima.most_running > 300.0 && maxima.busiest > 3000.0, "{maxima:?}");
 
-        (0..13).for_each(|_| shown.age(DAY));
-        assert!(shown.most_running < 20.0 && shown.busiest < 200.0, "{shown:?}");
+        (0..13).for_each(|_| maxima.age(DAY));
+        assert!(maxima.most_running < 20.0 && maxima.busiest < 200.0, "{maxima:?}");
     }
 }

@@ -146,6 +146,8 @@ pub enum Bound {
 pub struct Carried {
     /// Requests a second.
     pub rate: RequestRate,
+    /// The same without a correction by full replicas.
+    pub by_formula: RequestRate,
     /// What is reached first.
     pub bound: Bound,
     /// Time between the tokens of a request that is alone on a replica.
@@ -231,6 +233,13 @@ impl Limits {
         [(Bound::Budget, budget), (Bound::Itl, itl), (Bound::Seats, seats), (Bound::Kv, kv)]
     }
 
+    /// The rate of a full rank: nothing is left free, and no objective holds.
+    pub(super) fn most(&self, iteration: Iteration, requested: &Requested) -> f64 {
+        let all = Self { itl: None, first: None, share: Fraction::ONE, ..*self };
+        let rates = all.means(requested, iteration).map(|(_, rate)| rate);
+        rates.into_iter().fold(f64::INFINITY, f64::min)
+    }
+
     /// The share of requests that come late at a rate because of one limit.
     fn late(&self, bound: Bound, lateness: &Lateness<'_>, rate: f64) -> Option<f64> {
         let Lateness { requested, iteration, .. } = *lateness;
@@ -295,7 +304,8 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
 
     let alone = Seconds::new((iteration.alpha + iteration.delta) / requested.pieces)?;
     let stay = Seconds::new(requested.time(iteration, rate) * requested.iterations())?;
-    Some(Carried { rate: RequestRate::new(rate)?, bound, alone, stay })
+    let rate = RequestRate::new(rate)?;
+    Some(Carried { rate, by_formula: rate, bound, alone, stay })
 }
 
 /// The largest rate below one that is too high at which no more requests than may come late, by the

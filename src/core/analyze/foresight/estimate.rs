@@ -204,11 +204,29 @@ impl Known<'_> {
     fn carried(&self) -> Option<Carried> {
         let Self { seen, iteration, requested, limits } = self;
         let each = carried(*iteration, requested, limits)?;
+        let rate = self.corrected(each);
         // What only a card finds impossible may be possible.
         if seen.card().is_some() && each.rate.requests_per_second() <= RATE_MIN {
             return None;
         }
-        Some(Carried { rate: self.of_all_ranks(each.rate)?, ..each })
+        Some(Carried { rate: self.of_all_ranks(rate)?, ..each })
+    }
+
+    /// The rate of a rank, by what full replicas showed. An objective binds below their throughput.
+    fn corrected(&self, each: Carried) -> RequestRate {
+        let Self { seen, iteration, requested, limits } = self;
+        let Some(throughput) = seen.throughput() else { return each.rate };
+
+        let correction = throughput.correction(*iteration, requested, limits);
+        let rate = each.rate.requests_per_second();
+        let corrected = match each.bound {
+            Bound::Seats | Bound::Kv | Bound::Budget => correction * rate,
+            Bound::Itl | Bound::Ttft => {
+                let most = correction * limits.most(*iteration, requested);
+                rate.min(limits.share.fraction() * most)
+            }
+        };
+        RequestRate::new(corrected).unwrap_or(each.rate)
     }
 
     /// The share by which the work of a request grows with each of its lengths, since they were these.
@@ -242,12 +260,12 @@ impl Known<'_> {
     /// The same with how sure that is; `None` where it is nothing.
     fn estimate(&self, carried: Carried) -> Option<Estimate> {
         let Self { seen, iteration, requested, limits } = self;
-        let Carried { rate, bound, .. } = carried;
+        let Carried { rate, by_formula, bound, .. } = carried;
         if rate.requests_per_second() <= RATE_MIN {
             return None;
         }
 
-        let of_a_rank = rate.requests_per_second() / f64::from(seen.ranks());
+        let of_a_rank = by_formula.requests_per_second();
         let doubt = doubt(&seen.pace, (*iteration, requested, limits), of_a_rank);
         let interval = doubt.and_then(|doubt| Interval::around(rate, doubt));
         let said_by = if seen.card().is_some() { Teacher::Card } else { Teacher::Replicas };

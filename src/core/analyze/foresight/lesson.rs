@@ -45,6 +45,14 @@ use crate::observe::stride::Stride;
 /// Seconds that are one lesson: shorter means are too noisy.
 const SECONDS: f64 = 15.0;
 
+/// Requests that wait at a full replica, over those that run. Fewer may wait for something else than
+/// room, such as a transfer, where an engine does not report for what.
+const QUEUE: f64 = 0.25;
+
+/// Strides in a row with such a queue after which a replica is full: one that just began to queue was
+/// idle in a part of its stride, and Prometheus shows one instant of a quarter of a minute.
+const FULL_PAGES: u32 = 4;
+
 /// Seconds after which a lesson that has not enough in it is dropped.
 const SECONDS_MAX: f64 = 120.0;
 
@@ -81,12 +89,27 @@ pub struct Lesson {
     pub doubt: f64,
     /// Whether it is of answers so short that requests are seldom seen to run.
     pub is_short: bool,
+    /// The work of a rank, if it was full all along.
+    pub full: Option<FullWork>,
+}
+
+/// The work of a full rank, while requests waited for room.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FullWork {
+    /// Tokens that were generated, per second.
+    pub generated: f64,
+    /// Answers that were begun, per second.
+    pub begun: f64,
 }
 
 /// Gathers what one replica does until it says something of its iterations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lessons {
     strides: f64,
+    /// Strides in a row at whose end a queue waited for room, those of lessons before included.
+    queued: u32,
+    /// Strides in which the replica was full.
+    full: f64,
     elapsed: f64,
     computed: f64,
     generated: f64,
@@ -129,7 +152,7 @@ impl Lessons {
 
         let lesson = if self.is_of_short_answers() { self.of_stays() } else { self.of_intervals() };
         if lesson.is_some() || self.elapsed >= SECONDS_MAX {
-            *self = Self::default();
+            *self = Self { queued: self.queued, ..Self::default() };
         }
         lesson
     }
@@ -147,6 +170,8 @@ impl Lessons {
         let known = if self.strides > 0.0 { self.steps } else { Some(0.0) };
         self.steps = known.zip(stride.steps).map(|(sum, more)| sum + more.requests() / ranks);
         self.strides += 1.0;
+        self.queued = if has_queue(stride) { self.queued.saturating_add(1) } else { 0 };
+        self.full += f64::from(self.queued > FULL_PAGES);
         self.elapsed += seconds;
         self.computed += computed;
         self.generated += generated;
@@ -185,6 +210,7 @@ impl Lessons {
             prompts: self.begun,
             doubt: 0.0,
             is_short: false,
+            full: self.full(),
         })
     }
 
@@ -212,6 +238,15 @@ impl Lessons {
             prompts: self.begun,
             doubt: LOOSE * (self.batched / self.elapsed).min(1.0),
             is_short: true,
+            full: self.full(),
+        })
+    }
+
+    /// The work of a full replica; `None` if it was not full all along.
+    fn full(&self) -> Option<FullWork> {
+        (self.full >= self.strides).then(|| FullWork {
+            generated: self.generated / self.elapsed,
+            begun: self.begun / self.elapsed,
         })
     }
 
@@ -225,6 +260,14 @@ impl Lessons {
         let stride = self.elapsed / self.strides;
         unseen(stride / stay)
     }
+}
+
+/// Whether requests wait for room in a replica, and more than a few.
+fn has_queue(stride: &Stride) -> bool {
+    let queue = stride.waiting.zip(stride.running);
+    queue.is_some_and(|(waiting, running)| {
+        waiting.requests() >= (QUEUE * running.requests()).max(1.0)
+    })
 }
 
 /// The `a` of which `max(1, Poisson(a))` has this mean; none where that is not more than one.
@@ -396,6 +439,23 @@ mod tests {
         let unknown = Stride { begun: None, ..stride(ALONE, 1) };
         let mut lessons = Lessons::default();
         assert!((0..200).all(|_| lessons.take(&unknown).is_none()));
+    }
+
+    #[test]
+    fn a_replica_is_full_while_a_quarter_as_many_wait_as_run() {
+        let lesson_of = |waiting: f64| {
+            let queued = Stride {
+                waiting: Requests::new(waiting),
+                running: Requests::new(8.0),
+                ..stride(Second { intervals: 392.0, between: 7.84, generated: 400.0, ..ALONE }, 1)
+            };
+            let mut lessons = Lessons::default();
+            let first = (0..15).find_map(|_| lessons.take(&queued)).unwrap();
+            assert_eq!(first.full, None, "it was idle in a part of it");
+            (0..15).find_map(|_| lessons.take(&queued)).unwrap().full
+        };
+        assert_eq!(lesson_of(2.0), Some(FullWork { generated: 400.0, begun: 1.0 }));
+        assert_eq!(lesson_of(1.0), None, "one of eight may wait for something else");
     }
 
     #[test]

@@ -102,6 +102,8 @@ pub struct Pace {
     lessons: u32,
     content: Option<[f64; 2]>,
     watch: Watch,
+    /// How often the engine has changed.
+    changes: u32,
 }
 
 /// What was learned of iterations, in plain numbers.
@@ -143,6 +145,7 @@ impl Pace {
             lessons: 0,
             content: None,
             watch: Watch::default(),
+            changes: 0,
         }
     }
 
@@ -179,6 +182,11 @@ impl Pace {
         lesson.seconds / dot(lesson.features(), self.coefficients())
     }
 
+    /// How often the engine was found to have changed.
+    pub(super) const fn changes(&self) -> u32 {
+        self.changes
+    }
+
     /// How many lessons it has had.
     pub(crate) const fn lessons(&self) -> u32 {
         self.lessons
@@ -191,14 +199,14 @@ impl Pace {
 
     /// What was learned; `None` while nothing was.
     pub(crate) fn save(&self) -> Option<SavedPace> {
-        let Self { logarithms, covariance, lessons, content: _, watch: _ } = *self;
+        let Self { logarithms, covariance, lessons, .. } = *self;
         (lessons > 0).then_some(SavedPace { logarithms, covariance, lessons })
     }
 
     /// Goes on from what was learned.
     pub(crate) fn of(saved: SavedPace) -> Self {
         let SavedPace { logarithms, covariance, lessons } = saved;
-        Self { logarithms, covariance, lessons, content: None, watch: Watch::default() }
+        Self { logarithms, covariance, lessons, content: None, watch: Watch::default(), changes: 0 }
     }
 
     /// What an iteration takes; `None` while too little was seen.
@@ -226,6 +234,7 @@ impl Pace {
 
     /// Doubts what was learned, because the engine has changed.
     fn doubt(&mut self) {
+        self.changes = self.changes.saturating_add(1);
         for (row, prior) in self.covariance.iter_mut().zip(PRIOR_COVARIANCE) {
             for (it, prior) in row.iter_mut().zip(prior) {
                 *it += CHANGED * CHANGED * prior;
@@ -325,6 +334,7 @@ pub(super) mod tests {
             prompts: 1e6,
             doubt: 0.0,
             is_short: false,
+            full: None,
         }
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analyze::engine_args::EngineArguments;
 use crate::analyze::foresight::VariantStrides;
-use crate::analyze::foresight::batch::{Around, Full, Shown, per_rank};
+use crate::analyze::foresight::batch::{Around, Full, Maxima, per_rank};
 use crate::analyze::foresight::capacity::Requested;
 use crate::analyze::foresight::card::{self, Card, Learned};
 use crate::analyze::foresight::lengths::{Lengths, Work};
@@ -17,6 +17,7 @@ use crate::analyze::foresight::outlier::{Ratios, Slowest};
 use crate::analyze::foresight::pace::{Iteration, Pace, SETTLED, SavedPace};
 use crate::analyze::foresight::policy::Memory;
 use crate::analyze::foresight::rollout::Rollout;
+use crate::analyze::foresight::saturated::Throughput;
 use crate::analyze::foresight::saved::are_amounts;
 use crate::fleet::ReplicaKey;
 use crate::observe::stride::Stride;
@@ -32,7 +33,8 @@ pub(crate) struct Seen {
     held_by: f64,
     ranks: u32,
     kv: Option<Tokens>,
-    shown: Shown,
+    maxima: Maxima,
+    throughput: Option<Throughput>,
     counts_time: bool,
     rollout: Rollout,
     replicas: BTreeMap<ReplicaKey, Gathered>,
@@ -120,7 +122,8 @@ impl SavedSeen {
             held_by: held[1],
             ranks,
             kv,
-            shown: Shown { most_running, full_at, busiest },
+            maxima: Maxima { most_running, full_at, busiest },
+            throughput: None,
             counts_time: iteration.is_some(),
             rollout: Rollout::default(),
             replicas: BTreeMap::new(),
@@ -135,8 +138,8 @@ impl Seen {
         if self.card().is_some() {
             return None;
         }
-        let Self { pace, lengths, work, held, held_by, ranks, kv, shown, .. } = self;
-        let Shown { most_running, full_at, busiest } = *shown;
+        let Self { pace, lengths, work, held, held_by, ranks, kv, maxima, .. } = self;
+        let Maxima { most_running, full_at, busiest } = *maxima;
         let saved = SavedSeen {
             iteration: pace.save(),
             lengths: lengths.numbers(),
@@ -178,7 +181,7 @@ impl Seen {
             gathered.full = Full::default();
             None
         };
-        self.shown.take(running, full);
+        self.maxima.take(running, full);
 
         if let Some(lesson) = gathered.lessons.take(stride) {
             gathered.last = Some(lesson);
@@ -202,9 +205,16 @@ impl Seen {
         {
             gathered.ratios.add(self.pace.ratio(&lesson));
         }
+        let changes = self.pace.changes();
         self.pace.learn(&lesson, around.learning);
+        if self.pace.changes() != changes {
+            self.throughput = None;
+        }
+        if let Some((full, lengths)) = lesson.full.zip(self.lengths.telling()) {
+            self.throughput = Throughput::add(self.throughput, full, lengths);
+        }
         if !lesson.is_short {
-            self.shown.busiest = self.shown.busiest.max(lesson.tokens);
+            self.maxima.busiest = self.maxima.busiest.max(lesson.tokens);
         }
     }
 
@@ -215,7 +225,8 @@ impl Seen {
         let near = former.filter(|_| !self.pace.is_contradicted(first, card::CONTRADICTED));
         self.pace = near.map_or_else(Pace::default, |near| Pace::starting_from(near, card::DOUBT));
 
-        self.shown = Shown::default();
+        self.maxima = Maxima::default();
+        self.throughput = None;
         self.work.start_over();
         self.card = Begun::Without;
         for gathered in self.replicas.values_mut() {
@@ -240,7 +251,10 @@ impl Seen {
     pub(crate) fn age(&mut self, elapsed: Seconds, memory: &Memory) {
         self.lengths.age(elapsed, memory);
         self.work.age(elapsed, memory);
-        self.shown.age(elapsed);
+        self.maxima.age(elapsed);
+        if let Some(throughput) = &mut self.throughput {
+            throughput.age(elapsed);
+        }
         let kept = (-elapsed.seconds() / memory.kv.seconds()).exp();
         self.held *= kept;
         self.held_by *= kept;
@@ -268,7 +282,12 @@ impl Seen {
 
     /// Places in the batch of a rank, where so many are told or usual.
     pub(crate) fn seats(&self, usual: f64) -> f64 {
-        self.shown.seats(usual, self.card().map(|card| &card.learned))
+        self.maxima.seats(usual, self.card().map(|card| &card.learned))
+    }
+
+    /// The throughput of its full replicas; `None` while none was full.
+    pub(super) const fn throughput(&self) -> Option<&Throughput> {
+        self.throughput.as_ref()
     }
 
     /// The slowest of its replicas, while there are enough to compare it with.
@@ -296,7 +315,7 @@ impl Seen {
 
     /// The most tokens that an iteration was seen to have, on average over a lesson.
     pub(crate) fn busiest(&self) -> f64 {
-        self.shown.busiest.max(self.card().map_or(0.0, |card| card.learned.busiest.tokens()))
+        self.maxima.busiest.max(self.card().map_or(0.0, |card| card.learned.busiest.tokens()))
     }
 
     /// What an iteration takes: by its own lessons, or by a card until there are enough.
@@ -350,7 +369,7 @@ impl Seen {
             Begun::With(card, since) => {
                 if !staffed {
                     *since = None;
-                } else if since.is_none() && self.shown.most_running > 0.0 {
+                } else if since.is_none() && self.maxima.most_running > 0.0 {
                     *since = Some(now);
                 }
                 let passed = since.and_then(|since| Seconds::from_span(now.duration_since(since)));
@@ -376,9 +395,9 @@ impl Seen {
             prompt,
             output,
             held: held.and_then(Tokens::new),
-            full_at: self.shown.full_at.and_then(Requests::new),
-            most_running: Requests::new(self.shown.most_running)?,
-            busiest: Tokens::new(self.shown.busiest)?,
+            full_at: self.maxima.full_at.and_then(Requests::new),
+            most_running: Requests::new(self.maxima.most_running)?,
+            busiest: Tokens::new(self.maxima.busiest)?,
         })
     }
 }

@@ -74,6 +74,7 @@ struct World {
     /// The mean square of the lengths of prompts over the square of their mean, where buckets tell it.
     squares: Option<f64>,
     slowest_start: Option<Seconds>,
+    told: Told,
     arguments: Option<Arc<EngineArguments>>,
     /// Which life of its name each replica is in, and how many times as slow its engine is.
     engines: BTreeMap<u32, (u32, f64)>,
@@ -98,6 +99,7 @@ impl World {
             pending: 0,
             squares: None,
             slowest_start: None,
+            told: Told::default(),
             arguments: None,
             engines: BTreeMap::new(),
         }
@@ -145,7 +147,7 @@ impl World {
             startup: None,
             slowest_start: self.slowest_start,
             losses: 0.0,
-            told: Told::default(),
+            told: self.told,
             arguments: self.arguments.as_ref(),
             ttft: self.ttft.as_ref(),
             replicas,

@@ -152,3 +152,34 @@ fn a_slow_replica_is_named_and_does_not_set_the_pace() {
     let believed = world.believed(0.4 * truth(), 1.0);
     assert!((believed - 1.0).abs() < 0.05, "{believed}");
 }
+
+/// Requests a second that a replica with iterations of 256 tokens carries.
+const MOST: f64 = 17.4;
+
+#[test]
+fn a_full_replica_shows_what_it_carries_where_its_token_budget_is_not_known() {
+    let believed = |waiting: f64| {
+        let mut world = World::new(1);
+        // The number of places is known, so the queue is for something else.
+        world.told.seats = requests(256.0);
+        world.waiting = waiting;
+        carries(&world.run(120, MOST))
+    };
+    let (full, busy) = (believed(20.0) / MOST, believed(0.0) / MOST);
+    assert!(busy > 1.2, "iterations of 2048 tokens carry more: {busy}");
+    assert!((0.95..=1.1).contains(&full), "{full}");
+}
+
+#[test]
+fn what_full_engines_showed_ends_with_them() {
+    let mut world = World::new(1);
+    world.told.seats = requests(256.0);
+    world.waiting = 20.0;
+    let _ = world.run(120, MOST);
+
+    // Twice as fast, and not full.
+    world.waiting = 0.0;
+    world.engines.insert(0, (0, 0.5));
+    let found = carries(&world.run(240, MOST));
+    assert!(found > 1.5 * MOST, "{found}");
+}
