@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analyze::foresight::arrivals::SavedArrivals;
 use crate::analyze::foresight::budget::Budget;
+use crate::analyze::foresight::drift::Mixes;
 use crate::analyze::foresight::lengths::Lengths;
 pub use crate::analyze::foresight::lengths::{LengthMoments, Work};
 pub use crate::analyze::foresight::schedule::SavedWeek;
