@@ -134,3 +134,65 @@ impl Elasticity {
         ((rate_then / rate).ln() / change).clamp(0.0, 2.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Tokens;
+
+    fn tokens(count: f64) -> Tokens {
+        Tokens::new(count).unwrap()
+    }
+
+    fn requested(prompt: f64, output: f64) -> Requested {
+        Requested {
+            prompt: tokens(prompt),
+            computed: tokens(prompt),
+            output: tokens(output),
+            prompt_squares: 2.0,
+            answer_squares: 2.0,
+            pieces: 1.0,
+            held: tokens(prompt + output / 2.0),
+        }
+    }
+
+    /// The mean lengths of strides whose answers get longer by a share of the first each, of so many
+    /// requests.
+    fn growing(strides: i64, share: f64, requests: f64) -> (Mixes, Lengths) {
+        let mut mixes = Mixes::default();
+        let mut lengths = Lengths::default();
+        for stride in 0..strides {
+            let output = 100.0 * (1.0 + share * stride as f64);
+            lengths = Lengths::of([1000.0 * requests, output * requests, requests]);
+            mixes.close(Some(&Point { stride, rate: 1.0 }), &lengths);
+        }
+        (mixes, lengths)
+    }
+
+    #[test]
+    fn a_drift_is_one_only_beyond_chance() {
+        let found = |share: f64, requests: f64| {
+            let (mixes, lengths) = growing(20, share, requests);
+            mixes.drifted(10, &requested(1000.0, 200.0), &lengths).map(|mix| mix.stride)
+        };
+        assert_eq!(found(0.0, 400.0), None);
+        assert_eq!(found(0.05, 400.0), Some(9));
+        assert_eq!(found(0.05, 40.0), None, "three standard errors of 40 requests are a half");
+    }
+
+    #[test]
+    fn past_requests_count_by_their_work() {
+        let (mixes, _) = growing(11, 0.1, 400.0);
+        let points: VecDeque<Point> = (0..11).map(|stride| Point { stride, rate: 10.0 }).collect();
+        let weights = mixes.weights(&points, Elasticity { prompt: 0.3, output: 1.0 });
+        assert!((weights[0] - 0.5).abs() < 1e-9 && (weights[10] - 1.0).abs() < 1e-9, "{weights:?}");
+        assert!(weights.is_sorted(), "{weights:?}");
+    }
+
+    #[test]
+    fn an_elasticity_is_how_the_rate_falls_with_a_length() {
+        assert!((Elasticity::between(200.0, 100.0, 5.0, 10.0) - 1.0).abs() < 1e-9);
+        assert!(Elasticity::between(101.0, 100.0, 5.0, 10.0).abs() < 1e-9, "too small a change");
+        assert!(Elasticity::between(200.0, 100.0, 12.0, 10.0).abs() < 1e-9, "never negative");
+    }
+}

@@ -311,6 +311,7 @@ mod tests {
                 because: Because::Kept,
                 method: Method::Exact { steps: 1 },
                 stuck: Replicas::ZERO,
+                unplaced: Replicas::ZERO,
                 absent: Vec::new(),
                 short: Shortfall::None,
                 rank: None,
