@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod batch;
 mod faults;
 
 use std::collections::BTreeMap;
@@ -70,6 +71,7 @@ pub(crate) fn scenario(load: Load) -> Scenario {
             key: spec.model_key(),
             slo: Slo::new(secs(2), Micros::new(100_000)),
             load,
+            batch: None,
             adapters: Vec::new(),
             router: Router::LeastRequests,
             router_refresh: Micros::new(50_000),

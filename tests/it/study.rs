@@ -1668,3 +1668,35 @@ fn a_scenario_says_who_is_compared_and_how_much_later_long_prompts_may_be() {
     let place = "scenario.yaml:18: error: compare[0] must be plimsoll";
     assert!(said.contains(place) && said.contains("; found other"), "{said}");
 }
+
+#[test]
+fn batch_work_has_a_line_of_its_own_and_is_in_no_other_count() {
+    let harsh = "examples/simulate-harsh.yaml";
+    let few = ["--set", "length=20m"];
+    let table = simulate(&[&[harsh][..], &few].concat());
+    assert_eq!(table.status.code(), Some(0), "{}", text(&table.stderr));
+    let table = text(&table.stdout);
+    let (_, line) = table.split_once("\nbatch work of meta-llama/Llama-3.1-8B-Instruct: ").unwrap();
+    let output = simulate(&[&[harsh, "--json", "-"][..], &few].concat());
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let model = &results["runs"][0]["models"][0];
+    let arrived = model["batch"]["arrived"].as_u64().unwrap();
+    // One a second for five minutes.
+    assert!((240..=360).contains(&arrived), "{arrived}");
+    assert!(line.starts_with(&format!("{arrived} requests, ")), "{line}");
+
+    let alone = [
+        "--json",
+        "-",
+        "--set",
+        "models[0].batch={drawn: {rate: 0, prompt: {fixed: 1}, output: {fixed: 1}}}",
+    ];
+    let output = simulate(&[&[harsh][..], &few, &alone].concat());
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(results["runs"][0]["models"][0]["arrived"], model["arrived"]);
+
+    let output = simulate(&[harsh, "--set", "models[0].batch={slo: {ttft: 1s, itl: 1s}}"]);
+    assert_eq!(output.status.code(), Some(64), "{}", text(&output.stderr));
+    let said = "models[0].batch.drawn is required";
+    assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+}

@@ -278,6 +278,7 @@ fn model(
         key: key.clone(),
         slo,
         load: load::Load::Replay(replay),
+        batch: None,
         adapters: Vec::new(),
         router: Router::LeastRequests,
         router_refresh: Micros::ZERO,

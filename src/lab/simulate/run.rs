@@ -29,7 +29,7 @@ use crate::simulate::run::control::Controller;
 pub use crate::simulate::run::pods::State;
 use crate::simulate::run::pods::{Crew, Pod};
 use crate::simulate::run::sample::Sampler;
-use crate::simulate::run::traffic::Traffic;
+use crate::simulate::run::traffic::{Class, Traffic};
 use crate::simulate::scenario::Scenario;
 use crate::simulate::score::{Change, Outcome, Service};
 use plimsoll_core::observe::Inputs;
@@ -113,6 +113,7 @@ pub struct Simulation<'s> {
     controller: Controller,
     sampler: Sampler,
     services: Vec<Service>,
+    batches: Vec<Service>,
     changes: Vec<Change>,
     changes_left_out: u64,
     violations: u64,
@@ -183,6 +184,7 @@ impl<'s> Simulation<'s> {
             controller: Controller::new(scenario, seed),
             sampler: Sampler::new(scenario.models.len()),
             services: vec![Service::default(); scenario.models.len()],
+            batches: vec![Service::default(); scenario.models.len()],
             changes: Vec::new(),
             changes_left_out: 0,
             violations: 0,
@@ -266,7 +268,7 @@ impl<'s> Simulation<'s> {
 
     /// The outcome of the run, if it ended now.
     fn outcome(&self, complete: bool) -> Outcome {
-        let mut models = self.judged();
+        let mut models = self.judged(Class::Interactive);
         for pod in &self.pods {
             models[self.scenario.variants[pod.variant].model].adapter_loads += pod.adapter_loads();
         }
@@ -274,6 +276,7 @@ impl<'s> Simulation<'s> {
             ended: self.now,
             complete,
             models,
+            batches: self.judged(Class::Batch),
             variants: self.crew_scores(),
             series: self.sampler.samples.clone(),
             changes: self.changes.clone(),

@@ -5,6 +5,8 @@
 //! declared here as they are used. What Kubernetes and KEDA do unless they are told otherwise is here,
 //! because several resolve to it.
 
+mod covers;
+
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use crate::simulate::replica::adapters::AdapterSettings;
 use crate::simulate::replica::settings::{Options, Settings};
 use crate::simulate::scaler;
 use crate::simulate::workload::Load;
+use crate::simulate::workload::load::Arrivals;
 use plimsoll_core::fleet::{ModelKey, ModelName, Role, VariantSpec};
 use plimsoll_core::pipeline::Policy;
 use plimsoll_core::settings;
@@ -77,6 +80,8 @@ pub struct Model {
     pub slo: Slo,
     /// Its requests.
     pub load: Load,
+    /// Requests of another class, which are counted apart; `None` without any.
+    pub batch: Option<Batch>,
     /// The adapters that they ask for, at most as many as an engine can tell apart; those beyond the
     /// shares ask for the model itself.
     pub adapters: Vec<AdapterShare>,
@@ -94,6 +99,16 @@ pub struct Model {
     pub gateway: Gateway,
     /// How patient clients are.
     pub client: Client,
+}
+
+/// Batch work of a model: requests through the same gateway to the same replicas, whose clients wait as
+/// long as it takes.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The requests.
+    pub load: Load,
+    /// What a request must meet to count as served well; without it, a full answer.
+    pub slo: Option<Slo>,
 }
 
 /// An adapter of a model.
@@ -481,6 +496,17 @@ impl Transfer {
     }
 }
 
+// === impl Batch ===
+
+impl Batch {
+    /// The arrivals of a seed, apart from those of the workload of the same model.
+    pub(crate) fn arrivals(&self, seed: u64, model: usize) -> Arrivals {
+        // No scenario has as many models.
+        const FIRST: usize = 1 << 30;
+        self.load.arrivals(seed, FIRST + model)
+    }
+}
+
 // === impl AdapterShare ===
 
 impl AdapterShare {
@@ -517,45 +543,6 @@ impl Slo {
     pub fn ttft_of(&self, prompt: u32) -> Micros {
         let long = u64::from(prompt.saturating_sub(self.long_prompt));
         self.ttft + Micros::new(self.ttft_per_token.micros().saturating_mul(long))
-    }
-}
-
-// === impl Outage ===
-
-impl Outage {
-    /// Whether it lasts at a time.
-    #[must_use]
-    pub fn covers(&self, at: Micros) -> bool {
-        (self.from..self.from + self.length).contains(&at)
-    }
-}
-
-// === impl Slowdown, CrashLoop, Silence ===
-
-impl Slowdown {
-    /// Whether it holds at a time for the replica of this number.
-    #[must_use]
-    pub fn covers(&self, at: Micros, number: u32) -> bool {
-        let lasts = self.until.is_none_or(|until| at < until);
-        self.from <= at && lasts && self.replica.is_none_or(|replica| replica == number)
-    }
-}
-
-impl CrashLoop {
-    /// Whether it holds at a time for the replica of this number.
-    #[must_use]
-    pub fn covers(&self, at: Micros, number: u32) -> bool {
-        let lasts = self.until.is_none_or(|until| at < until);
-        self.from <= at && lasts && self.replica.is_none_or(|replica| replica == number)
-    }
-}
-
-impl Silence {
-    /// Whether it holds at a time for the replica of this number.
-    #[must_use]
-    pub fn covers(&self, at: Micros, number: u32) -> bool {
-        let lasts = (self.from..self.from + self.length).contains(&at);
-        lasts && self.replica.is_none_or(|replica| replica == number)
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Outcome {
     pub complete: bool,
     /// Each model's requests, in the scenario's order.
     pub models: Vec<Service>,
+    /// Each model's batch work, which is not among these.
+    pub batches: Vec<Service>,
     /// Each variant's replicas, in the scenario's order.
     pub variants: Vec<Crew>,
     /// What was seen over time.
@@ -232,6 +234,13 @@ pub struct Spread {
     counts: Vec<u64>,
     total: u64,
     sum: u128,
+}
+
+// === impl Met ===
+
+impl Met {
+    /// Both objectives, or there are none.
+    pub(crate) const ALL: Self = Self { ttft: true, itl: true };
 }
 
 // === impl Belief ===

@@ -97,6 +97,9 @@ settings! {
         /// Its requests: exactly one key.
         workload: WorkloadKeys, required;
 
+        /// Batch work on the same replicas, which is counted apart.
+        batch: Option<BatchKeys>;
+
         /// The `LoRA` adapters that they ask for; the others ask for the model itself.
         adapters: Vec<AdapterKeys>;
 
@@ -119,6 +122,16 @@ settings! {
 
         /// How patient clients are.
         client: Client;
+    }
+
+    /// Batch work of a model: requests of another class, through the same gateway to the same replicas.
+    /// Its clients wait as long as it takes.
+    pub(crate) struct BatchKeys {
+        /// What a request must meet to count as served well; without it, a full answer.
+        slo: Option<Slo>;
+
+        /// The requests, at a rate over time.
+        drawn: Option<DrawnKeys>, required;
     }
 
     /// A `LoRA` adapter.

@@ -269,8 +269,10 @@ fn resolve_model(
     }
     let adapters = adapters::shares(&at("adapters"), &adapters, &name, &mut checks.problems);
     let loaded = workload::resolve(&at("workload"), &workload, checks);
+    let has_batch = keys.batch.is_some();
+    let batch = keys.batch.and_then(|batch| workload::resolve_batch(&at("batch"), &batch, checks));
 
-    if checks.problems.refused_below(&at("slo")) {
+    if checks.problems.refused_below(&at("slo")) || has_batch != batch.is_some() {
         return None;
     }
     let Loaded { load, span } = loaded?;
@@ -279,6 +281,7 @@ fn resolve_model(
         key,
         slo,
         load,
+        batch,
         adapters,
         router,
         router_refresh,

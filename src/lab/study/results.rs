@@ -140,6 +140,31 @@ pub(crate) struct ModelResult {
     pub(crate) itl: LatencyResult,
     /// Time to the last token, in seconds.
     pub(crate) e2e: LatencyResult,
+    /// Its batch work, which is in none of these; null without any.
+    #[serde(default)]
+    pub(crate) batch: Option<BatchResult>,
+}
+
+/// How the batch work of a model fared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct BatchResult {
+    /// Requests that arrived.
+    pub(crate) arrived: u64,
+    /// Requests that were answered in full.
+    pub(crate) finished: u64,
+    /// Requests that ended without an answer.
+    pub(crate) not_served: u64,
+    /// Requests that had not ended at the end, and were not late.
+    pub(crate) open: u64,
+    /// Prompt tokens of finished requests.
+    pub(crate) prompt_tokens: u64,
+    /// Generated tokens of finished requests.
+    pub(crate) output_tokens: u64,
+    /// The share of judged requests that were served well: answered, where there is no objective; null
+    /// without any.
+    pub(crate) within_slo: Option<f64>,
+    /// Time to the last token, in seconds.
+    pub(crate) e2e: LatencyResult,
 }
 
 /// A distribution of times, in seconds; null without any.
@@ -392,8 +417,8 @@ impl RunResult {
             models: scenario
                 .models
                 .iter()
-                .zip(&outcome.models)
-                .map(|(model, service)| ModelResult::new(model, service))
+                .zip(outcome.models.iter().zip(&outcome.batches))
+                .map(|(model, (service, batch))| ModelResult::new(model, service, batch))
                 .collect(),
             variants,
             decisions: outcome
@@ -418,7 +443,7 @@ impl ModelResult {
         self.rejected + self.timed_out + self.failed + self.too_long
     }
 
-    fn new(model: &Model, service: &Service) -> Self {
+    fn new(model: &Model, service: &Service, batch: &Service) -> Self {
         let worst = service.worst_minute();
         let services = slice::from_ref(service);
         Self {
@@ -444,6 +469,22 @@ impl ModelResult {
             worst_minute_within_slo: worst.map(|(_, share)| share),
             ttft: LatencyResult::new(&service.ttft),
             itl: LatencyResult::new(&service.itl),
+            e2e: LatencyResult::new(&service.e2e),
+            batch: model.batch.as_ref().map(|_| BatchResult::new(batch)),
+        }
+    }
+}
+
+impl BatchResult {
+    fn new(service: &Service) -> Self {
+        Self {
+            arrived: service.arrived,
+            finished: service.finished,
+            not_served: service.not_served(),
+            open: service.open,
+            prompt_tokens: service.prompt_tokens,
+            output_tokens: service.output_tokens,
+            within_slo: service.attainment(),
             e2e: LatencyResult::new(&service.e2e),
         }
     }

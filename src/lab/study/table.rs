@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::study::results::{LeftOut, ModelResult, Results, RunResult, VariantResult, mean};
+use crate::study::results::{
+    BatchResult, LeftOut, ModelResult, Results, RunResult, VariantResult, mean,
+};
 
 /// The table of a study: all that there is of a single run, a line for each of several.
 pub(crate) fn table(results: &Results) -> String {
@@ -185,6 +187,22 @@ fn models(text: &mut String, run: &RunResult) {
         rows.push(row);
     }
     aligned(text, &rows);
+    batches(text, run);
+}
+
+/// Shows the batch work of models that have some.
+fn batches(text: &mut String, run: &RunResult) {
+    for ModelResult { model, batch, .. } in &run.models {
+        if let Some(batch) = batch {
+            let BatchResult { arrived, finished, not_served, open, within_slo, .. } = batch;
+            let share = within_slo.map_or_else(dash, percent);
+            let _ = writeln!(
+                text,
+                "\nbatch work of {model}: {arrived} requests, {finished} finished, {not_served} not \
+                 served, {open} open; {share} within SLO"
+            );
+        }
+    }
 }
 
 fn variants(text: &mut String, run: &RunResult) {

@@ -5,6 +5,7 @@
 //! ([`written`](self::written)), so it can be printed and played by `plimsoll simulate`. The priors
 //! are data ([`priors`](self::priors)); each aspect has random numbers of its own.
 
+mod batch;
 mod belief;
 mod capacity;
 mod course;

@@ -2,7 +2,7 @@
 
 use crate::simulate::Micros;
 use crate::simulate::peers::profile::{self, Size};
-use crate::simulate::scenario::{Scenario, Variant};
+use crate::simulate::scenario::{Model, Scenario, Variant};
 use crate::simulate::workload::load::{self, Load};
 use plimsoll_core::fleet::ModelName;
 
@@ -29,7 +29,7 @@ pub(crate) fn plannable(scenario: &Scenario, model: usize) -> Result<(), Unplann
     Ok(())
 }
 
-/// The requests of a model, in order of time.
+/// The requests of a model, batch work among them, in order of time.
 pub(crate) fn requests(
     scenario: &Scenario,
     seed: u64,
@@ -37,9 +37,13 @@ pub(crate) fn requests(
 ) -> Result<Vec<(Micros, load::Size)>, Unplannable> {
     plannable(scenario, model)?;
     let end = scenario.length;
-    let arrivals =
-        scenario.models[model].load.arrivals(seed, model).take_while(|arrival| arrival.at < end);
-    Ok(arrivals.map(|arrival| (arrival.at, arrival.size)).collect())
+    let Model { load, batch, .. } = &scenario.models[model];
+    let batch = batch.as_ref().map(|batch| batch.arrivals(seed, model));
+    let streams = std::iter::once(load.arrivals(seed, model)).chain(batch);
+    let arrivals = streams.flat_map(|stream| stream.take_while(|arrival| arrival.at < end));
+    let mut requests: Vec<_> = arrivals.map(|arrival| (arrival.at, arrival.size)).collect();
+    requests.sort_by_key(|(at, _)| *at);
+    Ok(requests)
 }
 
 /// The mean size of requests.

@@ -2,6 +2,7 @@
 
 mod adapters;
 mod admit;
+mod note;
 mod route;
 
 use std::collections::VecDeque;
@@ -11,9 +12,9 @@ use rand_pcg::Pcg64;
 
 use crate::simulate::Micros;
 use crate::simulate::random::{self, Purpose, generator};
+use crate::simulate::replica::Request;
 use crate::simulate::replica::adapters::AdapterId;
 use crate::simulate::replica::prefix::PromptId;
-use crate::simulate::replica::{Event, Request};
 use crate::simulate::run::traffic::admit::TokenBucket;
 use crate::simulate::run::{Happening, Simulation};
 use crate::simulate::scenario::{Model, Scenario};
@@ -25,10 +26,25 @@ use plimsoll_core::fleet::Role;
 /// Clients of a closed loop do not all begin in the same instant, but within this time.
 const CLIENTS_BEGIN: Micros = Micros::from_secs(1);
 
-/// One model's requests.
-pub(crate) struct Traffic {
+/// Which requests of a model one is among.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Those of its workload.
+    Interactive,
+    /// Its batch work.
+    Batch,
+}
+
+/// Requests of one class that are still to come.
+struct Stream {
     arrivals: Arrivals,
     next: Option<Arrival>,
+}
+
+/// One model's requests.
+pub(crate) struct Traffic {
+    interactive: Stream,
+    batch: Option<Stream>,
     /// Requests from the oldest that has not ended on, in the order of their arrival.
     open: VecDeque<Open>,
     /// The number of the first of them.
@@ -75,9 +91,18 @@ enum Part {
     Second,
 }
 
+/// What a request asks for that arrives now.
+struct Inquiry {
+    class: Class,
+    size: Size,
+    prompt: Option<PromptId>,
+    client: u32,
+}
+
 /// A request that has arrived.
 #[derive(Clone, Copy, Debug)]
 struct Open {
+    class: Class,
     arrived: Micros,
     first_token: Option<Micros>,
     size: Size,
@@ -118,10 +143,10 @@ pub(crate) enum Failure {
 
 impl Traffic {
     pub(crate) fn new(scenario: &Scenario, seed: u64, model: usize) -> Self {
-        let mut arrivals = scenario.models[model].load.arrivals(seed, model);
+        let Model { load, batch, .. } = &scenario.models[model];
         Self {
-            next: arrivals.next(),
-            arrivals,
+            interactive: Stream::new(load.arrivals(seed, model)),
+            batch: batch.as_ref().map(|batch| Stream::new(batch.arrivals(seed, model))),
             open: VecDeque::new(),
             first: 0,
             asked: 0,
@@ -141,6 +166,23 @@ impl Traffic {
         }
     }
 
+    /// The class of the request that arrives next, with its stream.
+    fn next_stream(&self) -> Option<(Micros, Class)> {
+        let next = |stream: &Stream, class| stream.next.map(|next| (next.at, class));
+        let interactive = next(&self.interactive, Class::Interactive);
+        let batch = self.batch.as_ref().and_then(|stream| next(stream, Class::Batch));
+        interactive.into_iter().chain(batch).min_by_key(|(at, _)| *at)
+    }
+
+    /// Takes the next request of a class.
+    fn take(&mut self, class: Class) -> Option<Arrival> {
+        let stream = match class {
+            Class::Interactive => &mut self.interactive,
+            Class::Batch => self.batch.as_mut()?,
+        };
+        std::mem::replace(&mut stream.next, stream.arrivals.next())
+    }
+
     fn pool(&mut self, part: Part) -> &mut Pool {
         match part {
             Part::First => &mut self.first_pool,
@@ -158,18 +200,28 @@ impl Traffic {
         self.open.get_mut(at)
     }
 
-    /// Forgets a request, and returns whose it was.
+    /// Forgets a request, and returns whose it was, unless it was batch work.
     fn end(&mut self, id: u64) -> Option<u32> {
         let open = self.get(id).filter(|open| open.place != Place::Nowhere)?;
         open.place = Place::Nowhere;
-        let client = open.client;
+        let client = (open.class == Class::Interactive).then_some(open.client);
         while self.open.front().is_some_and(|open| open.place == Place::Nowhere) {
             self.open.pop_front();
             self.first += 1;
         }
-        Some(client)
+        client
     }
 }
+
+// === impl Stream ===
+
+impl Stream {
+    fn new(mut arrivals: Arrivals) -> Self {
+        Self { next: arrivals.next(), arrivals }
+    }
+}
+
+// === impl Simulation ===
 
 impl Simulation<'_> {
     pub(crate) fn begin_traffic(&mut self) {
@@ -186,15 +238,18 @@ impl Simulation<'_> {
 
     /// The next open-loop arrival, with its model.
     pub(crate) fn next_arrival(&self) -> Option<(Micros, usize)> {
-        let next = |(model, traffic): (usize, &Traffic)| traffic.next.map(|next| (next.at, model));
-        self.traffic.iter().enumerate().filter_map(next).min()
+        let next = self.traffic.iter().enumerate().filter_map(|(model, traffic)| {
+            let (at, _) = traffic.next_stream()?;
+            Some((at, model))
+        });
+        next.min()
     }
 
     pub(crate) fn arrive(&mut self, model: usize) {
         let traffic = &mut self.traffic[model];
-        let Some(Arrival { size, prompt, .. }) = traffic.next else { return };
-        traffic.next = traffic.arrivals.next();
-        self.receive(model, size, prompt, 0);
+        let Some((_, class)) = traffic.next_stream() else { return };
+        let Some(Arrival { size, prompt, .. }) = traffic.take(class) else { return };
+        self.receive(model, &Inquiry { class, size, prompt, client: 0 });
     }
 
     /// A client of a closed loop asks.
@@ -204,11 +259,21 @@ impl Simulation<'_> {
         }
         if let Load::Closed(closed) = &self.scenario.models[model].load {
             let size = closed.sizes.draw(&mut self.traffic[model].sizes);
-            self.receive(model, size, None, client);
+            let class = Class::Interactive;
+            self.receive(model, &Inquiry { class, size, prompt: None, client });
         }
     }
 
-    fn receive(&mut self, model: usize, size: Size, prompt: Option<PromptId>, client: u32) {
+    /// The counts of the requests of a class.
+    fn service(&mut self, model: usize, class: Class) -> &mut Service {
+        match class {
+            Class::Interactive => &mut self.services[model],
+            Class::Batch => &mut self.batches[model],
+        }
+    }
+
+    fn receive(&mut self, model: usize, inquiry: &Inquiry) {
+        let Inquiry { class, size, prompt, client } = *inquiry;
         let arrived = self.now;
         let Model { adapters: shares, load, sessions, .. } = &self.scenario.models[model];
         let within = load.rate().map_or(arrived, |rate| rate.within(arrived));
@@ -223,6 +288,7 @@ impl Simulation<'_> {
             }
         };
         traffic.open.push_back(Open {
+            class,
             arrived,
             first_token: None,
             size,
@@ -233,7 +299,7 @@ impl Simulation<'_> {
             client,
             session,
         });
-        self.services[model].arrived += 1;
+        self.service(model, class).arrived += 1;
         self.dispatch(model, id);
     }
 
@@ -245,11 +311,11 @@ impl Simulation<'_> {
         let Some(open) = self.traffic[model].get(id) else { return };
         open.attempts += 1;
         open.place = Place::Held;
-        let attempt = open.attempts;
+        let (attempt, class) = (open.attempts, open.class);
         if !self.admits(model) {
             return self.fail(model, id, Failure::Rejected);
         }
-        if let Some(timeout) = client.timeout {
+        if let Some(timeout) = client.timeout.filter(|_| class == Class::Interactive) {
             let deadlines = &mut self.traffic[model].deadlines;
             deadlines.push_back((self.now + timeout, id, attempt));
             if deadlines.len() == 1 {
@@ -271,7 +337,7 @@ impl Simulation<'_> {
     fn send(&mut self, model: usize, id: u64, pod: usize) {
         let Some(open) = self.traffic[model].get(id) else { return };
         open.place = Place::Pod(pod);
-        let Open { arrived, size: Size { prompt, output }, .. } = *open;
+        let Open { class, arrived, size: Size { prompt, output }, .. } = *open;
         let adapter = open.adapter;
         let shared = self.scenario.models[model].adapters.is_empty();
         let known = open.prompt;
@@ -298,7 +364,7 @@ impl Simulation<'_> {
             self.crews[variant].sent += 1;
             self.await_release(model);
         } else {
-            self.services[model].refuse(arrived);
+            self.service(model, class).refuse(arrived);
             self.end(model, id);
         }
     }
@@ -411,20 +477,20 @@ impl Simulation<'_> {
     /// An attempt has come to nothing; the client tries again or gives up.
     fn fail(&mut self, model: usize, id: u64, failure: Failure) {
         let client = self.scenario.models[model].client;
-        let service = &mut self.services[model];
         let Some(open) = self.traffic[model].get(id) else { return };
-        if open.attempts <= client.retries {
+        let Open { class, arrived, attempts, .. } = *open;
+        if attempts <= client.retries {
             open.place = Place::Client;
-            service.retries += 1;
+            self.service(model, class).retries += 1;
             self.plan(self.now + client.backoff, Happening::Retry(model, id));
             return;
         }
+        let service = self.service(model, class);
         match failure {
             Failure::Rejected => service.rejected += 1,
             Failure::TimedOut => service.timed_out += 1,
             Failure::Cut => service.failed += 1,
         }
-        let arrived = open.arrived;
         service.judge(arrived, false);
         self.end(model, id);
     }
@@ -453,92 +519,6 @@ impl Simulation<'_> {
         for id in cut {
             self.fail(model, id, Failure::Cut);
         }
-    }
-
-    /// Lets a replica compute up to now, and notes what came of it.
-    pub(crate) fn advance(&mut self, pod: usize) {
-        let taken = &mut self.pods[pod];
-        let Some(replica) = &mut taken.replica else { return };
-        let described = &self.scenario.variants[taken.variant];
-        let (model, role) = (described.model, described.spec.role);
-        let mut events = std::mem::take(&mut self.events);
-        replica.advance_to(self.now, &mut events);
-        taken.refresh();
-        for event in &events {
-            match role {
-                Role::Both | Role::Decode => self.note(model, event),
-                Role::Prefill => self.note_prompt(model, event),
-            }
-        }
-        events.clear();
-        self.events = events;
-    }
-
-    /// Notes what came of a replica that computes prompts.
-    fn note_prompt(&mut self, model: usize, event: &Event) {
-        match *event {
-            Event::FirstToken { .. } => {}
-            Event::Preempted { .. } => self.services[model].preemptions += 1,
-            Event::Finished(ref finished) => {
-                let id = finished.request.id;
-                let Some(open) = self.traffic[model].get(id) else { return };
-                open.place = Place::Moving;
-                let attempt = open.attempts;
-                let takes = self.scenario.models[model].transfer.of(finished.request.prompt);
-                self.plan(finished.at + takes, Happening::Handed(model, id, attempt));
-            }
-        }
-    }
-
-    fn note(&mut self, model: usize, event: &Event) {
-        let (traffic, service) = (&mut self.traffic[model], &mut self.services[model]);
-        match *event {
-            Event::FirstToken { id, at, .. } => {
-                let Some(open) = traffic.get(id) else { return };
-                if open.first_token.is_none() {
-                    open.first_token = Some(at);
-                    service.ttft.observe(at.since(open.arrived));
-                }
-            }
-            Event::Preempted { .. } => service.preemptions += 1,
-            Event::Finished(ref finished) => {
-                let id = finished.request.id;
-                let Some(&mut Open { arrived, first_token, .. }) = traffic.get(id) else { return };
-                let first = first_token.unwrap_or(finished.at);
-                let gaps = u64::from(finished.request.output.saturating_sub(1));
-                let itl = finished.at.since(first).micros().checked_div(gaps).map(Micros::new);
-                let slo = self.scenario.models[model].slo;
-                let met = slo.met(finished.request.prompt, first.since(arrived), itl);
-                service.finish(arrived, met);
-                service.prompt_tokens += u64::from(finished.request.prompt);
-                service.output_tokens += u64::from(finished.request.output);
-                service.e2e.observe(finished.at.since(arrived));
-                if let Some(itl) = itl {
-                    service.itl.observe(itl);
-                }
-                self.end(model, id);
-            }
-        }
-    }
-
-    /// The services of all models, with a judgement of the requests that are still open.
-    pub(crate) fn judged(&self) -> Vec<Service> {
-        let mut services = self.services.clone();
-        for (model, traffic) in self.traffic.iter().enumerate() {
-            let service = &mut services[model];
-            let slo = self.scenario.models[model].slo;
-            for open in traffic.open.iter().filter(|open| open.place != Place::Nowhere) {
-                if open.first_token.is_none()
-                    && self.now.since(open.arrived) > slo.ttft_of(open.size.prompt)
-                {
-                    service.overdue += 1;
-                    service.judge(open.arrived, false);
-                } else {
-                    service.open += 1;
-                }
-            }
-        }
-        services
     }
 
     /// Adds a pod to those that take requests.

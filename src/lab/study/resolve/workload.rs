@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::simulate::Micros;
+use crate::simulate::scenario::Batch;
 use crate::simulate::workload::drift::{Drift, Stretch};
 use crate::simulate::workload::load::{Closed, Drawn, Lengths, Load, Replay, Sizes};
 use crate::simulate::workload::rate::{Rate, RateError};
 use crate::study::file::{
-    ClosedKeys, DrawnKeys, DriftKeys, Format, LengthKeys, PointKeys, RecordedKeys, TraceKeys,
-    WaveKeys, WorkloadKeys,
+    BatchKeys, ClosedKeys, DrawnKeys, DriftKeys, Format, LengthKeys, PointKeys, RecordedKeys,
+    TraceKeys, WaveKeys, WorkloadKeys,
 };
 use crate::study::traces::{self, Recorded, TraceError, servegen};
 use plimsoll_daemon::config::check::Checks;
@@ -51,6 +52,17 @@ pub(crate) fn resolve(path: &str, keys: &WorkloadKeys, checks: &mut Checks<'_>) 
             None
         }
     }
+}
+
+/// Resolves batch work.
+pub(crate) fn resolve_batch(
+    path: &str,
+    keys: &BatchKeys,
+    checks: &mut Checks<'_>,
+) -> Option<Batch> {
+    let BatchKeys { slo, drawn } = keys;
+    let Loaded { load, .. } = resolve_drawn(&join(path, "drawn"), drawn.as_ref()?, checks)?;
+    Some(Batch { load, slo: *slo })
 }
 
 fn resolve_trace(path: &str, keys: &TraceKeys, checks: &mut Checks<'_>) -> Option<Loaded> {

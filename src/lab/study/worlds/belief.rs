@@ -68,7 +68,7 @@ pub(crate) fn worst(world: &World) -> anyhow::Result<Option<Worst>> {
         let middle = (minute as f64 + 0.5) * 60.0;
         let beliefs = diary.minutes.get(minute).cloned().unwrap_or_default();
         let (rate, need) = (world.need.rate_at(middle), world.need.at(middle));
-        let capacity = world.need.capacity_at(middle);
+        let capacity = world.need.capacity_at(middle).unwrap_or_default();
         Worst { minute, judged, good, rate, need, capacity, beliefs }
     }))
 }

@@ -1,10 +1,9 @@
 //! The capacity of one replica over time, in requests per second.
 
 use crate::simulate::peers::profile;
-use crate::simulate::replica::settings::Settings;
 use crate::simulate::workload::rate::Rate;
-use crate::study::worlds::drift::{Dated, Factors};
-use crate::study::worlds::faults::Slowed;
+use crate::study::worlds::drift::{DriftSpan, Factors};
+use crate::study::worlds::faults::SlowSpell;
 use crate::study::worlds::machines::Machine;
 use crate::study::worlds::requests::Requests;
 
@@ -29,8 +28,8 @@ impl Conditions {
     /// requests are so many times as long.
     pub(crate) fn sustained(&self, machine: &Machine, factors: Factors, slowness: f64) -> f64 {
         let Self { requests, itl, at_once } = *self;
-        let engine = machine.slowed(slowness).engine;
-        let engine = Settings { max_num_seqs: engine.max_num_seqs.min(at_once), ..engine };
+        let mut engine = machine.slowed(slowness).engine;
+        engine.max_num_seqs = engine.max_num_seqs.min(at_once);
         let options = machine.tuning.options();
         let size = requests.mean(factors);
         profile::sustained_by(&engine, &options, requests.hits, itl, size)
@@ -44,12 +43,12 @@ impl Capacity {
     pub(crate) fn new(
         conditions: &Conditions,
         machine: &Machine,
-        drift: Option<Dated>,
-        slowed: Option<Slowed>,
+        drift: Option<DriftSpan>,
+        slowed: Option<SlowSpell>,
     ) -> Self {
-        let slowed = slowed.filter(Slowed::is_of_all);
+        let slowed = slowed.filter(SlowSpell::is_of_all);
         let begins_and_ends = slowed.map(|it| [it.spell.begin, it.spell.end]);
-        let drifts = drift.iter().flat_map(Dated::times);
+        let drifts = drift.iter().flat_map(DriftSpan::times);
         let mut times: Vec<f64> = std::iter::once(0.0)
             .chain(begins_and_ends.into_iter().flatten())
             .chain(drifts)
@@ -59,7 +58,7 @@ impl Capacity {
         let mut points = Vec::new();
         for time in times {
             let factors = drift.map_or(Factors::NONE, |it| it.at(time));
-            let slow = |is_slow: fn(&Slowed, f64) -> bool| {
+            let slow = |is_slow: fn(&SlowSpell, f64) -> bool| {
                 slowed.filter(|it| is_slow(it, time)).map_or(1.0, |it| it.factor)
             };
             let before = slow(|it, time| it.spell.begin < time && time <= it.spell.end);

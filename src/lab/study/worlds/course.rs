@@ -41,8 +41,8 @@ pub(crate) struct Course {
 /// A need over time, in replicas.
 #[derive(Clone, Debug)]
 pub(crate) struct Need {
-    rate: Rate,
-    capacity: Capacity,
+    /// Rates of requests, each with the capacity of a replica that serves no others.
+    parts: Vec<(Rate, Capacity)>,
     /// Seconds.
     length: f64,
 }
@@ -149,12 +149,18 @@ impl Course {
 
 impl Need {
     pub(crate) fn new(course: &Course, capacity: Capacity, length: f64) -> Self {
-        Self { rate: course.rate(), capacity, length }
+        Self { parts: vec![(course.rate(), capacity)], length }
+    }
+
+    /// The same with more requests.
+    pub(crate) fn and(mut self, course: &Course, capacity: Capacity) -> Self {
+        self.parts.push((course.rate(), capacity));
+        self
     }
 
     /// The replicas that it takes at a time in seconds.
     pub(crate) fn at(&self, time: f64) -> f64 {
-        self.rate.of(time) / self.capacity.at(time)
+        self.parts.iter().map(|(rate, capacity)| rate.of(time) / capacity.at(time)).sum()
     }
 
     /// The mean and the highest.
@@ -166,12 +172,14 @@ impl Need {
 
     /// Requests a second that arrive at a time in seconds.
     pub(crate) fn rate_at(&self, time: f64) -> f64 {
-        self.rate.of(time)
+        self.parts.iter().map(|(rate, _)| rate.of(time)).sum()
     }
 
-    /// The capacity of one replica at a time in seconds, in requests per second.
-    pub(crate) fn capacity_at(&self, time: f64) -> f64 {
-        self.capacity.at(time)
+    /// The capacity of one replica at a time in seconds, in requests per second of those that arrive
+    /// then; `None` while none do.
+    pub(crate) fn capacity_at(&self, time: f64) -> Option<f64> {
+        let need = self.at(time);
+        (need > 0.0).then(|| self.rate_at(time) / need)
     }
 
     /// Smooth where the need never rises by more than a quarter within one start. What is below one

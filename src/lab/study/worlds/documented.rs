@@ -2,11 +2,12 @@
 
 use crate::study::worlds::engines::PAIRS;
 use crate::study::worlds::priors::{
-    ALONE, API_SERVERS, Aspect, BUDGET, BUDGET_OF_ONE, BUDGET_OF_SEVERAL, BUDGET_OTHERS, Budget,
-    CLIENTS, COEFFICIENT, COMPRESSION, CRASH_HOURS, DAY_HOURS, DELAY, DELAYS, DRAFTS, DRAFTS_MORE,
-    DRAFTS_MORE_FROM, DRIFT, DRIFT_FROM, DRIFT_MINUTES, DRIFTS, FAILED_SHARE, FAILED_STARTS,
-    FAILURES, FLASH, FLASH_EVERY_MINUTES, FLASH_MINUTES, FOLLOWERS, GATEWAYS, HALF_MINUTES, HITS,
-    HITS_AGENTS, HITS_SOME, HOURS, HOURS_MIN, ITL, LOSS, LOSSES, MEMORY, MIXTURES, NEED,
+    ALONE, API_SERVERS, Aspect, BATCH_OUTPUT, BATCH_PROMPT, BATCH_SHARE, BATCH_SIGMA, BATCHES,
+    BUDGET, BUDGET_OF_ONE, BUDGET_OF_SEVERAL, BUDGET_OTHERS, Budget, CLIENTS, COEFFICIENT,
+    COMPRESSION, CRASH_HOURS, DAY_HOURS, DELAY, DELAYS, DRAFTS, DRAFTS_MORE, DRAFTS_MORE_FROM,
+    DRIFT, DRIFT_FROM, DRIFT_MINUTES, DRIFTS, FAILED_SHARE, FAILED_STARTS, FAILURES, FLASH,
+    FLASH_EVERY_MINUTES, FLASH_MINUTES, FOLLOWERS, GATEWAYS, HALF_MINUTES, HITS, HITS_AGENTS,
+    HITS_SOME, HOURS, HOURS_MIN, ITL, JOB_FROM, JOB_LASTS, LOSS, LOSSES, MEMORY, MIXTURES, NEED,
     NEED_OF_SEVERAL, NIGHT, NODE, NODES, NOISE, NOISES, OTHERS_MAX, OUTPUT_SIGMA, PER_REPLICA,
     PROMPT_SIGMA, RAMP, RAMP_MINUTES, RELAY, ROLLOUTS, ROUTERS, SCRAPES, SEATS, SEATS_OTHERS,
     SESSIONS, SHAPES, SILENCES, SILENT_FROM, SILENT_MINUTES, SLOW_FROM, SLOW_MINUTES, SLOWDOWNS,
@@ -118,6 +119,16 @@ fn requests() -> Vec<Prior> {
                  {OUTPUT_SIGMA}, clipped to what the KV cache holds"
             ),
             "Azure 2023, Mooncake and ServeGen have medians from 40 to 6909 and from 3 to 792",
+        ),
+        prior(
+            Aspect::Batch,
+            format!(
+                "{BATCHES}: its mean need is {BATCH_SHARE} of that of the other requests, with \
+                 medians of {BATCH_PROMPT} and {BATCH_OUTPUT} tokens and sigma {BATCH_SIGMA}, and \
+                 without an objective. A job begins at {JOB_FROM} of the duration and lasts for \
+                 {JOB_LASTS} of it"
+            ),
+            "Summaries, evaluations and synthetic data on the replicas that serve people",
         ),
         prior(
             Aspect::Drift,

@@ -1,11 +1,12 @@
 //! A world: everything that is drawn of it, and the scenario file that it is.
 
 use crate::study::file::{File, Kind};
+use crate::study::worlds::batch::Batch;
 use crate::study::worlds::capacity::{Capacity, Conditions};
 use crate::study::worlds::course::{Course, Need, digits};
-use crate::study::worlds::drift::{Drift, Factors};
+use crate::study::worlds::drift::{Drift, DriftSpan, Factors};
 use crate::study::worlds::facts::{self, Fact};
-use crate::study::worlds::faults::{Faults, Slowdowns, Slowed};
+use crate::study::worlds::faults::{Faults, SlowSpell, Slowdowns};
 use crate::study::worlds::fleet::Fleet;
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::machines::{self, Machine};
@@ -57,7 +58,10 @@ pub(crate) struct Arrivals {
     pub(crate) length: f64,
     pub(crate) cut: bool,
     pub(crate) changes: Changes,
-    pub(crate) slowed: Option<Slowed>,
+    pub(crate) batch: Batch,
+    /// Requests a second of the batch work.
+    pub(crate) batch_course: Option<Course>,
+    pub(crate) slowed: Option<SlowSpell>,
     /// The need of each variant, if it served all requests alone.
     pub(crate) needs: Vec<Need>,
 }
@@ -84,15 +88,13 @@ pub(crate) fn draw(lot: Lot) -> World {
     let machines = machines::draw(lot, variants);
     let kv_tokens = machines.iter().map(Machine::kv_tokens).fold(f64::INFINITY, f64::min);
     let requests = Requests::draw(lot, kv_tokens);
-    let drift = Drift::draw(lot);
-    let slowdowns = Slowdowns::draw(lot);
-    let slowness = slowdowns.slowness();
-    let objectives = Objectives::draw(lot, &requests, drift.last, &machines, slowness);
+    let changes = Changes { drift: Drift::draw(lot), slowdowns: Slowdowns::draw(lot) };
+    let objectives = Objectives::draw(lot, &requests, &machines, changes);
     let surroundings = Surroundings::draw(lot, &machines);
 
     let at_once = surroundings.gateway.at_once();
     let conditions = Conditions { requests, itl: objectives.itl, at_once };
-    let arrivals = Arrivals::draw(lot, &conditions, &machines, Changes { drift, slowdowns });
+    let arrivals = Arrivals::draw(lot, &conditions, &machines, changes);
     let need = arrivals.needs[0].clone();
     let fleet = Fleet::draw(lot, &arrivals);
     let faults = Faults::draw(lot, arrivals.length, fleet.need);
@@ -105,6 +107,20 @@ pub(crate) fn draw(lot: Lot) -> World {
     World { lot, file: written::file(&draft, kind), kind, facts, need, cut }
 }
 
+/// The capacity of each of these machines, of which the first may slow down.
+fn capacities(
+    conditions: &Conditions,
+    machines: &[Machine],
+    drift: Option<DriftSpan>,
+    slowed: Option<SlowSpell>,
+) -> Vec<Capacity> {
+    let each = machines
+        .iter()
+        .enumerate()
+        .map(|(at, machine)| Capacity::new(conditions, machine, drift, slowed.filter(|_| at == 0)));
+    each.collect()
+}
+
 // === impl Arrivals ===
 
 impl Arrivals {
@@ -112,26 +128,35 @@ impl Arrivals {
     fn draw(lot: Lot, conditions: &Conditions, machines: &[Machine], changes: Changes) -> Self {
         let Changes { drift, slowdowns } = changes;
         let ends = [Factors::NONE, drift.last];
-        let capacities = ends.map(|factors| conditions.sustained(&machines[0], factors, 1.0));
-        let capacity = capacities[0].max(capacities[1]);
+        let [first, last] = ends.map(|factors| conditions.sustained(&machines[0], factors, 1.0));
         let budget = Budget::of(machines);
-        let Extent { hours, need, cut } = Extent::draw(lot, machines.len(), budget, capacity);
+        let Extent { hours, need, cut } =
+            Extent::draw(lot, machines.len(), budget, first.max(last));
         let length = (hours * 60.0).round() * 60.0;
         let slowed = slowdowns.dated(length);
-        let capacities = machines.iter().enumerate().map(|(at, machine)| {
-            let slowed = slowed.filter(|_| at == 0);
-            Capacity::new(conditions, machine, drift.dated(length), slowed)
-        });
-        let capacities: Vec<Capacity> = capacities.collect();
+        let batch = Batch::draw(lot, &conditions.requests);
+        let of_batch = Conditions { requests: batch.requests, ..*conditions };
+        let others = capacities(&of_batch, machines, None, slowed);
+        let own = capacities(conditions, machines, drift.dated(length), slowed);
 
         let mut random = lot.of(Aspect::Shape);
         let shape = SHAPES.draw(&mut random);
         let course = Course::draw(shape.value, length, &mut random);
-        let (mean, _) = Need::new(&course, capacities[0].clone(), length).mean_and_peak();
-        let course = course.times(need / mean).until(length);
-        let needs = capacities.into_iter().map(|it| Need::new(&course, it, length)).collect();
+        let (mean, _) = Need::new(&course, own[0].clone(), length).mean_and_peak();
+        let interactive = need / (1.0 + batch.share());
+        let course = course.times(interactive / mean).until(length);
+        let batch_course = batch.course(length, need - interactive, &others[0]);
+        let needs = own.into_iter().zip(others).map(|(capacity, others)| {
+            let need = Need::new(&course, capacity, length);
+            match &batch_course {
+                Some(batch) => need.and(batch, others),
+                None => need,
+            }
+        });
+        let needs = needs.collect();
         let variation = digits(VARIATION.draw(&mut lot.of(Aspect::Burstiness)), 2);
-        Self { shape: shape.name, course, variation, length, cut, slowed, needs, changes }
+        let shape = shape.name;
+        Self { shape, course, variation, length, cut, changes, batch, batch_course, slowed, needs }
     }
 }
 

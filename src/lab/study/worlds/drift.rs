@@ -31,7 +31,7 @@ pub(crate) struct Factors {
 
 /// A drift in a world that lasts for so many seconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dated {
+pub(crate) struct DriftSpan {
     last: Factors,
     /// Seconds.
     begin: f64,
@@ -58,16 +58,16 @@ impl Drift {
     }
 
     /// The same in a world that lasts for so many seconds; `None` without a drift.
-    pub(crate) fn dated(&self, length: f64) -> Option<Dated> {
+    pub(crate) fn dated(&self, length: f64) -> Option<DriftSpan> {
         let begin = (length * self.begins).round();
-        let dated = Dated { last: self.last, begin, end: begin + self.takes };
+        let dated = DriftSpan { last: self.last, begin, end: begin + self.takes };
         (self.last != Factors::NONE).then_some(dated)
     }
 }
 
-// === impl Dated ===
+// === impl DriftSpan ===
 
-impl Dated {
+impl DriftSpan {
     /// The factors at a time in seconds.
     pub(crate) fn at(&self, time: f64) -> Factors {
         let share = ((time - self.begin) / (self.end - self.begin)).clamp(0.0, 1.0);
@@ -83,15 +83,15 @@ impl Dated {
 
     /// As a scenario has it.
     pub(crate) fn written(&self) -> Vec<Option<Written<DriftKeys>>> {
-        let point = |time: f64| {
+        let points = [self.begin, self.end].map(|time| {
             let Factors { prompt, output } = self.at(time);
-            Written::<DriftKeys> {
+            Some(Written::<DriftKeys> {
                 at: Some(seconds(time)),
                 prompt: Some(prompt),
                 output: Some(output),
-            }
-        };
-        [self.begin, self.end].map(|time| Some(point(time))).to_vec()
+            })
+        });
+        points.to_vec()
     }
 }
 

@@ -65,6 +65,7 @@ pub(crate) fn of(draft: &Draft) -> Vec<Fact> {
     let of_requests = [
         (Aspect::Objectives, among(objectives.itl, ITLS)),
         (Aspect::Lengths, requests.task),
+        (Aspect::Batch, arrivals.batch.work.name),
         (Aspect::Drift, arrivals.changes.drift.name),
         (Aspect::Shape, arrivals.shape),
         (Aspect::Burstiness, among(arrivals.variation, VARIATIONS)),

@@ -54,7 +54,7 @@ pub(crate) struct Slowdowns {
 
 /// Engines of the first variant that slow down.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slowed {
+pub(crate) struct SlowSpell {
     pub(crate) factor: f64,
     pub(crate) spell: Spell,
     which: Slow,
@@ -77,7 +77,7 @@ impl Faults {
             Failure::None | Failure::Crash | Failure::Spot => 0.0,
         };
         // Whether nodes go one by one or together, each lasts for as long.
-        let hours = hours * (1.0 + together * (need - 1.0).max(0.0));
+        let rarer = 1.0 + together * (need - 1.0).max(0.0);
 
         let mut random = lot.of(Aspect::FailedStarts);
         let fail = FAILED_STARTS.draw(&mut random);
@@ -90,7 +90,7 @@ impl Faults {
         let spell = Spell::new(begin, minutes, random.random());
         Self {
             failures,
-            hours: digits(hours, 2),
+            hours: digits(hours * rarer, 2),
             together,
             failed_starts: Chosen { name: fail.name, value: share },
             silence: Chosen { name: silent.name, value: silent.value.then_some(spell) },
@@ -100,7 +100,7 @@ impl Faults {
     /// As a scenario has them of the first variant, which starts with so many replicas.
     pub(crate) fn of_first(
         &self,
-        slowed: Option<Slowed>,
+        slowed: Option<SlowSpell>,
         initial: u32,
     ) -> Option<Written<Lifecycle>> {
         let keys = Written::<Lifecycle> {
@@ -164,7 +164,7 @@ impl Spell {
     }
 }
 
-// === impl Slowdowns, Slowed ===
+// === impl Slowdowns, SlowSpell ===
 
 impl Slowdowns {
     pub(crate) fn draw(lot: Lot) -> Self {
@@ -187,14 +187,14 @@ impl Slowdowns {
     }
 
     /// The same in a world that lasts for so many seconds.
-    pub(crate) fn dated(&self, length: f64) -> Option<Slowed> {
+    pub(crate) fn dated(&self, length: f64) -> Option<SlowSpell> {
         let Self { which, factor, begins, minutes, place } = *self;
         let spell = Spell::new(begins * length, minutes, place);
-        (which.value != Slow::None).then_some(Slowed { factor, spell, which: which.value })
+        (which.value != Slow::None).then_some(SlowSpell { factor, spell, which: which.value })
     }
 }
 
-impl Slowed {
+impl SlowSpell {
     /// Whether all engines of the variant are slow.
     pub(crate) fn is_of_all(&self) -> bool {
         self.which == Slow::All

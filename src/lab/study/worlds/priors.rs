@@ -44,6 +44,7 @@ pub(crate) enum Aspect {
     Silence = 30,
     FailedStarts = 31,
     Slowdown = 32,
+    Batch = 33,
 }
 
 // === Engine ===
@@ -186,6 +187,35 @@ pub(crate) const DRIFT: Spread = Spread::LogUniform { low: 0.3, high: 4.0 };
 pub(crate) const DRIFT_FROM: Spread = Spread::Uniform { low: 0.1, high: 0.6 };
 
 pub(crate) const DRIFT_MINUTES: Spread = Spread::LogUniform { low: 5.0, high: 60.0 };
+
+/// When there is batch work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    None,
+    Always,
+    Job,
+}
+
+pub(crate) const BATCHES: Choice<Work> = Choice(&[
+    (85, "none", Work::None),
+    (7, "all the time", Work::Always),
+    (8, "one job", Work::Job),
+]);
+
+/// The mean need of batch work over that of the other requests.
+pub(crate) const BATCH_SHARE: Spread = Spread::LogUniform { low: 0.1, high: 1.0 };
+
+/// Medians of its prompts and answers, and their sigma.
+pub(crate) const BATCH_PROMPT: Spread = Spread::LogUniform { low: 300.0, high: 6_000.0 };
+
+pub(crate) const BATCH_OUTPUT: Spread = Spread::LogUniform { low: 30.0, high: 600.0 };
+
+pub(crate) const BATCH_SIGMA: Spread = Spread::Uniform { low: 0.3, high: 0.8 };
+
+/// When a job begins and for how long it lasts, as shares of the duration.
+pub(crate) const JOB_FROM: Spread = Spread::Uniform { low: 0.1, high: 0.5 };
+
+pub(crate) const JOB_LASTS: Spread = Spread::Uniform { low: 0.1, high: 0.4 };
 
 // === Arrivals ===
 
@@ -469,6 +499,7 @@ impl Aspect {
             Self::Silence => "silent replica",
             Self::FailedStarts => "failed starts",
             Self::Slowdown => "slowdown",
+            Self::Batch => "batch work",
         }
     }
 }

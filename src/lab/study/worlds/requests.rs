@@ -6,6 +6,7 @@ use crate::simulate::peers::profile::Size;
 use crate::simulate::scenario::Slo;
 use crate::study::file::LengthKeys;
 use crate::study::worlds::course::digits;
+use crate::study::worlds::draw::Changes;
 use crate::study::worlds::drift::Factors;
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::machines::Machine;
@@ -149,6 +150,16 @@ impl Requests {
         Size { prompt: prompt.mean(), output: output.mean() }
     }
 
+    /// Other requests with these medians and this spread, within the same limits.
+    pub(crate) fn others(&self, prompt: f64, output: f64, sigma: f64) -> Self {
+        let like = |length: Length, median: f64| Length {
+            median: median.min(length.max / 2.0).round().max(1.0),
+            sigma: digits(sigma, 2),
+            max: length.max,
+        };
+        Self { prompt: like(self.prompt, prompt), output: like(self.output, output), ..*self }
+    }
+
     /// The same requests so many times as long.
     fn stretched(&self, factors: Factors) -> Self {
         Self {
@@ -162,22 +173,21 @@ impl Requests {
 // === impl Objectives ===
 
 impl Objectives {
-    /// Objectives that each of these engines meets for a request that it has alone, also once lengths
-    /// have drifted to so many times what they were, and the first engines are so many times as slow.
+    /// Objectives that each of these engines meets for a request that it has alone, also after these
+    /// changes.
     pub(crate) fn draw(
         lot: Lot,
         requests: &Requests,
-        drifted: Factors,
         machines: &[Machine],
-        slowness: f64,
+        changes: Changes,
     ) -> Self {
         let mut random = lot.of(Aspect::Objectives);
         let ttft = TTFT.draw(&mut random);
         let itl = ITL.draw(&mut random) / 1e3;
-        let slow = machines.iter().take(1).map(|it| it.slowed(slowness));
-        let machines: Vec<Machine> = machines.iter().copied().chain(slow).collect();
-        let drawn = Self { ttft, itl }.met_by(requests, &machines);
-        let Self { ttft, itl } = drawn.met_by(&requests.stretched(drifted), &machines);
+        let slow = machines.iter().take(1).map(|it| it.slowed(changes.slowdowns.slowness()));
+        let all: Vec<Machine> = machines.iter().copied().chain(slow).collect();
+        let drawn = Self { ttft, itl }.met_by(requests, &all);
+        let Self { ttft, itl } = drawn.met_by(&requests.stretched(changes.drift.last), &all);
         Self { ttft: digits(ttft + 0.005, 3), itl: (itl * 1e3).ceil() / 1e3 }
     }
 

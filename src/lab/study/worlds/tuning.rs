@@ -58,11 +58,13 @@ impl Tuning {
 
     /// The same for the simulator.
     pub(crate) fn options(&self) -> Options {
-        let speculate = |it: Drafts| Speculation::with_mean(it.drafts, it.tokens);
         Options {
             api_servers: self.api_servers.value,
             stages: self.stages.value,
-            speculation: self.speculation.value.map(speculate),
+            speculation: self
+                .speculation
+                .value
+                .map(|it| Speculation::with_mean(it.drafts, it.tokens)),
             noise: self.noise.value,
             ..Options::default()
         }

@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 
 use crate::simulate::scenario::{Client, Router, Startup};
 use crate::study::file::{
-    AutoscalerKeys, AutoscalerKind, BehaviorKeys, DaemonKeys, DirectionKeys, DrawnKeys, File,
-    FileKeys, GatewayKeys, Kind, ModelKeys, PointKeys, PolicyType, QuantityText, ReplicaCountKeys,
-    RolloutKeys, SelectPolicy, StepKeys, VariantKeys, Words, WorkloadKeys,
+    AutoscalerKeys, AutoscalerKind, BatchKeys, BehaviorKeys, DaemonKeys, DirectionKeys, DrawnKeys,
+    File, FileKeys, GatewayKeys, Kind, ModelKeys, PointKeys, PolicyType, QuantityText,
+    ReplicaCountKeys, RolloutKeys, SelectPolicy, StepKeys, VariantKeys, Words, WorkloadKeys,
 };
 use crate::study::worlds::course::Course;
-use crate::study::worlds::draw::Draft;
+use crate::study::worlds::draw::{Arrivals, Draft};
 use crate::study::worlds::fleet::{Counts, Provisioned, Rollout, Start};
 use crate::study::worlds::machines::{Machine, count};
 use crate::study::worlds::priors::Follower;
@@ -97,12 +97,23 @@ fn model(draft: &Draft) -> Written<ModelKeys> {
             }),
             ..Default::default()
         }),
+        batch: batch(draft),
         router: Some(router.value),
         sessions: (router.value == Router::Sticky).then_some(sessions),
         gateway: gateway_keys(gateway),
         client: client(&clients.value),
         ..Default::default()
     }
+}
+
+fn batch(draft: &Draft) -> Option<Written<BatchKeys>> {
+    let Arrivals { batch, batch_course, .. } = &draft.arrivals;
+    let drawn = batch_course.as_ref().map(|course| Written::<DrawnKeys> {
+        prompt: Some(batch.requests.prompt.written()),
+        output: Some(batch.requests.output.written()),
+        ..rate(course)
+    });
+    drawn.map(|drawn| Written::<BatchKeys> { drawn: Some(drawn), ..Default::default() })
 }
 
 /// The keys of a rate over time.
