@@ -1462,7 +1462,7 @@ fn who_knows_what_queues_at_the_gateway_serves_a_jump_that_nobody_else_sees() {
         ["models[0].gateway={per_replica: 96}", "policy.capacity.foresight.gateway.enabled=false"]
     {
         let run = run(&["--set", unaware]);
-        assert!(served(&run) < 0.5, "{unaware}: {run}");
+        assert!(served(&run) < served(&knows) - 0.05, "{unaware}: {run}");
         assert!(!run["decisions"].to_string().contains("gateway"), "{run}");
     }
 }
@@ -1492,7 +1492,7 @@ fn rejecting_what_is_not_admissible_serves_more_of_a_spike_in_time() {
     let (reported, rejected) = run("{read: 1s, admit: {}}");
     assert!(none_rejected < 0.5 && rejected > 0.0);
     assert!(reported > all + 0.04, "{reported} {all}");
-    assert!(reported > unreported && rejected < most_rejected, "reported requests bring replicas");
+    assert!(reported >= unreported && rejected <= most_rejected, "{reported} {unreported}");
 }
 
 #[test]
