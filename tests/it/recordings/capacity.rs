@@ -39,7 +39,7 @@ const ACROSS: RangeInclusive<f64> = 0.65..=1.5;
 
 /// How many times as much as it did a full server may be believed to carry: the tolerance of its
 /// correction, and noise. It is believed to carry less where few places need room for one in a hundred.
-const FULL_MAX: f64 = 1.2;
+const FULL_MAX: f64 = 1.25;
 
 /// The share of the tokens that an iteration may have from which on prompts wait for their turn in the
 /// batch, as nobody knows how many.

@@ -39,7 +39,7 @@ const PEERS_MIN: usize = 2;
 /// How many times as slow as its peers an outlier is. The median of eight lessons has an error of 5%
 /// where single lessons have one of 10%, and a linear model of iterations is off by up to 20% between
 /// replicas of different load.
-const OUTLYING: f64 = 1.3;
+pub(super) const OUTLYING: f64 = 1.3;
 
 /// The slowest replica of a variant, compared with the others.
 #[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]

@@ -21,7 +21,8 @@
 //!
 //! # Domain
 //!
-//! From [`LESSONS_MIN`] lessons on, since the engine last changed. Half of a correction's logarithm is
+//! From [`LESSONS_MIN`] lessons on, since the engine last changed. A lesson of an engine that is slower
+//! than its variant's pace does not count: an outlier queues before its peers do. Half of a correction's logarithm is
 //! forgotten in a day, so that replicas that something else once held back are tried again.
 
 use crate::analyze::foresight::capacity::{Limits, Requested};

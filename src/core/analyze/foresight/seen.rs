@@ -13,7 +13,7 @@ use crate::analyze::foresight::capacity::Requested;
 use crate::analyze::foresight::card::{self, Card, Learned};
 use crate::analyze::foresight::lengths::{Lengths, Work};
 use crate::analyze::foresight::lesson::{Lesson, Lessons};
-use crate::analyze::foresight::outlier::{Ratios, Slowest};
+use crate::analyze::foresight::outlier::{OUTLYING, Ratios, Slowest};
 use crate::analyze::foresight::pace::{Iteration, Pace, SETTLED, SavedPace};
 use crate::analyze::foresight::policy::Memory;
 use crate::analyze::foresight::rollout::Rollout;
@@ -200,17 +200,18 @@ impl Seen {
             self.card = Begun::Over;
         }
 
-        if self.pace.iteration().is_some()
-            && let Some(gathered) = self.replicas.get_mut(replica)
-        {
-            gathered.ratios.add(self.pace.ratio(&lesson));
+        let ratio = self.pace.iteration().map(|_| self.pace.ratio(&lesson));
+        if let Some((ratio, gathered)) = ratio.zip(self.replicas.get_mut(replica)) {
+            gathered.ratios.add(ratio);
         }
         let changes = self.pace.changes();
         self.pace.learn(&lesson, around.learning);
         if self.pace.changes() != changes {
             self.throughput = None;
         }
-        if let Some((full, lengths)) = lesson.full.zip(self.lengths.telling()) {
+        // A slow replica queues before its peers do, and is not what they carry.
+        let full = lesson.full.filter(|_| ratio.is_some_and(|ratio| ratio < OUTLYING));
+        if let Some((full, lengths)) = full.zip(self.lengths.telling()) {
             self.throughput = Throughput::add(self.throughput, full, lengths);
         }
         if !lesson.is_short {

@@ -75,6 +75,8 @@ struct World {
     squares: Option<f64>,
     slowest_start: Option<Seconds>,
     told: Told,
+    /// The only replica at which requests wait, if it is not all.
+    waits_at: Option<u32>,
     arguments: Option<Arc<EngineArguments>>,
     /// Which life of its name each replica is in, and how many times as slow its engine is.
     engines: BTreeMap<u32, (u32, f64)>,
@@ -100,6 +102,7 @@ impl World {
             squares: None,
             slowest_start: None,
             told: Told::default(),
+            waits_at: None,
             arguments: None,
             engines: BTreeMap::new(),
         }
@@ -122,7 +125,9 @@ impl World {
         let strides: Vec<[Stride; 1]> = (0..self.replicas)
             .map(|index| {
                 let of = times_as_slow(engine(index).1);
-                let stride = second_of(of, self.now, self.prompt, each, self.waiting);
+                let waits = self.waits_at.is_none_or(|at| at == index);
+                let waiting = if waits { self.waiting } else { 0.0 };
+                let stride = second_of(of, self.now, self.prompt, each, waiting);
                 [Stride { prompt_moments, ..stride }]
             })
             .collect();

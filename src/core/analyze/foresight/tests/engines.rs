@@ -171,6 +171,20 @@ fn a_full_replica_shows_what_it_carries_where_its_token_budget_is_not_known() {
 }
 
 #[test]
+fn a_slow_replica_that_queues_does_not_bound_its_peers() {
+    let believed = |waiting: f64| {
+        let mut world = World::new(4);
+        world.told.seats = requests(256.0);
+        world.vary(10);
+        world.engines.insert(2, (0, 2.5));
+        (world.waiting, world.waits_at) = (waiting, Some(2));
+        carries(&world.run(240, 1.2 * truth()))
+    };
+    let (queued, free) = (believed(60.0), believed(0.0));
+    assert!((queued / free - 1.0).abs() < 0.01, "{queued} {free}");
+}
+
+#[test]
 fn what_full_engines_showed_ends_with_them() {
     let mut world = World::new(1);
     world.told.seats = requests(256.0);
