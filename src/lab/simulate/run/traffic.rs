@@ -168,10 +168,13 @@ impl Traffic {
 
     /// The class of the request that arrives next, with its stream.
     fn next_stream(&self) -> Option<(Micros, Class)> {
-        let next = |stream: &Stream, class| stream.next.map(|next| (next.at, class));
-        let interactive = next(&self.interactive, Class::Interactive);
-        let batch = self.batch.as_ref().and_then(|stream| next(stream, Class::Batch));
-        interactive.into_iter().chain(batch).min_by_key(|(at, _)| *at)
+        let interactive = self.interactive.next.map(|next| (next.at, Class::Interactive));
+        let batch = self.batch.as_ref().and_then(|stream| stream.next.as_ref());
+        match (interactive, batch) {
+            (Some((at, _)), Some(next)) if next.at < at => Some((next.at, Class::Batch)),
+            (None, Some(next)) => Some((next.at, Class::Batch)),
+            (interactive, _) => interactive,
+        }
     }
 
     /// Takes the next request of a class.
