@@ -40,6 +40,7 @@ const SILENT: [&str; 9] = [
     "plimsoll_events_total",
     "plimsoll_hpa_ignores_desired",
     "plimsoll_startup_seconds",
+    "plimsoll_starving_variant",
     "plimsoll_tls_authority_not_after_timestamp_seconds",
     "plimsoll_tls_changes_total",
     "plimsoll_tls_failures_total",

@@ -271,6 +271,8 @@ impl Variant {
             foreseen: None,
             card: None,
             carries: None,
+            unplaced: Replicas::ZERO,
+            starving: None,
             admissible: admissible.map(Box::new),
         };
         if let Some(decided) = &mut self.0.decided {

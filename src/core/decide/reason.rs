@@ -431,7 +431,7 @@ mod tests {
     use crate::decide::pools::packing::{Lowering, Unpacked};
     use crate::decide::pools::pooled::Unsure;
     use crate::decide::rank::{Choice, Dropped, Rank, Ranking, Record, Residual, Round};
-    use crate::decide::sized::{Bound, Estimate, Interval, Shortfall};
+    use crate::decide::sized::{Bound, Estimate, Interval, Shortfall, Starvation};
     use crate::decide::zero::{Evidence, Idleness, Unproved};
     use crate::decide::{Stage, Step};
     use crate::fleet::{
@@ -558,6 +558,12 @@ mod tests {
                 said_by: Teacher::Card,
             }),
             admissible: None,
+            starving: Some(Box::new(Starvation {
+                arriving: 12.5,
+                waiting: 40.0,
+                others: 0.3,
+                replicas: n(3),
+            })),
         })
     }
 

@@ -96,6 +96,8 @@ families! {
         "Lower end of the interval in which that lies in 95 of 100 cases.";
     CARRIES_HIGH = "plimsoll_replica_carries_high_per_second", CARRIED,
         "Upper end of the interval in which that lies in 95 of 100 cases.";
+    STARVING = "plimsoll_starving_variant", VARIANT,
+        "1 from when requests wait at the variant next to idle others, until the router shares evenly; otherwise 0.";
     ADMISSIBLE = "plimsoll_admissible_requests_per_second", VARIANT,
         "Requests per second that the serving replicas can take in time, queues worked off first.";
     MODEL_ADMISSIBLE = "plimsoll_model_admissible_requests_per_second", &["namespace", "model"],

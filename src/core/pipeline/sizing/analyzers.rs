@@ -19,6 +19,7 @@ use crate::analyze::foresight::Foreseen;
 use crate::analyze::foresight::admissible::Admissible;
 use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::estimate::Estimate;
+use crate::analyze::foresight::starving::Starvation;
 use crate::decide::sized::Unmeetable;
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::pipeline::sizing::bridged::Bridges;
@@ -98,6 +99,10 @@ pub(crate) struct Outlook {
     pub(crate) admissible: BTreeMap<VariantKey, Admissible>,
     /// What carries load until others serve, beside the plan.
     pub(crate) bridges: Bridges,
+    /// The variants whose card takes nothing away.
+    pub(crate) bound: BTreeSet<VariantKey>,
+    /// The variants that starve next to idle ones.
+    pub(crate) starving: BTreeMap<VariantKey, Starvation>,
 }
 
 macro_rules! analyzers {

@@ -2,8 +2,8 @@
 
 use crate::publish::PublishedVariant;
 use crate::publish::gauges::{
-    ADMISSIBLE, CARRIES, CARRIES_HIGH, CARRIES_LOW, MODEL_ADMISSIBLE, NEED, NEED_HELD, Sheet,
-    labels,
+    ADMISSIBLE, CARRIES, CARRIES_HIGH, CARRIES_LOW, MODEL_ADMISSIBLE, NEED, NEED_HELD, STARVING,
+    Sheet, labels, one_if,
 };
 use plimsoll_core::decide::sized::{Admissible, Estimate, Foreseen, Interval};
 use plimsoll_core::decide::{Basis, Decision, Reason};
@@ -25,6 +25,10 @@ impl Sheet {
                 let labels = [namespace, model, role.label()];
                 self.set(&NEED, &labels, Some(need.total));
                 self.set(&NEED_HELD, &labels, Some(*held));
+            }
+            if sized.foreseen.is_some() {
+                let starves = one_if(sized.starving.is_some());
+                self.set(&STARVING, &[namespace, model, variant], Some(starves));
             }
             if let Some(Estimate { rate, interval, said_by, .. }) = sized.carries {
                 let labels = [namespace, model, variant, said_by.label()];

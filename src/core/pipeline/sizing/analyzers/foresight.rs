@@ -64,6 +64,8 @@ impl Learner for Foresight {
                 estimates: found.estimates,
                 admissible,
                 bridges: found.bridges,
+                bound: found.bound,
+                starving: found.starving,
             }),
         }
     }
