@@ -40,7 +40,6 @@ const SILENT: [&str; 9] = [
     "plimsoll_events_total",
     "plimsoll_hpa_ignores_desired",
     "plimsoll_startup_seconds",
-    "plimsoll_starving_variant",
     "plimsoll_tls_authority_not_after_timestamp_seconds",
     "plimsoll_tls_changes_total",
     "plimsoll_tls_failures_total",
@@ -56,7 +55,7 @@ const OF_LIMITS: [&str; 4] = [
 
 /// Families that are there where `foresight` decides, once it has learned something. Their words are
 /// held with the other gauges', and `terms.rs` has them.
-const OF_FORESIGHT: [&str; 7] = [
+const OF_FORESIGHT: [&str; 8] = [
     "plimsoll_admissible_requests_per_second",
     "plimsoll_model_admissible_requests_per_second",
     "plimsoll_need_held_per_second",
@@ -64,6 +63,7 @@ const OF_FORESIGHT: [&str; 7] = [
     "plimsoll_replica_carries_high_per_second",
     "plimsoll_replica_carries_low_per_second",
     "plimsoll_replica_carries_per_second",
+    "plimsoll_starving_variant",
 ];
 
 /// One row of the tables in docs/metrics.md.
