@@ -108,7 +108,7 @@ pub struct Said {
 #[serde(untagged)]
 pub enum Why {
     /// A step that led to the number.
-    Step(Step),
+    Step(Box<Step>),
     /// Why there is no number.
     NoNumber(NoData),
     /// Another release said it, in words that this one does not know.
@@ -201,7 +201,7 @@ impl From<&Decision> for Said {
             desired: Some(decision.desired()),
             held: decision.basis == Basis::Held,
             inputs_at: Some(decision.inputs_at),
-            why: decision.steps.iter().cloned().map(Why::Step).collect(),
+            why: decision.steps.iter().cloned().map(Box::new).map(Why::Step).collect(),
         }
     }
 }

@@ -124,6 +124,25 @@ fn a_card_that_promises_too_much_takes_nothing_away_before_replicas_have_shown_i
 }
 
 #[test]
+fn a_card_on_replicas_that_never_get_a_request_may_take_away_after_an_hour() {
+    let mut work = Work::with(
+        with_card(quick(), 1.0),
+        vec![on_l4(spec("a", 1.0, (1, 30)))],
+        Engine::default(),
+    );
+    for _ in 0..59 {
+        assert_eq!(desired(&work.run(20, 0.0, 60), "a"), 20, "less than an hour");
+    }
+    let mut launched = work.clone();
+    let found = work.run(20, 0.0, 120);
+    assert!(desired(&found, "a") <= 2, "{:?}", of(&found, "a").steps);
+
+    // The card counts as before for what is asked.
+    let grown = launched.run(1, 60.0, 12);
+    assert!(desired(&grown, "a") > 1, "{:?}", of(&grown, "a").steps);
+}
+
+#[test]
 fn a_dearer_fleet_is_not_given_up_for_one_that_only_a_card_knows() {
     // The card is of `b`, which is cheap and has no replicas; `a` has shown what it carries.
     let mut b = on_l4(spec("b", 0.1, (0, 30)));

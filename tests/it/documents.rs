@@ -55,7 +55,7 @@ const OF_LIMITS: [&str; 4] = [
 
 /// Families that are there where `foresight` decides, once it has learned something. Their words are
 /// held with the other gauges', and `terms.rs` has them.
-const OF_FORESIGHT: [&str; 8] = [
+const OF_FORESIGHT: [&str; 9] = [
     "plimsoll_admissible_requests_per_second",
     "plimsoll_model_admissible_requests_per_second",
     "plimsoll_need_held_per_second",
@@ -64,6 +64,7 @@ const OF_FORESIGHT: [&str; 8] = [
     "plimsoll_replica_carries_low_per_second",
     "plimsoll_replica_carries_per_second",
     "plimsoll_slowest_replica_ratio",
+    "plimsoll_starving_variant",
 ];
 
 /// One row of the tables in docs/metrics.md.

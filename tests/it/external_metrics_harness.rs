@@ -272,6 +272,8 @@ impl Variant {
             foreseen: None,
             card: None,
             carries: None,
+            unplaced: Replicas::ZERO,
+            starving: None,
             admissible: admissible.map(Box::new),
             slowest: None,
         };

@@ -48,6 +48,7 @@ mod simulate;
 mod simulation;
 mod sizing;
 mod startup;
+mod starving;
 mod study;
 mod supply;
 mod targets;

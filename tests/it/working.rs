@@ -197,6 +197,10 @@ impl Engine {
         // More than the engine finishes is answered as fast as it can, and the rest waits.
         let most = model.rate_max().map_or(f64::INFINITY, RequestRate::requests_per_second);
         let served = asked.min(0.98 * most);
+        if served <= 0.0 {
+            // What runs ends.
+            return Pace { served: 0.0, latencies: (0.01, 0.01), running: 0.0, waiting: 0.0 };
+        }
         let latency = model.at(RequestRate::new(served).unwrap()).unwrap();
         let latencies = (latency.ttft.seconds(), latency.itl.seconds());
         let running = served * self.stay(latencies);

@@ -58,6 +58,8 @@ pub mod saved;
 pub mod schedule;
 mod seen;
 pub mod standby;
+pub mod starving;
+mod unused;
 mod waking;
 
 #[cfg(test)]
@@ -78,7 +80,7 @@ use crate::analyze::foresight::arrivals::Arrivals;
 use crate::analyze::foresight::budget::{Budget, Firsts};
 use crate::analyze::foresight::capacity::{Bound, Carried};
 use crate::analyze::foresight::card::{Card, Imported, Shelf};
-use crate::analyze::foresight::cold::{Base, cold_start};
+use crate::analyze::foresight::cold::Base;
 use crate::analyze::foresight::demand::{Need, Queue, Reserve, Setting, Smoothing};
 use crate::analyze::foresight::drift::Mixes;
 use crate::analyze::foresight::estimate::Estimate;
@@ -90,7 +92,8 @@ use crate::analyze::foresight::policy::Rounding;
 use crate::analyze::foresight::schedule::Week;
 use crate::analyze::foresight::seen::Seen;
 use crate::analyze::foresight::standby::{Bridge, Relief, Standby};
-use crate::analyze::foresight::waking::{Coming, Unserved};
+use crate::analyze::foresight::starving::{Share, Starvation};
+use crate::analyze::foresight::waking::Unserved;
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
 use crate::observe::stride::Stride;
@@ -176,6 +179,10 @@ pub struct Analysis {
     pub estimates: BTreeMap<VariantKey, Estimate>,
     /// The slowest replica of each variant with enough replicas to compare.
     pub slowest: BTreeMap<VariantKey, Slowest>,
+    /// The variants whose card takes nothing away.
+    pub bound: BTreeSet<VariantKey>,
+    /// The variants that starve next to idle ones.
+    pub starving: BTreeMap<VariantKey, Starvation>,
 }
 
 /// A target that a request misses which is alone on a replica.
@@ -206,6 +213,10 @@ pub struct Foresight {
     cold: BTreeMap<ModelKey, Base>,
     /// Since when requests queue in front of models that no replica serves.
     unserved: BTreeMap<ModelKey, Timestamp>,
+    /// Since when replicas that go by a card have had no request.
+    unused: BTreeMap<VariantKey, Timestamp>,
+    /// What comes to each variant.
+    shares: BTreeMap<VariantKey, Share>,
     shelf: Shelf,
     imported: Imported,
 }
@@ -261,17 +272,14 @@ impl Foresight {
         self.learned.retain(|model, _| models.contains(model));
         self.cold.retain(|model, _| models.contains(model));
         self.unserved.retain(|model, _| models.contains(model));
+        self.unused.retain(|variant, _| variants.contains(variant));
+        self.shares.retain(|variant, _| variants.contains(variant));
     }
 
     /// The slowest replica of each variant.
     fn slowest(&self, variants: &[VariantStrides<'_>]) -> BTreeMap<VariantKey, Slowest> {
         let keys = variants.iter().map(|variant| &variant.spec.key);
         keys.filter_map(|key| Some((key.clone(), self.variants.get(key)?.slowest()?))).collect()
-    }
-
-    /// Whether enough answers of a model have ended to know how long they are.
-    fn has_answers(&self, model: &ModelKey) -> bool {
-        self.demands.iter().any(|((of, _), it)| of == model && it.lengths.telling().is_some())
     }
 }
 
@@ -291,32 +299,21 @@ pub fn analyze(
     foresight.begin(model, variants);
     foresight.learn(policy, model, variants, (through, front));
     foresight.keep_cards(now, policy, model, variants);
-    let sides = foresight.sides(policy, model, variants);
-    let by_card = |it: &VariantStrides<'_>| {
-        Some((it.spec.key.clone(), Arc::clone(foresight.card(&it.spec.key)?)))
-    };
-    let cards: BTreeMap<_, _> = variants.iter().filter_map(by_card).collect();
-    let unserved = foresight.unserved(now, model, variants, front);
-    // What a card says of a variant without replicas is nothing about those of the others.
-    let staffed = variants.iter().any(|it| it.current > Replicas::ZERO);
-    let counts = |(it, carried): &(&VariantStrides<'_>, Option<Carried>)| {
-        let absent = staffed && it.current == Replicas::ZERO;
-        carried.is_some() && !(absent && cards.contains_key(&it.spec.key))
-    };
-    if !sides.values().flat_map(|side| &side.variants).any(counts) {
-        if let Some(found) = unserved.and_then(|it| it.by_places(policy, variants)) {
-            return found;
-        }
-        // Engines that do not say how long outputs take never teach anything: what sizes them
-        // meanwhile does so for good, and must not be interrupted.
-        let seen = |it: &VariantStrides<'_>| foresight.variants.get(&it.spec.key);
-        let teaches = variants.iter().filter_map(seen).any(Seen::counts_time);
-        let policy = policy.cold_start.as_ref().filter(|_| teaches);
-        let has_answers = foresight.has_answers(model);
-        let base = foresight.cold.entry(model.clone()).or_default();
-        base.renew(now, variants, has_answers);
-        return cold_start(policy, variants, front.queued, base);
+    foresight.note_unused(now, variants);
+    let bound = foresight.bound_by_cards(now, variants);
+    let mut sides = foresight.sides(policy, model, variants);
+    for side in sides.values_mut() {
+        side.by_card = side.variants.iter().any(|(it, _)| bound.contains(&it.spec.key));
     }
+
+    let cards = foresight.cards_of(variants);
+    let unserved = foresight.unserved(now, model, variants, front);
+    if !sides.values().any(|side| side.is_known(variants, &cards)) {
+        let found = unserved.and_then(|it| it.by_places(policy, variants));
+        return found
+            .unwrap_or_else(|| foresight.start_cold(now, policy, model, variants, front.queued));
+    }
+
     let floors = sides.values().flat_map(|side| side.floors(policy)).collect();
     let mut foreseen = BTreeMap::new();
     let mut totals = BTreeMap::new();
@@ -360,10 +357,18 @@ pub fn analyze(
     let report =
         CapacityReport { unit: Unit::RequestsPerSecond, variants: capacities, total, roles };
     let report = if withheld.is_some() { report.without_spare() } else { report };
-    let spare_withheld = withheld;
-    let estimates = foresight.estimates(policy, model, &sides);
-    let slowest = foresight.slowest(variants);
-    Analysis { report, foreseen, spare_withheld, floors, bridges, cards, estimates, slowest }
+    Analysis {
+        report,
+        foreseen,
+        spare_withheld: withheld,
+        floors,
+        bridges,
+        cards,
+        estimates: foresight.estimates(policy, model, &sides),
+        slowest: foresight.slowest(variants),
+        bound,
+        starving: foresight.starving(&sides, through, policy),
+    }
 }
 
 fn capacity_of(
@@ -400,6 +405,20 @@ const RATE_MIN: f64 = 1e-4;
 // === impl Side ===
 
 impl<'a> Side<'a> {
+    /// Whether the capacity of some variant is known. What a card says of one without replicas is
+    /// nothing about those of the others.
+    fn is_known(
+        &self,
+        all: &[VariantStrides<'_>],
+        cards: &BTreeMap<VariantKey, Arc<Card>>,
+    ) -> bool {
+        let staffed = all.iter().any(|it| it.current > Replicas::ZERO);
+        self.known().any(|(it, _)| {
+            let absent = staffed && it.current == Replicas::ZERO;
+            !(absent && cards.contains_key(&it.spec.key))
+        })
+    }
+
     /// The variants that carry nothing for the sake of the time between tokens.
     fn floors(&self, policy: &Policy) -> impl Iterator<Item = (VariantKey, Floor)> {
         self.variants.iter().filter_map(|(variant, carried)| {
@@ -481,15 +500,6 @@ impl<'a> Side<'a> {
             used,
             rounding,
         })
-    }
-
-    /// What works off a queue once the first replicas serve, which take so many seconds.
-    fn coming(&self, startup: f64) -> Coming {
-        let rate = |it: Carried| it.rate.requests_per_second();
-        let staying = |it: &VariantStrides<'_>| f64::from(it.staying().count());
-        let rates = self.known().map(|(variant, it)| staying(variant) * rate(it));
-        let stays = self.known().map(|(_, it)| it.stay.seconds());
-        Coming { rate: rates.sum(), stay: stays.fold(0.0, f64::max), startup }
     }
 
     /// The share of the time in which a replica is absent because it was lost, and starts again.

@@ -431,7 +431,7 @@ mod tests {
     use crate::decide::pools::packing::{Lowering, Unpacked};
     use crate::decide::pools::pooled::Unsure;
     use crate::decide::rank::{Choice, Dropped, Rank, Ranking, Record, Residual, Round};
-    use crate::decide::sized::{Bound, Estimate, Interval, Shortfall, Slowest};
+    use crate::decide::sized::{Bound, Estimate, Interval, Shortfall, Slowest, Starvation};
     use crate::decide::zero::{Evidence, Idleness, Unproved};
     use crate::decide::{Stage, Step};
     use crate::fleet::{
@@ -562,6 +562,12 @@ mod tests {
                 replica: ReplicaName::new("llama-7d4").unwrap(),
                 factor: Fraction::new(1.8).unwrap(),
                 peers: 3,
+            })),
+            starving: Some(Box::new(Starvation {
+                arriving: 12.5,
+                waiting: 40.0,
+                others: 0.3,
+                replicas: n(3),
             })),
         })
     }

@@ -20,6 +20,7 @@ pub use crate::analyze::foresight::capacity::Bound;
 pub use crate::analyze::foresight::demand::Term;
 pub use crate::analyze::foresight::estimate::{Estimate, Interval};
 pub use crate::analyze::foresight::outlier::Slowest;
+pub use crate::analyze::foresight::starving::Starvation;
 
 /// Why a variant gets its number, in numbers that make a sentence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,6 +58,9 @@ pub struct Sized {
     /// Its slowest replica, while `foresight` has enough lessons of enough replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slowest: Option<Box<Slowest>>,
+    /// That it starves next to idle variants, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starving: Option<Box<Starvation>>,
 }
 
 /// Whether a plan carries what is asked.
@@ -82,7 +86,7 @@ pub enum Unmeetable {
 impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { verdict, because, method, stuck, unplaced, absent, short, .. } = self;
-        let Self { rank, foreseen, card, .. } = self;
+        let Self { rank, foreseen, card, starving, .. } = self;
         write!(f, "{verdict}; {because}")?;
         if matches!(because, Because::Added | Because::Removed | Because::Replaced) {
             write!(f, ", {method}")?;
@@ -98,6 +102,9 @@ impl fmt::Display for Sized {
         }
         for (analyzer, standing) in absent {
             write!(f, "; {analyzer} has no say, because {standing}")?;
+        }
+        if let Some(starving) = starving {
+            write!(f, "; {starving}")?;
         }
         match short {
             Shortfall::None => {}

@@ -326,7 +326,7 @@ impl Learned {
         // What others have taught takes nothing away.
         let forbidden = members
             .iter()
-            .any(|it| it.counted() > Replicas::ZERO && outlook.cards.contains_key(&it.spec.key));
+            .any(|it| it.counted() > Replicas::ZERO && outlook.bound.contains(&it.spec.key));
         let shrinking = if forbidden { Shrinking::Forbidden } else { shrinking };
         let judged = Judged { model, members, reports, ballot, outlook, shrinking };
         (judged.ballot.model != Verdict::Held).then_some(judged)
@@ -425,6 +425,7 @@ impl Judged<'_> {
             carries: outlook.estimates.get(key).copied(),
             admissible: outlook.admissible.get(key).copied().map(Box::new),
             slowest: outlook.slowest.get(key).cloned().map(Box::new),
+            starving: outlook.starving.get(key).copied().map(Box::new),
         };
         let bridge = outlook.bridges.get(key).copied();
         let after = member.with_stuck(placement.after);

@@ -85,7 +85,7 @@ struct Patience {
 
 /// Replicas of a variant that start.
 #[derive(Clone, Copy, Debug, Default)]
-struct Underway {
+struct Tally {
     all: Replicas,
     /// Those that have taken too long, or waited too long for a node.
     overdue: Replicas,
@@ -293,9 +293,9 @@ impl Startups {
     }
 
     /// The replicas of a variant that start.
-    fn underway(&self, now: Timestamp, variant: &VariantKey, patience: Patience) -> Underway {
+    fn underway(&self, now: Timestamp, variant: &VariantKey, patience: Patience) -> Tally {
         let own = self.replicas.iter().filter(|(replica, _)| replica.variant == *variant);
-        let mut underway = Underway::default();
+        let mut underway = Tally::default();
         for (_, stage) in own {
             let Stage::Starting(Begun { created, unschedulable, .. }) = stage else { continue };
             let age = |since: &Timestamp| now.duration_since(*since).as_secs_f64();

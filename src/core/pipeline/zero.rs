@@ -305,13 +305,12 @@ impl<'a> Case<'a> {
             let role = self.members().find(|it| it.spec.key == variant).map(|it| it.spec.role);
             let of_role = self.members().filter(|it| Some(it.spec.role) == role);
             let asleep = of_role.filter(|it| it.observation.wanted == Some(Replicas::ZERO));
-            let is_sized = |key: &VariantKey| {
-                let decision = decisions.iter().find(|it| it.variant == *key);
+            let sized = asleep.map(|it| &it.spec.key).filter(|key| {
+                let decision = decisions.iter().find(|it| it.variant == **key);
                 decision.is_some_and(|it| it.basis == Basis::Fresh && it.desired() > Replicas::ZERO)
-            };
-            let sized = asleep.map(|it| &it.spec.key).filter(|key| is_sized(key)).cloned();
+            });
             let before = woken.len();
-            woken.extend(sized);
+            woken.extend(sized.cloned());
             if woken.len() == before {
                 woken.push(variant);
             }

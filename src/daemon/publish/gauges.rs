@@ -98,6 +98,8 @@ families! {
         "Upper end of the interval in which that lies in 95 of 100 cases.";
     SLOWEST = "plimsoll_slowest_replica_ratio", VARIANT,
         "Iteration time of the slowest replica over that of its peers; absent below three replicas with recent load.";
+    STARVING = "plimsoll_starving_variant", VARIANT,
+        "1 from when requests wait at the variant next to idle others, until the router shares evenly; otherwise 0.";
     ADMISSIBLE = "plimsoll_admissible_requests_per_second", VARIANT,
         "Requests per second that the serving replicas can take in time, queues worked off first.";
     MODEL_ADMISSIBLE = "plimsoll_model_admissible_requests_per_second", &["namespace", "model"],

@@ -394,7 +394,7 @@ mod tests {
             let reason = Reason::Settling { remaining: Seconds::new(seconds).unwrap() };
             let number = Replicas::ONE;
             let step = Step { stage: Stage::Guard, before: number, after: number, reason };
-            let why = vec![Why::Step(step)];
+            let why = vec![Why::Step(Box::new(step))];
             Said { desired: Some(number), held: true, inputs_at: None, why }
         };
         let difference = Difference {

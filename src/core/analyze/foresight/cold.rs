@@ -21,7 +21,7 @@
 //! Gott, *Implications of the Copernican principle for our future prospects* (1993): the prior of a
 //! time of unknown scale, and its median.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -29,8 +29,10 @@ use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
 };
 use crate::analyze::foresight::gateway::Queued;
-use crate::analyze::foresight::policy::ColdStart;
-use crate::analyze::foresight::{Analysis, ReplicaStrides, VariantStrides};
+use crate::analyze::foresight::policy::{ColdStart, Policy};
+use crate::analyze::foresight::seen::Seen;
+use crate::analyze::foresight::{Analysis, Foresight, ReplicaStrides, VariantStrides};
+use crate::fleet::ModelKey;
 use crate::units::{Replicas, Requests};
 
 /// Seconds after which a fleet may grow again by as much.
@@ -47,9 +49,38 @@ pub(super) struct Base {
     has_answers: bool,
 }
 
+// === impl Foresight ===
+
+impl Foresight {
+    /// What a model needs of which nothing is known but its queues.
+    pub(super) fn start_cold(
+        &mut self,
+        now: Timestamp,
+        policy: &Policy,
+        model: &ModelKey,
+        variants: &[VariantStrides<'_>],
+        queued: Option<Queued>,
+    ) -> Analysis {
+        // Engines that do not say how long outputs take never teach anything: what sizes them
+        // meanwhile does so for good, and must not be interrupted.
+        let seen = |it: &VariantStrides<'_>| self.variants.get(&it.spec.key);
+        let teaches = variants.iter().filter_map(seen).any(Seen::counts_time);
+        let policy = policy.cold_start.as_ref().filter(|_| teaches);
+        let has_answers = self.has_answers(model);
+        let base = self.cold.entry(model.clone()).or_default();
+        base.renew(now, variants, has_answers);
+        cold_start(policy, variants, queued, base)
+    }
+
+    /// Whether enough answers of a model have ended to know how long they are.
+    fn has_answers(&self, model: &ModelKey) -> bool {
+        self.demands.iter().any(|((of, _), it)| of == model && it.lengths.telling().is_some())
+    }
+}
+
 /// What a fleet needs of which nothing is known but its queues: as many replicas as hold what is in
 /// flight, if each holds as much as the fullest now.
-pub(super) fn cold_start(
+fn cold_start(
     policy: Option<&ColdStart>,
     variants: &[VariantStrides<'_>],
     queued: Option<Queued>,
@@ -97,22 +128,25 @@ pub(super) fn cold_start(
     };
     let withheld = Some(SpareWithheld::DemandUnknown);
     let (foreseen, floors) = (BTreeMap::new(), BTreeMap::new());
-    let (bridges, cards, estimates) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    let slowest = BTreeMap::new();
-    let spare_withheld = withheld;
-    Analysis { report, foreseen, spare_withheld, floors, bridges, cards, estimates, slowest }
+    Analysis {
+        report,
+        foreseen,
+        spare_withheld: withheld,
+        floors,
+        bridges: BTreeMap::new(),
+        cards: BTreeMap::new(),
+        estimates: BTreeMap::new(),
+        slowest: BTreeMap::new(),
+        bound: BTreeSet::new(),
+        starving: BTreeMap::new(),
+    }
 }
 
 // === impl Base ===
 
 impl Base {
     /// Takes the size of a fleet, or the last one asked for, if it was last taken a while ago.
-    pub(super) fn renew(
-        &mut self,
-        now: Timestamp,
-        variants: &[VariantStrides<'_>],
-        has_answers: bool,
-    ) {
+    fn renew(&mut self, now: Timestamp, variants: &[VariantStrides<'_>], has_answers: bool) {
         self.has_answers = has_answers;
         let age = self.since.map(|since| now.duration_since(since).as_secs_f64());
         if age.is_some_and(|age| (0.0..AGAIN).contains(&age)) {

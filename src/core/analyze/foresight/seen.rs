@@ -334,6 +334,11 @@ impl Seen {
         }
     }
 
+    /// Whether it goes by a card and has had no load.
+    pub(crate) const fn awaits_load(&self) -> bool {
+        matches!(self.card, Begun::With(_, None))
+    }
+
     /// Whether a card would say more than is known.
     pub(crate) const fn lacks_card(&self) -> bool {
         matches!(self.card, Begun::Without) && self.pace.lessons() < SETTLED

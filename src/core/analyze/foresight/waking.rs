@@ -34,7 +34,7 @@
 //! No replica that serves, neither one that reports nor one that is silent, and a signal that counts
 //! requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -42,15 +42,16 @@ use crate::analyze::capacity::{
     CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
 };
 use crate::analyze::foresight::arrivals::{Arrivals, STRIDE};
+use crate::analyze::foresight::capacity::Carried;
 use crate::analyze::foresight::demand::{Need, Setting};
 use crate::analyze::foresight::gateway::{Front, Held};
 use crate::analyze::foresight::policy::Policy;
-use crate::analyze::foresight::{Analysis, Foresight, VariantStrides};
+use crate::analyze::foresight::{Analysis, Foresight, Side, VariantStrides};
 use crate::fleet::{ModelKey, Role};
 use crate::units::Replicas;
 
 /// Parts of a stride in each of which requests must arrive to be a rate, each of this many seconds.
-const PARTS: i64 = 3;
+const PARTS: i32 = 3;
 
 /// Seconds of arrivals from which their mean is believed if readings are too far apart for parts.
 const KNOWN_FOR: f64 = 2.0 * STRIDE as f64;
@@ -66,7 +67,7 @@ pub(super) struct Unserved {
 
 /// What will work it off.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Coming {
+pub(super) struct Supply {
     /// Requests a second that replicas which start will handle.
     pub(super) rate: f64,
     /// Seconds that a request stays at a replica.
@@ -104,23 +105,36 @@ fn serves(variant: &VariantStrides<'_>) -> bool {
     !variant.replicas.is_empty() || variant.silent > Replicas::ZERO
 }
 
+// === impl Side ===
+
+impl Side<'_> {
+    /// What works off a queue once the first replicas serve, which take so many seconds.
+    pub(super) fn coming(&self, startup: f64) -> Supply {
+        let rate = |it: Carried| it.rate.requests_per_second();
+        let staying = |it: &VariantStrides<'_>| f64::from(it.staying().count());
+        let rates = self.known().map(|(variant, it)| staying(variant) * rate(it));
+        let stays = self.known().map(|(_, it)| it.stay.seconds());
+        Supply { rate: rates.sum(), stay: stays.fold(0.0, f64::max), startup }
+    }
+}
+
 // === impl Unserved ===
 
 impl Unserved {
     /// What must be handled, where the capacity of a replica is known.
-    pub(super) fn need(self, arrivals: &Arrivals, setting: &Setting<'_>, coming: Coming) -> Need {
+    pub(super) fn need(self, arrivals: &Arrivals, setting: &Setting<'_>, coming: Supply) -> Need {
         let Setting { through, policy, ahead, .. } = *setting;
-        let Coming { rate, stay, startup } = coming;
+        let Supply { rate, stay, startup } = coming;
         let gateway = policy.gateway.unwrap_or_default();
         let arriving = arriving(arrivals, through);
         let known = policy.schedule.zip(ahead);
         let usual = known.map(|(it, ahead)| it.share.fraction() * ahead.rise());
         let expected = arriving.max(usual.unwrap_or(0.0));
 
-        let startup = startup.max(1.0);
-        let served = rate * self.waited.min(startup);
-        let left = (self.requests + expected * startup - served).max(0.0);
-        let in_time = expected + left / startup;
+        let start = startup.max(1.0);
+        let served = rate * self.waited.min(start);
+        let left = (self.requests + expected * start - served).max(0.0);
+        let in_time = expected + left / start;
         let at_once = self.requests.min(left) / stay.max(gateway.drain.seconds());
         let adds = in_time.max(at_once) - expected;
 
@@ -148,17 +162,19 @@ impl Unserved {
             return None;
         }
 
-        let capacity = |variant: &VariantStrides<'_>| VariantCapacity {
-            key: variant.spec.key.clone(),
-            role: variant.spec.role,
-            cost: variant.spec.cost,
-            replicas: Replicas::ZERO,
-            pending: variant.staying(),
-            per_replica: Some(amount(places(variant))),
-            demand: amount(0.0),
-            confidence: Confidence::Assumed,
-        };
-        let capacities: Vec<VariantCapacity> = variants.iter().map(capacity).collect();
+        let capacities: Vec<VariantCapacity> = variants
+            .iter()
+            .map(|variant| VariantCapacity {
+                key: variant.spec.key.clone(),
+                role: variant.spec.role,
+                cost: variant.spec.cost,
+                replicas: Replicas::ZERO,
+                pending: variant.staying(),
+                per_replica: Some(amount(places(variant))),
+                demand: amount(0.0),
+                confidence: Confidence::Assumed,
+            })
+            .collect();
         let mut roles = Totals::by_role(&capacities);
         let mut total = Totals::of(&capacities);
         // Each part of a model gets all of its requests.
@@ -180,16 +196,18 @@ impl Unserved {
             cards: BTreeMap::new(),
             estimates: BTreeMap::new(),
             slowest: BTreeMap::new(),
+            bound: BTreeSet::new(),
+            starving: BTreeMap::new(),
         })
     }
 }
 
 /// Requests a second that join a queue and go on to do so.
 fn arriving(arrivals: &Arrivals, through: Timestamp) -> f64 {
-    let parts = arrivals.windows(through, STRIDE / PARTS, STRIDE);
+    let parts = arrivals.windows(through, STRIDE / i64::from(PARTS), STRIDE);
     let least = parts.iter().copied().reduce(f64::min);
-    match least.filter(|_| parts.len() as i64 >= PARTS) {
-        Some(least) => (least * PARTS as f64 / STRIDE as f64).max(0.0),
+    match least.filter(|_| i32::try_from(parts.len()).is_ok_and(|known| known >= PARTS)) {
+        Some(least) => (least * f64::from(PARTS) / STRIDE as f64).max(0.0),
         None if parts.is_empty() && arrivals.history(through) >= KNOWN_FOR => {
             arrivals.rate(through).unwrap_or_default().max(0.0)
         }

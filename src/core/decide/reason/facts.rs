@@ -233,7 +233,7 @@ impl Stated for Verdict {
 impl Stated for Sized {
     fn state(&self, name: &'static str, facts: &mut Vec<Fact>) {
         let Self { verdict, because, stuck, unplaced, absent, .. } = self;
-        let Self { foreseen, carries, card, .. } = self;
+        let Self { foreseen, carries, card, starving, .. } = self;
         verdict.state(name, facts);
         if let Because::Serving { planned } | Because::Refused { planned } = because {
             planned.state("planned", facts);
@@ -252,6 +252,10 @@ impl Stated for Sized {
         }
         if let Some(carries) = carries {
             carries.rate.state("capacity_per_replica", facts);
+        }
+        if let Some(starving) = starving {
+            facts.push(Fact::number("starving_arrivals", starving.arriving, "requests/s"));
+            facts.push(Fact::number("starving_queue", starving.waiting, "requests"));
         }
         card.as_ref().and_then(|card| card.from.clone()).state("card_of", facts);
     }

@@ -20,6 +20,7 @@ use crate::analyze::foresight::admissible::Admissible;
 use crate::analyze::foresight::card::Card;
 use crate::analyze::foresight::estimate::Estimate;
 use crate::analyze::foresight::outlier::Slowest;
+use crate::analyze::foresight::starving::Starvation;
 use crate::decide::sized::Unmeetable;
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::pipeline::sizing::bridged::Bridges;
@@ -101,6 +102,10 @@ pub(crate) struct Outlook {
     pub(crate) slowest: BTreeMap<VariantKey, Slowest>,
     /// What carries load until others serve, beside the plan.
     pub(crate) bridges: Bridges,
+    /// The variants whose card takes nothing away.
+    pub(crate) bound: BTreeSet<VariantKey>,
+    /// The variants that starve next to idle ones.
+    pub(crate) starving: BTreeMap<VariantKey, Starvation>,
 }
 
 macro_rules! analyzers {

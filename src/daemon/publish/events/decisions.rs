@@ -320,6 +320,7 @@ mod tests {
                 carries: None,
                 admissible: None,
                 slowest: Some(Box::new(slowest)),
+                starving: None,
             };
             let variant = published.variants.values_mut().next().unwrap();
             variant.decided.as_mut().unwrap().decision.steps[0].reason = Why::Sized(sized);

@@ -3,7 +3,7 @@
 use crate::publish::PublishedVariant;
 use crate::publish::gauges::{
     ADMISSIBLE, CARRIES, CARRIES_HIGH, CARRIES_LOW, MODEL_ADMISSIBLE, NEED, NEED_HELD, SLOWEST,
-    Sheet, labels,
+    STARVING, Sheet, labels, one_if,
 };
 use plimsoll_core::decide::sized::{Admissible, Estimate, Foreseen, Interval, Slowest};
 use plimsoll_core::decide::{Basis, Decision, Reason};
@@ -28,6 +28,10 @@ impl Sheet {
             }
             if let Some(Slowest { factor, .. }) = sized.slowest.as_deref() {
                 self.set(&SLOWEST, &labels(published), Some(factor.fraction()));
+            }
+            if sized.foreseen.is_some() {
+                let starves = one_if(sized.starving.is_some());
+                self.set(&STARVING, &[namespace, model, variant], Some(starves));
             }
             if let Some(Estimate { rate, interval, said_by, .. }) = sized.carries {
                 let labels = [namespace, model, variant, said_by.label()];

@@ -65,6 +65,8 @@ impl Learner for Foresight {
                 admissible,
                 slowest: found.slowest,
                 bridges: found.bridges,
+                bound: found.bound,
+                starving: found.starving,
             }),
         }
     }

@@ -1,0 +1,71 @@
+//! Replicas that go by a card and never get a request.
+//!
+//! A card takes nothing away, because nobody here has seen that it is true. A fleet without a request
+//! never shows that, and would stay as large as it was made. But what a replica handles hardly matters
+//! while nothing is asked of it: a card that is wrong by half is wrong about a replica or two. So after
+//! an hour without a request the card may take away as well. It says how many are needed as before, and
+//! one request ends that until the replicas have taught or another hour has passed.
+//!
+//! An hour is longer than a start may take and than needs are held. A fleet that is made ready before a
+//! launch has a minimum, or comes within the hour.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::analyze::foresight::card::Card;
+use crate::analyze::foresight::seen::Seen;
+use crate::analyze::foresight::{Foresight, VariantStrides};
+use crate::fleet::VariantKey;
+use crate::units::{Replicas, Seconds};
+
+/// For how long replicas must have had no request.
+const UNUSED: Seconds = Seconds::literal(3600);
+
+// === impl Foresight ===
+
+impl Foresight {
+    /// Notes since when the replicas of these variants that go by a card have had no request.
+    pub(super) fn note_unused(&mut self, now: Timestamp, variants: &[VariantStrides<'_>]) {
+        for variant in variants {
+            let key = &variant.spec.key;
+            let seen = self.variants.get(key);
+            let is_unused = !variant.replicas.is_empty()
+                && variant.silent == Replicas::ZERO
+                && seen.is_some_and(Seen::awaits_load);
+            if is_unused {
+                let since = self.unused.entry(key.clone()).or_insert(now);
+                *since = now.min(*since);
+            } else {
+                self.unused.remove(key);
+            }
+        }
+    }
+
+    /// The cards that these variants go by.
+    pub(super) fn cards_of(
+        &self,
+        variants: &[VariantStrides<'_>],
+    ) -> BTreeMap<VariantKey, Arc<Card>> {
+        let keys = variants.iter().map(|it| &it.spec.key);
+        keys.filter_map(|key| Some((key.clone(), Arc::clone(self.card(key)?)))).collect()
+    }
+
+    /// The variants whose replicas go by a card that takes nothing away.
+    pub(super) fn bound_by_cards(
+        &self,
+        now: Timestamp,
+        variants: &[VariantStrides<'_>],
+    ) -> BTreeSet<VariantKey> {
+        let staffed = variants.iter().filter(|it| it.current > Replicas::ZERO);
+        let by_card = staffed.map(|it| &it.spec.key).filter(|key| self.card(key).is_some());
+        by_card.filter(|key| !self.is_unused(now, key)).cloned().collect()
+    }
+
+    fn is_unused(&self, now: Timestamp, variant: &VariantKey) -> bool {
+        let since = self.unused.get(variant);
+        let unused = since.and_then(|since| Seconds::from_span(now.duration_since(*since)));
+        unused.is_some_and(|unused| unused >= UNUSED)
+    }
+}
