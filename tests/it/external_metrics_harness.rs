@@ -265,7 +265,6 @@ impl Variant {
             because: Because::Kept,
             method: Method::Exact { steps: 1 },
             stuck: Replicas::ZERO,
-            unplaced: Replicas::ZERO,
             absent: Vec::new(),
             short: Shortfall::None,
             rank: None,
