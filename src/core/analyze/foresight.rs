@@ -93,7 +93,7 @@ use crate::analyze::foresight::schedule::Week;
 use crate::analyze::foresight::seen::Seen;
 use crate::analyze::foresight::standby::{Bridge, Relief, Standby};
 use crate::analyze::foresight::starving::{Share, Starvation};
-use crate::analyze::foresight::waking::Unserved;
+use crate::analyze::foresight::waking::WakeQueue;
 use crate::fleet::{ModelKey, ReplicaKey, Role, VariantKey, VariantSpec};
 use crate::observe::histogram::Histogram;
 use crate::observe::stride::Stride;
@@ -325,8 +325,7 @@ pub fn analyze(
         let work = foresight.work(policy, model, side);
         let demand = foresight.demands.entry((model.clone(), side.role)).or_default();
         let standby = Standby::of(side, policy);
-        let with = standby.as_ref();
-        let demanded = (&mut *demand, &work[..], with);
+        let demanded = (&mut *demand, &work[..], standby.as_ref());
         let found = side.foresee(now, (through, front), policy, demanded, unserved);
         // While nobody can say what arrives, what bridges keeps what it carries.
         let bridge = match &found {
@@ -436,7 +435,7 @@ impl<'a> Side<'a> {
         (through, front): (Timestamp, Front),
         policy: &Policy,
         (demand, work, standby): (&mut Demand, &[f64], Option<&Standby<'_>>),
-        unserved: Option<Unserved>,
+        unserved: Option<WakeQueue>,
     ) -> Option<Foreseen> {
         let rates = self.rates()?;
         let queues = &self.queues();

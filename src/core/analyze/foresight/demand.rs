@@ -205,18 +205,11 @@ impl Need {
         let Setting { through, horizon, reserve, carries, policy, .. } = *setting;
         let Setting { queues, gateway, ahead, raised, .. } = *setting;
         let arriving = arrivals.rate(through)?;
-        let jump = policy.jump.and_then(|it| jump(arrivals, through, &it));
+        let jump = policy.jump.and_then(|it| jump(arrivals, through, it));
         let jump = jump.filter(|rate| *rate > arriving);
         let latest = jump.unwrap_or(arriving);
         let asleep = setting.at_zero && latest <= 0.0;
-        let points = arrivals.points();
-        let mut rates: Vec<f64> = points.iter().map(|point| point.rate).collect();
-        for (rate, work) in rates.iter_mut().zip(setting.work) {
-            *rate *= work;
-        }
-        if asleep {
-            rates.clear();
-        }
+        let rates = if asleep { Vec::new() } else { rates_of_work(arrivals, setting.work) };
         let (steps, back) = (strides(horizon), strides(policy.look_back.seconds()));
         let grown = |steps: usize| {
             policy.growth.map_or(latest, |it| growth(latest, &rates, (steps, back), &it))
@@ -318,6 +311,15 @@ impl Need {
             Term::Arriving
         }
     }
+}
+
+/// The rates of strides, those of less work than now by so much less.
+fn rates_of_work(arrivals: &Arrivals, work: &[f64]) -> Vec<f64> {
+    let mut rates: Vec<f64> = arrivals.points().iter().map(|point| point.rate).collect();
+    for (rate, work) in rates.iter_mut().zip(work) {
+        *rate *= work;
+    }
+    rates
 }
 
 /// The most replicas that are to be ready for others that are absent.

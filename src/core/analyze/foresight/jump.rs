@@ -26,7 +26,7 @@
 //! # Source
 //!
 //! The generalized likelihood ratio test: Basseville and Nikiforov, *Detection of Abrupt Changes* (1993),
-//! section 2.4.3. The quasi-likelihood for counts that vary more: McCullagh and Nelder, *Generalized
+//! section 2.4.3. The quasi-likelihood for counts that vary more: `McCullagh` and Nelder, *Generalized
 //! Linear Models* (1989), section 9.2. The differences: von Neumann, *Distribution of the ratio of the mean
 //! square successive difference to the variance* (1941).
 
@@ -46,12 +46,12 @@ const VARIATION: i64 = 300;
 const UNSEEN: f64 = 1.0;
 
 /// The rate after a jump within the last stride; `None` if none is certain.
-pub(super) fn jump(arrivals: &Arrivals, through: Timestamp, policy: &Jump) -> Option<f64> {
+pub(super) fn jump(arrivals: &Arrivals, through: Timestamp, policy: Jump) -> Option<f64> {
     let before = arrivals.counted(through, STRIDE, STRIDE + BASELINE)? + UNSEEN;
     let threshold = policy.certainty.fraction().powi(2);
 
     let mut variation: f64 = 1.0;
-    let mut likeliest: Option<Since> = None;
+    let mut likeliest: Option<Rise> = None;
     for window in arrivals.finest()..=STRIDE {
         let count = arrivals.counted(through, 0, window)?;
         let ratio = likelihood_ratio(count, window as f64, before);
@@ -61,19 +61,18 @@ pub(super) fn jump(arrivals: &Arrivals, through: Timestamp, policy: &Jump) -> Op
 
         let past = counts_before(arrivals, through, window);
         variation = variation.max(variation_of(&past));
-        let since = Since { window, count, ratio: ratio / variation };
+        let rise = Rise { window, count, ratio: ratio / variation };
         let is_unseen = past.iter().all(|before| *before < count);
-        if is_unseen && since.ratio > threshold && likeliest.is_none_or(|it| it.ratio < since.ratio)
-        {
-            likeliest = Some(since);
+        if is_unseen && rise.ratio > threshold && likeliest.is_none_or(|it| it.ratio < rise.ratio) {
+            likeliest = Some(rise);
         }
     }
-    likeliest.map(|since| since.count / since.window as f64)
+    likeliest.map(|rise| rise.count / rise.window as f64)
 }
 
-/// The time since a jump, if there was one.
+/// A rise within the last stride.
 #[derive(Clone, Copy, Debug)]
-struct Since {
+struct Rise {
     /// Seconds.
     window: i64,
     /// Requests in them.
@@ -130,7 +129,7 @@ mod tests {
             let now = Timestamp::from_second(second).unwrap();
             arrivals.add(now, Seconds::literal(1), requests);
             arrivals.close(now);
-            found.push(jump(&arrivals, now, &Jump::default()));
+            found.push(jump(&arrivals, now, Jump::default()));
         }
         found
     }
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_is_certain_within_seconds_and_its_rate_is_not_overstated() {
+    fn a_jump_is_certain_within_seconds_and_its_rate_is_off_by_chance_alone() {
         for (before, after, within) in
             [(3.0, 30.0, 3), (60.0, 200.0, 2), (12.0, 84.0, 2), (2.0, 8.0, 8)]
         {
@@ -170,7 +169,8 @@ mod tests {
                     found[300..].iter().position(|rate| rate.is_some_and(|it| it > 0.7 * after));
                 slowest = slowest.max(certain.expect("every jump is found") + 1);
                 let highest = found.iter().flatten().copied().fold(0.0, f64::max);
-                assert!(highest < after + 3.0 * after.sqrt(), "{highest} of {after}");
+                // Chance alone takes no second of these hours beyond five deviations.
+                assert!(highest < after + 5.0 * after.sqrt(), "{highest} of {after}");
             }
             assert!(slowest <= 2 * within, "{before} -> {after} took {slowest} s");
         }
@@ -205,7 +205,7 @@ mod tests {
             let rate = if step < 38 { 3.0 } else { 30.0 };
             arrivals.add(now, Seconds::literal(30), 30.0 * rate);
             arrivals.close(now);
-            assert_eq!(jump(&arrivals, now, &Jump::default()), None);
+            assert_eq!(jump(&arrivals, now, Jump::default()), None);
         }
     }
 }

@@ -58,7 +58,7 @@ const KNOWN_FOR: f64 = 2.0 * STRIDE as f64;
 
 /// A queue that no replica works off.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Unserved {
+pub(super) struct WakeQueue {
     /// Requests in it.
     requests: f64,
     /// Seconds since the first of them was seen.
@@ -86,7 +86,7 @@ impl Foresight {
         model: &ModelKey,
         variants: &[VariantStrides<'_>],
         front: Front,
-    ) -> Option<Unserved> {
+    ) -> Option<WakeQueue> {
         let requests = front.queued.map_or(0.0, |queued| queued.requests.requests());
         if requests <= 0.0 || variants.iter().any(serves) {
             self.unserved.remove(model);
@@ -96,7 +96,7 @@ impl Foresight {
         let since = self.unserved.entry(model.clone()).or_insert(now);
         *since = now.min(*since);
         let waited = now.duration_since(*since).as_secs_f64();
-        Some(Unserved { requests, waited })
+        Some(WakeQueue { requests, waited })
     }
 }
 
@@ -118,9 +118,9 @@ impl Side<'_> {
     }
 }
 
-// === impl Unserved ===
+// === impl WakeQueue ===
 
-impl Unserved {
+impl WakeQueue {
     /// What must be handled, where the capacity of a replica is known.
     pub(super) fn need(self, arrivals: &Arrivals, setting: &Setting<'_>, coming: Supply) -> Need {
         let Setting { through, policy, ahead, .. } = *setting;

@@ -3,7 +3,7 @@
 use crate::study::file::DriftKeys;
 use crate::study::worlds::course::digits;
 use crate::study::worlds::lot::{Chosen, Lot};
-use crate::study::worlds::priors::{Aspect, DRIFT, DRIFT_FROM, DRIFT_MINUTES, DRIFTS, Drifting};
+use crate::study::worlds::priors::{Aspect, DRIFT, DRIFT_FROM, DRIFT_MINUTES, DRIFTS, DriftKind};
 use crate::study::worlds::written::seconds;
 use plimsoll_core::settings::Written;
 
@@ -47,10 +47,10 @@ impl Drift {
         let prompt = digits(DRIFT.draw(&mut random), 2);
         let output = digits(DRIFT.draw(&mut random), 2);
         let last = match value {
-            Drifting::None => Factors::NONE,
-            Drifting::Prompts => Factors { prompt, output: 1.0 },
-            Drifting::Answers => Factors { prompt: 1.0, output },
-            Drifting::Both => Factors { prompt, output },
+            DriftKind::None => Factors::NONE,
+            DriftKind::Prompts => Factors { prompt, output: 1.0 },
+            DriftKind::Answers => Factors { prompt: 1.0, output },
+            DriftKind::Both => Factors { prompt, output },
         };
         let begins = DRIFT_FROM.draw(&mut random);
         let takes = (DRIFT_MINUTES.draw(&mut random) * 60.0).round();

@@ -166,18 +166,18 @@ pub(crate) const OUTPUT_SIGMA: Spread = Spread::Uniform { low: 0.3, high: 1.2 };
 
 /// Which lengths drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Drifting {
+pub(crate) enum DriftKind {
     None,
     Prompts,
     Answers,
     Both,
 }
 
-pub(crate) const DRIFTS: Choice<Drifting> = Choice(&[
-    (60, "none", Drifting::None),
-    (15, "prompts", Drifting::Prompts),
-    (15, "answers", Drifting::Answers),
-    (10, "both", Drifting::Both),
+pub(crate) const DRIFTS: Choice<DriftKind> = Choice(&[
+    (60, "none", DriftKind::None),
+    (15, "prompts", DriftKind::Prompts),
+    (15, "answers", DriftKind::Answers),
+    (10, "both", DriftKind::Both),
 ]);
 
 /// The median after a drift over that before it.
