@@ -35,7 +35,7 @@ use crate::pipeline::sizing::analyzers::{Analyzers, Outlook, Roster, Scene};
 use crate::pipeline::sizing::bridged::Bridged;
 use crate::pipeline::sizing::exchange::Exchange;
 use crate::pipeline::sizing::queued::Fronts;
-use crate::pipeline::startup::Stuck;
+use crate::pipeline::startup::Stalls;
 use crate::pipeline::workloads::Workloads;
 use crate::units::{Amount, Gpus, Replicas, Seconds};
 
@@ -228,7 +228,7 @@ impl Pipeline {
         let Member { spec, observation, .. } = *member;
         let wanted = observation.wanted?;
         let pending = member.coming();
-        let Stuck { all: stuck, unplaced } = self.stuck(now, member);
+        let Stalls { all: stuck, unplaced } = self.stuck(now, member);
         let startup = self.startups.serves_after(&spec.key);
         let slowest_start = self.slowest_start(now, spec);
         let losses = self.absences.per_hour(&spec.key);

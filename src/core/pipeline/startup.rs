@@ -95,7 +95,7 @@ struct Tally {
 
 /// Replicas of a variant that are not counted on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stuck {
+pub(crate) struct Stalls {
     /// All of them.
     pub(crate) all: Replicas,
     /// Those for which no node has room. Others of their kind would wait for the same nodes.
@@ -118,7 +118,7 @@ impl Pipeline {
     /// The replicas of a variant that take too long to start, and so are not counted on. As long as
     /// nobody has measured how long starts take, all that are missing count once the patience for
     /// transitions has passed twice, and twice what is declared.
-    pub(crate) fn stuck(&self, now: Timestamp, member: &Member<'_>) -> Stuck {
+    pub(crate) fn stuck(&self, now: Timestamp, member: &Member<'_>) -> Stalls {
         let key = &member.spec.key;
         let coming = member.coming();
         let measured = self.startups.patience(key);
@@ -137,7 +137,7 @@ impl Pipeline {
             None => underway.unplaced,
         };
         let all = coming.min(late);
-        Stuck { all, unplaced: all.min(underway.unplaced) }
+        Stalls { all, unplaced: all.min(underway.unplaced) }
     }
 
     /// The longest that a start of a variant takes by what was seen and is not in its percentile: by

@@ -15,7 +15,7 @@ use crate::study::worlds::lot::{Lot, happens};
 use crate::study::worlds::priors::{
     Aspect, BUDGET, BUDGET_OTHERS, COEFFICIENT, MEMORY, MIXTURES, SEATS, SEATS_OTHERS, SPOT_PRICE,
 };
-use crate::study::worlds::tuning::Tuning;
+use crate::study::worlds::tuning::EngineSetup;
 use plimsoll_core::settings::Written;
 use plimsoll_core::settings::written::WrittenDuration;
 
@@ -32,7 +32,7 @@ pub(crate) struct Machine {
     pub(crate) pair: &'static Pair,
     pub(crate) tenure: Tenure,
     pub(crate) engine: Settings,
-    pub(crate) tuning: Tuning,
+    pub(crate) tuning: EngineSetup,
 }
 
 /// Draws so many engines of one model.
@@ -45,7 +45,7 @@ pub(crate) fn draw(lot: Lot, count: usize) -> Vec<Machine> {
     let mut others: Vec<&Pair> = PAIRS.iter().filter(same).collect();
     others.shuffle(&mut random);
 
-    let (seats, tuning) = (seats(lot), Tuning::draw(lot));
+    let (seats, tuning) = (seats(lot), EngineSetup::draw(lot));
     let budget = budget(lot).max(seats * tuning.tokens_per_request());
     let stages = f64::from(tuning.stages.value);
     let mut engine = |pair: &Pair| {

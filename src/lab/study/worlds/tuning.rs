@@ -14,7 +14,7 @@ use plimsoll_core::settings::Written;
 
 /// The configuration of engines.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tuning {
+pub(crate) struct EngineSetup {
     pub(crate) api_servers: Chosen<u32>,
     pub(crate) stages: Chosen<u32>,
     pub(crate) speculation: Chosen<Option<Drafts>>,
@@ -30,9 +30,9 @@ pub(crate) struct Drafts {
     tokens: f64,
 }
 
-// === impl Tuning ===
+// === impl EngineSetup ===
 
-impl Tuning {
+impl EngineSetup {
     pub(crate) fn draw(lot: Lot) -> Self {
         let mut random = lot.of(Aspect::Speculation);
         let speculates = SPECULATIONS.draw(&mut random);
