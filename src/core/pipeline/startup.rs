@@ -59,14 +59,14 @@ pub(crate) struct Startups {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// Its start is being seen.
-    Starting(Begun),
+    Starting(OpenStart),
     /// It serves, or it had started before it was first seen.
     Started,
 }
 
 /// A start that is being seen.
 #[derive(Clone, Copy, Debug)]
-struct Begun {
+struct OpenStart {
     created: Timestamp,
     ready: Option<Timestamp>,
     page: Option<Timestamp>,
@@ -224,7 +224,7 @@ impl Startups {
         for (replica, start) in starts {
             let known = self.replicas.entry(replica.clone()).or_insert(match start.ready {
                 Some(_) => Stage::Started,
-                None => Stage::Starting(Begun::at(start.created)),
+                None => Stage::Starting(OpenStart::at(start.created)),
             });
             if let Stage::Starting(begun) = known {
                 begun.ready = start.ready;
@@ -241,7 +241,7 @@ impl Startups {
         }
         for (replica, stage) in &mut self.replicas {
             let Stage::Starting(begun) = *stage else { continue };
-            let Begun { created, ready: Some(ready), page: Some(page), .. } = begun else {
+            let OpenStart { created, ready: Some(ready), page: Some(page), .. } = begun else {
                 continue;
             };
             *stage = Stage::Started;
@@ -297,7 +297,7 @@ impl Startups {
         let own = self.replicas.iter().filter(|(replica, _)| replica.variant == *variant);
         let mut underway = Tally::default();
         for (_, stage) in own {
-            let Stage::Starting(Begun { created, unschedulable, .. }) = stage else { continue };
+            let Stage::Starting(OpenStart { created, unschedulable, .. }) = stage else { continue };
             let age = |since: &Timestamp| now.duration_since(*since).as_secs_f64();
             let is_unplaced = unschedulable.as_ref().map(age) >= Some(patience.node.seconds());
             let one = |is: bool| if is { Replicas::ONE } else { Replicas::ZERO };
@@ -314,7 +314,7 @@ impl Startups {
         let own = self.replicas.iter().filter(|(replica, _)| replica.variant == *variant);
         let unschedulable = own
             .map(|(_, stage)| match stage {
-                Stage::Starting(Begun { unschedulable: Some(_), .. }) => Replicas::ONE,
+                Stage::Starting(OpenStart { unschedulable: Some(_), .. }) => Replicas::ONE,
                 Stage::Starting(_) | Stage::Started => Replicas::ZERO,
             })
             .sum();
@@ -329,9 +329,9 @@ impl Startups {
     }
 }
 
-// === impl Begun, Patience ===
+// === impl OpenStart, Patience ===
 
-impl Begun {
+impl OpenStart {
     const fn at(created: Timestamp) -> Self {
         Self { created, ready: None, page: None, unschedulable: None }
     }
@@ -383,7 +383,7 @@ mod tests {
             replica: ReplicaName::new(name).unwrap(),
             incarnation: None,
         };
-        let starting = |second| Stage::Starting(Begun::at(at(second)));
+        let starting = |second| Stage::Starting(OpenStart::at(at(second)));
         let mut startups = Startups::default();
         let slowest =
             |startups: &Startups, now: i64| startups.slowest(at(now), &variant, seconds(600));
