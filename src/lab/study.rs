@@ -3,6 +3,7 @@
 //! The simulator itself is [`crate::simulate`], which is pure. Here is everything around it: the
 //! scenario file with its problems, traces on disk, and the results.
 
+mod ablation;
 pub mod args;
 mod chart;
 mod execute;

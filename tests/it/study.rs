@@ -1444,6 +1444,19 @@ fn lengths_that_grow_ask_for_replicas_in_time() {
 }
 
 #[test]
+fn a_router_that_fills_slow_replicas_first_is_counted_on() {
+    let run = |more: &[&str]| decided("tests/data/routing.yaml", more);
+    let known = run(&[]);
+    let unknown = run(&["policy.capacity.foresight.routing.enabled=false"]);
+    let [(with, cost), (without, dearer)] = [&known, &unknown]
+        .map(|it| (it["within_slo"].as_f64().unwrap(), it["cost"].as_f64().unwrap()));
+    assert!(with > 0.98 && without < 0.95, "{with} {without}");
+    assert!(cost < 1.05 * dearer, "{cost} {dearer}");
+    let reasons = known["decisions"].to_string();
+    assert!(reasons.contains("the router would fill it before the others"), "{reasons}");
+}
+
+#[test]
 fn who_knows_what_queues_at_the_gateway_serves_a_jump_that_nobody_else_sees() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gateway.yaml");
     let run = |more: &[&str]| {

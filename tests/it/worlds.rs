@@ -120,13 +120,34 @@ fn several_seeds_are_drawn_from_alike_and_each_is_reported() {
 }
 
 #[test]
+fn worlds_say_what_each_term_is_worth() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = ["--worlds", "1", "--seed", "3"];
+    let arguments = ["--policy", "plimsoll", "--ablation"];
+    let output = plimsoll(folder.path(), &[&["scoreboard"], &small[..], &arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+
+    let document = fs::read_to_string(folder.path().join("worlds.md")).unwrap();
+    let (_, table) = document.split_once("## What each term is worth").unwrap();
+    let rows: Vec<&str> =
+        table.lines().filter(|line| line.starts_with("| ")).skip(1).take(20).collect();
+    assert!(rows[0].starts_with("| as it is |"), "{table}");
+    for term in ["growth", "ramp", "bursts", "backlog", "hold"] {
+        let name = format!("| without `{term}` |");
+        assert!(rows.iter().any(|row| row.starts_with(&name)), "{name} in\n{table}");
+    }
+    let figures = |row: &str| row.split_once(" | ").unwrap().1.to_owned();
+    assert!(rows.iter().any(|row| figures(row) != figures(rows[0])), "{table}");
+}
+
+#[test]
 fn a_world_is_named_by_its_seed_and_its_number_and_stands_beside_no_scenario() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, said) in [
         (&["scoreboard", "--world", "7"][..], "--world 7 must be SEED:NUMBER, such as 1:37"),
         (&["scoreboard", "--worlds", "0"][..], "0 is not in 1..=100000"),
         (&["scoreboard", "--worlds", "2", "a.yaml"][..], "cannot be used with"),
-        (&["scoreboard", "--worlds", "2", "--ablation"][..], "cannot be used with"),
+        (&["scoreboard", "--world", "1:2", "--ablation"][..], "cannot be used with"),
         (&["scoreboard", "--worlds", "2", "--world", "1:2"][..], "cannot be used with"),
         (&["scoreboard"][..], "required arguments were not provided"),
     ] {

@@ -53,10 +53,12 @@ pub mod outlier;
 pub mod pace;
 pub mod policy;
 mod rollout;
+mod routing;
 mod saturated;
 pub mod saved;
 pub mod schedule;
 mod seen;
+mod spread;
 pub mod standby;
 pub mod starving;
 mod unused;
@@ -89,6 +91,7 @@ use crate::analyze::foresight::held::held_for;
 use crate::analyze::foresight::lengths::Lengths;
 use crate::analyze::foresight::outlier::Slowest;
 use crate::analyze::foresight::policy::Rounding;
+use crate::analyze::foresight::routing::RouterWeights;
 use crate::analyze::foresight::schedule::Week;
 use crate::analyze::foresight::seen::Seen;
 use crate::analyze::foresight::standby::{Bridge, Relief, Standby};
@@ -236,6 +239,7 @@ struct Demand {
     mixes: Mixes,
     budget: Budget,
     week: Week,
+    router: RouterWeights,
 }
 
 /// What the variants of one role are and carry.
@@ -254,6 +258,28 @@ struct Rates {
     carries: f64,
     /// All that are there.
     there: f64,
+    /// The share of what their engines could carry that the router leaves unused.
+    unused: f64,
+}
+
+// === impl Analysis ===
+
+impl Analysis {
+    /// What is found where nobody knows what a replica carries.
+    fn without_capacity(report: CapacityReport) -> Self {
+        Self {
+            report,
+            foreseen: BTreeMap::new(),
+            spare_withheld: Some(SpareWithheld::DemandUnknown),
+            floors: BTreeMap::new(),
+            bridges: BTreeMap::new(),
+            cards: BTreeMap::new(),
+            estimates: BTreeMap::new(),
+            slowest: BTreeMap::new(),
+            bound: BTreeSet::new(),
+            starving: BTreeMap::new(),
+        }
+    }
 }
 
 // === impl Foresight ===
@@ -301,10 +327,8 @@ pub fn analyze(
     foresight.keep_cards(now, policy, model, variants);
     foresight.note_unused(now, variants);
     let bound = foresight.bound_by_cards(now, variants);
-    let mut sides = foresight.sides(policy, model, variants);
-    for side in sides.values_mut() {
-        side.by_card = side.variants.iter().any(|(it, _)| bound.contains(&it.spec.key));
-    }
+    let mut sides = foresight.sides(policy, model, variants, &bound);
+    foresight.route(model, through, policy, &mut sides);
 
     let cards = foresight.cards_of(variants);
     let unserved = foresight.unserved(now, model, variants, front);
@@ -375,7 +399,8 @@ fn capacity_of(
     carried: Option<Carried>,
     cards: &BTreeMap<VariantKey, Arc<Card>>,
 ) -> VariantCapacity {
-    let rate = carried.map(|it| it.rate.requests_per_second()).filter(|rate| *rate > RATE_MIN);
+    let able = carried.filter(|it| it.rate.requests_per_second() > RATE_MIN);
+    let rate = able.map(|it| it.counts());
     let current = variant.staying();
     let pending = variant.pending.min(current);
     let replicas = current.beyond(pending);
@@ -448,7 +473,7 @@ impl<'a> Side<'a> {
         let ahead = policy.schedule.and_then(|_| demand.week.ahead(through, horizon));
         let arrivals = demand.upstream.as_ref().unwrap_or(&demand.arrivals);
         let gateway = rates.behind_gateway(policy, front, arrivals.rate(through));
-        let Rates { least, carries, .. } = rates;
+        let Rates { least, carries, unused, .. } = rates;
         let bound = self.variants.iter().find_map(|(_, it)| it.map(|it| it.bound));
         let at_zero = self.variants.iter().all(|(it, _)| it.current == Replicas::ZERO);
         let setting = Setting {
@@ -492,6 +517,7 @@ impl<'a> Side<'a> {
             since,
             least,
             carries,
+            unused,
             bound,
             horizon,
             relief,
@@ -511,14 +537,17 @@ impl<'a> Side<'a> {
 
     /// What replicas carry; `None` where nobody knows of any.
     fn rates(&self) -> Option<Rates> {
-        let known = || self.known().map(|(variant, it)| (variant, it.rate.requests_per_second()));
-        let usable = || known().map(|(_, rate)| rate).filter(|rate| *rate > RATE_MIN);
-        let least = usable().min_by(f64::total_cmp)?;
-        let replicas: f64 = known().map(|(variant, _)| variant.replicas.len() as f64).sum();
-        let there = known().map(|(variant, rate)| variant.replicas.len() as f64 * rate).sum();
+        let used = || self.known().filter(|(_, it)| it.counts() > RATE_MIN);
+        let least = used().map(|(_, it)| it.counts()).min_by(f64::total_cmp)?;
+        let count = |variant: &VariantStrides<'_>| variant.replicas.len() as f64;
+        let replicas: f64 = used().map(|(variant, _)| count(variant)).sum();
+        let there = used().map(|(variant, it)| count(variant) * it.counts()).sum();
+        let engines: f64 =
+            used().map(|(variant, it)| count(variant) * it.rate.requests_per_second()).sum();
         // Without a replica anywhere the best guess of what one will carry is the least.
         let carries = if replicas > 0.0 { there / replicas } else { least };
-        Some(Rates { least, carries, there })
+        let unused = if engines > 0.0 { 1.0 - there / engines } else { 0.0 };
+        Some(Rates { least, carries, there, unused })
     }
 
     /// What evens out how requests come, by what keeps replicas from carrying more.

@@ -511,6 +511,7 @@ mod tests {
             since: Timestamp::from_second(1_800_000_000).unwrap(),
             least: 9.1,
             carries: 9.77,
+            unused: 0.0,
             bound: Some(Bound::Itl),
             horizon: 95.0,
             relief: Some(Relief { startup: 12.0, reserve: 1.5, bridge: 0.0 }),
@@ -553,6 +554,7 @@ mod tests {
             }),
             carries: Some(Estimate {
                 rate: rate(9.77),
+                usable: Fraction::ONE,
                 interval: Some(Interval { low: rate(8.1), high: rate(11.2) }),
                 bound: Bound::Itl,
                 said_by: Teacher::Card,

@@ -12,7 +12,7 @@ use crate::analyze::foresight::card::CardTitle;
 use crate::analyze::queueing::Refusal;
 use crate::decide::optimize::{Because, Method};
 use crate::decide::rank::Rank;
-use crate::units::Replicas;
+use crate::units::{Fraction, Replicas};
 
 pub use crate::analyze::foresight::Foreseen;
 pub use crate::analyze::foresight::admissible::Admissible;
@@ -86,7 +86,7 @@ pub enum Unmeetable {
 impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { verdict, because, method, stuck, unplaced, absent, short, .. } = self;
-        let Self { rank, foreseen, card, starving, .. } = self;
+        let Self { rank, foreseen, card, carries, starving, .. } = self;
         write!(f, "{verdict}; {because}")?;
         if matches!(because, Because::Added | Because::Removed | Because::Replaced) {
             write!(f, ", {method}")?;
@@ -105,6 +105,11 @@ impl fmt::Display for Sized {
         }
         if let Some(starving) = starving {
             write!(f, "; {starving}")?;
+        }
+        if carries.is_some_and(|it| it.usable == Fraction::ZERO) {
+            f.write_str(
+                "; it is not to be used, because the router would fill it before the others",
+            )?;
         }
         match short {
             Shortfall::None => {}

@@ -9,7 +9,7 @@ const OF_RUNS: [&str; 9] =
     ["scenario", "seed", "seeds", "set", "policy", "shard", "series", "cards", "trace"];
 
 /// What says something of scenarios, and nothing of random worlds.
-const OF_SCENARIOS: [&str; 3] = ["scenarios", "ablation", "seeds"];
+const OF_SCENARIOS: [&str; 2] = ["scenarios", "seeds"];
 
 /// Arguments of `simulate`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
@@ -97,7 +97,7 @@ pub struct ScoreboardArgs {
     )]
     pub seed: Vec<u32>,
     /// Prints one world as a scenario for `simulate`, by its seed and its number, such as `1:37`.
-    #[arg(verbatim_doc_comment, long, value_name = "SEED:NUMBER", conflicts_with_all = OF_SCENARIOS, conflicts_with_all = ["worlds", "seed", "policy", "out"])]
+    #[arg(verbatim_doc_comment, long, value_name = "SEED:NUMBER", conflicts_with_all = OF_SCENARIOS, conflicts_with_all = ["worlds", "seed", "policy", "ablation", "out"])]
     pub world: Option<String>,
     /// Compares these instead of all, each once; see `simulate --help`.
     #[arg(verbatim_doc_comment, long, value_name = "POLICY", value_delimiter = ',')]

@@ -3,7 +3,6 @@
 //! All scenarios decide by one policy, which is checked, so that what is good for one of them is not
 //! what the table shows of it.
 
-mod ablation;
 mod gates;
 mod page;
 mod score;
@@ -18,13 +17,13 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
 use crate::simulate::peers::Peer;
+use crate::study::ablation::{self, Change};
 use crate::study::args::ScoreboardArgs;
 use crate::study::execute::{self, Executed, Ready};
 use crate::study::file::Kind;
 use crate::study::plan::{self, Plan, PlanError, Shard};
 use crate::study::recorded::{self, Trace};
 use crate::study::results::{LeftOut, RunResult, mean};
-use crate::study::scoreboard::ablation::Change;
 use crate::study::scoreboard::score::Score;
 use crate::study::table::shown;
 use crate::study::worlds;

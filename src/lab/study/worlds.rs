@@ -47,7 +47,7 @@ use crate::study::worlds::figures::{FIXED, OWN};
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::page::Report;
 use crate::study::worlds::play::{Outcome, Played};
-use crate::study::{once, outputs, peer};
+use crate::study::{ablation, once, outputs, peer};
 
 /// Those that are compared where the command line names none.
 const POLICIES: [&str; 7] = [
@@ -77,12 +77,13 @@ pub(crate) fn run(args: &ScoreboardArgs, count: u32) -> anyhow::Result<()> {
     let lots = seeds.iter().flat_map(|&seed| (1..=count).map(move |number| Lot { seed, number }));
     let lots: Vec<Lot> = lots.collect();
     let drawn = lots.len();
-    let outcome = play::play(lots.into_par_iter().map(draw::draw).collect(), &peers)?;
+    let changes = if args.ablation { ablation::changes() } else { Vec::new() };
+    let outcome = play::play(lots.into_par_iter().map(draw::draw).collect(), &peers, &changes)?;
     let policies = peers.iter().map(ToString::to_string).collect();
     let worst = lowest(&outcome, |it| it.share(OWN));
     let dearest = lowest(&outcome, |it| it.cost_over(OWN, FIXED).map(|cost| -cost));
     let minutes = minutes(&outcome, &[&worst[..], &dearest].concat())?;
-    let report = Report { seeds, drawn, policies, outcome, worst, dearest, minutes };
+    let report = Report { seeds, drawn, policies, changes, outcome, worst, dearest, minutes };
 
     let out = args.out.as_deref().unwrap_or(Path::new(OUT));
     for (extension, text) in [("md", page::markdown(&report)), ("csv", page::csv(&report))] {

@@ -199,7 +199,7 @@ impl CapacityLeft {
         estimate: &Estimate,
         rule: QueueRule,
     ) -> Option<Self> {
-        let carries = estimate.rate.requests_per_second();
+        let carries = estimate.rate.requests_per_second() * estimate.usable.fraction();
         let reported = variant.replicas.iter().filter_map(|replica| replica.waiting);
         let free: Vec<f64> = reported.map(|it| rule.left(carries, it.requests())).collect();
         if free.is_empty() {
@@ -217,12 +217,13 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::analyze::foresight::ReplicaStrides;
     use crate::analyze::foresight::capacity::Bound;
     use crate::analyze::foresight::estimate::Teacher;
     use crate::analyze::foresight::gateway::Queued;
-    use crate::analyze::foresight::{ReplicaStrides, Told};
     use crate::fleet::{ReplicaKey, ReplicaName, VariantSpec};
     use crate::observe::stride::Stride;
+    use crate::units::Fraction;
     use crate::units::{Requests, Seconds};
 
     /// A variant whose replicas carry 10 requests/s each.
@@ -281,27 +282,21 @@ mod tests {
                 running: None,
             };
             VariantStrides {
-                spec: &self.spec,
                 current: Replicas::saturating(self.replicas + self.pending),
                 pending: Replicas::saturating(self.pending),
                 leaving: Replicas::saturating(self.leaving),
-                silent: Replicas::ZERO,
-                room: Replicas::LIMIT,
-                startup: None,
-                slowest_start: None,
-                losses: 0.0,
-                told: Told::default(),
-                arguments: None,
-                ttft: None,
                 replicas: self.reporting.iter().enumerate().map(replica).collect(),
-                unready: Vec::new(),
+                ..VariantStrides::example(&self.spec)
             }
         }
 
         fn estimate(&self) -> Option<(VariantKey, Estimate)> {
             let rate = RequestRate::new(self.carries?)?;
             let (interval, bound, said_by) = (None, Bound::Itl, Teacher::Replicas);
-            Some((self.spec.key.clone(), Estimate { rate, interval, bound, said_by }))
+            Some((
+                self.spec.key.clone(),
+                Estimate { rate, usable: Fraction::ONE, interval, bound, said_by },
+            ))
         }
     }
 

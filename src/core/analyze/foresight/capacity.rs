@@ -82,8 +82,8 @@ pub struct Limits {
     pub budget: f64,
     /// The share of each of these that may be used.
     pub share: Fraction,
-    /// Replicas among which requests are spread.
-    pub replicas: f64,
+    /// So many replicas as are as good as one queue.
+    pub shared: f64,
 }
 
 /// How late the first token of a request may be.
@@ -148,6 +148,8 @@ pub struct Carried {
     pub rate: RequestRate,
     /// The same without a correction by full replicas.
     pub by_formula: RequestRate,
+    /// The share of it that the router lets a replica carry; zero where the variant is not to be used.
+    pub usable: Fraction,
     /// What is reached first.
     pub bound: Bound,
     /// Time between the tokens of a request that is alone on a replica.
@@ -155,6 +157,20 @@ pub struct Carried {
     /// How long a request generates, at this rate.
     pub stay: Seconds,
 }
+
+// === impl Carried ===
+
+impl Carried {
+    /// Requests a second that a replica counts for, next to the other variants of its role.
+    pub(super) fn counts(&self) -> f64 {
+        self.rate.requests_per_second() * self.usable.fraction().max(UNUSED)
+    }
+}
+
+/// The share for which a replica counts that is not to be used: too little to be asked for.
+const UNUSED: f64 = 1e-12;
+
+// === impl Requested ===
 
 impl Requested {
     /// Iterations in which a request generates, beside that of its prompt.
@@ -305,7 +321,7 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
     let alone = Seconds::new((iteration.alpha + iteration.delta) / requested.pieces)?;
     let stay = Seconds::new(requested.time(iteration, rate) * requested.iterations())?;
     let rate = RequestRate::new(rate)?;
-    Some(Carried { rate, by_formula: rate, bound, alone, stay })
+    Some(Carried { rate, by_formula: rate, usable: Fraction::ONE, bound, alone, stay })
 }
 
 /// The largest rate below one that is too high at which no more requests than may come late, by the
@@ -369,7 +385,7 @@ pub(super) mod tests {
             kv: None,
             budget: 2048.0,
             share,
-            replicas: 1.0,
+            shared: 1.0,
         }
     }
 

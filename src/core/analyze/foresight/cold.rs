@@ -21,13 +21,11 @@
 //! Gott, *Implications of the Copernican principle for our future prospects* (1993): the prior of a
 //! time of unknown scale, and its median.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::analyze::capacity::{
-    CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
-};
+use crate::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity, amount};
 use crate::analyze::foresight::gateway::Queued;
 use crate::analyze::foresight::policy::{ColdStart, Policy};
 use crate::analyze::foresight::seen::Seen;
@@ -126,20 +124,7 @@ fn cold_start(
         total,
         roles: BTreeMap::new(),
     };
-    let withheld = Some(SpareWithheld::DemandUnknown);
-    let (foreseen, floors) = (BTreeMap::new(), BTreeMap::new());
-    Analysis {
-        report,
-        foreseen,
-        spare_withheld: withheld,
-        floors,
-        bridges: BTreeMap::new(),
-        cards: BTreeMap::new(),
-        estimates: BTreeMap::new(),
-        slowest: BTreeMap::new(),
-        bound: BTreeSet::new(),
-        starving: BTreeMap::new(),
-    }
+    Analysis::without_capacity(report)
 }
 
 // === impl Base ===

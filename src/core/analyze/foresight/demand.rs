@@ -17,7 +17,7 @@
 //!            and at most max(b, 1.1 today * ahead), where the schedule is known
 //! ramp     = b + h * min(slope, 1.5 * slope of the second half), at most 2.5 b
 //! spread   = 0.5 * rms of a_k less the mean of the three before
-//! young    = 0.3 * sqrt(load in replicas), while less than three horizons are known
+//! young    = 0.6 * sqrt(load in replicas), while less than three horizons are known
 //! burst    = max over w of  E_w / (w + 0.6 TTFT),    w = 1, 2, 4, 8, 15, 30, 60 s
 //! backlog  = max(min(sum of (waiting - 4)+ / 30 s, b / 4),  sum of min(mu, waiting / 30 s))
 //! gateway  = min(queued at the gateway / 30 s, max(a, mu))
@@ -94,6 +94,10 @@ pub struct Need {
     /// The rate of the last seconds, after a jump within them; `None` if none is certain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jump: Option<f64>,
+    /// The work of a request now, over that of one when a replica that serves now was asked for;
+    /// `None` where lengths have not changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drift: Option<f64>,
     /// What it grows to by its own past; `None` while there is no replica and nothing arrives.
     pub growth: Option<f64>,
     /// Growth beyond that, for which nothing runs because something starts in time; `None` without
@@ -254,6 +258,7 @@ impl Need {
         Some(Self {
             arriving,
             jump,
+            drift: heavier(setting.work, steps),
             growth: policy.growth.filter(|_| !asleep).map(|_| growth),
             reserve: policy.growth.and(covered),
             ramp,
@@ -320,6 +325,13 @@ fn rates_of_work(arrivals: &Arrivals, work: &[f64]) -> Vec<f64> {
         *rate *= work;
     }
     rates
+}
+
+/// The work of a request now over that of one so many strides ago.
+fn heavier(work: &[f64], strides: usize) -> Option<f64> {
+    let before =
+        work.len().checked_sub(strides + 1).map_or_else(|| work.first(), |at| work.get(at));
+    before.filter(|work| **work > 0.0).map(|work| 1.0 / work)
 }
 
 /// The most replicas that are to be ready for others that are absent.

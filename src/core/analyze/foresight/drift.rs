@@ -14,7 +14,7 @@
 //! and `e_O` likewise. Growth and ramps are then those of `w_k a_k` instead of the rates `a_k`, so what is
 //! forecast is work. A mean of `n` requests is off by chance by a share of `sqrt((s - 1) / n)`, where `s` is
 //! the mean square of lengths over the square of their mean. Both ends count, and a change of less than
-//! [`CERTAINTY`] deviations is none.
+//! three deviations is none.
 //!
 //! # Units
 //!
@@ -29,9 +29,7 @@ use std::collections::VecDeque;
 use crate::analyze::foresight::arrivals::{HORIZON_MAX, Point, STRIDE};
 use crate::analyze::foresight::capacity::Requested;
 use crate::analyze::foresight::lengths::Lengths;
-
-/// Standard deviations that a change of lengths must exceed.
-const CERTAINTY: f64 = 3.0;
+use crate::analyze::foresight::policy::Drift;
 
 /// Mean lengths that are kept: those of the longest horizon and a quarter of an hour before it.
 const KEPT: i64 = (HORIZON_MAX + 900) / STRIDE;
@@ -88,13 +86,15 @@ impl Mixes {
         strides: usize,
         requested: &Requested,
         lengths: &Lengths,
+        policy: Drift,
     ) -> Option<Mix> {
         let latest = self.points.back()?;
         let strides = i64::try_from(strides).unwrap_or(KEPT);
         let before = self.points.iter().rev().find(|it| it.stride <= latest.stride - strides);
         let before = before.or_else(|| self.points.front())?;
 
-        let chance = |squares: f64| CERTAINTY * ((squares - 1.0) / lengths.count()).sqrt();
+        let certainty = policy.certainty.fraction();
+        let chance = |squares: f64| certainty * ((squares - 1.0) / lengths.count()).sqrt();
         let has_drifted = |now: f64, then: f64, squares: f64| {
             (now / then).ln().abs() > chance(squares).max(LEAST)
         };
@@ -173,7 +173,9 @@ mod tests {
     fn a_drift_is_one_only_beyond_chance() {
         let found = |share: f64, requests: f64| {
             let (mixes, lengths) = growing(20, share, requests);
-            mixes.drifted(10, &requested(1000.0, 200.0), &lengths).map(|mix| mix.stride)
+            mixes
+                .drifted(10, &requested(1000.0, 200.0), &lengths, Drift::default())
+                .map(|mix| mix.stride)
         };
         assert_eq!(found(0.0, 400.0), None);
         assert_eq!(found(0.05, 400.0), Some(9));

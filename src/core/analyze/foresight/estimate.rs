@@ -29,7 +29,7 @@
 //!
 //! [`pace`]: crate::analyze::foresight::pace
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +42,7 @@ use crate::analyze::foresight::pace::{Iteration, Pace};
 use crate::analyze::foresight::seen::Seen;
 use crate::analyze::foresight::{Foresight, Policy, RATE_MIN, Side, VariantStrides, standby};
 use crate::fleet::{ModelKey, Role, VariantKey};
-use crate::units::{Replicas, RequestRate, Tokens};
+use crate::units::{Fraction, RequestRate, Tokens};
 
 /// Standard deviations on either side of a mean that 95 in 100 of a normal distribution lie within.
 const DEVIATIONS: f64 = 1.96;
@@ -53,14 +53,22 @@ const NUDGE: f64 = 1.01;
 /// What one replica of a variant carries.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// What decisions count on.
+    /// What its engine lets it carry.
     pub rate: RequestRate,
+    /// The share of it that the router lets it carry, on which decisions count; zero where the
+    /// variant is not to be used.
+    #[serde(default = "all")]
+    pub usable: Fraction,
     /// Where it lies in 95 of 100 cases; `None` where the doubt is beyond all numbers.
     pub interval: Option<Interval>,
     /// What keeps it from being more.
     pub bound: Bound,
     /// Who says so.
     pub said_by: Teacher,
+}
+
+const fn all() -> Fraction {
+    Fraction::ONE
 }
 
 /// The ends between which something lies.
@@ -107,12 +115,14 @@ impl Interval {
 // === impl Foresight ===
 
 impl Foresight {
-    /// The variants of each role with what one replica carries.
+    /// The variants of each role with what one replica carries. Of `bound` ones a card takes nothing
+    /// away.
     pub(super) fn sides<'a>(
         &self,
         policy: &Policy,
         model: &ModelKey,
         variants: &'a [VariantStrides<'a>],
+        bound: &BTreeSet<VariantKey>,
     ) -> BTreeMap<Role, Side<'a>> {
         let mut sides: BTreeMap<Role, Side<'_>> = BTreeMap::new();
         for variant in variants {
@@ -122,8 +132,7 @@ impl Foresight {
                 variants: Vec::new(),
                 by_card: false,
             });
-            let staffed = variant.current > Replicas::ZERO;
-            side.by_card |= staffed && self.card(&variant.spec.key).is_some();
+            side.by_card |= bound.contains(&variant.spec.key);
             let known = self.known(policy, model, variant);
             side.variants.push((variant, known.and_then(|it| it.carried())));
         }
@@ -150,11 +159,13 @@ impl Foresight {
     }
 
     fn drifted(&self, policy: &Policy, model: &ModelKey, side: &Side<'_>) -> Option<Vec<f64>> {
+        let drift = policy.drift?;
         let demand = self.demands.get(&(model.clone(), side.role))?;
         let largest = side.known().max_by_key(|(variant, _)| variant.current)?;
         let known = self.known(policy, model, largest.0)?;
         let horizon = policy.horizon(standby::startup(side, policy).seconds());
-        let before = demand.mixes.drifted(strides(horizon), &known.requested, &demand.lengths)?;
+        let before =
+            demand.mixes.drifted(strides(horizon), &known.requested, &demand.lengths, drift)?;
         let elasticity = known.elasticity(before)?;
         Some(demand.mixes.weights(demand.arrivals.points(), elasticity))
     }
@@ -185,7 +196,7 @@ impl Foresight {
             kv: seen.kv_of_a_rank(),
             budget: budget.max(seen.busiest()),
             share: policy.limit_share,
-            replicas: f64::from(variant.current.beyond(variant.pending).count()),
+            shared: seen.spread.shared(f64::from(variant.current.beyond(variant.pending).count())),
         };
         Some(Known { seen, iteration, requested, limits })
     }
@@ -260,7 +271,7 @@ impl Known<'_> {
     /// The same with how sure that is; `None` where it is nothing.
     fn estimate(&self, carried: Carried) -> Option<Estimate> {
         let Self { seen, iteration, requested, limits } = self;
-        let Carried { rate, by_formula, bound, .. } = carried;
+        let Carried { rate, by_formula, usable, bound, .. } = carried;
         if rate.requests_per_second() <= RATE_MIN {
             return None;
         }
@@ -269,7 +280,7 @@ impl Known<'_> {
         let doubt = doubt(&seen.pace, (*iteration, requested, limits), of_a_rank);
         let interval = doubt.and_then(|doubt| Interval::around(rate, doubt));
         let said_by = if seen.card().is_some() { Teacher::Card } else { Teacher::Replicas };
-        Some(Estimate { rate, interval, bound, said_by })
+        Some(Estimate { rate, usable, interval, bound, said_by })
     }
 
     fn of_all_ranks(&self, rate: RequestRate) -> Option<RequestRate> {
@@ -328,7 +339,7 @@ mod tests {
             kv: None,
             budget: 8192.0,
             share,
-            replicas: 1.0,
+            shared: 1.0,
         };
         let rate = |it: Iteration| carried(it, &requested, &limits).unwrap().rate;
         let truth = rate(TRUTH);

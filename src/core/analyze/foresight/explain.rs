@@ -28,6 +28,10 @@ pub struct Foreseen {
     pub least: f64,
     /// What a replica carries on average.
     pub carries: f64,
+    /// The share of what their engines could carry that the router leaves unused, because it fills
+    /// another variant first.
+    #[serde(default)]
+    pub unused: f64,
     /// What keeps replicas from carrying more.
     pub bound: Option<Bound>,
     /// Seconds until what is asked for now carries load.
@@ -51,6 +55,9 @@ impl Foreseen {
         let growth = need.growth.unwrap_or(*arriving);
         if let Some(rate) = jump {
             write!(f, ", after a jump to {rate:.2} in the last seconds")?;
+        }
+        if let Some(times) = need.drift {
+            write!(f, ", each {times:.2} times the work of one {horizon:.0} s ago")?;
         }
         match (need.decided_by(), ramp, burst) {
             (Term::Schedule, _, _) => {
@@ -84,7 +91,7 @@ impl Foreseen {
 
 impl fmt::Display for Foreseen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { need, held, since, carries, bound, relief, mature, used, .. } = self;
+        let Self { need, held, since, carries, unused, bound, relief, mature, used, .. } = self;
         let arriving = need.arriving;
         let said = |term: Option<f64>| term.filter(|it| *it > 0.005);
         write!(f, "{arriving:.2} requests/s arrive")?;
@@ -120,6 +127,10 @@ impl fmt::Display for Foreseen {
         write!(f, "; a replica carries {carries:.2}")?;
         if let Some(bound) = bound {
             write!(f, ", bound by {bound}")?;
+        }
+        if *unused > 0.005 {
+            let percent = 100.0 * unused;
+            write!(f, ", and the router leaves {percent:.0} % of what engines carry unused")?;
         }
         if let Some(relief) = relief {
             write!(f, "{relief}")?;

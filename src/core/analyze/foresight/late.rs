@@ -41,8 +41,9 @@
 //!
 //! # Domain
 //!
-//! `m = sqrt(N)`: behind a router that sends requests to any replica, each waits alone (1), and behind
-//! one that knows a free one, all share a queue (`N`). Few do either, so it is half-way between.
+//! `m`: behind a router that sends requests to any replica, each waits alone (1), and behind one that
+//! knows a free one, all share a queue (`N`). Which it is, [`spread`](crate::analyze::foresight)
+//! measures.
 //! Lengths are taken to be lognormal, and five of each are looked at. A request that comes late when
 //! it is alone does so however many replicas there are, and does not count.
 //!
@@ -51,7 +52,7 @@
 //! Gamma: the cube root of Wilson and Hilferty (1931). Prompts: the mean wait of an M/G/1 queue
 //! (Pollaczek and Khinchine), and its exponential tail in heavy traffic (Kingman 1962, *On queues in
 //! heavy traffic*). Places: the share of requests that wait, by Halfin and Whitt (1981), *Heavy-traffic
-//! limits for queues with many exponential servers*. `m` is an assumption.
+//! limits for queues with many exponential servers*.
 
 use std::f64::consts::{PI, SQRT_2};
 
@@ -105,7 +106,7 @@ impl<'a> Lateness<'a> {
             requested,
             iteration,
             budget: limits.budget,
-            shared: limits.replicas.max(1.0).sqrt(),
+            shared: limits.shared,
             prompts: fifths(requested.prompt, requested.prompt_squares),
             iterations: answers.map(|answer| requested.iterations_of(answer)),
         }
@@ -210,10 +211,10 @@ mod tests {
     use crate::analyze::foresight::capacity::tests::{ITERATION, requested};
     use crate::units::{Fraction, Seconds};
 
-    fn limits(replicas: f64) -> Limits {
+    fn limits(shared: f64) -> Limits {
         let share = Fraction::new(0.92).unwrap();
         let (itl, first, kv) = (None, None, None);
-        Limits { itl, first, seats: 256.0, kv, budget: 2048.0, share, replicas }
+        Limits { itl, first, seats: 256.0, kv, budget: 2048.0, share, shared }
     }
 
     fn within(seconds: f64) -> FirstToken {
@@ -277,14 +278,14 @@ mod tests {
     #[test]
     fn replicas_that_share_a_queue_let_fewer_wait_and_large_requests_more() {
         let requested = requested(1000.0, 200.0);
-        let late = |replicas: f64, squares: f64| {
-            let lateness = Lateness::new(&requested, ITERATION, &limits(replicas));
+        let late = |shared: f64, squares: f64| {
+            let lateness = Lateness::new(&requested, ITERATION, &limits(shared));
             let busy = Busy { rate: 25.0, time: 0.02 };
             let places = Places { taken: 90.0, all: 100.0, squares };
             (lateness.of_places(busy, places, within(0.5)), lateness.of_prompts(busy, within(0.1)))
         };
-        assert!(late(1.0, 1.0).0 > 2.0 * late(9.0, 1.0).0);
-        assert!(late(1.0, 1.0).1 > 2.0 * late(9.0, 1.0).1);
+        assert!(late(1.0, 1.0).0 > 2.0 * late(3.0, 1.0).0);
+        assert!(late(1.0, 1.0).1 > 2.0 * late(3.0, 1.0).1);
         assert!(late(1.0, 3.0).0 > 1.5 * late(1.0, 1.0).0);
     }
 }

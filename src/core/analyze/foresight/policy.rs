@@ -51,6 +51,9 @@ settings! {
         /// Uses the rate of the last seconds once a jump is certain.
         jump: Option<Jump> = on();
 
+        /// Counts past requests by the work that they would be now, where lengths change.
+        drift: Option<Drift> = on();
+
         /// Expects a load that rises steadily to go on rising.
         ramp: Option<Ramp> = on();
 
@@ -72,6 +75,9 @@ settings! {
         /// Works off the queue of a gateway with new replicas, and counts it as arrived. Known by
         /// signals of `scale_to_zero.wake` that count requests.
         gateway: Option<Gateway> = on();
+
+        /// Counts on no more of unlike variants than the router lets them carry.
+        routing: Option<Routing> = on();
 
         /// Asks for more while too many first tokens come late. Off without this section.
         error_budget: Option<ErrorBudget>;
@@ -152,6 +158,14 @@ settings! {
         certainty: Fraction = 4.5, in FACTORS;
     }
 
+    /// Counts past requests by the work that they would be now, where lengths change.
+    #[derive(Copy)]
+    pub optional Drift {
+        /// Standard deviations that a change of lengths must exceed.
+        // Chance alone exceeds three once in 400.
+        certainty: Fraction = 3.0, in FACTORS;
+    }
+
     /// Expects a load that rises steadily to go on rising.
     #[derive(Copy)]
     pub optional Ramp {
@@ -184,7 +198,7 @@ settings! {
     #[derive(Copy)]
     pub optional Young {
         /// The margin, in square roots of the load in replicas.
-        margin: Fraction = 0.3, in FACTORS;
+        margin: Fraction = 0.6, in FACTORS;
 
         /// Start-up times of history below which little is known.
         horizons: Fraction = 3.0, in COUNTS;
@@ -228,6 +242,18 @@ settings! {
 
         /// Most that this term adds, as a share of the present rate or of a replica's capacity.
         cap: Fraction = 1.0, in FACTORS;
+    }
+
+    /// Counts on no more of unlike variants than the router lets them carry.
+    #[derive(Copy)]
+    pub optional Routing {
+        /// Requests that a variant may get, as a multiple of its share by capacity.
+        // Bursts and late pages make it a tenth more for a while behind any router.
+        even: Fraction = 1.1, in CAPS;
+
+        /// Cost at which a variant is still used, as a multiple of that without it.
+        // What is saved must be worth the exchange of a replica.
+        worth: Fraction = 1.2, in CAPS;
     }
 
     /// Asks for more while too many first tokens come late.

@@ -125,7 +125,7 @@ mod tests {
             kv: None,
             budget: 2048.0,
             share: Fraction::new(0.92).unwrap(),
-            replicas: 1.0,
+            shared: 1.0,
         }
     }
 

@@ -14,6 +14,7 @@ use crate::analyze::foresight::budget::Budget;
 use crate::analyze::foresight::drift::Mixes;
 use crate::analyze::foresight::lengths::Lengths;
 pub use crate::analyze::foresight::lengths::{LengthMoments, Work};
+use crate::analyze::foresight::routing::RouterWeights;
 pub use crate::analyze::foresight::schedule::SavedWeek;
 pub use crate::analyze::foresight::seen::SavedSeen;
 use crate::analyze::foresight::seen::Seen;
@@ -165,6 +166,7 @@ impl Foresight {
                 mixes: Mixes::default(),
                 budget: Budget::of(*raised, *learned_at),
                 week: week.as_ref().map(SavedWeek::restore).unwrap_or_default(),
+                router: RouterWeights::default(),
             };
             self.demands.entry((model.clone(), *role)).or_insert_with(demand);
         }

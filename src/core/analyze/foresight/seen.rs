@@ -19,6 +19,7 @@ use crate::analyze::foresight::policy::Memory;
 use crate::analyze::foresight::rollout::Rollout;
 use crate::analyze::foresight::saturated::Throughput;
 use crate::analyze::foresight::saved::are_amounts;
+use crate::analyze::foresight::spread::Spread;
 use crate::fleet::ReplicaKey;
 use crate::observe::stride::Stride;
 use crate::units::{Replicas, Requests, Seconds, Tokens};
@@ -37,6 +38,7 @@ pub(crate) struct Seen {
     throughput: Option<Throughput>,
     counts_time: bool,
     rollout: Rollout,
+    pub(super) spread: Spread,
     replicas: BTreeMap<ReplicaKey, Gathered>,
     card: Begun,
 }
@@ -126,6 +128,7 @@ impl SavedSeen {
             throughput: None,
             counts_time: iteration.is_some(),
             rollout: Rollout::default(),
+            spread: Spread::default(),
             replicas: BTreeMap::new(),
             card: Begun::Without,
         }

@@ -93,7 +93,7 @@ impl<'a> Standby<'a> {
             tells(it) && takes(it).seconds() <= SHARE_MAX * longest.seconds()
         };
         let known = side.variants.iter().filter_map(|(variant, carried)| {
-            let rate = carried.as_ref()?.rate.requests_per_second();
+            let rate = carried.as_ref()?.counts();
             (rate > RATE_MIN).then_some((*variant, rate))
         });
         let (mut variants, others): (Vec<_>, Vec<_>) = known.partition(|(it, _)| is_soon(it));

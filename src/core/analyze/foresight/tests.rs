@@ -1,6 +1,7 @@
 mod cards;
 mod engines;
 mod estimate;
+mod routing;
 mod standby;
 
 use super::*;
@@ -57,6 +58,28 @@ fn second_of(of: Iteration, now: i64, prompt: f64, rate: f64, waiting: f64) -> S
 fn times_as_slow(factor: f64) -> Iteration {
     let Iteration { alpha, beta, delta } = TRUTH;
     Iteration { alpha: factor * alpha, beta: factor * beta, delta: factor * delta }
+}
+
+impl<'a> VariantStrides<'a> {
+    /// A variant without replicas, of which nothing else is known.
+    pub(in crate::analyze::foresight) fn example(spec: &'a VariantSpec) -> Self {
+        Self {
+            spec,
+            current: Replicas::ZERO,
+            pending: Replicas::ZERO,
+            leaving: Replicas::ZERO,
+            silent: Replicas::ZERO,
+            room: Replicas::LIMIT,
+            startup: None,
+            slowest_start: None,
+            losses: 0.0,
+            told: Told::default(),
+            arguments: None,
+            ttft: None,
+            replicas: Vec::new(),
+            unready: Vec::new(),
+        }
+    }
 }
 
 struct World {
@@ -142,20 +165,14 @@ impl World {
             })
             .collect();
         let variant = VariantStrides {
-            spec: &self.spec,
             current: Replicas::saturating(self.replicas),
             pending: Replicas::saturating(self.pending),
-            leaving: Replicas::ZERO,
-            silent: Replicas::ZERO,
-            room: Replicas::LIMIT,
-            unready: Vec::new(),
-            startup: None,
             slowest_start: self.slowest_start,
-            losses: 0.0,
             told: self.told,
             arguments: self.arguments.as_ref(),
             ttft: self.ttft.as_ref(),
             replicas,
+            ..VariantStrides::example(&self.spec)
         };
         let model = self.spec.model_key();
         let now = at(self.now);
@@ -200,7 +217,7 @@ fn truth() -> f64 {
         kv: Tokens::new(900_000.0),
         budget: 2048.0,
         share: policy.limit_share,
-        replicas: 4.0,
+        shared: 2.0,
     };
     carried(TRUTH, &requested, &limits).unwrap().rate.requests_per_second()
 }

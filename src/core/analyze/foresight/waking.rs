@@ -34,20 +34,15 @@
 //! No replica that serves, neither one that reports nor one that is silent, and a signal that counts
 //! requests.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use jiff::Timestamp;
 
-use crate::analyze::capacity::{
-    CapacityReport, Confidence, SpareWithheld, Totals, Unit, VariantCapacity, amount,
-};
+use crate::analyze::capacity::{CapacityReport, Confidence, Totals, Unit, VariantCapacity, amount};
 use crate::analyze::foresight::arrivals::{Arrivals, STRIDE};
-use crate::analyze::foresight::capacity::Carried;
 use crate::analyze::foresight::demand::{Need, Setting};
 use crate::analyze::foresight::gateway::{Front, Held};
 use crate::analyze::foresight::policy::Policy;
 use crate::analyze::foresight::{Analysis, Foresight, Side, VariantStrides};
-use crate::fleet::{ModelKey, Role};
+use crate::fleet::ModelKey;
 use crate::units::Replicas;
 
 /// Parts of a stride in each of which requests must arrive to be a rate, each of this many seconds.
@@ -110,9 +105,8 @@ fn serves(variant: &VariantStrides<'_>) -> bool {
 impl Side<'_> {
     /// What works off a queue once the first replicas serve, which take so many seconds.
     pub(super) fn coming(&self, startup: f64) -> Supply {
-        let rate = |it: Carried| it.rate.requests_per_second();
         let staying = |it: &VariantStrides<'_>| f64::from(it.staying().count());
-        let rates = self.known().map(|(variant, it)| staying(variant) * rate(it));
+        let rates = self.known().map(|(variant, it)| staying(variant) * it.counts());
         let stays = self.known().map(|(_, it)| it.stay.seconds());
         Supply { rate: rates.sum(), stay: stays.fold(0.0, f64::max), startup }
     }
@@ -187,18 +181,8 @@ impl WakeQueue {
         }
 
         let unit = Unit::RequestsInFlight;
-        Some(Analysis {
-            report: CapacityReport { unit, variants: capacities, total, roles },
-            foreseen: BTreeMap::<Role, _>::new(),
-            spare_withheld: Some(SpareWithheld::DemandUnknown),
-            floors: BTreeMap::new(),
-            bridges: BTreeMap::new(),
-            cards: BTreeMap::new(),
-            estimates: BTreeMap::new(),
-            slowest: BTreeMap::new(),
-            bound: BTreeSet::new(),
-            starving: BTreeMap::new(),
-        })
+        let report = CapacityReport { unit, variants: capacities, total, roles };
+        Some(Analysis::without_capacity(report))
     }
 }
 

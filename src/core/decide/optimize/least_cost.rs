@@ -181,7 +181,9 @@ impl<'a> Question<'a> {
         if counts_replicas {
             wants.push(f64::from(kept.count()));
         }
-        let stays = sheet.stays(group) && is_settling(&variants);
+        let starts = variants.iter().any(|it| it.pending > Replicas::ZERO);
+        let is_settled = sheet.stays(group) && is_settling(&variants);
+        let stays = is_settled || starts && sheet.is_short(group);
         let (takes, stocks) = stocks(&variants, room);
         let dearest = variants.iter().map(|it| it.cost).fold(CostPerHour::ZERO, CostPerHour::max);
         let items = members

@@ -105,6 +105,11 @@ impl<'a> Sheet<'a> {
         })
     }
 
+    /// Whether some voice asks for more of a group.
+    pub(crate) fn is_short(&self, group: usize) -> bool {
+        self.voices.iter().any(|voice| voice.totals[group].required > Amount::ZERO)
+    }
+
     /// What each voice asks of each group, against what these numbers carry.
     fn covers(&self, after: &[Replicas]) -> Vec<Cover> {
         let mut covers = Vec::new();

@@ -136,6 +136,21 @@ fn between_the_thresholds_nothing_moves_unless_an_exchange_pays_for_itself() {
 }
 
 #[test]
+fn what_starts_stays_while_something_is_missing() {
+    // At half the price an exchange would pay, but two of three start and one more is missing.
+    let offers = [("a", 10.0, 100.0, 3), ("b", 5.0, 100.0, 0)];
+    let report = report(&offers, 100.0, 0.0);
+    let starting = |pending| {
+        let mut candidates: Vec<Candidate> = offers.into_iter().map(candidate).collect();
+        candidates[0].pending = replicas(pending);
+        let consent = |_: &VariantKey, _| Consent::Given;
+        targets(&least_cost(&model(candidates, &report), None, &Policy::default(), &consent))
+    };
+    assert_eq!(starting(2), [3, 1]);
+    assert_eq!(starting(0), [3, 4], "what carries load stays until the others do");
+}
+
+#[test]
 fn a_mix_that_was_chosen_is_chosen_again() {
     let mut offers = [("a", 10.0, 10_000.0, 3), ("b", 6.0, 6_500.0, 2), ("c", 3.1, 3_000.0, 1)];
     for required in [5_000.0, 12_345.0, 40_000.0] {

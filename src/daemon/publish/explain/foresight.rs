@@ -31,6 +31,12 @@ pub(super) struct ForeseenLine {
     carries_per_second: f64,
     /// What the weakest of them carries, in requests a second.
     least_per_second: f64,
+    /// The share of what their engines could carry that the router leaves unused, because it fills
+    /// another variant first.
+    unused: f64,
+    /// The work of a request now, over that of one `horizon_seconds` ago; null where the lengths of
+    /// requests have not changed.
+    drift: Option<f64>,
     /// What keeps replicas from carrying more: `itl` (the time between tokens), `ttft` (the time to
     /// first token), `seats` (places in the batch), `kv` (the KV cache) or `budget` (tokens in an
     /// iteration); null if it is unknown.
@@ -66,8 +72,11 @@ pub(super) struct TermLine {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Carries")]
 pub(super) struct CarriesLine {
-    /// What decisions count on, in requests a second.
+    /// What its engine lets it carry, in requests a second.
     per_second: f64,
+    /// The share of it that the router lets it carry, and that decisions count on; 0 where the
+    /// variant is not to be used.
+    usable: f64,
     /// The lower end of the interval in which that lies in 95 of 100 cases, in requests a second;
     /// null where the doubt is beyond all numbers.
     low_per_second: Option<f64>,
@@ -125,8 +134,7 @@ impl SlowestLine {
 
 impl ForeseenLine {
     fn new(foreseen: &Foreseen) -> Self {
-        let Foreseen { need: _, held, since, least, carries, bound, horizon, relief, .. } =
-            foreseen;
+        let Foreseen { held, since, least, carries, unused, bound, horizon, relief, .. } = foreseen;
         Self {
             role: Role::label(foreseen.role),
             terms: terms(foreseen),
@@ -136,6 +144,8 @@ impl ForeseenLine {
             held_since: since.to_string(),
             carries_per_second: *carries,
             least_per_second: *least,
+            unused: *unused,
+            drift: foreseen.need.drift,
             bound_by: bound.map(Bound::label),
             horizon_seconds: *horizon,
             mature: foreseen.mature,
@@ -182,10 +192,11 @@ fn terms(foreseen: &Foreseen) -> Vec<TermLine> {
 
 impl CarriesLine {
     fn new(estimate: &Estimate) -> Self {
-        let Estimate { rate, interval, bound, said_by } = estimate;
+        let Estimate { rate, usable, interval, bound, said_by } = estimate;
         let end = |end: RequestRate| end.requests_per_second();
         Self {
             per_second: end(*rate),
+            usable: usable.fraction(),
             low_per_second: interval.map(|it| end(it.low)),
             high_per_second: interval.map(|it| end(it.high)),
             said_by: said_by.label(),

@@ -52,7 +52,7 @@ struct Diary {
 /// Plays a world again by Plimsoll's own policy, and looks at its worst minute. `None` where all
 /// requests were served well.
 pub(crate) fn worst(world: &World) -> anyhow::Result<Option<Worst>> {
-    let ready = play::prepare(world, &[Peer::Scenario])?;
+    let ready = play::prepare(world, &play::as_they_are(&[Peer::Scenario]))?;
     let Some(Ready { scenario, .. }) = ready.first() else { return Ok(None) };
     let mut diary = Diary::default();
     let mut ledger = |now, inputs, decisions: &Decisions| diary.note(now, &inputs, decisions);

@@ -149,8 +149,13 @@ impl Played {
 
     /// What a policy cost over what another did.
     pub(crate) fn cost_over(&self, policy: &str, other: &str) -> Option<f64> {
+        self.times(self.of(policy)?, other)
+    }
+
+    /// What a run cost over what a policy did.
+    pub(crate) fn times(&self, run: &RunResult, other: &str) -> Option<f64> {
         let other = self.of(other).filter(|it| it.cost > 0.0)?;
-        Some(self.of(policy)?.cost / other.cost)
+        Some(run.cost / other.cost)
     }
 
     fn is_at_goal(&self, policy: &str) -> bool {
@@ -178,6 +183,11 @@ impl Quantiles {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
         Self(values)
+    }
+
+    pub(crate) fn mean(&self) -> Option<f64> {
+        let count = self.0.len();
+        (count > 0).then(|| self.0.iter().sum::<f64>() / count as f64)
     }
 
     /// The value that this share of all values does not exceed; `None` without values.

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use crate::study::ablation::Change;
 use crate::study::file::Kind;
+use crate::study::results::RunResult;
 use crate::study::table::{aligned, dash, percent, wrapped, written};
 use crate::study::worlds::belief::{Belief, Worst};
 use crate::study::worlds::draw::World;
-use crate::study::worlds::figures::{FIXED, Figures, Gate, OWN, Quantiles, figures, gates};
+use crate::study::worlds::figures::{FIXED, Figures, GOAL, Gate, OWN, Quantiles, figures, gates};
 use crate::study::worlds::lot::Lot;
 use crate::study::worlds::play::{Outcome, Played, Rejected};
 
@@ -54,6 +56,8 @@ pub(crate) struct Report {
     pub(crate) seeds: Vec<u32>,
     pub(crate) drawn: usize,
     pub(crate) policies: Vec<String>,
+    /// What was changed of Plimsoll's own policy, one at a time.
+    pub(crate) changes: Vec<Change>,
     pub(crate) outcome: Outcome,
     /// The places of those in which Plimsoll's own policy served the least, worst first.
     pub(crate) worst: Vec<usize>,
@@ -62,6 +66,10 @@ pub(crate) struct Report {
     /// The worst minutes of these, by their places.
     pub(crate) minutes: BTreeMap<usize, Worst>,
 }
+
+/// What stands above the ablation.
+const ABLATION: &str = "`plimsoll` with one setting of its policy changed at a time: a term switched off, or a \
+                        constant halved and doubled. Costs are over those of `static:best`.";
 
 /// A part of a report.
 struct Section {
@@ -232,10 +240,48 @@ fn sections(report: &Report) -> Vec<Section> {
             is_short: false,
         });
     }
+    if !report.changes.is_empty() {
+        sections.push(ablation(report));
+    }
     if !outcome.rejected.is_empty() {
         sections.push(left_out(&outcome.rejected));
     }
     sections
+}
+
+/// What each change of Plimsoll's own policy does to all worlds.
+fn ablation(report: &Report) -> Section {
+    let worlds = &report.outcome.played;
+    let row = |name: &str, of: &dyn Fn(&Played) -> Option<RunResult>| {
+        let runs: Vec<(&Played, RunResult)> =
+            worlds.iter().filter_map(|it| Some((it, of(it)?))).collect();
+        let shares = Quantiles::of(runs.iter().filter_map(|(_, run)| run.within_slo));
+        let costs = runs.iter().filter_map(|(it, run)| it.times(run, FIXED));
+        let costs = Quantiles::of(costs);
+        let at_goal = runs.iter().filter(|(_, run)| run.within_slo.is_some_and(|it| it >= GOAL));
+        let at_goal = at_goal.count() as f64 / runs.len().max(1) as f64;
+        let shown =
+            |value: Option<f64>| value.map_or_else(dash, |it| format!("{:.2}%", 100.0 * it));
+        vec![
+            name.to_owned(),
+            format!("{:.1}%", 100.0 * at_goal),
+            shown(shares.mean()),
+            shown(shares.at(0.1)),
+            costs.mean().map_or_else(dash, |it| format!("{it:.3}")),
+            costs.at(0.9).map_or_else(dash, |it| format!("{it:.2}")),
+        ]
+    };
+    let head = ["change", "at 99%", "SLO mean", "10th", "cost mean", "90th"];
+    let mut table = vec![head.map(str::to_owned).to_vec()];
+    table.push(row("as it is", &|it| it.of(OWN).cloned()));
+    let changed = report.changes.iter().enumerate();
+    table.extend(changed.map(|(at, change)| row(&change.name, &|it| it.changed.get(at).cloned())));
+    Section {
+        title: "What each term is worth".to_owned(),
+        paragraphs: vec![ABLATION.to_owned()],
+        table,
+        is_short: true,
+    }
 }
 
 /// Worlds that were left out, each with why.

@@ -54,20 +54,11 @@ impl Pair {
         let one = |replica| ReplicaStrides { replica, strides: &stride, waiting, running };
         let variants: Vec<VariantStrides<'_>> = (0..2)
             .map(|at| VariantStrides {
-                spec: &specs[at],
                 current: Replicas::saturating(self.replicas[at]),
-                pending: Replicas::ZERO,
-                leaving: Replicas::ZERO,
-                silent: Replicas::ZERO,
                 room: Replicas::saturating(20),
-                unready: Vec::new(),
                 startup: self.measured[at],
-                slowest_start: None,
-                losses: 0.0,
-                told: Told::default(),
-                arguments: None,
-                ttft: None,
                 replicas: if at == 0 { keys.iter().map(one).collect() } else { Vec::new() },
+                ..VariantStrides::example(&specs[at])
             })
             .collect();
         let (now, model) = (at(self.now), specs[0].model_key());

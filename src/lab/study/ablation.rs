@@ -1,6 +1,6 @@
-//! The ablation: what each term and each constant of `foresight` is worth, on every workload.
+//! The ablation: what each term and each constant of `foresight` is worth, on every workload or world.
 //!
-//! Plimsoll plays each workload again with one thing changed: a term switched off, or a constant
+//! Plimsoll plays each again with one thing changed: a term switched off, or a constant
 //! halved and doubled, or moved as far as it means something. What changes nothing anywhere is not
 //! worth having.
 
@@ -13,7 +13,8 @@ use plimsoll_daemon::config::yaml;
 const SECTION: &str = "policy.capacity";
 
 /// What is changed, one at a time.
-const CHANGES: [(&str, &str); 50] = [
+const CHANGES: [(&str, &str); 51] = [
+    ("foresight.jump.enabled", "false"),
     ("foresight.growth.enabled", "false"),
     ("foresight.ramp.enabled", "false"),
     ("foresight.unevenness.enabled", "false"),
@@ -49,8 +50,8 @@ const CHANGES: [(&str, &str); 50] = [
     ("foresight.ramp.cap", "5.0"),
     ("foresight.unevenness.deviations", "0.25"),
     ("foresight.unevenness.deviations", "1.0"),
-    ("foresight.young.margin", "0.15"),
-    ("foresight.young.margin", "0.6"),
+    ("foresight.young.margin", "0.3"),
+    ("foresight.young.margin", "1.2"),
     ("foresight.bursts.quantile", "0.5"),
     ("foresight.bursts.quantile", "0.99"),
     ("foresight.bursts.over", "5m"),

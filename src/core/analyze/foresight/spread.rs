@@ -1,0 +1,136 @@
+//! How differently the router fills the replicas of a variant.
+//!
+//! A router that knows a free replica makes one queue of all, and one that picks at random makes a
+//! queue of each. So how much room bursts take depends on it.
+//!
+//! # Model
+//!
+//! With `x` requests at each of `N` replicas at the same time, the index of dispersion is their
+//! variance over their mean: 0 where all have the same number, and 1 where chance decides. Its mean
+//! `D` says how many replicas are as good as one queue:
+//!
+//! ```text
+//! D = mean of  variance(x) / mean(x)       1/2 for the first two minutes, as an assumption
+//! m = N ^ (1 - min(D, 1))
+//! ```
+//!
+//! # Domain
+//!
+//! Times in which a replica has two requests or more on average; with fewer, chance decides behind any
+//! router. Times in which more than a fifth of them wait say nothing either: pages are not of the same
+//! instant, and a queue grows from one to the next. Looks are forgotten to a third in ten minutes.
+//!
+//! # Source
+//!
+//! The index of dispersion: Cox and Lewis (1966), *The Statistical Analysis of Series of Events*. That
+//! `m` falls with it as a power is an assumption; both ends are exact.
+
+use crate::analyze::foresight::ReplicaStrides;
+use crate::analyze::foresight::routing::{BUSY, MEMORY};
+use crate::units::{Requests, Seconds};
+
+/// Half-way between a router that knows a free replica and one that picks at random.
+const ASSUMED: f64 = 0.5;
+
+/// The share of requests that may wait. Of a fleet whose queues grow, pages of two instants differ by
+/// what came in between.
+const QUEUE: f64 = 0.2;
+
+/// Seconds that this assumption is worth.
+const ASSUMED_FOR: f64 = 120.0;
+
+/// The index of dispersion of requests over replicas.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spread {
+    /// Seconds for which it was looked at, the recent first.
+    looked: f64,
+    /// The index times seconds.
+    sum: f64,
+}
+
+// === impl Spread ===
+
+impl Spread {
+    /// Takes in the replicas of a variant, after so much time.
+    pub(super) fn look(&mut self, replicas: &[ReplicaStrides<'_>], elapsed: Seconds) {
+        let requests: Vec<f64> = replicas.iter().filter_map(in_flight).collect();
+        let count = requests.len() as f64;
+        let all: f64 = requests.iter().sum();
+        let mean = all / count;
+        let waiting: f64 = replicas.iter().map(waiting).sum();
+        if requests.len() < 2 || mean < BUSY || waiting > QUEUE * all {
+            return;
+        }
+
+        let squares: f64 = requests.iter().map(|it| (it - mean).powi(2)).sum();
+        let index = squares / (count - 1.0) / mean;
+        let seconds = elapsed.seconds();
+        let kept = (-seconds / MEMORY).exp();
+        self.looked = kept * self.looked + seconds;
+        self.sum = kept * self.sum + index * seconds;
+    }
+
+    /// How many of so many replicas are as good as one queue.
+    pub(super) fn shared(&self, replicas: f64) -> f64 {
+        let index = (self.sum + ASSUMED * ASSUMED_FOR) / (self.looked + ASSUMED_FOR);
+        replicas.max(1.0).powf(1.0 - index.min(1.0))
+    }
+}
+
+/// Requests that run on a replica or wait at it.
+fn in_flight(replica: &ReplicaStrides<'_>) -> Option<f64> {
+    Some(replica.running?.requests() + waiting(replica))
+}
+
+fn waiting(replica: &ReplicaStrides<'_>) -> f64 {
+    replica.waiting.map_or(0.0, Requests::requests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::{ReplicaKey, ReplicaName, VariantKey, VariantSpec};
+
+    /// A minute of looks at replicas with these requests.
+    fn looked_at(spread: &mut Spread, requests: &[f64]) {
+        let variant: VariantKey = VariantSpec::example("a").key;
+        let keys: Vec<ReplicaKey> = (0..requests.len())
+            .map(|index| ReplicaKey {
+                variant: variant.clone(),
+                replica: ReplicaName::new(&format!("r{index}")).unwrap(),
+                incarnation: None,
+            })
+            .collect();
+        let replicas: Vec<ReplicaStrides<'_>> = keys
+            .iter()
+            .zip(requests)
+            .map(|(replica, &running)| ReplicaStrides {
+                replica,
+                strides: &[],
+                waiting: None,
+                running: Requests::new(running),
+            })
+            .collect();
+        (0..60).for_each(|_| spread.look(&replicas, Seconds::literal(1)));
+    }
+
+    #[test]
+    fn replicas_with_equal_queues_share_one_and_replicas_that_differ_as_by_chance_share_none() {
+        let (mut even, mut random) = (Spread::default(), Spread::default());
+        assert!((even.shared(16.0) - 4.0).abs() < 1e-9, "an assumption at first");
+        for _ in 0..30 {
+            looked_at(&mut even, &[10.0; 4]);
+            // Variances of 10 around 10.
+            looked_at(&mut random, &[7.0, 13.0, 8.0, 12.0, 10.0, 14.5, 5.5, 10.0]);
+        }
+        assert!(even.shared(16.0) > 10.0 && random.shared(16.0) < 1.5, "{even:?} {random:?}");
+    }
+
+    #[test]
+    fn idle_replicas_and_single_ones_say_nothing() {
+        let mut spread = Spread::default();
+        looked_at(&mut spread, &[0.0, 3.0]);
+        looked_at(&mut spread, &[30.0]);
+        assert!((spread.shared(16.0) - 4.0).abs() < 1e-9, "{spread:?}");
+    }
+}

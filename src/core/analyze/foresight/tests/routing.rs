@@ -1,0 +1,138 @@
+//! Routing: what unlike variants behind one router count for.
+
+use super::*;
+use crate::fleet::{Bounds, VariantName};
+use crate::units::CostPerHour;
+
+/// How a router shares requests among replicas.
+#[derive(Clone, Copy)]
+enum Sharing {
+    /// Each gets as many.
+    Alike,
+    /// Each gets as many as it can carry.
+    ByCapacity,
+}
+
+/// What a slow replica carries, over what a fast one does.
+const SLOW: f64 = 0.21;
+
+/// A fast variant, and one whose iterations take twice as long.
+struct Unlike {
+    foresight: Foresight,
+    policy: Policy,
+    now: i64,
+    replicas: [u32; 2],
+    /// What a replica of each costs.
+    costs: [f64; 2],
+    /// Whether one of the slow ones must stay.
+    slow_stays: bool,
+    sharing: Sharing,
+}
+
+impl Unlike {
+    fn new(sharing: Sharing) -> Self {
+        let policy = World::new(1).policy;
+        let (foresight, replicas) = (Foresight::default(), [2, 2]);
+        Self { foresight, policy, now: 0, replicas, costs: [2.0, 1.0], slow_stays: false, sharing }
+    }
+
+    fn specs(&self) -> [VariantSpec; 2] {
+        [0, 1].map(|at| {
+            let mut spec = VariantSpec::example("a");
+            spec.key.variant = VariantName::new(["fast", "slow"][at]).unwrap();
+            spec.cost = CostPerHour::new(self.costs[at]).unwrap();
+            let stays = at == 1 && self.slow_stays;
+            spec.bounds = Bounds::new(Replicas::saturating(u32::from(stays)), None).unwrap();
+            spec
+        })
+    }
+
+    /// A second in which this rate comes to all of them.
+    fn tick(&mut self, rate: f64) -> Analysis {
+        self.now += 1;
+        let specs = self.specs();
+        let weights = match self.sharing {
+            Sharing::Alike => [1.0, 1.0],
+            Sharing::ByCapacity => [1.0, SLOW],
+        };
+        let counts = self.replicas.map(f64::from);
+        let all = counts[0] * weights[0] + counts[1] * weights[1];
+        let strides = [0, 1].map(|at| {
+            let of = times_as_slow([1.0, 2.0][at]);
+            [second_of(of, self.now, PROMPT, rate * weights[at] / all, 0.0)]
+        });
+        let keys = [0, 1].map(|at| -> Vec<ReplicaKey> {
+            let key = |index: u32| ReplicaKey {
+                variant: specs[at].key.clone(),
+                replica: ReplicaName::new(&format!("r{index}")).unwrap(),
+                incarnation: None,
+            };
+            (0..self.replicas[at]).map(key).collect()
+        });
+        let variants = [0, 1].map(|at| VariantStrides {
+            current: Replicas::saturating(self.replicas[at]),
+            replicas: keys[at]
+                .iter()
+                .map(|replica| ReplicaStrides {
+                    replica,
+                    strides: &strides[at],
+                    waiting: strides[at][0].waiting,
+                    running: strides[at][0].running,
+                })
+                .collect(),
+            ..VariantStrides::example(&specs[at])
+        });
+        let (now, model) = (at(self.now), specs[0].model_key());
+        analyze(now, (now, Front::UNSEEN), &self.policy, &model, &variants, &mut self.foresight)
+    }
+
+    /// The usable shares of both after ten minutes.
+    fn usable(&mut self) -> [Fraction; 2] {
+        let rate = 0.8 * truth();
+        (0..600).for_each(|_| drop(self.tick(rate)));
+        let found = self.tick(rate);
+        self.specs().map(|spec| found.estimates[&spec.key].usable)
+    }
+}
+
+#[test]
+fn a_router_that_shares_by_capacity_leaves_nothing_unused() {
+    let mut unlike = Unlike::new(Sharing::ByCapacity);
+    assert_eq!(unlike.usable(), [Fraction::ONE, Fraction::ONE]);
+    let found = unlike.tick(0.8 * truth());
+    let [fast, slow] =
+        unlike.specs().map(|spec| found.estimates[&spec.key].rate.requests_per_second());
+    assert!((slow / fast / SLOW - 1.0).abs() < 0.1, "{slow} {fast}");
+}
+
+#[test]
+fn a_router_that_shares_alike_lets_fast_replicas_carry_no_more_than_slow_ones() {
+    let mut unlike = Unlike { slow_stays: true, ..Unlike::new(Sharing::Alike) };
+    let [fast, slow] = unlike.usable().map(Fraction::fraction);
+    let found = unlike.tick(0.8 * truth());
+    let rates = unlike.specs().map(|spec| found.estimates[&spec.key].rate.requests_per_second());
+    assert!(slow >= 1.0 && fast < 0.6, "{fast} {slow}");
+    assert!((fast * rates[0] / (1.1 * rates[1]) - 1.0).abs() < 0.1, "{fast} of {rates:?}");
+    let foreseen = &found.foreseen[&Role::Both];
+    assert!(foreseen.unused > 0.2 && foreseen.to_string().contains("unused"), "{foreseen}");
+}
+
+#[test]
+fn a_slow_variant_is_not_used_where_the_fast_one_alone_costs_less() {
+    let mut unlike = Unlike::new(Sharing::Alike);
+    assert_eq!(unlike.usable(), [Fraction::ONE, Fraction::ZERO]);
+    let report = unlike.tick(0.8 * truth()).report;
+    let slow = report.variants.iter().find(|it| it.key == unlike.specs()[1].key).unwrap();
+    assert!(slow.per_replica.unwrap().amount() < 1e-6, "known, and too little to be asked for");
+
+    let mut dear = Unlike { costs: [20.0, 1.0], ..Unlike::new(Sharing::Alike) };
+    let [fast, slow] = dear.usable().map(Fraction::fraction);
+    assert!(slow >= 1.0 && fast < 0.6, "it is worth its place beside a dear one: {fast} {slow}");
+}
+
+#[test]
+fn who_switches_routing_off_counts_on_what_engines_carry() {
+    let mut unlike = Unlike::new(Sharing::Alike);
+    unlike.policy.routing = None;
+    assert_eq!(unlike.usable(), [Fraction::ONE, Fraction::ONE]);
+}
