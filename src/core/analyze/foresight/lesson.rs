@@ -41,6 +41,7 @@
 //! speculation was found in recordings of vLLM 0.11 and 0.32: `docs/recordings.md`.
 
 use crate::observe::stride::Stride;
+use crate::units::Requests;
 
 /// Seconds that are one lesson: shorter means are too noisy.
 const SECONDS: f64 = 15.0;
@@ -52,6 +53,10 @@ const QUEUE: f64 = 0.25;
 /// Strides in a row with such a queue after which a replica is full: one that just began to queue was
 /// idle in a part of its stride, and Prometheus shows one instant of a quarter of a minute.
 const FULL_PAGES: u32 = 4;
+
+/// The share of requests that may leave without an answer. An engine counts a prompt once its answer
+/// begins, so what it computed of theirs made iterations long and is in none.
+const UNSERVED_MAX: f64 = 0.05;
 
 /// Seconds after which a lesson that has not enough in it is dropped.
 const SECONDS_MAX: f64 = 120.0;
@@ -157,13 +162,17 @@ impl Lessons {
         lesson
     }
 
-    /// Adds a stride; `None` where it lacks something.
+    /// Adds a stride; `None` where it lacks something, or does not count a part of its work.
     fn add(&mut self, stride: &Stride) -> Option<()> {
         let seconds = stride.elapsed.seconds();
         let ranks = f64::from(stride.ranks.max(1));
         let computed = stride.computed?.tokens() / ranks;
         let generated = stride.generated?.tokens() / ranks;
         let begun = stride.begun?.requests() / ranks;
+        let unserved = stride.unserved.map_or(0.0, Requests::requests) / ranks;
+        if unserved > UNSERVED_MAX * (begun + unserved) {
+            return None;
+        }
         let (between, intervals) = stride.intervals?;
         let (between, intervals) = (between.seconds() / ranks, intervals.requests() / ranks);
 
@@ -300,7 +309,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::units::{Requests, Seconds, Tokens};
+    use crate::units::{Seconds, Tokens};
 
     /// What a replica counts in a second.
     #[derive(Clone, Copy)]
@@ -364,6 +373,17 @@ mod tests {
         assert!((busy.prompt - 8.0).abs() < 0.5 && (idle.prompt - 8.0).abs() < 0.5);
         assert!((1.0..1.4).contains(&busy.batch), "{busy:?}");
         assert!((idle.batch - busy.batch).abs() < 0.2, "{idle:?} {busy:?}");
+    }
+
+    #[test]
+    fn nothing_is_learned_while_clients_hang_up() {
+        let lessons = |unserved: f64| {
+            let mut lessons = Lessons::default();
+            let stride = Stride { unserved: Requests::new(unserved), ..stride(ALONE, 1) };
+            (0..200).filter_map(|_| lessons.take(&stride)).count()
+        };
+        assert!(lessons(0.04) > 10, "a few always do");
+        assert_eq!(lessons(0.2), 0, "their prompts are computed and not counted");
     }
 
     #[test]
