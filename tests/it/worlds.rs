@@ -128,7 +128,7 @@ fn worlds_say_what_each_term_is_worth() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 
     let document = fs::read_to_string(folder.path().join("worlds.md")).unwrap();
-    let (_, table) = document.split_once("## What each term is worth").unwrap();
+    let (_, table) = document.split_once("## Worth of each term").unwrap();
     let rows: Vec<&str> =
         table.lines().filter(|line| line.starts_with("| ")).skip(1).take(20).collect();
     assert!(rows[0].starts_with("| as it is |"), "{table}");

@@ -39,6 +39,7 @@ pub mod card;
 mod change;
 mod cold;
 pub mod demand;
+mod dispersion;
 mod drift;
 pub mod estimate;
 mod explain;
@@ -58,7 +59,6 @@ mod saturated;
 pub mod saved;
 pub mod schedule;
 mod seen;
-mod spread;
 pub mod standby;
 pub mod starving;
 mod unused;
@@ -394,6 +394,15 @@ pub fn analyze(
     }
 }
 
+// === impl VariantStrides ===
+
+impl VariantStrides<'_> {
+    /// The number of its replicas that were measured.
+    fn measured(&self) -> f64 {
+        self.replicas.len() as f64
+    }
+}
+
 fn capacity_of(
     variant: &VariantStrides<'_>,
     carried: Option<Carried>,
@@ -539,11 +548,10 @@ impl<'a> Side<'a> {
     fn rates(&self) -> Option<Rates> {
         let used = || self.known().filter(|(_, it)| it.counts() > RATE_MIN);
         let least = used().map(|(_, it)| it.counts()).min_by(f64::total_cmp)?;
-        let count = |variant: &VariantStrides<'_>| variant.replicas.len() as f64;
-        let replicas: f64 = used().map(|(variant, _)| count(variant)).sum();
-        let there = used().map(|(variant, it)| count(variant) * it.counts()).sum();
-        let engines: f64 =
-            used().map(|(variant, it)| count(variant) * it.rate.requests_per_second()).sum();
+        let replicas: f64 = used().map(|(variant, _)| variant.measured()).sum();
+        let there: f64 = used().map(|(variant, it)| variant.measured() * it.counts()).sum();
+        let rates = used().map(|(variant, it)| (variant, it.rate.requests_per_second()));
+        let engines: f64 = rates.map(|(variant, rate)| variant.measured() * rate).sum();
         // Without a replica anywhere the best guess of what one will carry is the least.
         let carries = if replicas > 0.0 { there / replicas } else { least };
         let unused = if engines > 0.0 { 1.0 - there / engines } else { 0.0 };

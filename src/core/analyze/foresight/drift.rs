@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use crate::analyze::foresight::arrivals::{HORIZON_MAX, Point, STRIDE};
 use crate::analyze::foresight::capacity::Requested;
 use crate::analyze::foresight::lengths::Lengths;
-use crate::analyze::foresight::policy::Drift;
+use crate::analyze::foresight::policy::WorkDrift;
 
 /// Mean lengths that are kept: those of the longest horizon and a quarter of an hour before it.
 const KEPT: i64 = (HORIZON_MAX + 900) / STRIDE;
@@ -86,7 +86,7 @@ impl Mixes {
         strides: usize,
         requested: &Requested,
         lengths: &Lengths,
-        policy: Drift,
+        policy: WorkDrift,
     ) -> Option<Mix> {
         let latest = self.points.back()?;
         let strides = i64::try_from(strides).unwrap_or(KEPT);
@@ -174,7 +174,7 @@ mod tests {
         let found = |share: f64, requests: f64| {
             let (mixes, lengths) = growing(20, share, requests);
             mixes
-                .drifted(10, &requested(1000.0, 200.0), &lengths, Drift::default())
+                .drifted(10, &requested(1000.0, 200.0), &lengths, WorkDrift::default())
                 .map(|mix| mix.stride)
         };
         assert_eq!(found(0.0, 400.0), None);

@@ -196,7 +196,9 @@ impl Foresight {
             kv: seen.kv_of_a_rank(),
             budget: budget.max(seen.busiest()),
             share: policy.limit_share,
-            shared: seen.spread.shared(f64::from(variant.current.beyond(variant.pending).count())),
+            shared: seen
+                .dispersion
+                .shared(f64::from(variant.current.beyond(variant.pending).count())),
         };
         Some(Known { seen, iteration, requested, limits })
     }

@@ -28,7 +28,7 @@ pub struct Foreseen {
     pub least: f64,
     /// What a replica carries on average.
     pub carries: f64,
-    /// The share of what their engines could carry that the router leaves unused, because it fills
+    /// The share of the capacity of their engines that the router leaves unused, because it fills
     /// another variant first.
     #[serde(default)]
     pub unused: f64,
@@ -130,7 +130,7 @@ impl fmt::Display for Foreseen {
         }
         if *unused > 0.005 {
             let percent = 100.0 * unused;
-            write!(f, ", and the router leaves {percent:.0} % of what engines carry unused")?;
+            write!(f, ", and the router leaves {percent:.0} % of all capacity unused")?;
         }
         if let Some(relief) = relief {
             write!(f, "{relief}")?;

@@ -42,8 +42,8 @@
 //! # Domain
 //!
 //! `m`: behind a router that sends requests to any replica, each waits alone (1), and behind one that
-//! knows a free one, all share a queue (`N`). Which it is, [`spread`](crate::analyze::foresight)
-//! measures.
+//! knows a free one, all share a queue (`N`). Which it is,
+//! [`dispersion`](crate::analyze::foresight) measures.
 //! Lengths are taken to be lognormal, and five of each are looked at. A request that comes late when
 //! it is alone does so however many replicas there are, and does not count.
 //!

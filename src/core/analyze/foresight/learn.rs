@@ -41,7 +41,7 @@ impl Foresight {
             let seen = self.variants.entry(variant.spec.key.clone()).or_default();
             seen.age(elapsed, &policy.memory);
             seen.meet(variant);
-            seen.spread.look(&variant.replicas, elapsed);
+            seen.dispersion.look(&variant.replicas, elapsed);
 
             // Without a capacity its replicas are no supply, so requests to them are no demand.
             let counts = seen.iteration().is_some() || !sized.contains(&variant.spec.role);

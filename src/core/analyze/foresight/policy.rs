@@ -52,7 +52,7 @@ settings! {
         jump: Option<Jump> = on();
 
         /// Counts past requests by the work that they would be now, where lengths change.
-        drift: Option<Drift> = on();
+        drift: Option<WorkDrift> = on();
 
         /// Expects a load that rises steadily to go on rising.
         ramp: Option<Ramp> = on();
@@ -76,7 +76,7 @@ settings! {
         /// signals of `scale_to_zero.wake` that count requests.
         gateway: Option<Gateway> = on();
 
-        /// Counts on no more of unlike variants than the router lets them carry.
+        /// Counts on no more of unlike variants than the router lets them get.
         routing: Option<Routing> = on();
 
         /// Asks for more while too many first tokens come late. Off without this section.
@@ -160,7 +160,7 @@ settings! {
 
     /// Counts past requests by the work that they would be now, where lengths change.
     #[derive(Copy)]
-    pub optional Drift {
+    pub optional WorkDrift {
         /// Standard deviations that a change of lengths must exceed.
         // Chance alone exceeds three once in 400.
         certainty: Fraction = 3.0, in FACTORS;
@@ -244,7 +244,7 @@ settings! {
         cap: Fraction = 1.0, in FACTORS;
     }
 
-    /// Counts on no more of unlike variants than the router lets them carry.
+    /// Counts on no more of unlike variants than the router lets them get.
     #[derive(Copy)]
     pub optional Routing {
         /// Requests that a variant may get, as a multiple of its share by capacity.

@@ -39,7 +39,6 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::analyze::foresight::capacity::Carried;
 use crate::analyze::foresight::policy::Routing;
 use crate::analyze::foresight::{Foresight, Policy, RATE_MIN, Side, VariantStrides};
 use crate::fleet::{ModelKey, Role, VariantKey};
@@ -73,7 +72,7 @@ struct Weighed {
 }
 
 /// Variants of which some are best used together.
-struct Mix<'a> {
+struct RoutedMix<'a> {
     known: &'a [Routed<'a>],
     /// Their weights over what their replicas carry: those with the highest are full first.
     pressures: &'a [f64],
@@ -82,7 +81,7 @@ struct Mix<'a> {
 
 /// Replicas of some variants.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
+struct MixCost {
     /// Requests a second that they do not carry.
     missing: f64,
     /// What they cost an hour.
@@ -155,7 +154,7 @@ impl RouterWeights {
         self.look(through, &known);
 
         let pressures: Vec<f64> = known.iter().map(|it| self.weight(it) / it.carries).collect();
-        let mix = Mix { known: &known, pressures: &pressures, policy };
+        let mix = RoutedMix { known: &known, pressures: &pressures, policy };
         let fullest = mix.fullest(self.fullest.as_ref(), need);
         self.fullest = Some(known[fullest].key.clone());
         let mut shares = (0..known.len()).map(|at| mix.usable(at, pressures[fullest]));
@@ -165,8 +164,8 @@ impl RouterWeights {
 
     /// Takes in what came since the last look.
     fn look(&mut self, through: Timestamp, known: &[Routed<'_>]) {
-        let elapsed = self.looked.replace(through).map(|before| through.duration_since(before));
-        let elapsed = elapsed.and_then(Seconds::from_span).unwrap_or_default().seconds();
+        let before = self.looked.replace(through);
+        let passed = before.and_then(|before| Seconds::from_span(through.duration_since(before)));
         let replicas: f64 = known.iter().map(|it| it.replicas).sum();
         let came: f64 = known.iter().map(|it| it.came).sum();
         let in_flight: f64 = known.iter().map(|it| it.in_flight).sum();
@@ -176,7 +175,7 @@ impl RouterWeights {
         }
 
         let weights: f64 = known.iter().map(|it| it.replicas * self.weight(it)).sum();
-        let kept = (-elapsed / MEMORY).exp();
+        let kept = (-passed.unwrap_or_default().seconds() / MEMORY).exp();
         for it in known.iter().filter(|it| it.replicas > 0.0) {
             let weighed = self.weighed.entry(it.key.clone()).or_default();
             weighed.came = kept * weighed.came + it.came;
@@ -190,9 +189,9 @@ impl RouterWeights {
     }
 }
 
-// === impl Mix ===
+// === impl RoutedMix ===
 
-impl Mix<'_> {
+impl RoutedMix<'_> {
     /// The variant that is the first to be full, of those that are best used together.
     fn fullest(&self, before: Option<&VariantKey>, need: f64) -> usize {
         let Self { known, pressures, .. } = *self;
@@ -202,8 +201,8 @@ impl Mix<'_> {
             (0..known.len()).filter(|&at| pressures[at] >= lowest).collect();
         limits.sort_by(|&a, &b| pressures[b].total_cmp(&pressures[a]).then(a.cmp(&b)));
 
-        let before = limits.iter().copied().find(|&at| Some(known[at].key) == before);
-        let mut best = before.or_else(|| limits.first().copied()).unwrap_or_default();
+        let chosen = limits.iter().copied().find(|&at| Some(known[at].key) == before);
+        let mut best = chosen.or_else(|| limits.first().copied()).unwrap_or_default();
         for at in limits {
             let [other, used] = [at, best].map(|at| self.plan(pressures[at], need));
             if self.is_worth(other, used) {
@@ -224,16 +223,15 @@ impl Mix<'_> {
     }
 
     /// The cheapest replicas that carry a need, of the variants with no higher pressure than this.
-    fn plan(&self, highest: f64, need: f64) -> Plan {
+    fn plan(&self, highest: f64, need: f64) -> MixCost {
         let rate = |at: usize| self.known[at].carries * self.usable(at, highest).fraction();
         let all = self.known.iter().enumerate().map(|(at, it)| (it, rate(at)));
         let mut used: Vec<(&Routed<'_>, f64)> = all.filter(|(_, rate)| *rate > 0.0).collect();
-        let price = |(it, rate): &(&Routed<'_>, f64)| it.cost / rate;
-        used.sort_by(|a, b| price(a).total_cmp(&price(b)));
+        used.sort_by(|a, b| (a.0.cost / a.1).total_cmp(&(b.0.cost / b.1)));
 
         let kept: f64 = used.iter().map(|(it, rate)| it.min * rate).sum();
         let cost = used.iter().map(|(it, _)| it.min * it.cost).sum();
-        let mut plan = Plan { missing: (need - kept).max(0.0), cost };
+        let mut plan = MixCost { missing: (need - kept).max(0.0), cost };
         for (it, rate) in used {
             let more = (plan.missing / rate).ceil().min((it.max - it.min).max(0.0));
             plan.missing = (plan.missing - more * rate).max(0.0);
@@ -243,7 +241,7 @@ impl Mix<'_> {
     }
 
     /// Whether other variants are so much better that the present ones are given up.
-    fn is_worth(&self, other: Plan, used: Plan) -> bool {
+    fn is_worth(&self, other: MixCost, used: MixCost) -> bool {
         let worth = self.policy.worth.fraction();
         match other.missing.total_cmp(&used.missing) {
             Ordering::Equal => worth * other.cost < used.cost,
@@ -255,11 +253,10 @@ impl Mix<'_> {
 
 /// The variants of a side as the router sees them, where what a replica carries is known.
 fn routed<'a>(side: &Side<'a>) -> Vec<Option<Routed<'a>>> {
-    let rate = |carried: &Carried| {
-        Some(carried.rate.requests_per_second()).filter(|rate| *rate > RATE_MIN)
-    };
-    let rates: Vec<Option<f64>> =
-        side.variants.iter().map(|(_, it)| it.as_ref().and_then(rate)).collect();
+    let carried = side.variants.iter().map(|(_, carried)| carried.as_ref());
+    let rates: Vec<Option<f64>> = carried
+        .map(|it| Some(it?.rate.requests_per_second()).filter(|rate| *rate > RATE_MIN))
+        .collect();
     let known = rates.iter().flatten().count().max(1) as f64;
     let mean = rates.iter().flatten().sum::<f64>() / known;
     let variants = side.variants.iter().zip(rates);

@@ -11,6 +11,7 @@ use crate::analyze::foresight::VariantStrides;
 use crate::analyze::foresight::batch::{Around, Full, Maxima, per_rank};
 use crate::analyze::foresight::capacity::Requested;
 use crate::analyze::foresight::card::{self, Card, Learned};
+use crate::analyze::foresight::dispersion::Dispersion;
 use crate::analyze::foresight::lengths::{Lengths, Work};
 use crate::analyze::foresight::lesson::{Lesson, Lessons};
 use crate::analyze::foresight::outlier::{OUTLYING, Ratios, Slowest};
@@ -19,7 +20,6 @@ use crate::analyze::foresight::policy::Memory;
 use crate::analyze::foresight::rollout::Rollout;
 use crate::analyze::foresight::saturated::Throughput;
 use crate::analyze::foresight::saved::are_amounts;
-use crate::analyze::foresight::spread::Spread;
 use crate::fleet::ReplicaKey;
 use crate::observe::stride::Stride;
 use crate::units::{Replicas, Requests, Seconds, Tokens};
@@ -38,7 +38,7 @@ pub(crate) struct Seen {
     throughput: Option<Throughput>,
     counts_time: bool,
     rollout: Rollout,
-    pub(super) spread: Spread,
+    pub(super) dispersion: Dispersion,
     replicas: BTreeMap<ReplicaKey, Gathered>,
     card: Begun,
 }
@@ -128,7 +128,7 @@ impl SavedSeen {
             throughput: None,
             counts_time: iteration.is_some(),
             rollout: Rollout::default(),
-            spread: Spread::default(),
+            dispersion: Dispersion::default(),
             replicas: BTreeMap::new(),
             card: Begun::Without,
         }

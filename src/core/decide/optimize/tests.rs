@@ -147,7 +147,7 @@ fn what_starts_stays_while_something_is_missing() {
         targets(&least_cost(&model(candidates, &report), None, &Policy::default(), &consent))
     };
     assert_eq!(starting(2), [3, 1]);
-    assert_eq!(starting(0), [3, 4], "what carries load stays until the others do");
+    assert_eq!(starting(0), [3, 4], "serving replicas stay until the others serve");
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(super) struct ForeseenLine {
     carries_per_second: f64,
     /// What the weakest of them carries, in requests a second.
     least_per_second: f64,
-    /// The share of what their engines could carry that the router leaves unused, because it fills
+    /// The share of the capacity of their engines that the router leaves unused, because it fills
     /// another variant first.
     unused: f64,
     /// The work of a request now, over that of one `horizon_seconds` ago; null where the lengths of
@@ -72,9 +72,9 @@ pub(super) struct TermLine {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Carries")]
 pub(super) struct CarriesLine {
-    /// What its engine lets it carry, in requests a second.
+    /// The rate that its engine handles, in requests a second.
     per_second: f64,
-    /// The share of it that the router lets it carry, and that decisions count on; 0 where the
+    /// The share of it that the router lets a replica get, and that decisions count on; 0 if the
     /// variant is not to be used.
     usable: f64,
     /// The lower end of the interval in which that lies in 95 of 100 cases, in requests a second;

@@ -256,10 +256,9 @@ fn ablation(report: &Report) -> Section {
         let runs: Vec<(&Played, RunResult)> =
             worlds.iter().filter_map(|it| Some((it, of(it)?))).collect();
         let shares = Quantiles::of(runs.iter().filter_map(|(_, run)| run.within_slo));
-        let costs = runs.iter().filter_map(|(it, run)| it.times(run, FIXED));
-        let costs = Quantiles::of(costs);
-        let at_goal = runs.iter().filter(|(_, run)| run.within_slo.is_some_and(|it| it >= GOAL));
-        let at_goal = at_goal.count() as f64 / runs.len().max(1) as f64;
+        let costs = Quantiles::of(runs.iter().filter_map(|(it, run)| it.times(run, FIXED)));
+        let good = runs.iter().filter(|(_, run)| run.within_slo.is_some_and(|it| it >= GOAL));
+        let at_goal = good.count() as f64 / runs.len().max(1) as f64;
         let shown =
             |value: Option<f64>| value.map_or_else(dash, |it| format!("{:.2}%", 100.0 * it));
         vec![
@@ -277,7 +276,7 @@ fn ablation(report: &Report) -> Section {
     let changed = report.changes.iter().enumerate();
     table.extend(changed.map(|(at, change)| row(&change.name, &|it| it.changed.get(at).cloned())));
     Section {
-        title: "What each term is worth".to_owned(),
+        title: "Worth of each term".to_owned(),
         paragraphs: vec![ABLATION.to_owned()],
         table,
         is_short: true,

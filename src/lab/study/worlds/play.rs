@@ -96,9 +96,10 @@ fn each(worlds: &[World], tries: &[Try]) -> anyhow::Result<Executed> {
 /// The runs of a world that can begin: those of policies that can play it.
 pub(crate) fn prepare(world: &World, tries: &[Try]) -> anyhow::Result<Vec<Ready>> {
     let study = study(world);
-    let plans = tries.iter().cloned().enumerate();
-    let plans = plans.map(|(index, (peer, settings))| Plan { index, settings, peer, seed: 0 });
-    execute::prepare(&study, plans.collect(), Shard::WHOLE, None)
+    let tries = tries.iter().cloned().enumerate();
+    let plans =
+        tries.map(|(index, (peer, settings))| Plan { index, settings, peer, seed: 0 }).collect();
+    execute::prepare(&study, plans, Shard::WHOLE, None)
 }
 
 /// A world as if it had been read from a file.

@@ -41,16 +41,16 @@ const ASSUMED_FOR: f64 = 120.0;
 
 /// The index of dispersion of requests over replicas.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Spread {
+pub(super) struct Dispersion {
     /// Seconds for which it was looked at, the recent first.
     looked: f64,
     /// The index times seconds.
     sum: f64,
 }
 
-// === impl Spread ===
+// === impl Dispersion ===
 
-impl Spread {
+impl Dispersion {
     /// Takes in the replicas of a variant, after so much time.
     pub(super) fn look(&mut self, replicas: &[ReplicaStrides<'_>], elapsed: Seconds) {
         let requests: Vec<f64> = replicas.iter().filter_map(in_flight).collect();
@@ -92,7 +92,7 @@ mod tests {
     use crate::fleet::{ReplicaKey, ReplicaName, VariantKey, VariantSpec};
 
     /// A minute of looks at replicas with these requests.
-    fn looked_at(spread: &mut Spread, requests: &[f64]) {
+    fn looked_at(dispersion: &mut Dispersion, requests: &[f64]) {
         let variant: VariantKey = VariantSpec::example("a").key;
         let keys: Vec<ReplicaKey> = (0..requests.len())
             .map(|index| ReplicaKey {
@@ -111,12 +111,12 @@ mod tests {
                 running: Requests::new(running),
             })
             .collect();
-        (0..60).for_each(|_| spread.look(&replicas, Seconds::literal(1)));
+        (0..60).for_each(|_| dispersion.look(&replicas, Seconds::literal(1)));
     }
 
     #[test]
     fn replicas_with_equal_queues_share_one_and_replicas_that_differ_as_by_chance_share_none() {
-        let (mut even, mut random) = (Spread::default(), Spread::default());
+        let (mut even, mut random) = (Dispersion::default(), Dispersion::default());
         assert!((even.shared(16.0) - 4.0).abs() < 1e-9, "an assumption at first");
         for _ in 0..30 {
             looked_at(&mut even, &[10.0; 4]);
@@ -128,9 +128,9 @@ mod tests {
 
     #[test]
     fn idle_replicas_and_single_ones_say_nothing() {
-        let mut spread = Spread::default();
-        looked_at(&mut spread, &[0.0, 3.0]);
-        looked_at(&mut spread, &[30.0]);
-        assert!((spread.shared(16.0) - 4.0).abs() < 1e-9, "{spread:?}");
+        let mut dispersion = Dispersion::default();
+        looked_at(&mut dispersion, &[0.0, 3.0]);
+        looked_at(&mut dispersion, &[30.0]);
+        assert!((dispersion.shared(16.0) - 4.0).abs() < 1e-9, "{dispersion:?}");
     }
 }
