@@ -13,7 +13,7 @@ use plimsoll_daemon::config::yaml;
 const SECTION: &str = "policy.capacity";
 
 /// What is changed, one at a time.
-const CHANGES: [(&str, &str); 51] = [
+const CHANGES: [(&str, &str); 47] = [
     ("foresight.jump.enabled", "false"),
     ("foresight.growth.enabled", "false"),
     ("foresight.ramp.enabled", "false"),
@@ -42,8 +42,6 @@ const CHANGES: [(&str, &str); 51] = [
     ("foresight.ramp.certainty", "5.0"),
     ("foresight.ramp.jump", "0.25"),
     ("foresight.ramp.jump", "1.0"),
-    ("foresight.ramp.still_rising", "0.0"),
-    ("foresight.ramp.still_rising", "0.6"),
     ("foresight.ramp.bend", "1.0"),
     ("foresight.ramp.bend", "3.0"),
     ("foresight.ramp.cap", "1.25"),
@@ -59,8 +57,6 @@ const CHANGES: [(&str, &str); 51] = [
     ("foresight.bursts.ttft_share", "1.2"),
     ("foresight.backlog.drain", "15s"),
     ("foresight.backlog.drain", "60s"),
-    ("foresight.backlog.cap", "0.125"),
-    ("foresight.backlog.cap", "0.5"),
     ("foresight.hold.starts", "1.0"),
     ("foresight.hold.starts", "4.0"),
     ("foresight.rounding.spare", "0.1"),

@@ -19,7 +19,7 @@
 //! spread   = 0.5 * rms of a_k less the mean of the three before
 //! young    = 0.6 * sqrt(load in replicas), while less than three horizons are known
 //! burst    = max over w of  E_w / (w + 0.6 TTFT),    w = 1, 2, 4, 8, 15, 30, 60 s
-//! backlog  = max(min(sum of (waiting - 4)+ / 30 s, b / 4),  sum of min(mu, waiting / 30 s))
+//! backlog  = sum of min(mu, waiting / 30 s)    over replicas with more than four waiting requests
 //! gateway  = min(queued at the gateway / 30 s, max(a, mu))
 //! expected = max(max(b, growth, ramp) + spread, min(today, 1) * ahead)
 //! steady   = max((expected + young) / u, burst)
@@ -43,8 +43,7 @@
 //! only windows of that time and more count there, without the 0.6 TTFT.
 //!
 //! `E_w` is the number of requests in a window of `w` seconds that 95 % of requests do not exceed,
-//! over a minute. The second sum of `backlog` is over replicas with more than four waiting
-//! requests: they are no capacity for what arrives now.
+//! over a minute. A replica that works off its queue is no capacity for new requests.
 //!
 //! Jumps count in `spread`, on purpose: a load that has jumped in the last quarter of an hour may do
 //! so again, and what is held ready for that is held for as long as anybody remembers it.
@@ -242,7 +241,7 @@ impl Need {
         let burst =
             bursts.and_then(|it| burst(arrivals, through, &it, setting.smoothing, grace(&it)));
         let drains = policy.backlog.filter(|_| !queues.is_empty());
-        let backlog = drains.map(|it| backlog(latest, queues, &it));
+        let backlog = drains.map(|it| backlog(queues, &it));
         let used = policy.used.fraction().max(f64::MIN_POSITIVE);
         let steady = (expected + young.unwrap_or(0.0)) / used;
         let steady = steady.max(burst.map_or(0.0, |(rate, _)| rate));
@@ -379,7 +378,7 @@ fn bound(arriving: f64, growth: f64, policy: &Schedule, ahead: &Ahead) -> f64 {
 
 /// What the rate grows to, if it goes on rising; `None` when it does not rise steadily.
 fn ramp(arriving: f64, rates: &[f64], ahead: usize, policy: &Ramp) -> Option<f64> {
-    let Ramp { certainty, jump, still_rising, bend, cap } = *policy;
+    let Ramp { certainty, jump, bend, cap } = *policy;
     let count = ahead.max(RAMP_STRIDES);
     let recent = rates.get(rates.len().checked_sub(count)?..)?;
     let (slope, error) = slope(recent)?;
@@ -392,7 +391,7 @@ fn ramp(arriving: f64, rates: &[f64], ahead: usize, policy: &Ramp) -> Option<f64
         return None;
     }
     let (late, _) = slope_of_half(recent)?;
-    if late <= still_rising.fraction() * slope {
+    if late <= 0.0 {
         return None;
     }
     let ahead = ahead as f64;
@@ -458,14 +457,11 @@ fn burst(
         .max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
 }
 
-/// What a queue asks for.
-fn backlog(arriving: f64, queues: &[Queue], policy: &Backlog) -> f64 {
+/// The capacity of replicas that work off a queue.
+fn backlog(queues: &[Queue], policy: &Backlog) -> f64 {
     let (usual, seconds) = (policy.usual.requests(), policy.drain.seconds());
-    let beyond = |queue: &Queue| (queue.waiting - usual).max(0.0);
-    let drain = queues.iter().map(beyond).sum::<f64>() / seconds;
     let blocked = queues.iter().filter(|queue| queue.waiting > usual);
-    let lost: f64 = blocked.map(|queue| queue.carries.min(queue.waiting / seconds)).sum();
-    drain.min(policy.cap.fraction() * arriving).max(lost)
+    blocked.map(|queue| queue.carries.min(queue.waiting / seconds)).sum()
 }
 
 /// The smallest of ordered counts so that no larger ones hold more than the rest of their sum.
@@ -579,12 +575,15 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_counts_as_lost_capacity_and_its_drain_is_capped() {
+    fn a_queue_counts_as_lost_capacity() {
         let queue = |waiting| Queue { waiting, carries: 2.0 };
-        let backlog = |queues: &[Queue]| backlog(10.0, queues, &Backlog::default());
+        let backlog = |queues: &[Queue]| backlog(queues, &Backlog::default());
         assert!(backlog(&[queue(4.0), queue(0.0)]) < 1e-12);
-        assert!((backlog(&[queue(64.0)]) - 2.0).abs() < 1e-9);
-        assert!((backlog(&[queue(3000.0)]) - 2.5).abs() < 1e-9, "a quarter of what arrives");
+        assert!((backlog(&[queue(30.0)]) - 1.0).abs() < 1e-9);
+        assert!(
+            (backlog(&[queue(3000.0), queue(64.0)]) - 4.0).abs() < 1e-9,
+            "no more than both have"
+        );
     }
 
     #[test]

@@ -176,9 +176,6 @@ settings! {
         /// Share of a rise that a single stride may make; beyond it, the rise is a jump.
         jump: Fraction = 0.5, in FACTORS;
 
-        /// Share of the slope with which the second half must still rise.
-        still_rising: Fraction = 0.3, in FACTORS;
-
         /// Steepest extrapolation of a ramp, as a multiple of the slope of its second half.
         bend: Fraction = 1.5, in FACTORS;
 
@@ -228,10 +225,6 @@ settings! {
 
         /// Time to work off the waiting requests.
         drain: Seconds = secs(30), in DRAINS;
-
-        /// Most that this term adds, as a share of the present rate.
-        // A queue is gone by the time that more replicas than that would be ready.
-        cap: Fraction = 0.25, in FACTORS;
     }
 
     /// Works off the queue of a gateway, which is bound to no replica, with new replicas.

@@ -43,6 +43,9 @@ const RELIEVED: f64 = 300.0;
 /// Use of the others up to which they have room.
 const ROOM: f64 = 0.5;
 
+/// The most that a queue adds to its arrivals: it is gone by the time that more replicas would serve.
+const DRAINED_MAX: f64 = 0.25;
+
 /// How many times the use of the others that of a variant may be if the router shares by capacity.
 const EVEN: f64 = 1.2;
 
@@ -198,7 +201,7 @@ impl Impression {
     fn needs(&self, policy: &Policy) -> f64 {
         let backlog = policy.backlog.unwrap_or_default();
         let drain = self.waiting / backlog.drain.seconds();
-        let most = backlog.cap.fraction() * self.arriving;
+        let most = DRAINED_MAX * self.arriving;
         (self.arriving + drain.min(most)) / self.carries - policy.rounding.excess.fraction()
     }
 
