@@ -1441,6 +1441,8 @@ fn lengths_that_grow_ask_for_replicas_in_time() {
     let run = decided("tests/data/drift.yaml", &[]);
     let served = run["within_slo"].as_f64().unwrap();
     assert!(served > 0.95, "{served}");
+    let reasons = run["decisions"].to_string();
+    assert!(reasons.contains("times the work of one"), "{reasons}");
 }
 
 #[test]

@@ -265,7 +265,7 @@ struct Rates {
 // === impl Analysis ===
 
 impl Analysis {
-    /// What is found where nobody knows what a replica carries.
+    /// The findings while no capacity is known.
     fn without_capacity(report: CapacityReport) -> Self {
         Self {
             report,
@@ -391,6 +391,15 @@ pub fn analyze(
         slowest: foresight.slowest(variants),
         bound,
         starving: foresight.starving(&sides, through, policy),
+    }
+}
+
+// === impl ReplicaStrides ===
+
+impl ReplicaStrides<'_> {
+    /// Requests that it runs, and that wait at it; `None` while it does not report how many run.
+    fn in_flight(&self) -> Option<f64> {
+        Some(self.running?.requests() + self.waiting.map_or(0.0, Requests::requests))
     }
 }
 

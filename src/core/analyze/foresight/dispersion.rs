@@ -53,11 +53,12 @@ pub(super) struct Dispersion {
 impl Dispersion {
     /// Takes in the replicas of a variant, after so much time.
     pub(super) fn look(&mut self, replicas: &[ReplicaStrides<'_>], elapsed: Seconds) {
-        let requests: Vec<f64> = replicas.iter().filter_map(in_flight).collect();
+        let requests: Vec<f64> = replicas.iter().filter_map(ReplicaStrides::in_flight).collect();
         let count = requests.len() as f64;
         let all: f64 = requests.iter().sum();
         let mean = all / count;
-        let waiting: f64 = replicas.iter().map(waiting).sum();
+        let waiting: f64 =
+            replicas.iter().filter_map(|it| it.waiting).map(Requests::requests).sum();
         if requests.len() < 2 || mean < BUSY || waiting > QUEUE * all {
             return;
         }
@@ -75,15 +76,6 @@ impl Dispersion {
         let index = (self.sum + ASSUMED * ASSUMED_FOR) / (self.looked + ASSUMED_FOR);
         replicas.max(1.0).powf(1.0 - index.min(1.0))
     }
-}
-
-/// Requests that run on a replica or wait at it.
-fn in_flight(replica: &ReplicaStrides<'_>) -> Option<f64> {
-    Some(replica.running?.requests() + waiting(replica))
-}
-
-fn waiting(replica: &ReplicaStrides<'_>) -> f64 {
-    replica.waiting.map_or(0.0, Requests::requests)
 }
 
 #[cfg(test)]

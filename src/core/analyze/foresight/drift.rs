@@ -138,23 +138,7 @@ impl Elasticity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Tokens;
-
-    fn tokens(count: f64) -> Tokens {
-        Tokens::new(count).unwrap()
-    }
-
-    fn requested(prompt: f64, output: f64) -> Requested {
-        Requested {
-            prompt: tokens(prompt),
-            computed: tokens(prompt),
-            output: tokens(output),
-            prompt_squares: 2.0,
-            answer_squares: 2.0,
-            pieces: 1.0,
-            held: tokens(prompt + output / 2.0),
-        }
-    }
+    use crate::analyze::foresight::capacity::tests::requested;
 
     /// The mean lengths of strides whose answers get longer by a share of the first each, of so many
     /// requests.

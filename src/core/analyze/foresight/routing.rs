@@ -15,7 +15,7 @@
 //! usable = min(1, 1.1 * (w / mu) / P)                          of what a replica carries
 //! ```
 //!
-//! Whoever shares by capacity has `w = q`, and all of it is usable. So it is where nothing is known.
+//! A router that shares by capacity has `w = q`, and all of it is usable. That is assumed at first.
 //! Up to a tenth more than its share is what chance does.
 //!
 //! A variant that is full first keeps the others from being used. Without it, `P` is that of the next,
@@ -40,7 +40,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::analyze::foresight::policy::Routing;
-use crate::analyze::foresight::{Foresight, Policy, RATE_MIN, Side, VariantStrides};
+use crate::analyze::foresight::{
+    Foresight, Policy, RATE_MIN, ReplicaStrides, Side, VariantStrides,
+};
 use crate::fleet::{ModelKey, Role, VariantKey};
 use crate::units::{Fraction, Requests, Seconds};
 
@@ -269,7 +271,6 @@ impl<'a> Routed<'a> {
     fn new(variant: &'a VariantStrides<'a>, carries: f64, by_capacity: f64) -> Self {
         let replicas = &variant.replicas;
         let came = replicas.iter().flat_map(|it| it.strides).filter_map(|it| it.arrived);
-        let in_flight = replicas.iter().flat_map(|it| [it.running, it.waiting]).flatten();
         Self {
             key: &variant.spec.key,
             replicas: replicas.len() as f64,
@@ -277,7 +278,7 @@ impl<'a> Routed<'a> {
             max: f64::from(variant.current.count().saturating_add(variant.room.count())),
             cost: variant.spec.cost.per_hour(),
             came: came.map(Requests::requests).sum(),
-            in_flight: in_flight.map(Requests::requests).sum(),
+            in_flight: replicas.iter().filter_map(ReplicaStrides::in_flight).sum(),
             carries,
             by_capacity,
         }

@@ -127,7 +127,7 @@ fn a_slow_variant_is_not_used_where_the_fast_one_alone_costs_less() {
 
     let mut dear = Unlike { costs: [20.0, 1.0], ..Unlike::new(Sharing::Alike) };
     let [fast, slow] = dear.usable().map(Fraction::fraction);
-    assert!(slow >= 1.0 && fast < 0.6, "it is worth its place beside a dear one: {fast} {slow}");
+    assert!(slow >= 1.0 && fast < 0.6, "it is worth its place next to a dear one: {fast} {slow}");
 }
 
 #[test]
