@@ -276,7 +276,7 @@ fn every_configuration_in_a_document_is_valid() {
         "README.md",
         "docs/capacity.md",
         "docs/configuration.md",
-        "docs/foresight.md",
+        "docs/foresight-reference.md",
         "docs/high-availability.md",
         "docs/limits.md",
         "docs/pools.md",

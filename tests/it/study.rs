@@ -1446,6 +1446,14 @@ fn lengths_that_grow_ask_for_replicas_in_time() {
 }
 
 #[test]
+fn a_load_that_doubles_within_one_start_is_followed_along_its_curve() {
+    // Along a straight line, 81% are served.
+    let run = decided("tests/data/convex.yaml", &[]);
+    let served = run["within_slo"].as_f64().unwrap();
+    assert!(served > 0.88, "{served}");
+}
+
+#[test]
 fn a_router_that_fills_slow_replicas_first_is_counted_on() {
     let run = |more: &[&str]| decided("tests/data/routing.yaml", more);
     let known = run(&[]);

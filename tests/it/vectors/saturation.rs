@@ -14,7 +14,7 @@ use plimsoll::analyze::saturation::{
 use plimsoll::decide::Reason;
 use plimsoll::fleet::{Bounds, Namespace, ReplicaKey, ReplicaName, VariantKey, VariantName};
 use plimsoll::units::{CostPerHour, Fraction, Replicas, Requests};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Outcome;
 use super::pipeline::enforced_and_limited;
@@ -209,7 +209,7 @@ fn judge(
         }
     }
     let ours: BTreeMap<&str, u32> =
-        ours.iter().map(|target| (target.variant.variant.as_str(), target.after.count())).collect();
+        ours.iter().map(|target| (target.variant.variant.as_str(), role.count(target))).collect();
     let expected = role.expected();
     if ours != expected {
         return Outcome::Failed(format!("targets {ours:?}, not {expected:?}"));
@@ -331,6 +331,12 @@ impl Role {
         Some((analysis, targets))
     }
 
+    /// The replicas of a target. Without any metrics WVA keeps the current counts and applies no
+    /// bounds, which are a step of their own here.
+    fn count(&self, target: &Target) -> u32 {
+        if self.rows.is_empty() { target.asked.count() } else { target.after.count() }
+    }
+
     /// The rows with two sound numbers.
     fn sound(&self) -> Vec<(&str, f64, f64)> {
         self.rows
@@ -404,7 +410,8 @@ impl Role {
                 let kept = self.waits() && state.wishes();
                 let base = if kept { state.desired } else { state.current };
                 let asked = base + u32::from(is(up, state)) - u32::from(is(down, state));
-                (state.variant.as_str(), state.clamp(asked))
+                let bounded = if self.rows.is_empty() { asked } else { state.clamp(asked) };
+                (state.variant.as_str(), bounded)
             })
             .collect()
     }
@@ -579,4 +586,41 @@ fn whole(value: &Value) -> u32 {
 
 fn close(ours: f64, theirs: f64) -> bool {
     (ours - theirs).abs() <= TOLERANCE * ours.abs().max(theirs.abs()).max(1.0)
+}
+
+/// WVA leaves a model without metrics at its current counts, also outside its bounds.
+#[test]
+fn a_model_without_metrics_keeps_its_current_counts() {
+    let case = |current: u32| {
+        json!({
+            "input": {
+                "model": "shop/llama",
+                "namespace": "shop",
+                "config": {
+                    "kv_threshold_frac": 0.8,
+                    "queue_threshold_reqs": 5.0,
+                    "kv_spare_trigger_frac": 0.1,
+                    "queue_spare_trigger_reqs": 3.0,
+                },
+                "replicas": [],
+                "states": [
+                    {"variant": "v0", "current": current, "pending": 0, "gpus": 1, "min": 3, "max": 5},
+                ],
+            },
+            "expected": {
+                "total_replicas": 0,
+                "non_saturated": 0,
+                "avg_spare_kv_frac": 0.0,
+                "avg_spare_queue_reqs": 0.0,
+                "should_scale_up": false,
+                "scale_up_reason": "",
+                "scale_down_safe": false,
+                "variants": [],
+                "target": {"v0": current},
+            },
+        })
+    };
+    for current in [1, 4, 6] {
+        assert!(matches!(analyzer(&case(current)), Outcome::Passed), "{current}");
+    }
 }

@@ -447,7 +447,8 @@ impl Serving {
 
     /// Requests that came to all of them, over those that came to the ones that report.
     fn share(self) -> f64 {
-        if self.reporting > 0.0 { 1.0 + self.silent / self.reporting } else { 1.0 }
+        let is_guess = self.silent > 0.0 && self.reporting > 0.0;
+        if is_guess { 1.0 + self.silent / self.reporting } else { 1.0 }
     }
 }
 

@@ -42,6 +42,9 @@ use crate::units::{Fraction, RequestRate, Seconds, Tokens};
 /// The width of a bracket that is narrow enough, as a share of the rate.
 const NARROW: f64 = 1e-6;
 
+/// The last step of a secant, as a share of the rate: the next would be about its square.
+const CLOSE: f64 = 1e-4;
+
 /// Steps after which a bracket that is halved by every third of them is narrower than that.
 const STEPS_MAX: u32 = 60;
 
@@ -325,11 +328,13 @@ pub fn carried(iteration: Iteration, requested: &Requested, limits: &Limits) -> 
 }
 
 /// The largest rate below one that is too high at which no more requests than may come late, by the
-/// rule of false position as in the Illinois algorithm, with a bisection at every third step.
+/// rule of false position as in the Illinois algorithm, with a bisection at every third step. A
+/// secant through the last two rates that moves by next to nothing ends it.
 fn largest(too_high: f64, late: impl Fn(f64) -> f64) -> f64 {
     let beyond = |rate| (late(rate).max(NONE_LATE) / LATE_SHARE).ln();
     let (mut low, mut high) = (0.0, too_high);
     let (mut below, mut above) = (beyond(low), beyond(high));
+    let mut last = (high, above);
     let mut was_beyond = None;
 
     for step in 1..=STEPS_MAX {
@@ -340,6 +345,12 @@ fn largest(too_high: f64, late: impl Fn(f64) -> f64) -> f64 {
         let is_between = step % 3 != 0 && low < between && between < high;
         let rate = if is_between { between } else { f64::midpoint(low, high) };
         let found = beyond(rate);
+
+        let further = found * (rate - last.0) / (found - last.1);
+        if further.abs() <= CLOSE * rate {
+            return rate - further;
+        }
+        last = (rate, found);
 
         let is_beyond = found > 0.0;
         // An end that stays where it is counts half, or it would stay for long.

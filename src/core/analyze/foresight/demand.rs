@@ -16,6 +16,7 @@
 //! growth   = min(b + max(0, q90 of a_k - a_(k-h) over 15 min), max(peak of 15 min, 1.1 b))
 //!            and at most max(b, 1.1 today * ahead), where the schedule is known
 //! ramp     = b + h * min(slope, 1.5 * slope of the second half), at most 2.5 b
+//!            or b * exp(h * slope of ln a_k) where it certainly gets steeper, if that is more
 //! spread   = 0.5 * rms of a_k less the mean of the three before
 //! young    = 0.6 * sqrt(load in replicas), while less than three horizons are known
 //! burst    = max over w of  E_w / (w + 0.6 TTFT),    w = 1, 2, 4, 8, 15, 30, 60 s
@@ -53,12 +54,13 @@
 //!
 //! A ramp is believed when the slope is more than 2.5 times its standard error, no single stride
 //! makes half of the rise (that is a jump, which `growth` answers once and not again), and the
-//! second half still rises.
+//! second half still rises. It gets steeper if both halves rise, and their slopes differ by 2.5
+//! standard errors.
 //!
 //! # Source
 //!
-//! Found and pruned by simulation over recorded and synthetic workloads; `docs/foresight.md` has
-//! what each term is worth.
+//! Found and pruned by simulation over recorded and synthetic workloads;
+//! `docs/foresight-reference.md` has what each term is worth.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -390,17 +392,34 @@ fn ramp(arriving: f64, rates: &[f64], ahead: usize, policy: &Ramp) -> Option<f64
     if largest >= jump.fraction() * rise {
         return None;
     }
-    let (late, _) = slope_of_half(recent)?;
+    let (late, _) = self::slope(&recent[recent.len() / 2..])?;
     if late <= 0.0 {
         return None;
     }
+
     let ahead = ahead as f64;
-    let further = ahead * slope.min(bend.fraction() * late);
-    Some((arriving + further).min(cap.fraction() * arriving))
+    let line = arriving + ahead * slope.min(bend.fraction() * late);
+    let curve =
+        growth_rate(recent, certainty.fraction()).map(|rate| arriving * (ahead * rate).exp());
+    Some(line.max(curve.unwrap_or(0.0)).min(cap.fraction() * arriving))
 }
 
-fn slope_of_half(rates: &[f64]) -> Option<(f64, f64)> {
-    slope(&rates[rates.len() / 2..])
+/// The share by which rates grow from one to the next, if they certainly rise faster and faster.
+fn growth_rate(rates: &[f64], certainty: f64) -> Option<f64> {
+    let (early, late) = rates.split_at(rates.len() / 2);
+    if early.len() < RAMP_STRIDES {
+        return None;
+    }
+
+    let (early, early_error) = slope(early)?;
+    let (late, late_error) = slope(late)?;
+    let rises = early > certainty * early_error;
+    let is_steeper = late - early > certainty * early_error.hypot(late_error);
+    if !(rises && is_steeper) {
+        return None;
+    }
+    let logarithms: Vec<f64> = rates.iter().map(|rate| rate.max(f64::MIN_POSITIVE).ln()).collect();
+    slope(&logarithms).map(|(slope, _)| slope)
 }
 
 /// The slope of a line through values that are one apart, and its standard error.
@@ -566,6 +585,18 @@ mod tests {
         assert!((growth(&all) + reserve - most).abs() < 1e-9, "{all:?}");
         let some = need(60.0, Some(0.5));
         assert!((growth(&some) + 0.5 - most).abs() < 1e-9, "{some:?}");
+    }
+
+    #[test]
+    fn a_ramp_that_gets_steeper_is_a_curve_and_one_that_does_not_is_a_line() {
+        let grown = |rates: &[f64]| {
+            let now = rates[rates.len() - 1];
+            ramp(now, rates, 20, &Ramp::default()).unwrap() / now
+        };
+        let doubling: Vec<f64> = (0..60).map(|k| 10.0 * (f64::from(k) / 20.0).exp2()).collect();
+        assert!((grown(&doubling) - 2.0).abs() < 0.01, "{}", grown(&doubling));
+        let straight: Vec<f64> = (0..60).map(|k| 10.0 + f64::from(k)).collect();
+        assert!((grown(&straight) - 89.0 / 69.0).abs() < 0.01, "{}", grown(&straight));
     }
 
     #[test]

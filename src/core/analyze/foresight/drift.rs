@@ -106,9 +106,13 @@ impl Mixes {
     /// The work of a request at each of these points, as a share of that of one now.
     pub(super) fn weights(&self, points: &VecDeque<Point>, elasticity: Elasticity) -> Vec<f64> {
         let Some(latest) = self.points.back() else { return Vec::new() };
+        let grown = |elasticity: f64, then: f64, now: f64| {
+            if elasticity > 0.0 { elasticity * (then / now).ln() } else { 0.0 }
+        };
         let weight = |mix: &Mix| {
-            (mix.prompt / latest.prompt).powf(elasticity.prompt)
-                * (mix.output / latest.output).powf(elasticity.output)
+            let prompt = grown(elasticity.prompt, mix.prompt, latest.prompt);
+            let output = grown(elasticity.output, mix.output, latest.output);
+            (prompt + output).exp()
         };
         let mut known = self.points.iter().map(|mix| (mix.stride, weight(mix))).peekable();
         let mut last = known.peek().map_or(1.0, |(_, weight)| *weight);
