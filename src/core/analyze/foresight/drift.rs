@@ -106,15 +106,8 @@ impl Mixes {
     /// The work of a request at each of these points, as a share of that of one now.
     pub(super) fn weights(&self, points: &VecDeque<Point>, elasticity: Elasticity) -> Vec<f64> {
         let Some(latest) = self.points.back() else { return Vec::new() };
-        let grown = |elasticity: f64, then: f64, now: f64| {
-            if elasticity > 0.0 { elasticity * (then / now).ln() } else { 0.0 }
-        };
-        let weight = |mix: &Mix| {
-            let prompt = grown(elasticity.prompt, mix.prompt, latest.prompt);
-            let output = grown(elasticity.output, mix.output, latest.output);
-            (prompt + output).exp()
-        };
-        let mut known = self.points.iter().map(|mix| (mix.stride, weight(mix))).peekable();
+        let weights = self.points.iter().map(|mix| (mix.stride, elasticity.work(mix, latest)));
+        let mut known = weights.peekable();
         let mut last = known.peek().map_or(1.0, |(_, weight)| *weight);
         let at = |point: &Point| {
             while let Some((_, weight)) = known.next_if(|(stride, _)| *stride <= point.stride) {
@@ -129,6 +122,14 @@ impl Mixes {
 // === impl Elasticity ===
 
 impl Elasticity {
+    /// The work of a request of one mix over that of another.
+    fn work(self, then: &Mix, now: &Mix) -> f64 {
+        let lengths =
+            [(self.prompt, then.prompt, now.prompt), (self.output, then.output, now.output)];
+        let grown = lengths.into_iter().filter(|(elasticity, ..)| *elasticity > 0.0);
+        grown.map(|(elasticity, then, now)| elasticity * (then / now).ln()).sum::<f64>().exp()
+    }
+
     /// By how much work has grown with a length, where it and the rate changed so.
     pub(super) fn between(now: f64, then: f64, rate: f64, rate_then: f64) -> f64 {
         let change = (now / then).ln();
